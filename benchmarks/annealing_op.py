@@ -24,7 +24,7 @@ of buffers). Gradients are in it. On CUDA as the allocator counts it, in this pr
 
 Gradient error. Of the KL's part alone, which is what rounding destroys: |g - g64| / |g64| (Frobenius norms) for hidden
 states and head, where g64 is computed in float64 from the same rounded inputs, on at most 512 rows, with the student
-moved from the teacher until the KL is 0.18, 0.02, 0.0018 and 0.0002 nats. `rounding alone` is g64 rounded to the
+moved from the teacher until the KL is 0.18, 0.02, 0.0018 and 0.0002 nats. `rounding only` is g64 rounded to the
 inputs' dtype, in which PyTorch hands gradients back: nobody can be below it.
 """
 
@@ -448,7 +448,7 @@ def gradient_errors(contestants: Sequence[Contestant], shape: Shape, dtype: str,
             }
 
         rounded = [g.to(DTYPES[dtype]) for g in (reference.grad_hidden_NH, reference.grad_weight_VH)]
-        found: dict[str, dict[str, float] | str] = {"rounding alone": errors(*rounded)}
+        found: dict[str, dict[str, float] | str] = {"rounding only": errors(*rounded)}
         for contestant in contestants:
             try:
                 contestant.load()(problem, 0.0, 1.0).backward()
@@ -517,7 +517,8 @@ def report(run: Mapping[str, Any]) -> str:
         f"{peak['median'] / unit:.0f} {rate} "
         f"({peak['low'] / unit:.0f} - {peak['high'] / unit:.0f}); ours: {run['backend']}",
         "",
-        f"{'':<18}{'seconds':>9}{'range':>19}{'busy':>9}{'of peak':>9}{'range':>14}{'x ours':>8}{'range':>14}{'extra MB':>10}{'first call':>12}",
+        f"{'':<18}{'seconds':>9}{'range':>19}{'busy':>9}{'of peak':>9}{'range':>14}"
+        f"{'x ours':>8}{'range':>14}{'extra MB':>10}{'first call':>12}",
     ]
     for c in run["contestants"]:
         if "absent" in c:
@@ -527,7 +528,8 @@ def report(run: Mapping[str, Any]) -> str:
         extra = "-" if c["extra_mb"] is None else f"{c['extra_mb']:.0f}"
         ratio = f"{r['median']:>8.2f}{_range(r, 2):>14}" if r else f"{'-':>8}{'':>14}"
         lines.append(
-            f"{c['name']:<18}{s['median']:>9.3f}{_range(s, 3):>19}{c['busy_seconds']['median']:>9.3f}{f['median']:>9.3f}{_range(f, 2):>14}"
+            f"{c['name']:<18}{s['median']:>9.3f}{_range(s, 3):>19}"
+            f"{c['busy_seconds']['median']:>9.3f}{f['median']:>9.3f}{_range(f, 2):>14}"
             f"{ratio}{extra:>10}{c['first_call_seconds']:>11.1f}s"
         )
     unmeasured = sorted({c["memory"] for c in run["contestants"] if c.get("extra_mb", 0) is None})

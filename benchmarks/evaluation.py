@@ -91,7 +91,8 @@ def main(arguments: list[str] | None = None) -> int:
         bar_text = "" if bar is None else f"{bar:.2f}"
         spread = f"{f['low']:.2f} - {f['high']:.2f}"
         print(
-            f"{f['arm']:<22}{f['ours']:>14,.0f}{f['peer']:>14,.0f}{f['unit']:>12}{f['ratio']:>9.3f}{spread:>16}{bar_text:>7}  {f['note']}"
+            f"{f['arm']:<22}{f['ours']:>14,.0f}{f['peer']:>14,.0f}{f['unit']:>12}"
+            f"{f['ratio']:>9.3f}{spread:>16}{bar_text:>7}  {f['note']}"
         )
         if bar is not None and f["ratio"] < bar and size_name == "default":
             short.append(f"{f['arm']}: {f['ratio']:.3f} of the peer's rate, the bar is {bar}")
@@ -314,7 +315,8 @@ warnings.simplefilter("ignore")
 import lm_eval.evaluator, lm_eval.models.huggingface, lm_eval.tasks, datasets, torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 task, data, folder = sys.argv[1:]
-model = LlamaForCausalLM(LlamaConfig(vocab_size=512, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=1,
+model = LlamaForCausalLM(LlamaConfig(vocab_size=512, hidden_size=16, intermediate_size=32,
+    num_hidden_layers=1, num_attention_heads=1,
     num_key_value_heads=1, max_position_embeddings=512, bos_token_id=0, eos_token_id=1))
 tokenizer = PreTrainedTokenizerFast(tokenizer_file=folder + "/tokenizer.json", eos_token="<|end|>")
 began = time.perf_counter()
@@ -322,8 +324,9 @@ if task == "TaskManager":
     lm_eval.tasks.TaskManager()
 else:
     from holdfast.evaluation.entries import TaskEntry
-    from holdfast.evaluation.tasks.harness import run_task
-    run_task(model, tokenizer, TaskEntry(suite="s", name="t", task=task, data=data, num_fewshot=0, limit=1))
+    from holdfast.evaluation.measures import Subject, measure
+    entry = TaskEntry(suite="s", name="t", task=task, data=data, num_fewshot=0, limit=1)
+    measure(entry, Subject(model=model, tokenizer=tokenizer))
 print(json.dumps(time.perf_counter() - began))
 """
 

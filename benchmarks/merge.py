@@ -20,7 +20,7 @@ Time. The contestants take turns within a round, in an order drawn anew each tim
 them alike; figures are medians over rounds with their ranges, ratios are taken within a round. A round before is not
 counted: there the page cache fills and C is compiled. The inputs come from the page cache from then on, so no disk's
 reading is in the figures. Outputs are deleted and the disk brought to rest between the runs, untimed. Neither `cp` nor
-mergekit waits until its output is on the disk, ours does unless told otherwise (--no_sync). Both are measured: without
+mergekit waits until its output is on the disk, ours does unless asked otherwise (--no_sync). Both are measured: without
 the wait beside `cp`, with it beside `cp` followed by `sync`; beside mergekit ours waits and mergekit does not.
 
 `measure`, `merge` and `close` are phases of ours, as `--json` tells them: passes for statistics; reading, computing and
@@ -105,7 +105,8 @@ class Run:
 LAUNCHER = """
 import json, os, sys, time
 out, log, *command = sys.argv[1:]
-actions = [(os.POSIX_SPAWN_OPEN, number, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644) for number, path in ((1, out), (2, log))]
+flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+actions = [(os.POSIX_SPAWN_OPEN, number, path, flags, 0o644) for number, path in ((1, out), (2, log))]
 began = time.perf_counter()
 _, status, usage = os.wait4(os.posix_spawnp(command[0], command, os.environ, file_actions=actions), 0)
 seconds = time.perf_counter() - began
@@ -133,7 +134,7 @@ class Workplace:
         Raises:
             Failed: it ended with an error, or wrote less than it should have.
         """
-        target, said, log = self.folder / out, self.folder / "stdout.txt", self.folder / "stderr.txt"
+        target, stdout, log = self.folder / out, self.folder / "stdout.txt", self.folder / "stderr.txt"
         places = {
             **{name: str(path) for name, path in self.inputs.items()},
             "out": str(target),
@@ -145,7 +146,7 @@ class Workplace:
         self.clear(out)
         command = filled(list(contestant.words), places)
         started = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", LAUNCHER, str(said), str(log), *command],
+            [sys.executable, "-I", "-S", "-c", LAUNCHER, str(stdout), str(log), *command],
             env=environment(contestant.environment),
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
@@ -157,13 +158,13 @@ class Workplace:
         code, seconds, processor, peak = json.loads(started.stdout)
         if code:
             lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-            told = next((line for line in reversed(lines) if "rror" in line), (lines or ["no message"])[-1])
-            raise Failed(f"ended with {code}: {told.strip()[:200]}")
+            message = next((line for line in reversed(lines) if "rror" in line), (lines or ["no message"])[-1])
+            raise Failed(f"ended with {code}: {message.strip()[:200]}")
         if contestant.copy and stored_bytes(target) < 0.98 * stored_bytes(
             self.inputs["residual" if "float32" in contestant.copy else "base"]
         ):
             raise Failed("wrote less than it should have")
-        phases = json.loads(said.read_text())["seconds"] if "--json" in contestant.words and contestant.copy else {}
+        phases = json.loads(stdout.read_text())["seconds"] if "--json" in contestant.words and contestant.copy else {}
         # kilobytes, except on macOS
         return Run(
             seconds=seconds,
@@ -635,7 +636,8 @@ def report(run: Mapping[str, Any]) -> str:
         f"{run['rounds']} rounds; "
         f"on {run['file_system']}; ours: {run['kernels']}",
         "",
-        f"{'':<34}{'seconds':>8}{'range':>15}{'measure':>9}{'merge':>7}{'close':>7}{'x cp':>7}{'range':>15}{'peak MB':>9}   faster than mergekit",
+        f"{'':<34}{'seconds':>8}{'range':>15}{'measure':>9}{'merge':>7}{'close':>7}{'x cp':>7}"
+        f"{'range':>15}{'peak MB':>9}   faster than mergekit",
     ]
     for c in run["contestants"]:
         if "absent" in c:

@@ -189,7 +189,11 @@ def run(rival: Rival, root: Path, base: Path, files: dict[str, Path], *, seed: i
     ]
     words = "".join(c if c.isalnum() else "-" for c in rival.name)
     arm = quickstart.QuickArm(name=f"{words}.{seed}", label=rival.name, kind=words, retention=spec)
-    settings = {**quickstart._settings(arm, root, base, files, seed, quick), **rival.settings}
+    paths = {name: str(path) for name, path in files.items()}
+    quick_settings = quickstart.QuickSettings(
+        output_dir=root, arms=(arm,), base=str(base), files=paths, seed=seed, quick=quick, workers=None
+    )
+    settings = {**quick_settings.run(arm), **rival.settings}
     settings["learning_rate"] *= rival.rate
     folder = train(train_config(settings), console=Console(file=io.StringIO()), evaluation_cache=root / "evaluations")
     found: dict[str, float] = {}

@@ -14,7 +14,7 @@ overhead   seconds of a worker on a trial that are not in its runs (taking it, d
            the mean over trials; bar: 2 %
 annealing  a label annealing trial that finds the teacher's states in the shared cache, over a direct one: whole runs
            (load, train, measure, write)
-           and the training alone, one process, in turns, median over rounds with the range; bar: 1.1 for the whole
+           and the training on its own, one process, in turns, median over rounds with the range; bar: 1.1 for the whole
            trial
 """
 
@@ -98,7 +98,7 @@ def annealing_ratio(place: Path, *, rounds: int, quick: bool) -> dict[str, Any]:
         base["max_steps"] = 4
     arms = {"direct": [], "annealing": [{"label_annealing": {"weight": 1.0, "teacher": "cached"}}]}
     whole: dict[str, list[float]] = {name: [] for name in arms}
-    alone: dict[str, list[float]] = {name: [] for name in arms}
+    training_seconds: dict[str, list[float]] = {name: [] for name in arms}
     for number in range(rounds + 1):
         for name in list(arms) if number % 2 else list(arms)[::-1]:
             folder = place / "ratio" / f"{name}-{number}"
@@ -111,9 +111,9 @@ def annealing_ratio(place: Path, *, rounds: int, quick: bool) -> dict[str, Any]:
             )
             if number:
                 whole[name].append(time.monotonic() - began)
-                alone[name].append(float(run.read().training["seconds"]))
+                training_seconds[name].append(float(run.read().training["seconds"]))
     found = {}
-    for what, seconds in (("trial", whole), ("training", alone)):
+    for what, seconds in (("trial", whole), ("training", training_seconds)):
         ratios = [a / d for a, d in zip(seconds["annealing"], seconds["direct"], strict=True)]
         found[what] = {
             "ratio": statistics.median(ratios),

@@ -1,4 +1,5 @@
-"""Checkpoint folders for tests, written and read without any code of the engine: random tensors of every dtype, one file or shards, a tokenizer."""
+"""Checkpoint folders for tests, written and read without any code of the engine: random tensors of every dtype, one
+file or shards, a tokenizer."""
 
 from __future__ import annotations
 
@@ -13,9 +14,17 @@ import torch
 from safetensors import deserialize
 
 TORCH = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2, "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool,
-}  # fmt: skip
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
 FRACTION = {"F64": 52, "F32": 23, "F16": 10, "BF16": 7, "F8_E4M3": 3, "F8_E5M2": 2}
 """Bits of the fraction."""
 SMALLEST = {"F64": -1074, "F32": -149, "F16": -24, "BF16": -133, "F8_E4M3": -9, "F8_E5M2": -16}
@@ -61,9 +70,13 @@ def llama_shapes(
 
 
 def random_model(
-    seed: int, dtype: str | Mapping[str, str] = "BF16", shapes: Mapping[str, tuple[int, ...]] | None = None, *, near: Model | None = None,
+    seed: int,
+    dtype: str | Mapping[str, str] = "BF16",
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    *,
+    near: Model | None = None,
     spread: float = 1.0,
-) -> Model:  # fmt: skip
+) -> Model:
     """Normal numbers, around 0 or around another model's values; `dtype` of all, or by name."""
     shapes = llama_shapes() if shapes is None else shapes
     draw = np.random.default_rng(seed)
@@ -74,6 +87,23 @@ def random_model(
             np.asarray(centre + spread * draw.normal(size=shape)), dtype if isinstance(dtype, str) else dtype[name]
         )
     return found
+
+
+def fisher_diagonal(seed: int, shapes: Mapping[str, tuple[int, ...]] | None = None, *, floor: float = 0.0) -> Model:
+    """Numbers of 0 or more; those below `floor` are 0."""
+    model = random_model(seed, "F32", shapes)
+    return {name: stored(np.maximum(np.abs(t.values) - floor, 0), "F32") for name, t in model.items()}
+
+
+def merge_inputs(
+    method: str, count: int, folders: Sequence[Path], fisher: Sequence[Path] = ()
+) -> tuple[list[Path], dict[str, Any]]:
+    """The models and the request of a merge of the first `count` folders after the base, which is the first."""
+    from holdfast.checkpoints.methods.registry import find_method
+
+    cls = find_method(method)
+    request: dict[str, Any] = {"base": folders[0]} if cls.needs_base else {}
+    return list(folders[1 : 1 + count]), request | ({"fisher": list(fisher)} if cls.extras else {})
 
 
 def write_file(path: Path, tensors: Mapping[str, Stored], metadata: Mapping[str, str] | None = None) -> None:
@@ -92,10 +122,17 @@ def write_file(path: Path, tensors: Mapping[str, Stored], metadata: Mapping[str,
 
 
 def write_folder(
-    folder: Path, tensors: Mapping[str, Stored], *, shards: int = 1, stem: str = "model", config: Mapping[str, Any] | None = None,
-    tokens: Sequence[str] | None = None, files: Mapping[str, str] | None = None,
-) -> Path:  # fmt: skip
-    """A checkpoint folder: weights in so many files, config.json, and a tokenizer.json where tokens are given (token i has row i)."""
+    folder: Path,
+    tensors: Mapping[str, Stored],
+    *,
+    shards: int = 1,
+    stem: str = "model",
+    config: Mapping[str, Any] | None = None,
+    tokens: Sequence[str] | None = None,
+    files: Mapping[str, str] | None = None,
+) -> Path:
+    """A checkpoint folder: weights in so many files, config.json, and a tokenizer.json where tokens are given (token
+    i has row i)."""
     folder.mkdir(parents=True)
     if shards == 1:
         write_file(folder / f"{stem}.safetensors", tensors)
@@ -133,9 +170,9 @@ def read_folder(folder: Path) -> Model:
     """All tensors of a folder, by the safetensors library; without a residual's remainders."""
     found = {}
     for file in sorted(f for f in folder.glob("*.safetensors") if not f.name.endswith(".remainder.safetensors")):
-        for name, said in deserialize(file.read_bytes()):
+        for name, stated in deserialize(file.read_bytes()):
             assert name not in found
-            found[name] = Stored(said["dtype"], tuple(said["shape"]), bytes(said["data"]))
+            found[name] = Stored(stated["dtype"], tuple(stated["shape"]), bytes(stated["data"]))
     return found
 
 
@@ -160,7 +197,8 @@ def half_unit(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def assert_rounded(found: Stored, wanted: np.ndarray, *, terms: np.ndarray | float, steps: int = 8) -> None:
-    """`found` is `wanted` (float64) but for `steps` float32 roundings of numbers of the size of `terms` and one rounding into its dtype."""
+    """`found` is `wanted` (float64) but for `steps` float32 roundings of numbers of the size of `terms` and one
+    rounding into its dtype."""
     values = found.values
     assert values.shape == wanted.shape
     compute = 52 if found.dtype == "F64" else 23

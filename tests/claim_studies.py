@@ -15,9 +15,19 @@ NOISE = (-0.004, 0.001, 0.003)
 def comparison(side: str, gain: float, half: float) -> Comparison:
     """The start against a result that is better by `gain` nats a token."""
     return Comparison(
-        suite=side, name=f"{side} text", metric="nats_per_token", unit="nats/token", higher_is_better=False, n=150, before=5.0, after=5.0 - gain,
-        difference=-gain, interval=(-gain - half, -gain + half), p_value=0.01, test="paired bootstrap",
-    )  # fmt: skip
+        suite=side,
+        name=f"{side} text",
+        metric="nats_per_token",
+        unit="nats/token",
+        higher_is_better=False,
+        n=150,
+        before=5.0,
+        after=5.0 - gain,
+        difference=-gain,
+        interval=(-gain - half, -gain + half),
+        p_value=0.01,
+        test="paired bootstrap",
+    )
 
 
 def objective(side: str) -> Objective:
@@ -77,9 +87,17 @@ def study(trials: Sequence[TrialRecord], *, seeds: Sequence[int] = (0, 1, 2), **
     """A finished study of these trials."""
     target, source = objective("target"), objective("source")
     fields: dict[str, Any] = {
-        "name": "made-up", "status": "finished", "created": "2026-01-02T03:04:05+00:00", "config": {}, "seeds": list(seeds), "target": target,
-        "source": source, "pairs": [(target, source)], "trials": list(trials), "selection": {"rule": "paper"},
-    }  # fmt: skip
+        "name": "made-up",
+        "status": "finished",
+        "created": "2026-01-02T03:04:05+00:00",
+        "config": {},
+        "seeds": list(seeds),
+        "target": target,
+        "source": source,
+        "pairs": [(target, source)],
+        "trials": list(trials),
+        "selection": {"rule": "paper"},
+    }
     return StudyRecord(**{**fields, **changes})
 
 

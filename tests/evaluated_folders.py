@@ -10,8 +10,16 @@ import numpy as np
 
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
 
-SHAPES = {"acc": ("accuracy", True), "acc_norm": ("accuracy", True), "exact_match": ("exact_match", True), "nats_per_token": ("nats/token", False),
-          "bits_per_byte": ("bits/byte", False), "perplexity": ("perplexity", False), "brier": ("brier", False), "bleu": ("bleu", True)}  # fmt: skip
+SHAPES = {
+    "acc": ("accuracy", True),
+    "acc_norm": ("accuracy", True),
+    "exact_match": ("exact_match", True),
+    "nats_per_token": ("nats/token", False),
+    "bits_per_byte": ("bits/byte", False),
+    "perplexity": ("perplexity", False),
+    "brier": ("brier", False),
+    "bleu": ("bleu", True),
+}
 TEXT = ("nats_per_token", "bits_per_byte", "perplexity")
 
 
@@ -37,9 +45,16 @@ def write(
         unit, higher = SHAPES.get(metric.split(",")[0], (metric, True))
         made[metric] = Metric(value=value, n=len(rows), unit=unit, higher_is_better=higher)
     evaluation = Evaluation(
-        suite=suite, name=name, kind=kind, primary=next(iter(made)), metrics=made, settings=settings, model={"name": model, "hash": model or str(folder)},
-        key="k", versions=dict(versions or {}),
-    )  # fmt: skip
+        suite=suite,
+        name=name,
+        kind=kind,
+        primary=next(iter(made)),
+        metrics=made,
+        settings=settings,
+        model={"name": model, "hash": model or str(folder)},
+        key="k",
+        versions=dict(versions or {}),
+    )
     found.write(evaluation, rows)
     return found
 

@@ -1,4 +1,5 @@
-"""A newspaper on this machine: robots.txt, a feed, a site map and articles from a thread's web server, and the publisher that fundus needs for it."""
+"""A newspaper on this machine: robots.txt, a feed, a site map and articles from a thread's web server, and the
+publisher that fundus needs for it."""
 
 from __future__ import annotations
 
@@ -15,8 +16,14 @@ needs_fundus = pytest.mark.skipif(
     reason="crawling needs the package fundus: pip install 'holdfast[crawl]'",
 )
 
-ENGLISH = "The bridge over the river was opened on Monday morning, and many people came to see the first cars drive across it. {} There were speeches."
-GERMAN = "Die Brücke über den Fluss wurde am Montagmorgen eröffnet, und viele Menschen kamen, um die ersten Autos darüber fahren zu sehen. {}"
+ENGLISH = (
+    "The bridge over the river was opened on Monday morning, and many people came to see the first cars drive across "
+    "it. {} There were speeches."
+)
+GERMAN = (
+    "Die Brücke über den Fluss wurde am Montagmorgen eröffnet, und viele Menschen kamen, um die ersten Autos darüber "
+    "fahren zu sehen. {}"
+)
 
 
 def page(
@@ -26,7 +33,8 @@ def page(
     date = f'<meta name="when" content="{day.format(number % 28 + 1)}T10:00:00+00:00">' if day else ""
     heading = f"<h1>{title.format(number)}</h1>" if title else ""
     body = (
-        f"<p class='lead'>Report {number}.</p><article><p>{text.format(f'This is report {number}.')}</p><p>It ended well.</p></article>"
+        f"<p class='lead'>Report {number}.</p><article><p>{text.format(f'This is report {number}.')}</p>"
+        "<p>It ended well.</p></article>"
         if text
         else ""
     )
@@ -116,11 +124,15 @@ class Newspaper:
 
     def feed(self) -> str:
         items = "".join(f"<item><title>x</title><link>{self.url}{path}</link></item>" for path in self.in_feed)
-        return f'<?xml version="1.0"?><rss version="2.0"><channel><title>Paper</title><link>{self.url}</link><description>x</description>{items}</channel></rss>'
+        about = f"<title>Paper</title><link>{self.url}</link><description>x</description>"
+        return f'<?xml version="1.0"?><rss version="2.0"><channel>{about}{items}</channel></rss>'
 
     def map(self) -> str:
         items = "".join(f"<url><loc>{self.url}{path}</loc></url>" for path in self.in_map)
-        return f'<?xml version="1.0" encoding="UTF-8"?><urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{items}</urlset>'
+        return (
+            f'<?xml version="1.0" encoding="UTF-8"?><urlset '
+            f'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{items}</urlset>'
+        )
 
     @property
     def articles(self) -> list[str]:

@@ -1,29 +1,20 @@
-"""The benchmark of cost estimates at a tiny size: every case trains what it estimates, and the checker names what falls short.
+"""The benchmark of cost estimates at a tiny size: every case trains what it estimates, and the checker names what falls
+short.
 
 How good the estimates are is the benchmark's to say, at its own sizes.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 TINY = {"width": 64, "inner": 96, "layers": 1, "vocabulary": 128, "window": 32, "rows": 2}
 
 
 @pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    spec = importlib.util.spec_from_file_location("cost_benchmark", BENCHMARKS / "cost.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "cost_benchmark", module)  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def bench(script):
+    return script("cost")
 
 
 def test_cases_cover_what_is_asked_for(bench):

@@ -1,7 +1,7 @@
 """The documentation is complete and true as far as a machine can tell.
 
-Every method, parameter, key, command and option is described; every YAML in it is a sound configuration; every command line parses; every Python
-example runs; every link leads somewhere.
+Every method, parameter, key, command and option is described; every YAML in it is a sound configuration; every command
+line parses; every Python example runs; every link leads somewhere.
 """
 
 from __future__ import annotations
@@ -16,8 +16,12 @@ from typing import Any
 
 import pytest
 
+from declared_commands import command_of
 from extending import write_method
+from holdfast.config.command_line import find_option, parse_words
+from holdfast.config.decode import coerce_all
 from holdfast.records.run import RunFolder, RunRecord
+from stand_ins import put_data, put_model
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -60,7 +64,7 @@ def table_rows(text: str) -> dict[str, list[str]]:
     return rows
 
 
-# ---------------------------------------------------------------------------------------------------------- completeness
+# --------------------------------------------------------------------------------------------------------- completeness
 
 
 def test_every_method_has_its_section():
@@ -83,6 +87,18 @@ def test_every_method_has_its_section():
         assert f"](#{name})" in page.split("## How methods are given")[0]
         assert f"| `{name}` |" in section(text_of("README.md"), "Methods")
         assert f"`{name}`" in section(text_of("CHANGELOG.md"), "0.1.0 (not released yet)")
+
+
+def test_what_a_method_declares_is_there():
+    from holdfast.retention.method import RetentionMethod
+
+    known = {*dir(RetentionMethod), *RetentionMethod.__annotations__}
+    cells = [
+        line.split("|")[1]
+        for line in section(text_of("docs/extending.md"), "What a method declares").splitlines()
+        if line.startswith("| `")
+    ]
+    assert set(re.findall(r"`(\w+)", "".join(cells))) <= known
 
 
 def test_tables_of_keys_are_those_of_the_declarations():
@@ -178,7 +194,10 @@ def test_every_command_and_its_options_are_shown():
 def test_exit_codes_are_those_of_the_errors():
     from holdfast.errors import HoldfastError, Interrupted, UserError
 
-    words = f"0 done, {HoldfastError.exit_code} failed, {UserError.exit_code} the request has to change, {Interrupted.exit_code} interrupted"
+    words = (
+        f"0 done, {HoldfastError.exit_code} failed, {UserError.exit_code} the request has to change, "
+        f"{Interrupted.exit_code} interrupted"
+    )
     assert words in text_of("docs/getting_started.md")
 
 
@@ -207,31 +226,20 @@ def test_the_quickstart_table_has_the_quickstarts_arms():
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(desk: Path) -> Path:
     """A working directory with the files and folders that the examples name."""
-    from holdfast.runs import config as config_module
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(config_module, "has_accelerator", lambda: False)
-    monkeypatch.setattr(config_module, "has_bf16", lambda: False)
-    for name in ("WORLD_SIZE", "LOCAL_RANK", "RANK", "HOLDFAST_LAUNCHED"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOLDFAST_DEBUG", "")
-    everything = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    for name in set(re.findall(r"\b\w+\.jsonl\b", everything)):
-        Path(name).write_text('{"text": "a"}\n')
+    put_data("\n".join(re.findall(r"\b\w+\.jsonl\b", "\n".join(page.read_text(encoding="utf-8") for page in PAGES))))
     Path("run.yaml").write_text(
-        "model_name_or_path: YOUR_MODEL\ndataset_name: train.jsonl\nevaluation: {source: [mmlu, humaneval], target: [gsm8k], allow_code_execution: true}\n"
+        "model_name_or_path: YOUR_MODEL\ndataset_name: train.jsonl\n"
+        "evaluation: {source: [mmlu, humaneval], target: [gsm8k], allow_code_execution: true}\n"
     )
-    Path("YOUR_MODEL").mkdir()
-    Path("YOUR_MODEL/config.json").write_text("{}")
-    Path("YOUR_MODEL/model.safetensors").write_bytes(b"")
-    write_method(tmp_path)
-    return tmp_path
+    put_model("YOUR_MODEL")
+    write_method(desk)
+    return desk
 
 
 @pytest.mark.parametrize("content", blocks("yaml"))
-def test_a_yaml_is_a_sound_configuration(content, desk):
+def test_a_yaml_is_a_sound_configuration(content, place):
     from holdfast.runs.config import load_train_config
 
     Path("example.yaml").write_text(content)
@@ -262,133 +270,73 @@ def commands_of(content: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("content", blocks("bash"))
-def test_a_command_is_sound(content, desk, capsys):
+def test_a_command_is_sound(content, place, capsys):
     for words in commands_of(content):
         check_command(words, capsys)
 
 
+READ = ("quickstart", "fisher", "world", "reproduce", "theory")
+"""Commands whose examples are whole requests; those of the others name files that are not here."""
+WORK = ("merge", "distance", "perturb", "inspect")
+"""Commands that work on checkpoints, and `residual extract|apply`."""
+
+
 def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    from holdfast.cli import fisher, quickstart, report, theory
-    from holdfast.cli.main import COMMANDS, main
+    from holdfast.cli import cost
+    from holdfast.cli.main import main
 
     program, *rest = words
     if program == "export" or (program == "pip" and rest[0] == "install"):
         assert "HOLDFAST_STORAGE" in words[1] or re.search(r"^postgres = ", text_of("pyproject.toml"), re.MULTILINE)
-    elif program == "make":
+        return
+    if program == "make":
         assert all(re.search(rf"^{target}:", text_of("Makefile"), re.MULTILINE) for target in rest)
-    elif program == "." and rest == [".venv/bin/activate"]:
         return
-    elif program == "holdfast" and rest[0] == "--help":
+    if words == [".", ".venv/bin/activate"]:
+        return
+    assert program == "holdfast", f"no check for {program!r}: add one"
+    name, options = rest[0], rest[1:]
+    study = name == "sweep" and options[0] == "--config" and Path(options[1]).is_file()
+    if rest[-1] in ("--help", "--list"):
         assert main(rest) == 0
-    elif program == "holdfast":
-        name, *options = rest
-        assert name in COMMANDS
-        if name == "train":
-            assert main(["train", *options, "--dry_run"]) == 0, capsys.readouterr().err
-        elif name == "quickstart":
-            quickstart.COMMAND.read(options)
-        elif name == "report":
-            RunFolder(options[0]).write(RunRecord(name="run"))
-            assert report.find_run(Path(options[0])).exists() and len(options) == 1
-        elif name == "fisher":
-            fisher.COMMAND.read(options)
-        elif name in ("evaluate", "compare", "judge"):
-            command = import_module(f"holdfast.cli.{name}").COMMAND
-            assert command.given(options).mistakes == []
-        elif name == "cost":
-            from holdfast.cli import cost
-
-            assert cost.read(options)[1].mistakes == []
-        elif name == "update":
-            from holdfast.cli import update
-            from holdfast.config.command_line import parse_words
-
-            assert parse_words(options, {s.name: s for s in update.COMMAND.settings}).mistakes == []
-        elif name == "world":
-            from holdfast.cli import world
-
-            world.COMMAND.read(options)
-        elif name == "residual" and options[0] == "study":
-            from holdfast.cli import residual_study
-            from holdfast.config.command_line import parse_words
-
-            assert parse_words(options[1:], {s.name: s for s in residual_study.COMMAND.settings}).mistakes == []
-        elif name == "sweep":
-            check_sweep(options, capsys)
-        elif name == "data":
-            from holdfast.cli.data import STEPS
-
-            import_module(STEPS[options[0]]).COMMAND.given(options[1:]).check()
-        elif name == "check-method":
-            from holdfast.cli import check_method
-
-            check_method.COMMAND.given(options).check()
-        elif name == "reproduce":
-            from holdfast.cli import reproduce
-
-            reproduce.COMMAND.read(options)
-        elif name == "theory":
-            theory.COMMAND.read(options[1:])
-            assert options[0] in theory.SUBJECTS
-        elif name in ("merge", "residual", "distance", "perturb", "inspect"):
-            check_checkpoint_command(name, options, capsys)
-        else:
-            pytest.fail(f"no check for 'holdfast {name}': add one")
+    elif name == "train" or study:
+        assert main([*(w for w in rest if w != "--dry_run"), "--dry_run"]) == 0, capsys.readouterr().err
+    elif name == "report":
+        RunFolder(options[0]).write(RunRecord(name="run"))
+        command_of(words)[0].read(options)
+    elif name == "cost":
+        assert cost.read(options)[1].mistakes == []
     else:
-        pytest.fail(f"no check for '{program}': add one")
+        command, options = command_of(words)
+        file = find_option(options, "config")
+        settings = {s.name: s for s in command.settings}
+        here = file is None or Path(file).is_file()
+        given = command.given(options) if here else parse_words(options, settings, renamed=command.renamed)
+        given.check(coerce_all(settings, given.values)[1])
+        if name in READ:
+            command.read(options)
+        if name in WORK or command.name in ("holdfast residual extract", "holdfast residual apply"):
+            check_checkpoint_command(rest, given.values, capsys)
 
 
-def check_sweep(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Studies that are there are checked as a whole; the words of the others are read."""
-    from holdfast.cli import sweep
-
-    if options[0] == "--config" and Path(options[1]).is_file():
-        assert sweep.run([o for o in options if o != "--dry_run"] + ["--dry_run"]) == 0, capsys.readouterr().err
-        return
-    subjects = {"worker": sweep.WORKER, "status": sweep.STATUS, "report": sweep.REPORT}
-    command, words = (subjects[options[0]], options[1:]) if options[0] in subjects else (sweep.COMMAND, options)
-    command.given(words).check()
-
-
-def check_checkpoint_command(name: str, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Puts tiny checkpoints where the command expects some, and runs it; with `--dry_run` where it would write a checkpoint."""
-    from holdfast.cli import distance, inspect, merge, perturb, residual
+def check_checkpoint_command(words: list[str], given: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """Puts tiny checkpoints where the command expects some, and runs it; with `--dry_run` where it would write one."""
     from holdfast.cli.main import main
 
-    if options in (["--help"], ["--list"]):
-        assert main([name, *options]) == 0
-        return
-    commands = {
-        "merge": merge.command(),
-        "distance": distance.COMMAND,
-        "perturb": perturb.COMMAND,
-        "inspect": inspect.COMMAND,
-    }
-    command, words = (residual.STEPS[options[0]][0], options[1:]) if name == "residual" else (commands[name], options)
-    found = command.given(words)
-    found.check()
-    given = found.values
     for option in (
-        "models",
-        "model",
-        "checkpoints",
-        "folder",
-        "base",
-        "old_base",
-        "instruct",
-        "adapter_base",
-        "fisher",
-        "residual",
+        *("models", "model", "checkpoints", "folder", "base", "old_base", "instruct", "adapter_base"),
+        *("fisher", "residual"),
     ):
         value = given.get(option, [])
         for folder in [value] if isinstance(value, str) else value:
             put_checkpoint(Path(folder), option)
-    dry = [] if name in ("distance", "inspect") else ["--dry_run", "--overwrite"]
-    assert main([name, *options, *dry]) == 0, capsys.readouterr().err
+    dry = [] if words[0] in ("distance", "inspect") else ["--dry_run", "--overwrite"]
+    assert main([*words, *dry]) == 0, capsys.readouterr().err
 
 
 def put_checkpoint(folder: Path, option: str) -> None:
-    """A tiny model in a folder that is not there yet, or what else the option names: a residual, or a Fisher diagonal, which is not negative."""
+    """A tiny model in a folder that is not there yet, or what else the option names: a residual, or a Fisher diagonal,
+    which is not negative."""
     from tiny import build_model
 
     if not folder.exists():

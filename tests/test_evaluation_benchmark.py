@@ -1,33 +1,19 @@
-"""The benchmark of evaluation at a tiny size: both sides compute the same, and the checker names what falls short. No speed is judged here."""
+"""The benchmark of evaluation at a tiny size: both sides compute the same, and the checker names what falls short. No
+speed is judged here."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-
 
 @pytest.fixture
-def evaluation(monkeypatch):
-    """The script as `python benchmarks/evaluation.py` would be."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    module = _load("holdfast_evaluation_benchmark", BENCHMARKS / "evaluation.py")
+def evaluation(script, monkeypatch):
+    module = script("evaluation")
     tiny = {"width": 64, "layers": 1, "vocabulary": 300, "questions": 3, "characters": 900}
     monkeypatch.setattr(module, "SIZES", {"small": tiny, "default": tiny})
     monkeypatch.setattr(module, "BATCHES", (2,))
-    return module
-
-
-def _load(name: str, path: Path):
-    """By file: the tests have a package of the script's name."""
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     return module
 
 

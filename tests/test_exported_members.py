@@ -15,16 +15,20 @@ import holdfast
 # fmt: off
 PUBLIC = [
     "train", "train_config", "load_train_config", "TrainConfig",
-    "LabelAnnealing", "L2", "EWC", "SequentialAveraging", "WiseFT", "ExponentialAverage", "Replay", "Multitask", "Budget", "retention_methods",
+    "LabelAnnealing", "L2", "EWC", "SequentialAveraging", "WiseFT", "ExponentialAverage", "Replay", "Multitask",
+    "Budget",
+    "retention_methods",
     "compute_fisher",
     "RetentionMixin", "RetentionTrainer", "SFTRetentionTrainer", "annealed_loss", "describe_head",
     "evaluate", "evaluate_models", "ModelRequest", "compare_runs", "compare_folders", "compare_samples", "stage_matrix",
     "parse_evaluation", "EvaluationPlan", "EvaluationFolder",
     "RunFolder", "write_run_report",
     "load_study", "run_study", "read_study", "StudyRecord", "select_trial",
-    "merge", "extract_residual", "apply_residual", "transfer_residual", "checkpoint_distance", "perturb_checkpoint", "inspect_checkpoint",
+    "merge", "extract_residual", "apply_residual", "transfer_residual",
+    "checkpoint_distance", "perturb_checkpoint", "inspect_checkpoint",
     "Policies", "CheckpointReader", "perturbed", "init_stds",
-    "HoldfastError", "UserError", "ConfigError", "DataError", "ModelError", "RunFolderError", "ShapeError", "TrainingDiverged", "StorageError", "Interrupted",
+    "HoldfastError", "UserError", "ConfigError", "DataError", "ModelError", "RunFolderError", "ShapeError",
+    "TrainingDiverged", "StorageError", "Interrupted",
 ]
 # fmt: on
 """Adding a name is a decision, removing one breaks users: both show here."""
@@ -81,7 +85,8 @@ def test_importing_is_quick_and_loads_nothing():
         "import holdfast\n"
         "seconds = time.perf_counter() - began\n"
         "dir(holdfast); holdfast.ConfigError; holdfast.RunFolder\n"
-        "heavy = sorted({m.partition('.')[0] for m in sys.modules} & {'torch', 'transformers', 'trl', 'datasets', 'numpy', 'plotly', 'lm_eval'})\n"
+        "heavy = sorted({m.partition('.')[0] for m in sys.modules} & {'torch', 'transformers', 'trl', "
+        "'datasets', 'numpy', 'plotly', 'lm_eval'})\n"
         "print(seconds, *heavy)\n"
     )
     runs = [

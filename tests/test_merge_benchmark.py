@@ -9,7 +9,6 @@ import importlib.util
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,19 +17,15 @@ from safetensors import safe_open
 
 from holdfast.cli.main import main as holdfast
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+@pytest.fixture
+def bench(script):
+    return script("merge")
 
 
 @pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return __import__("merge")
-
-
-@pytest.fixture
-def peers(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return __import__("merge_peers")
+def peers(script):
+    return script("merge_peers")
 
 
 @pytest.fixture
@@ -49,12 +44,12 @@ def place(bench, size, tmp_path):
     return place
 
 
-def script(peers, name, text, **more):
+def snippet(peers, name, text, **more):
     """A contestant of ours that is a piece of Python; sys.argv[1] is its output folder."""
     return peers.Contestant(name=name, family="ours", words=(sys.executable, "-c", text, "{out}"), **more)
 
 
-# -------------------------------------------------------------------------------------------------------------- checkpoints
+# ---------------------------------------------------------------------------------------------------------- checkpoints
 
 
 def test_a_checkpoint_is_what_other_libraries_read(peers, size, tmp_path):
@@ -101,7 +96,7 @@ def test_the_sizes_are_those_of_the_bars(bench):
     assert large.bytes / full.bytes == pytest.approx(4, rel=0.01) and large.shards == 12
 
 
-# ---------------------------------------------------------------------------------------------------------------- comparing
+# ------------------------------------------------------------------------------------------------------------ comparing
 
 
 def write_raw(folder, **tensors):
@@ -136,7 +131,7 @@ def test_tensors_of_different_lengths_are_not_compared(peers, tmp_path):
         peers.compare(write_raw(tmp_path / "ours", a=[1, 2]), write_raw(tmp_path / "theirs", a=[1, 2, 3]))
 
 
-# -------------------------------------------------------------------------------------------------------------------- a run
+# ---------------------------------------------------------------------------------------------------------------- a run
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sizes as Linux counts them")
@@ -144,8 +139,8 @@ def test_memory_is_that_of_the_command_alone(bench, peers, tmp_path):
     """This process holds PyTorch and the 300 MB below; what it starts does not."""
     ballast = np.ones(300_000_000, np.uint8)
     place = bench.Workplace(tmp_path, {})
-    bare = place.run(script(peers, "bare", "pass"))
-    heavy = place.run(script(peers, "heavy", "x = b'1' * 100_000_000"))
+    bare = place.run(snippet(peers, "bare", "pass"))
+    heavy = place.run(snippet(peers, "heavy", "x = b'1' * 100_000_000"))
     assert bare.peak < 30e6
     assert 95e6 < heavy.peak - bare.peak < 110e6
     assert ballast.nbytes > heavy.peak
@@ -155,7 +150,7 @@ def test_memory_is_that_of_the_command_alone(bench, peers, tmp_path):
 def test_a_command_that_fails_says_why(bench, peers, tmp_path):
     place = bench.Workplace(tmp_path, {})
     with pytest.raises(bench.Failed, match="ended with 3: error: no such thing"):
-        place.run(script(peers, "a", "import sys; print('error: no such thing\\nbye', file=sys.stderr); sys.exit(3)"))
+        place.run(snippet(peers, "a", "import sys; print('error: no such thing\\nbye', file=sys.stderr); sys.exit(3)"))
     with pytest.raises(bench.Failed, match="No such file"):
         place.run(peers.Contestant(name="b", family="cp", words=("no-such-command",)))
 
@@ -199,12 +194,12 @@ def test_every_command_of_ours_works(bench, peers, size, place, capsys):
             assert name is None or name in {c.name for c in everyone}
 
 
-# ------------------------------------------------------------------------------------------------------------------- rounds
+# --------------------------------------------------------------------------------------------------------------- rounds
 
 
 def test_a_contestant_that_fails_is_shown_and_the_others_go_on(bench, peers, tmp_path):
     place = bench.Workplace(tmp_path, {})
-    good, bad = script(peers, "good", "pass"), script(peers, "bad", "raise SystemExit('error: broken')")
+    good, bad = snippet(peers, "good", "pass"), snippet(peers, "bad", "raise SystemExit('error: broken')")
     rounds = bench.Rounds(place, [good, bad, replace(good, name="slow", rounds=1)])
     rounds.run(2, warm_up=1)
     rows = {row["name"]: row for row in rounds.rows({"other": "not installed"})}
@@ -219,7 +214,7 @@ def test_a_contestant_that_fails_is_shown_and_the_others_go_on(bench, peers, tmp
 def test_an_interrupted_benchmark_continues(bench, peers, tmp_path):
     """Runs of the same benchmark are taken over, as they were; of another one (other code, other sizes) nothing is."""
     place = bench.Workplace(tmp_path, {})
-    everyone = [script(peers, name, f"open('{tmp_path}/{name}', 'a').write('x')") for name in ("one", "two")]
+    everyone = [snippet(peers, name, f"open('{tmp_path}/{name}', 'a').write('x')") for name in ("one", "two")]
 
     def counts():
         return [len((tmp_path / name).read_text()) for name in ("one", "two")]
@@ -266,7 +261,7 @@ def test_ratios_are_taken_within_a_round(bench, peers, tmp_path):
     assert rounds.row(waiting)["times_copy"]["median"] == (1.5 + 0.1) / 2.0  # both wait for the disk: closing counts
 
 
-# --------------------------------------------------------------------------------------------------------------------- bars
+# ----------------------------------------------------------------------------------------------------------------- bars
 
 
 def a_run(bench, **changes):
@@ -344,7 +339,7 @@ def test_the_checker_names_what_falls_short(bench, change, figure):
     assert "at least" in verdict["line"] or "at most" in verdict["line"]
 
 
-# --------------------------------------------------------------------------------------------------------------- the script
+# ----------------------------------------------------------------------------------------------------------- the script
 
 
 def test_the_script_prints_saves_and_checks(bench, monkeypatch, size, tmp_path, capsys):

@@ -1,4 +1,5 @@
-"""The benchmark of methods at a tiny size: every arm does the work it is timed for, and the checker names what falls short.
+"""The benchmark of methods at a tiny size: every arm does the work it is timed for, and the checker names what falls
+short.
 
 No speed is judged here.
 """
@@ -6,21 +7,18 @@ No speed is judged here.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
 from holdfast.retention.registry import METHODS
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 TINY = {"width": 64, "layers": 1, "vocabulary": 128}
 
 
 @pytest.fixture
-def bench(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    module = __import__("methods")
+def bench(script, monkeypatch):
+    module = script("methods")
     monkeypatch.setitem(module.SIZES, "quick", TINY)
     return module
 

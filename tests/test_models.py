@@ -1,4 +1,5 @@
-"""Models by name: what is loaded, what identifies it, and what is said of a folder that cannot be used, before a loader is asked."""
+"""Models by name: what is loaded, what identifies it, and what is said of a folder that cannot be used, before a loader
+is asked."""
 
 from __future__ import annotations
 
@@ -153,6 +154,12 @@ def test_other_kinds_of_models_are_refused(copied: Path, kind: str) -> None:
     with pytest.raises(
         ModelError, match=f"Expected a causal language model .*, got {kind} at model. Choose a decoder-only model."
     ):
+        check_model("model")
+
+
+def test_a_kind_that_only_its_type_tells_is_refused(copied: Path) -> None:
+    (copied / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ModelError, match=r"Expected a causal language model .* bert"):
         check_model("model")
 
 

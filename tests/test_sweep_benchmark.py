@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-
 
 @pytest.fixture
-def sweep(monkeypatch):
-    """The script as `python benchmarks/sweep.py` would be."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+def sweep(script, monkeypatch):
     monkeypatch.setenv("HOLDFAST_CACHE", "set back afterwards")
-    spec = importlib.util.spec_from_file_location("holdfast_sweep_benchmark", BENCHMARKS / "sweep.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("sweep")
 
 
 def figures(*, seconds=400.0, overhead=0.01, ratio=1.05) -> tuple[dict, dict]:

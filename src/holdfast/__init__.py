@@ -3,7 +3,9 @@
 ```python
 import holdfast
 
-config = holdfast.train_config(model_name_or_path="my-model", dataset_name="train.jsonl", retention=[holdfast.LabelAnnealing(weight=1.0)])
+config = holdfast.train_config(
+    model_name_or_path="my-model", dataset_name="train.jsonl", retention=[holdfast.LabelAnnealing(weight=1.0)]
+)
 folder = holdfast.train(config)
 ```
 

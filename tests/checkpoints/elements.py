@@ -1,4 +1,5 @@
-"""Stored elements for the tests of the engine's arithmetic: any bits, plausible weights, and what sits at the borders of a type."""
+"""Stored elements for the tests of the engine's arithmetic: any bits, plausible weights, and what sits at the
+borders of a type."""
 
 from __future__ import annotations
 
@@ -13,9 +14,38 @@ from holdfast.checkpoints.dtypes import DTYPES, Operand
 FLOATS = ("F64", "F32", "BF16", "F16", "F8_E4M3", "F8_E5M2")
 SIZES = (0, 1, 2, 3, 7, 511, 513, 1023, 1024, 1025, 2048, 2603)
 SPECIAL = np.array(
-    [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.2e-38, 6e-8, 5.9e-8, 448.0, 464.0, 465.0, 57344.0, 61440.0, 65504.0, 65520.0,
-     3.38e38, 3.4e38, -3.4e38, 2.0**-9, 2.0**-10, 2.0**-16, 2.0**-17, 1.00390625, 1.01171875], np.float32,
-)  # fmt: skip
+    [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        1e-45,
+        -1e-45,
+        1.2e-38,
+        6e-8,
+        5.9e-8,
+        448.0,
+        464.0,
+        465.0,
+        57344.0,
+        61440.0,
+        65504.0,
+        65520.0,
+        3.38e38,
+        3.4e38,
+        -3.4e38,
+        2.0**-9,
+        2.0**-10,
+        2.0**-16,
+        2.0**-17,
+        1.00390625,
+        1.01171875,
+    ],
+    np.float32,
+)
 
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler on this machine"
@@ -23,7 +53,8 @@ needs_compiler = pytest.mark.skipif(
 
 
 def numbers(seed: int, n: int, kind: str) -> np.ndarray:
-    """`[n]` float32. Kinds: "weights", "tiny" (subnormal in the small types), "bits" (any pattern), "special", "mixed"."""
+    """`[n]` float32. Kinds: "weights", "tiny" (subnormal in the small types), "bits" (any pattern), "special",
+    "mixed"."""
     rng = np.random.default_rng(seed)
     weights = (rng.standard_normal(n) * 0.02).astype(np.float32)
     bits = rng.integers(0, 1 << 32, n, dtype=np.uint32).view(np.float32)

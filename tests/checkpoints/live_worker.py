@@ -1,4 +1,5 @@
-"""Run by two processes (torchrun): the in-place forms on sharded tensors against one process on whole ones. Rank 0 writes what is equal as JSON."""
+"""Run by two processes (torchrun): the in-place forms on sharded tensors against one process on whole ones. Rank 0
+writes what is equal as JSON."""
 
 from __future__ import annotations
 

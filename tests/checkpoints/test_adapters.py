@@ -1,4 +1,5 @@
-"""Adapters merged while reading: against PEFT's own merge, against the running adapter where PEFT's merge changes more than was trained, and in pieces."""
+"""Adapters merged while reading: against PEFT's own merge, against the running adapter where PEFT's merge changes
+more than was trained, and in pieces."""
 
 from __future__ import annotations
 
@@ -249,8 +250,8 @@ def by_hand(folder: Path, weights: dict, adapter: dict, config: dict | None = No
     save_file(
         {f"base_model.model.{n}": v for n, v in adapter.items()}, folder / "adapter" / "adapter_model.safetensors"
     )
-    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "base_model_name_or_path": "somewhere/base", **changes}
-    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(said))
+    stated = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "base_model_name_or_path": "somewhere/base", **changes}
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(stated))
     return folder / "base", folder / "adapter"
 
 
@@ -259,7 +260,7 @@ def factors(rng, module: str, rows: int, columns: int, rank: int = 2, dtype=np.f
     return {f"{module}.lora_{x}.weight": rng.standard_normal(shape).astype(dtype) for x, shape in shapes.items()}
 
 
-# ------------------------------------------------------------------------------------------------------------------ pieces
+# --------------------------------------------------------------------------------------------------------------- pieces
 
 
 @pytest.fixture(scope="module")
@@ -267,10 +268,18 @@ def pieces(tmp_path_factory):
     """Every kind of change, at ragged shapes, with each tensor read whole once."""
     rng = np.random.default_rng(3)
     tensors = {
-        "model.embed_tokens.weight": (29, 7), "layers.0.plain.weight": (19, 5), "layers.0.wide.weight": (3, 23), "layers.0.dora.weight": (17, 6),
-        "layers.0.kernel.weight": (10, 3, 2, 2), "layers.0.bias.weight": (8, 4), "layers.0.bias.bias": (8,), "layers.0.none.weight": (0, 5),
-        "layers.0.turned.weight": (11, 9), "lm_head.weight": (29, 7), "norm.weight": (7,),
-    }  # fmt: skip
+        "model.embed_tokens.weight": (29, 7),
+        "layers.0.plain.weight": (19, 5),
+        "layers.0.wide.weight": (3, 23),
+        "layers.0.dora.weight": (17, 6),
+        "layers.0.kernel.weight": (10, 3, 2, 2),
+        "layers.0.bias.weight": (8, 4),
+        "layers.0.bias.bias": (8,),
+        "layers.0.none.weight": (0, 5),
+        "layers.0.turned.weight": (11, 9),
+        "lm_head.weight": (29, 7),
+        "norm.weight": (7,),
+    }
     weights = {n: rng.standard_normal(s, np.float32) for n, s in tensors.items()}
     adapter: dict = {}
     for module, rows, columns in (
@@ -343,7 +352,7 @@ def test_threads_get_the_same_bits(tmp_path):
             name.replace("weight", "lora_magnitude_vector"): rng.random(33, np.float32)
         }
     base, folder = by_hand(tmp_path, weights, adapter, use_dora=True)
-    alone = {n: whole(s, n).tobytes() for s in [AdaptedSource(CheckpointReader(base), folder)] for n in weights}
+    single = {n: whole(s, n).tobytes() for s in [AdaptedSource(CheckpointReader(base), folder)] for n in weights}
     source, found = AdaptedSource(CheckpointReader(base), folder), []
 
     def work(order):
@@ -354,10 +363,10 @@ def test_threads_get_the_same_bits(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 4 and all(f == alone for f in found)
+    assert len(found) == 4 and all(f == single for f in found)
 
 
-# ------------------------------------------------------------------------------------------------------------------ dtypes
+# --------------------------------------------------------------------------------------------------------------- dtypes
 
 
 def test_a_bfloat16_base_keeps_its_dtype_and_is_rounded_once(tmp_path):
@@ -414,11 +423,11 @@ def test_adapters_can_be_stacked(tmp_path):
     np.testing.assert_allclose(whole(source, "layers.0.q.weight"), expected, rtol=1e-5, atol=1e-6)
 
 
-# ---------------------------------------------------------------------------------------------------------------- refusals
+# ------------------------------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "stated"),
     [
         ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
         ({"peft_type": "ADALORA"}, "peft_type is 'ADALORA'"),
@@ -431,14 +440,14 @@ def test_adapters_can_be_stacked(tmp_path):
     ],
     ids=str,
 )
-def test_other_adapters_are_refused_by_name(changes, said, tmp_path):
+def test_other_adapters_are_refused_by_name(changes, stated, tmp_path):
     rng = np.random.default_rng(0)
     base, folder = by_hand(
         tmp_path, {"layers.0.q.weight": np.zeros((9, 4), np.float32)}, factors(rng, "layers.0.q", 9, 4), **changes
     )
     with pytest.raises(ModelError, match="merge_and_unload") as error:
         AdaptedSource(CheckpointReader(base), folder)
-    assert said in str(error.value) and all(key in str(error.value) for key in changes)
+    assert stated in str(error.value) and all(key in str(error.value) for key in changes)
 
 
 def test_everything_that_does_not_fit_is_listed(tmp_path):
@@ -466,10 +475,18 @@ def test_everything_that_does_not_fit_is_listed(tmp_path):
         AdaptedSource(CheckpointReader(base), folder)
     text = str(error.value)
     for name in (
-        "layers.7.q.lora_A", "0.x.lora_B", "layers.0.q.lora_A", "expected rank 2", "quantised", "both factors", "layers.0.o.weight", "lora_diag", "score.weight",
+        "layers.7.q.lora_A",
+        "0.x.lora_B",
+        "layers.0.q.lora_A",
+        "expected rank 2",
+        "quantised",
+        "both factors",
+        "layers.0.o.weight",
+        "lora_diag",
+        "score.weight",
         "magnitude",
         "lora_B.bias: expected the shape of layers.0.d.bias",
-    ):  # fmt: skip
+    ):
         assert name in text, name
 
 

@@ -1,4 +1,5 @@
-"""The driver: bits that depend on the inputs alone, every tensor there, bad numbers named, and a record that says where it all comes from."""
+"""The driver: bits that depend on nothing but the inputs, every tensor there, bad numbers named, and a record that
+says where it all comes from."""
 
 from __future__ import annotations
 
@@ -12,12 +13,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from merge_references import CASES
 
 from checkpoint_folders import (
     Model,
     Stored,
     assert_rounded,
+    fisher_diagonal,
     llama_shapes,
+    merge_inputs,
     random_model,
     read_folder,
     stored,
@@ -59,22 +63,14 @@ def parents(
         random_model(i, d, shapes or SHAPES, near=base, spread=0.3) | {"ids": base["ids"]}
         for i, d in enumerate(dtypes[1:], 1)
     ]
-    fisher = [
-        {n: stored(np.abs(t.values), "F32") for n, t in random_model(i, "F32", shapes or SHAPES).items()}
-        for i in (20, 21)
-    ]
+    fisher = [fisher_diagonal(i, shapes or SHAPES) for i in (20, 21)]
     return (
         [write_folder(folder / f"m{i}", m, shards=1 if i else shards) for i, m in enumerate([base, *models])],
         [write_folder(folder / f"f{i}", m, shards=shards) for i, m in enumerate(fisher)],
     )
 
 
-def inputs_of(method: str, count: int, folders: list[Path], fisher: list[Path]) -> tuple[list[Path], dict[str, Any]]:
-    request: dict[str, Any] = {"base": folders[0]} if METHODS[method].needs_base else {}
-    return folders[1 : 1 + count], request | ({"fisher": fisher} if method == "fisher" else {})
-
-
-# ------------------------------------------------------------------------------------------------------------------ the same bits
+# -------------------------------------------------------------------------------------------------------- the same bits
 
 
 @pytest.mark.parametrize(("method", "count", "parameters"), METHODS_TABLE, ids=IDS)
@@ -93,7 +89,7 @@ def test_threads_shards_and_compilers_change_no_bit(
         monkeypatch.setenv("HOLDFAST_NATIVE", native)
         assert native == "1" or "NumPy" in kernels.describe()
         folders, fisher = parents(tmp_path / f"in{number}", shards=shards)
-        models, request = inputs_of(method, count, folders, fisher)
+        models, request = merge_inputs(method, count, folders, fisher)
         built = merge(
             models, tmp_path / f"out{number}", method=method, workers=workers, sync=False, **parameters, **request
         )
@@ -127,16 +123,11 @@ def test_tensors_of_several_blocks_of_the_real_size(
         )
         found.append(read_folder(tmp_path / native))
     assert found[0] == found[1]
-    for name in shapes:
-        start, one, two = (m[name].values for m in models)
-        deltas = [one - start, two - start]
-        sign = np.sign(deltas[0] + deltas[1])
-        agree = [(np.sign(d) == sign) & (sign != 0) for d in deltas]
-        mean = sum(np.where(a, d, 0) for a, d in zip(agree, deltas, strict=True)) / np.maximum(
-            1, sum(a.astype(int) for a in agree)
-        )
-        wanted = start + (mean if method == "ties" else sum(deltas))
-        assert_rounded(found[0][name], wanted, terms=np.abs(start) + np.abs(one) + np.abs(two), steps=4)
+    values = [{n: m[n].values.ravel() for n in shapes} for m in models]
+    wanted = CASES["ties_dense" if method == "ties" else "sum_of_changes"][3](values[0], values[1:], [])
+    for name, shape in shapes.items():
+        terms = sum(np.abs(v[name]) for v in values).reshape(shape)
+        assert_rounded(found[0][name], wanted[name].reshape(shape), terms=terms, steps=4)
 
 
 def test_blocks_are_handed_out_from_a_few_files_at_a_time_and_none_is_lost() -> None:
@@ -164,15 +155,20 @@ def test_results_are_reduced_in_the_order_of_blocks(small_units: int) -> None:
         seen: list[tuple[str, int]] = []
         done: list[float] = []
         map_blocks(
-            jobs, lambda job, start, stop, scratch: (start, stop), sources=1, workers=workers,
-            reduce=lambda job, value, seen=seen: seen.append((job.name, value[0])), advance=done.append,
-        )  # fmt: skip
+            jobs,
+            lambda job, start, stop, scratch: (start, stop),
+            sources=1,
+            workers=workers,
+            reduce=lambda job, value, seen=seen: seen.append((job.name, value[0])),
+            advance=done.append,
+        )
         assert seen == [(job.name, start) for job, start, _ in engine._in_order(jobs)]
         assert sum(done) == 4 * sum(job.size for job in jobs)
 
 
 def test_a_thread_left_aside_does_not_let_results_pile_up(small_units: int) -> None:
-    """While the first block is not done the others go on for a few blocks and then wait; memory stays that of a few results."""
+    """While the first block is not done the others go on for a few blocks and then wait; memory stays that of a few
+    results."""
     import time
 
     jobs = [Job("t", DTYPES["F32"], (64_000,), 64_000, "file", (True,))]
@@ -223,7 +219,7 @@ def test_the_first_error_of_a_thread_stops_all_and_is_raised(small_units: int) -
     assert len(calls) < 100
 
 
-# ------------------------------------------------------------------------------------------------------------------ any tensors
+# ---------------------------------------------------------------------------------------------------------- any tensors
 
 
 FLOATS = ["F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"]
@@ -298,7 +294,7 @@ def test_tensors_of_any_shape_and_dtype(
     shutil.rmtree(folder)
 
 
-# ------------------------------------------------------------------------------------------------------------------ bad numbers
+# ---------------------------------------------------------------------------------------------------------- bad numbers
 
 
 def spoilt(folder: Path, name: str, place: tuple[int, ...], value: float) -> None:
@@ -316,7 +312,7 @@ def test_nan_and_infinities_are_named_with_file_tensor_and_place(
     method: str, count: int, parameters: dict[str, Any], value: float, small_units: int, tmp_path: Path
 ) -> None:
     folders, fisher = parents(tmp_path, shards=2)
-    models, request = inputs_of(method, count, folders, fisher)
+    models, request = merge_inputs(method, count, folders, fisher)
     name = "model.layers.1.mlp.up_proj.weight"
     for number, (folder, role) in enumerate(
         [(models[-1], f"model {count}"), (folders[0], "base"), (fisher[0], "Fisher 1")]
@@ -329,7 +325,10 @@ def test_nan_and_infinities_are_named_with_file_tensor_and_place(
         with pytest.raises(ModelError) as caught:
             merge(models, tmp_path / "out", method=method, sync=False, **parameters, **request)
         kind = "1 NaN" if np.isnan(value) else "1 infinite"
-        wanted = rf"^{name.replace('.', '[.]')} in {folder}/model-0000\d-of-00002\.safetensors \({role}\) holds {kind} of 300 values, the first at \[20, 3\]"
+        wanted = (
+            rf"^{name.replace('.', '[.]')} in {folder}/model-0000\d-of-00002\.safetensors \({role}\) "
+            rf"holds {kind} of 300 values, the first at \[20, 3\]"
+        )
         caught.match(wanted)
         assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
         shutil.rmtree(folder)
@@ -344,27 +343,28 @@ def test_a_model_of_weight_zero_is_looked_at_too(method: str, parameters: dict[s
     folders, _ = parents(tmp_path, shards=1)
     count = 1 if method == "wise_ft" else 2
     spoilt(folders[count], "model.norm.weight", (3,), float("nan"))
-    base = {"base": folders[0]} if method == "wise_ft" else {}
+    models, request = merge_inputs(method, count, folders)
     with pytest.raises(ModelError, match=rf"\(model {count}\) holds 1 NaN of 12 values, the first at \[3\]"):
-        merge(folders[1 : 1 + count], tmp_path / "out", method=method, sync=False, **base, **parameters)
+        merge(models, tmp_path / "out", method=method, sync=False, **request, **parameters)
 
 
-def test_nan_in_a_tensor_that_is_only_copied(tmp_path: Path) -> None:
-    one, two = random_model(0, "F16"), random_model(1, "F16")
-    one["extra.weight"] = stored(np.array([1.0, np.inf, np.nan]), "F16")
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (stored(np.array([1.0, np.inf, np.nan]), "F16"), "holds 1 NaN and 1 infinite of 3 values"),
+        (Stored("F8_E4M3", (3,), bytes([0x7E, 0x7F, 0x00])), "holds 1 NaN of 3 values"),  # it has no infinity
+    ],
+)
+@pytest.mark.parametrize("copied", [True, False])
+def test_what_is_not_finite_is_counted_and_placed(bad: Stored, message: str, copied: bool, tmp_path: Path) -> None:
+    """In a tensor that is only copied, too."""
+    one, two = random_model(0, "F16") | {"extra.weight": bad}, random_model(1, "F16")
+    two |= {} if copied else {"extra.weight": bad}
     folders = [write_folder(tmp_path / f"m{i}", m) for i, m in enumerate((one, two))]
     with pytest.raises(
-        ModelError,
-        match=r"extra\.weight in .*m0/model\.safetensors \(model 1\) holds 1 NaN and 1 infinite of 3 values, the first at \[1\]",
+        ModelError, match=rf"extra\.weight in .*m0/model\.safetensors \(model 1\) {message}, the first at \[1\]"
     ):
         merge(folders, tmp_path / "out", policies=Policies(unmatched="keep"), sync=False)
-
-
-def test_nan_in_fp8_which_has_no_infinity(tmp_path: Path) -> None:
-    model = {"a": Stored("F8_E4M3", (3,), bytes([0x7E, 0x7F, 0x00]))}
-    folders = [write_folder(tmp_path / f"m{i}", model) for i in range(2)]
-    with pytest.raises(ModelError, match=r"holds 1 NaN of 3 values, the first at \[1\]"):
-        merge(folders, tmp_path / "out", sync=False)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,8 @@ def test_results_that_do_not_fit_are_named(dtype: str, size: float, tmp_path: Pa
     ]
     with pytest.raises(
         ModelError,
-        match=rf"big\.weight: 2 results are too large for {dict(float16='F16', float8_e4m3fn='F8_E4M3').get(dtype, '')}",
+        match=rf"big\.weight: 2 results are too large for "
+        rf"{dict(float16='F16', float8_e4m3fn='F8_E4M3').get(dtype, '')}",
     ):
         merge(folders, tmp_path / "out", normalize=False, dtype=dtype, sync=False)
     assert not list(tmp_path.glob("*out*"))
@@ -398,7 +399,7 @@ def test_integer_tensors_must_be_the_same(small_units: int, tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-# ------------------------------------------------------------------------------------------------------------------ the record
+# ----------------------------------------------------------------------------------------------------------- the record
 
 
 def test_the_record_says_where_it_comes_from(tmp_path: Path) -> None:
@@ -430,9 +431,14 @@ def test_the_record_says_where_it_comes_from(tmp_path: Path) -> None:
 def test_a_fingerprint_is_of_names_dtypes_shapes_and_values(tmp_path: Path) -> None:
     model = {"a": stored(np.arange(6.0).reshape(2, 3), "F32"), "b": stored(np.zeros((0, 2)), "F32")}
     variants = [
-        model, {"b": model["b"], "a": model["a"]}, {"c": model["a"], "b": model["b"]}, model | {"a": stored(np.arange(6.0).reshape(3, 2), "F32")},
-        model | {"a": stored(np.array([[0, 1, 2], [3, 4, 5.5]]), "F32")}, {"a": model["a"]}, model | {"a": model["a"]._replace(dtype="I32")},
-    ]  # fmt: skip
+        model,
+        {"b": model["b"], "a": model["a"]},
+        {"c": model["a"], "b": model["b"]},
+        model | {"a": stored(np.arange(6.0).reshape(3, 2), "F32")},
+        model | {"a": stored(np.array([[0, 1, 2], [3, 4, 5.5]]), "F32")},
+        {"a": model["a"]},
+        model | {"a": model["a"]._replace(dtype="I32")},
+    ]
     found = [
         content_fingerprint(CheckpointReader(write_folder(tmp_path / f"v{i}", v, shards=1 + i % 2)))
         for i, v in enumerate(variants)
@@ -455,7 +461,7 @@ def test_parents_that_are_views_are_recorded_by_their_folders(tmp_path: Path) ->
 def test_an_estimate_is_positive_and_leaves_nothing(tmp_path: Path) -> None:
     folders, fisher = parents(tmp_path, shards=2)
     for method, count, parameters in METHODS_TABLE:
-        models, request = inputs_of(method, count, folders, fisher)
+        models, request = merge_inputs(method, count, folders, fisher)
         assert 0 < prepare_merge(method, models, **parameters, **request).estimate() < 60
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(p.name for p in [*folders, *fisher])
 
@@ -474,7 +480,7 @@ def test_progress_is_in_bytes_of_all_passes(small_units: int, monkeypatch: pytes
     monkeypatch.setattr("holdfast.checkpoints.build.progress", progress)
     folders, fisher = parents(tmp_path, shards=2)
     for number, (method, count, parameters) in enumerate(METHODS_TABLE):
-        models, request = inputs_of(method, count, folders, fisher)
+        models, request = merge_inputs(method, count, folders, fisher)
         done.clear()
         merge(models, tmp_path / f"out{number}", method=method, sync=False, **parameters, **request)
         assert sum(done) <= totals[-1] and sum(done) >= 0.8 * totals[-1]  # integer tensors are not measured

@@ -17,15 +17,39 @@ from holdfast.checkpoints.companions import (
 from holdfast.errors import ConfigError, ModelError, StorageError
 
 TRAVEL = [
-    "LICENSE.txt", "USE_POLICY.md", "additional_chat_templates/rag.jinja", "chat_template.jinja", "custom_generate/generate.py", "generation_config.json",
-    "merges.txt", "modeling_own.py", "preprocessor_config.json", "qwen.tiktoken", "special_tokens_map.json", "tokenizer.json", "tokenizer.model.v3",
-    "tokenizer_config.json", "vocab.json",
-]  # fmt: skip
+    "LICENSE.txt",
+    "USE_POLICY.md",
+    "additional_chat_templates/rag.jinja",
+    "chat_template.jinja",
+    "custom_generate/generate.py",
+    "generation_config.json",
+    "merges.txt",
+    "modeling_own.py",
+    "preprocessor_config.json",
+    "qwen.tiktoken",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model.v3",
+    "tokenizer_config.json",
+    "vocab.json",
+]
 STAY = [
-    "README.md", "adapter_config.json", "adapter_model.safetensors", "config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json",
-    "optimizer.pt", "provenance.json", "pytorch_model.bin", "rng_state.pth", "trainer_state.json", "training_args.bin", "runs/events.json", "runs/own.py",
+    "README.md",
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "config.json",
+    "model-00001-of-00002.safetensors",
+    "model.safetensors.index.json",
+    "optimizer.pt",
+    "provenance.json",
+    "pytorch_model.bin",
+    "rng_state.pth",
+    "trainer_state.json",
+    "training_args.bin",
+    "runs/events.json",
+    "runs/own.py",
     "additional_chat_templates/model.safetensors",
-]  # fmt: skip
+]
 
 
 def fill(folder, names, text="x"):
@@ -90,7 +114,7 @@ def test_a_target_that_cannot_be_written(tmp_path):
         copy_companions(fill(tmp_path / "from", TRAVEL), tmp_path / "to")
 
 
-# -------------------------------------------------------------------------------------------------------------- config.json
+# ---------------------------------------------------------------------------------------------------------- config.json
 
 
 @pytest.mark.parametrize(
@@ -122,7 +146,7 @@ def test_a_target_that_cannot_be_written(tmp_path):
 def test_keys_change_where_they_live(config, changes, expected):
     before = json.dumps(config)
     assert changed_config(config, changes) == expected
-    assert json.dumps(config) == before, "the original is left alone"
+    assert json.dumps(config) == before, "the original is left as it is"
 
 
 def test_values_are_found_in_the_text_part():

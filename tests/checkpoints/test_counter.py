@@ -1,4 +1,5 @@
-"""Random numbers by position: the published test vectors of Philox, the normal distribution, one set of bits in C and NumPy."""
+"""Random numbers by position: the published test vectors of Philox, the normal distribution, one set of bits in C
+and NumPy."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_nothing_to_compare() -> None:
     assert layer_distances([]) == []
 
 
-# ------------------------------------------------------------------------------------------------------------------ folders
+# -------------------------------------------------------------------------------------------------------------- folders
 
 
 def figures(pairs: list[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float, float, float]:
@@ -84,7 +84,7 @@ def figures(pairs: list[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float, f
     return moved, moved / norms[0], float(a @ b) / (norms[0] * norms[1]), float(np.mean(np.sign(a) == np.sign(b)))
 
 
-def said(found: Any) -> tuple[float, float, float, float]:
+def stated(found: Any) -> tuple[float, float, float, float]:
     return found.l2, found.relative, found.cosine, found.sign_agreement
 
 
@@ -97,12 +97,12 @@ def test_folders_against_float64(dtypes: tuple[str, str], small_units: int, tmp_
     pairs = {n: (start[n].values, result[n].values) for n in start}
     assert [t.name for t in found.tensors] == list(start) and found.notes == ()
     for tensor in found.tensors:
-        assert said(tensor) == pytest.approx(figures([pairs[tensor.name]]), rel=1e-9)
+        assert stated(tensor) == pytest.approx(figures([pairs[tensor.name]]), rel=1e-9)
         assert tensor.dtypes == dtypes and tensor.shape == shapes[tensor.name]
     assert [layer.layer for layer in found.layers] == ["embed", "0", "1", "norm", "head", "other", "total"]
     for layer in found.layers:
         mine = [p for n, p in pairs.items() if layer.layer in ("total", layer_of(n))]
-        assert said(layer) == pytest.approx(figures(mine), rel=1e-9) and layer.parameters == sum(
+        assert stated(layer) == pytest.approx(figures(mine), rel=1e-9) and layer.parameters == sum(
             a.size for a, _ in mine
         )
     assert found.total.parameters == sum(t.values.size for t in start.values())
@@ -150,7 +150,7 @@ def test_zeros_and_empty_tensors_have_no_angle(tmp_path: Path) -> None:
     zero, empty, negative = distance(write_folder(tmp_path / "a", start), write_folder(tmp_path / "b", result)).tensors
     assert zero.relative == math.inf and math.isnan(zero.cosine) and zero.sign_agreement == 0.0
     assert empty.l2 == 0.0 and math.isnan(empty.sign_agreement)
-    assert said(negative) == (0.0, 0.0, 1.0, 1.0)
+    assert stated(negative) == (0.0, 0.0, 1.0, 1.0)
 
 
 def test_what_cannot_be_compared_is_in_the_notes(tmp_path: Path) -> None:
@@ -199,6 +199,7 @@ def test_nan_is_named_in_a_comparison(spoilt: int, small_units: int, tmp_path: P
     folders = [write_folder(tmp_path / f"m{i}", m, shards=2) for i, m in enumerate(models)]
     with pytest.raises(
         ModelError,
-        match=rf"model\.layers\.1\.mlp\.up_proj\.weight in .*m{spoilt}/model-0000\d.* holds 1 NaN of 300 values, the first at \[24, 11\]",
+        match=rf"model\.layers\.1\.mlp\.up_proj\.weight in .*m{spoilt}/model-0000\d.* holds 1 NaN of "
+        rf"300 values, the first at \[24, 11\]",
     ):
         distance(*folders)

@@ -1,4 +1,5 @@
-"""Conversions against PyTorch's, in C and in NumPy: every pattern of the small types, every border between two of their numbers."""
+"""Conversions against PyTorch's, in C and in NumPy: every pattern of the small types, every border between two of
+their numbers."""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ def test_e4m3_has_no_infinity(form):
 
 @pytest.mark.parametrize("name", ["F32", *TORCH])
 def test_float64_is_rounded_once(form, name):
-    """Numbers a hair beside the middle of two neighbours, which a float32 in between would put exactly in the middle."""
+    """Numbers a hair beside the middle of two neighbours, which a float32 in between would put exactly in the
+    middle."""
     d = DTYPES[name]
     raw = patterns(name) if name in TORCH else numbers(2, 3000, "bits")
     held = decode(raw, d)
@@ -139,9 +141,22 @@ def test_integers_are_not_computed_with(form):
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("BF16", "BF16"), ("bf16", "BF16"), ("torch.bfloat16", "BF16"), ("float32", "F32"), ("fp32", "F32"), ("half", "F16"), ("float8_e4m3fn", "F8_E4M3"),
-     ("torch.float8_e5m2", "F8_E5M2"), ("double", "F64"), ("int64", "I64"), ("uint8", "U8"), ("BOOL", "BOOL"), ("f16", "F16")],
-)  # fmt: skip
+    [
+        ("BF16", "BF16"),
+        ("bf16", "BF16"),
+        ("torch.bfloat16", "BF16"),
+        ("float32", "F32"),
+        ("fp32", "F32"),
+        ("half", "F16"),
+        ("float8_e4m3fn", "F8_E4M3"),
+        ("torch.float8_e5m2", "F8_E5M2"),
+        ("double", "F64"),
+        ("int64", "I64"),
+        ("uint8", "U8"),
+        ("BOOL", "BOOL"),
+        ("f16", "F16"),
+    ],
+)
 def test_types_by_name(name, expected):
     assert dtype(name) is DTYPES[expected]
 
@@ -153,9 +168,22 @@ def test_an_unknown_type_is_refused_with_the_nearest():
 
 def test_sizes_and_kinds():
     assert {n: d.itemsize for n, d in DTYPES.items()} == {
-        "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1,
+        "F64": 8,
+        "F32": 4,
+        "F16": 2,
+        "BF16": 2,
+        "F8_E4M3": 1,
+        "F8_E5M2": 1,
+        "I64": 8,
+        "I32": 4,
+        "I16": 2,
+        "I8": 1,
+        "U64": 8,
+        "U32": 4,
+        "U16": 2,
+        "U8": 1,
         "BOOL": 1,
-    }  # fmt: skip
+    }
     assert {d.kind for d in DTYPES.values()} == {"float", "integer", "boolean"}
     assert compute_dtype(DTYPES["BF16"], DTYPES["F32"]) == np.float32
     assert compute_dtype(DTYPES["BF16"], DTYPES["F64"]) == np.float64

@@ -72,8 +72,13 @@ def test_contents_of_a_model(tmp_path: Path) -> None:
         found.sound and found.notes == () and found.provenance == {} and found.run == {} and found.fingerprint is None
     )
     assert passed(found) == {
-        "files are complete", "headers are sound", "index fits the shards", "configuration can be read", "vocabulary fits", "head is there"
-    }  # fmt: skip
+        "files are complete",
+        "headers are sound",
+        "index fits the shards",
+        "configuration can be read",
+        "vocabulary fits",
+        "head is there",
+    }
     assert not found.verified
     json.dumps(to_jsonable(found))
 
@@ -125,7 +130,7 @@ def test_a_single_changed_bit_is_found_in_its_tensor(tmp_path: Path, name: str) 
         byte = file.read(1)
         file.seek(-1, 1)
         file.write(bytes([byte[0] ^ 1]))
-    assert inspect(tmp_path / "out").sound, "headers alone do not tell"
+    assert inspect(tmp_path / "out").sound, "headers do not show it"
     found = inspect(tmp_path / "out", verify=True)
     assert failed(found) == {"content is as recorded": f"1 tensors are not as they were written: {name}"}
 
@@ -219,7 +224,7 @@ def lost_head(folder: Path) -> None:
         (wrong_header, "headers are sound", "its header cannot be read"),
         (missing_shard, "files are complete", f"1 of 2 shards are missing: {SHARDS[1]}"),
         (missing_index, "files are complete", "2 shards without the index"),
-        (broken_index, "files are complete", "model.safetensors.index.json cannot be read"),
+        (broken_index, "files are complete", "model.safetensors.index.json, but it cannot be read"),
         (misplaced, "index fits the shards", "1 of 7 tensors are not where the index says: lm_head.weight"),
         (forgotten, "index fits the shards", "1 tensors are in the shards and not in the index: lm_head.weight"),
         (no_config, "configuration can be read", "there is no config.json"),
@@ -289,8 +294,8 @@ def test_a_residual_and_an_adapter(tmp_path: Path) -> None:
         adapter / "adapter_model.safetensors",
     )
     assert "adapter_config.json" in failed(inspect(adapter))["configuration can be read"]
-    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 16, "base_model_name_or_path": "owner/base"}
-    write_json(adapter / "adapter_config.json", said)
+    stated = {"peft_type": "LORA", "r": 2, "lora_alpha": 16, "base_model_name_or_path": "owner/base"}
+    write_json(adapter / "adapter_config.json", stated)
     found = inspect(adapter, verify=True)
     assert found.sound and found.kind == "adapter"
     assert found.architecture == "LORA r=2 alpha=16 of owner/base"
@@ -300,14 +305,14 @@ def test_a_residual_and_an_adapter(tmp_path: Path) -> None:
 def test_a_run_of_holdfast_is_shown(tmp_path: Path) -> None:
     folder = model(tmp_path / "m")
     method = {"method": "label_annealing", "weight": 1.0}
-    said = {
+    stated = {
         "name": "m",
         "status": "finished",
         "retention": [method],
         "model": {"name": "base", "hash": "ab", "parameters": 3},
         "config": {"a": 1},
     }
-    write_json(folder / "run.json", said)
+    write_json(folder / "run.json", stated)
     found = inspect(folder)
     assert found.run == {
         "name": "m",

@@ -1,4 +1,5 @@
-"""The elementwise passes: C against NumPy bit for bit, both against plain float64 references, and what each promises about zeros, NaN and overflow."""
+"""The elementwise passes: C against NumPy bit for bit, both against plain float64 references, and what each promises
+about zeros, NaN and overflow."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def operands(draw, least: int, most: int, names=NAMES):
     return held
 
 
-# ------------------------------------------------------------------------------------------------------- C against NumPy
+# ------------------------------------------------------------------------------------------------------ C against NumPy
 
 
 @needs_compiler
@@ -163,19 +164,19 @@ def test_combine_is_the_formula(form, name):
 
 
 @pytest.mark.parametrize("name", FLOATS)
-@pytest.mark.parametrize("how", ["anchor alone", "weight 1", "weight 0 beside"])
+@pytest.mark.parametrize("how", ["anchor only", "weight 1", "weight 0 beside"])
 def test_a_plain_copy_keeps_every_bit(form, name, how):
     d = DTYPES[name]
     raw = np.random.default_rng(0).integers(0, 256, 2603 * d.itemsize, dtype=np.uint8).view(d.storage)
     source, other = Operand(raw, d), stored(numbers(1, 2603, "weights"), name)
     out = empty(name, 2603)
     flags = {
-        "anchor alone": lambda: combine(source, [], out),
+        "anchor only": lambda: combine(source, [], out),
         "weight 1": lambda: combine(None, [Term(1.0, source)], out),
         "weight 0 beside": lambda: combine(source, [Term(0.0, other, source)], out),
     }[how]()
     assert same_bits(out.raw, raw)
-    bits = 0b101 if how == "weight 0 beside" else 0b1 if how == "anchor alone" else 0b10
+    bits = 0b101 if how == "weight 0 beside" else 0b1 if how == "anchor only" else 0b10
     assert flags == Flags(bits if name != "F64" or np.any(~np.isfinite(wide(source))) else 0, 0)
 
 
@@ -276,7 +277,8 @@ def ties_of_one(
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("weights", [None, [1.0, 0.25, 2.0], [1.0, -1.0, 0.5]])
 def test_ties_is_its_definition(form, original, normalize, weights):
-    """On multiples of 1/64, where float32 is exact until the division, so that signs cancel and thresholds are met exactly."""
+    """On multiples of 1/64, where float32 is exact until the division, so that signs cancel and thresholds are met
+    exactly."""
     rng = np.random.default_rng(0)
     values = (rng.integers(-12, 13, (4, 1500)) / 64).astype(np.float32)
     base, *models = (stored(v, "F32") for v in values)

@@ -140,10 +140,17 @@ def test_everything_that_does_not_fit_is_in_one_error_and_nothing_changes():
     }
     with pytest.raises(ModelError) as caught:
         live.lerp_(named, other, 0.5)
-    said = str(caught.value)
-    for part in ("b: expected (3,), the checkpoint has (4,)", "c: not in the checkpoint", "i: expected floating-point", "m: has no values", "x: expected floating", "y: shares memory with x"):  # fmt: skip
-        assert part in said
-    assert "z" not in said.replace("zeros", "") and torch.equal(named["a"], torch.ones(2))
+    stated = str(caught.value)
+    for part in (
+        "b: expected (3,), the checkpoint has (4,)",
+        "c: not in the checkpoint",
+        "i: expected floating-point",
+        "m: has no values",
+        "x: expected floating",
+        "y: shares memory with x",
+    ):
+        assert part in stated
+    assert "z" not in stated.replace("zeros", "") and torch.equal(named["a"], torch.ones(2))
     with pytest.raises(ModelError, match="z: no parameter takes it"):
         live.add_residual_({"a": named["a"]}, {"a": torch.ones(2), "z": torch.ones(1)})
     assert torch.equal(named["a"], torch.ones(2))
@@ -272,10 +279,8 @@ def test_noise_does_not_depend_on_blocks_threads_device_path_or_company(monkeypa
         assert all(same_bits(t, wanted[n]) for n, t in noisy().items())
     finally:
         torch.set_num_threads(threads)
-    there = live._Perturbed.noise_there
-    monkeypatch.setattr(
-        live._Perturbed, "noise", lambda self, start, stop: there(self, start, stop, torch.device("cpu"))
-    )
+    there = live._noise_there
+    monkeypatch.setattr(live, "_noise", lambda target, key, *part: there(key, list(target.spans(*part[:2])), part[2]))
     assert all(same_bits(t, wanted[n]) for n, t in noisy().items())
 
 
@@ -308,7 +313,8 @@ def test_seeds_differ(a, b):
 
 @st.composite
 def tensors(draw_from):
-    """Ragged shapes, every float type, weights of an ordinary scale mixed with arbitrary bit patterns (NaN, infinities, subnormals, -0.0)."""
+    """Ragged shapes, every float type, weights of an ordinary scale mixed with arbitrary bit patterns (NaN,
+    infinities, subnormals, -0.0)."""
     dtype = draw_from(st.sampled_from([*FLOATS, torch.float8_e5m2]))
     shape = draw_from(st.lists(st.integers(0, 9), max_size=3))
     rng = np.random.default_rng(draw_from(st.integers(0, 2**32)))
@@ -327,8 +333,12 @@ def tensors(draw_from):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(tensors(), min_size=1, max_size=3), st.sampled_from([1e-6, 1e-3, 0.1, 1.0, 30.0, 1e30]), st.integers(0, 9), st.booleans(), st.sampled_from([5, 1 << 18])
-)  # fmt: skip
+    st.lists(tensors(), min_size=1, max_size=3),
+    st.sampled_from([1e-6, 1e-3, 0.1, 1.0, 30.0, 1e30]),
+    st.integers(0, 9),
+    st.booleans(),
+    st.sampled_from([5, 1 << 18]),
+)
 def test_undo_gives_the_same_bits(held, scale, seed, transposed, block):
     named = {f"w{i}": t.clone().t() if transposed and t.dim() == 2 else t.clone() for i, t in enumerate(held)}
     before = {n: bits(t) for n, t in named.items()}
@@ -341,6 +351,15 @@ def test_undo_gives_the_same_bits(held, scale, seed, transposed, block):
         live._block_elements = original
     assert all(torch.equal(bits(t), before[n]) for n, t in named.items())
     assert handle.undone and handle.bytes_kept == 0
+
+
+def test_noise_comes_off_weights_that_were_moved_to_another_device(monkeypatch):
+    named = {"w": draw(40)}
+    monkeypatch.setattr(live, "_block_elements", lambda device: 8)
+    handle = live.perturb_(named, seed=0, scale=1.0, stds={"w": 0.1})
+    monkeypatch.setattr(live, "_block_elements", lambda device: 16)  # as an accelerator's are larger than the CPU's
+    handle.undo()
+    assert same_bits(named["w"], draw(40))
 
 
 @settings(max_examples=80, deadline=None)
@@ -363,9 +382,15 @@ def test_corrections_come_back_as_they_were(data):
 
 
 TABLE = {
-    (torch.float32, 0.001): 0.0030, (torch.float32, 0.01): 0.0118, (torch.float32, 0.1): 0.057, (torch.float32, 1.0): 0.121,
-    (torch.bfloat16, 0.001): 0.0050, (torch.bfloat16, 0.01): 0.0137, (torch.bfloat16, 0.1): 0.078, (torch.bfloat16, 1.0): 0.229,
-}  # fmt: skip
+    (torch.float32, 0.001): 0.0030,
+    (torch.float32, 0.01): 0.0118,
+    (torch.float32, 0.1): 0.057,
+    (torch.float32, 1.0): 0.121,
+    (torch.bfloat16, 0.001): 0.0050,
+    (torch.bfloat16, 0.01): 0.0137,
+    (torch.bfloat16, 0.1): 0.078,
+    (torch.bfloat16, 1.0): 0.229,
+}
 """Bytes kept as a share of a copy, as the module's docstring has them."""
 
 
@@ -400,12 +425,12 @@ def test_tied_weights_get_noise_once_under_their_first_name():
     model = build_model(tie=True)
     named = dict(model.named_parameters(remove_duplicate=False))
     assert named["lm_head.weight"] is named["model.embed_tokens.weight"]
-    alone = {"model.embed_tokens.weight": named["model.embed_tokens.weight"].detach().clone()}
+    single = {"model.embed_tokens.weight": named["model.embed_tokens.weight"].detach().clone()}
     stds = dict.fromkeys(named, 0.02)
-    before = alone["model.embed_tokens.weight"].clone()
-    live.perturb_(alone, seed=0, scale=1.0, stds=stds)
+    before = single["model.embed_tokens.weight"].clone()
+    live.perturb_(single, seed=0, scale=1.0, stds=stds)
     with live.perturbed(named, seed=0, scale=1.0, stds=stds):
-        assert same_bits(named["lm_head.weight"], alone["model.embed_tokens.weight"])
+        assert same_bits(named["lm_head.weight"], single["model.embed_tokens.weight"])
     assert same_bits(named["lm_head.weight"], before)
 
 

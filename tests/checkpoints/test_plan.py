@@ -40,7 +40,7 @@ def without(model: Model, *names: str) -> Model:
     return {n: t for n, t in model.items() if n not in names}
 
 
-# ------------------------------------------------------------------------------------------------------------------ refusals
+# ------------------------------------------------------------------------------------------------------------- refusals
 
 
 def test_all_differences_are_in_one_error(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_plain_fp8_numbers_are_no_quantisation(tmp_path: Path) -> None:
     assert plan.summary()["dtypes"] == {"F8_E4M3": sum(j.size for j in plan.jobs)}
 
 
-# ------------------------------------------------------------------------------------------------------------------ what is planned
+# ------------------------------------------------------------------------------------------------------ what is planned
 
 
 def test_the_summary_counts_what_will_be_done(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_layout_is_one_of_the_parents(tmp_path: Path) -> None:
         assert plan_of(tmp_path, random_model(0), random_model(1), layout=name).layout == 1
 
 
-# ------------------------------------------------------------------------------------------------------------------ tensors not all have
+# ------------------------------------------------------------------------------------------------- tensors not all have
 
 
 def built(
@@ -217,7 +217,7 @@ def test_with_a_base_what_a_model_lacks_has_not_changed(tmp_path: Path) -> None:
     assert found["c"] == base["c"] and found["new"] == one["new"]
 
 
-# ------------------------------------------------------------------------------------------------------------------ heads
+# ---------------------------------------------------------------------------------------------------------------- heads
 
 
 def with_head(model: Model, head: Stored | None = None) -> Model:

@@ -1,4 +1,5 @@
-"""Blocks that go from file to file in one call: the same bytes, digests and errors as the ordinary way, whatever the method, dtypes and pieces."""
+"""Blocks that go from file to file in one call: the same bytes, digests and errors as the ordinary way, whatever the
+method, dtypes and pieces."""
 
 from __future__ import annotations
 
@@ -192,7 +193,8 @@ def test_residuals_are_the_same_both_ways(
 
 @pytest.mark.parametrize("dtype", ["BF16", "F8_E5M2", "F32"])
 def test_digests_are_xxh3_128(dtype: str) -> None:
-    """Any length from where the library's short forms end, around the rounds of 1024 bytes and the stripes of 64, in one piece or many."""
+    """Any length from where the library's short forms end, around the rounds of 1024 bytes and the stripes of 64, in
+    one piece or many."""
     library = native.load()
     assert library is not None
     size = {"BF16": 2, "F8_E5M2": 1, "F32": 4}[dtype]
@@ -215,7 +217,7 @@ def test_digests_are_xxh3_128(dtype: str) -> None:
             assert done == (0, 0, 0, 0, 0, [xxhash.xxh3_128_digest(content)] * 2), (length, piece)
 
 
-# ------------------------------------------------------------------------------------------------------------------ faults
+# --------------------------------------------------------------------------------------------------------------- faults
 
 
 def merged(tmp_path: Path, models: list[Model]) -> Prepared:

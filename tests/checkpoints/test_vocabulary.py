@@ -29,7 +29,7 @@ from holdfast.checkpoints.vocabulary import (
 from holdfast.errors import ModelError, ShapeError
 from tiny import build_tokenizer
 
-# -------------------------------------------------------------------------------------------------------------- tokenizers
+# ----------------------------------------------------------------------------------------------------------- tokenizers
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +52,8 @@ def test_merges_are_not_parsed(tokenizer_folder, monkeypatch):
     folder, tokenizer = tokenizer_folder
     monkeypatch.setattr(
         module,
-        "_read_json",
-        lambda path: {} if path.name == "tokenizer_config.json" else pytest.fail("the whole file was parsed"),
+        "read_object",
+        lambda path, what: {} if path.name == "tokenizer_config.json" else pytest.fail("the whole file was parsed"),
     )
     assert vocabulary(folder) == tokenizer.get_vocab()
 
@@ -152,7 +152,7 @@ def test_which_tensors_hold_tokens():
     assert of({}, x__weight=(3, 3), scale=()) == []
 
 
-# ----------------------------------------------------------------------------------------------------------------- row maps
+# ------------------------------------------------------------------------------------------------------------- row maps
 
 
 def test_rows_by_token():
@@ -193,7 +193,7 @@ def test_rows_by_number():
     assert row_map_by_number(3, 3).identity
 
 
-# -------------------------------------------------------------------------------------------------------------------- views
+# ---------------------------------------------------------------------------------------------------------------- views
 
 
 class Memory:
@@ -269,7 +269,7 @@ def test_rows_that_do_not_fit_are_listed():
     assert "emb: expected 4 rows" in str(error.value)
 
 
-# ---------------------------------------------------------------------------------------------------------------- alignment
+# ------------------------------------------------------------------------------------------------------------ alignment
 
 
 def checkpoint(
@@ -334,62 +334,28 @@ def test_without_a_policy_every_difference_is_listed(tmp_path):
     assert all("--vocabulary keep" in p and "--vocabulary zero" in p for p in problems)
 
 
-def test_keep_gives_all_the_row_of_the_layout(tmp_path):
-    sources = [
-        checkpoint(tmp_path / "base", list("abd"), offset=10),
-        checkpoint(tmp_path / "layout", list("abcd"), offset=20),
-        checkpoint(tmp_path / "model", list("cba"), offset=30),
-    ]
-    found, problems, notes = align(sources, "keep", layout=1, base=0)
-    assert problems == [] and len(notes) == 2
-    assert found == [
-        [10, 11, 22, 23],
-        [20, 21, 22, 23],
-        [30, 31, 22, 23],
-    ]  # c: the base lacks it, d: the model lacks it
-
-
-def test_zero_gives_who_lacks_it_the_row_of_the_base(tmp_path):
-    sources = [
-        checkpoint(tmp_path / "base", list("abd"), offset=10),
-        checkpoint(tmp_path / "layout", list("abcd"), offset=20),
-        checkpoint(tmp_path / "model", list("cba"), offset=30),
-        checkpoint(tmp_path / "other", list("dcba"), offset=40),
-    ]
-    found, problems, _ = align(sources, "zero", layout=1, base=0)
-    assert problems == []
-    assert found == [
-        [10, 11, 22, 13],
-        [20, 21, 22, 23],
-        [30, 31, 22, 13],
-        [40, 41, 22, 43],
-    ]  # c: no delta without a base; d: a delta of 0 for one
-
-
-def test_zero_without_a_base_takes_the_row_of_the_layout(tmp_path):
-    sources = [
-        checkpoint(tmp_path / "layout", list("abc")),
-        checkpoint(tmp_path / "b", list("ab"), offset=10),
-        checkpoint(tmp_path / "c", list("abc"), offset=20),
-    ]
-    found, _, _ = align(sources, "zero")
-    assert found == [[0, 1, 2], [10, 11, 2], [20, 21, 22]]
-
-
-def test_zeros_for_residuals(tmp_path):
-    sources = [checkpoint(tmp_path / "tuned", list("abc")), checkpoint(tmp_path / "base", list("ab"), offset=10)]
-    found, _, _ = align(sources, "keep", base=1, lacking="zeros")
-    assert found == [[0, 1, 2], [10, 11, 0]]
-
-
-def test_fisher_information_is_zero_where_it_is_missing(tmp_path):
-    sources = [
-        checkpoint(tmp_path / "a", list("abc")),
-        checkpoint(tmp_path / "b", list("abc"), offset=10),
-        checkpoint(tmp_path / "fisher", list("ba"), offset=50),
-    ]
-    found, _, _ = align(sources, "keep", members=[0, 1])
-    assert found == [[0, 1, 2], [10, 11, 12], [50, 51, 0]]
+@pytest.mark.parametrize(
+    ("tokens", "policy", "request_", "expected"),
+    [
+        # c: the base lacks it, d: the model lacks it
+        ("abd abcd cba", "keep", {"layout": 1, "base": 0}, [[0, 1, 12, 13], [10, 11, 12, 13], [20, 21, 12, 13]]),
+        # c: no delta without a base; d: a delta of 0 for one
+        (
+            "abd abcd cba dcba",
+            "zero",
+            {"layout": 1, "base": 0},
+            [[0, 1, 12, 3], [10, 11, 12, 13], [20, 21, 12, 3], [30, 31, 12, 33]],
+        ),
+        ("abc ab abc", "zero", {}, [[0, 1, 2], [10, 11, 2], [20, 21, 22]]),  # without a base the layout's row
+        ("abc ab", "keep", {"base": 1, "lacking": "zeros"}, [[0, 1, 2], [10, 11, 0]]),  # residuals
+        ("abc abc ba", "keep", {"members": [0, 1]}, [[0, 1, 2], [10, 11, 12], [20, 21, 0]]),  # Fisher information
+    ],
+)
+def test_whose_row_stands_in(tokens, policy, request_, expected, tmp_path):
+    sources = [checkpoint(tmp_path / f"m{i}", list(t), offset=10 * i) for i, t in enumerate(tokens.split())]
+    found, problems, notes = align(sources, policy, **request_)
+    assert problems == [] and notes
+    assert found == expected
 
 
 @pytest.mark.parametrize("policy", ["error", "keep"])

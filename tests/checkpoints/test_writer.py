@@ -63,10 +63,15 @@ def write(folder: Path, tensors: Model, *, shards: int = 1, shuffle: int | None 
 
 
 MIXED = {
-    "odd": stored(np.arange(3.0), "F8_E4M3"), "half": stored(np.arange(5.0), "BF16"), "scalar": stored(np.array(7.0), "F32"),
-    "flag": stored(np.array([True, False, True]), "BOOL"), "empty": stored(np.zeros((2, 0, 3)), "F16"), "wide": stored(np.arange(4.0), "F64"),
-    "count": stored(np.arange(6), "I64"), "grid": stored(np.arange(99.0).reshape(9, 11), "F32"),
-}  # fmt: skip
+    "odd": stored(np.arange(3.0), "F8_E4M3"),
+    "half": stored(np.arange(5.0), "BF16"),
+    "scalar": stored(np.array(7.0), "F32"),
+    "flag": stored(np.array([True, False, True]), "BOOL"),
+    "empty": stored(np.zeros((2, 0, 3)), "F16"),
+    "wide": stored(np.arange(4.0), "F64"),
+    "count": stored(np.arange(6), "I64"),
+    "grid": stored(np.arange(99.0).reshape(9, 11), "F32"),
+}
 
 
 @pytest.mark.parametrize("sync", [True, False])
@@ -99,9 +104,15 @@ def test_safetensors_and_transformers_take_it_for_theirs(tmp_path: Path) -> None
 
 
 @given(
-    sizes=st.lists(st.tuples(st.sampled_from(["F32", "BF16", "F8_E5M2", "BOOL", "F64"]), st.integers(0, 130)), min_size=1, max_size=8),
-    shards=st.integers(1, 4), shuffle=st.integers(0, 5), sync=st.booleans(),
-)  # fmt: skip
+    sizes=st.lists(
+        st.tuples(st.sampled_from(["F32", "BF16", "F8_E5M2", "BOOL", "F64"]), st.integers(0, 130)),
+        min_size=1,
+        max_size=8,
+    ),
+    shards=st.integers(1, 4),
+    shuffle=st.integers(0, 5),
+    sync=st.booleans(),
+)
 @settings(max_examples=25, deadline=None)
 def test_shards_of_nothing_but_empty_tensors_and_all_others(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[tuple[str, int]], shards: int, shuffle: int, sync: bool
@@ -137,7 +148,7 @@ def test_a_folder_that_lacks_a_byte_does_not_get_its_name(tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
-# ------------------------------------------------------------------------------------------------------------------ resuming
+# ------------------------------------------------------------------------------------------------------------- resuming
 
 
 def begun(folder: Path, tensors: Model, *, shards: int = 3, finish: int = 1, **settings) -> CheckpointWriter:
@@ -172,28 +183,25 @@ def test_finished_shards_of_the_same_request_are_used_again(tmp_path: Path) -> N
     assert (tmp_path / "model" / "model-00001-of-00003.safetensors").stat().st_ino == before
 
 
-def test_shards_that_may_not_be_on_the_disk_are_written_again(tmp_path: Path) -> None:
-    """After a power cut a file that was never synced can have its length and be empty."""
-    model = random_model(0)
-    staging = killed(begun(tmp_path / "model", model, finish=2, sync=False))
-    assert len(list(staging.glob("*.safetensors"))) == 2
-    assert write(tmp_path / "model", model, shards=3).finished == set()
-    assert read_folder(tmp_path / "model") == model
-
-
-def test_another_request_finds_nothing_and_removes_the_rest(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"sync": False}, {}),  # after a power cut a file that was never synced can have its length and be empty
+        ({}, {"key": "f" * 64}),
+        ({}, {"key": KEY[:16] + "f" * 48}),
+        ({"truncate": 100}, {}),
+    ],
+    ids=str,
+)
+def test_shards_that_may_be_others_are_written_again(before: dict, after: dict, tmp_path: Path) -> None:
     one, other = random_model(0), random_model(1)
-    staging = killed(begun(tmp_path / "model", one, finish=2))
-    made = write(tmp_path / "model", other, shards=3, key="f" * 64)
+    size = before.pop("truncate", None)
+    staging = killed(begun(tmp_path / "model", one, finish=2, **before))
+    for file in sorted(staging.glob("*.safetensors")) if size else []:
+        os.truncate(file, size)
+    made = write(tmp_path / "model", other, shards=3, **after)
     assert made.finished == set() and not staging.exists()
     assert read_folder(tmp_path / "model") == other and [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
-def test_keys_that_begin_alike_are_still_two(tmp_path: Path) -> None:
-    one, other = random_model(0), random_model(1)
-    killed(begun(tmp_path / "model", one, finish=2))
-    assert write(tmp_path / "model", other, shards=3, key=KEY[:16] + "f" * 48).finished == set()
-    assert read_folder(tmp_path / "model") == other
 
 
 def test_what_a_kill_right_after_the_exchange_leaves_is_not_taken_for_finished_shards(tmp_path: Path) -> None:
@@ -206,14 +214,6 @@ def test_what_a_kill_right_after_the_exchange_leaves_is_not_taken_for_finished_s
     shutil.copytree(tmp_path / "model", staging)
     assert write(tmp_path / "model", new, shards=3, overwrite=True).finished == set()
     assert read_folder(tmp_path / "model") == new and [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
-def test_a_finished_shard_of_a_wrong_size_is_written_again(tmp_path: Path) -> None:
-    model = random_model(0)
-    staging = killed(begun(tmp_path / "model", model, finish=1))
-    os.truncate(staging / "model-00001-of-00003.safetensors", 100)
-    assert write(tmp_path / "model", model, shards=3).finished == set()
-    assert read_folder(tmp_path / "model") == model
 
 
 @pytest.mark.parametrize(("finish", "keep"), [(0, True), (1, True), (1, False)])
@@ -262,7 +262,7 @@ def test_everything_is_on_the_disk_before_it_gets_its_name(
     )  # the folders themselves
 
 
-# ------------------------------------------------------------------------------------------------------------------ destinations
+# --------------------------------------------------------------------------------------------------------- destinations
 
 
 def test_an_existing_folder_is_replaced_only_when_asked_to(tmp_path: Path) -> None:
@@ -279,10 +279,11 @@ def test_an_existing_folder_is_replaced_only_when_asked_to(tmp_path: Path) -> No
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
-def test_an_empty_folder_is_as_good_as_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["model", "a/b/model"])
+def test_an_empty_folder_is_as_good_as_none_and_parents_are_made(place: str, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    write(tmp_path / "model", MIXED)
-    assert read_folder(tmp_path / "model") == MIXED
+    write(tmp_path / place, MIXED)
+    assert read_folder(tmp_path / place) == MIXED
 
 
 def test_what_this_engine_did_not_write_is_never_replaced(tmp_path: Path) -> None:
@@ -302,11 +303,6 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "model").write_text("something")
     with pytest.raises(RunFolderError, match=r"Expected a folder to write at .*model, found a file"):
         write(tmp_path / "model", MIXED, overwrite=True)
-
-
-def test_parents_are_made(tmp_path: Path) -> None:
-    write(tmp_path / "a" / "b" / "model", MIXED)
-    assert read_folder(tmp_path / "a" / "b" / "model") == MIXED
 
 
 def test_a_link_is_followed_and_kept(tmp_path: Path) -> None:
@@ -378,7 +374,7 @@ def test_hidden_folders_of_other_outputs_are_left_alone(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 6 and (other / "model-00001-of-00003.safetensors").is_file()
 
 
-# ------------------------------------------------------------------------------------------------------------------ two at once
+# ---------------------------------------------------------------------------------------------------------- two at once
 
 
 @pytest.mark.parametrize("key", [KEY, "f" * 64])
@@ -397,8 +393,10 @@ def test_a_destination_has_one_writer_at_a_time(key: str, tmp_path: Path) -> Non
 
 def test_a_process_that_was_killed_holds_no_lock(tmp_path: Path) -> None:
     program = (
-        "import os, sys, signal\nfrom holdfast.checkpoints.dtypes import dtype\nfrom holdfast.checkpoints.writer import CheckpointWriter, Slot\n"
-        "CheckpointWriter(sys.argv[1], [('model.safetensors', [Slot('a', dtype('F32'), (4,), 16)])], key='b' * 64)\nos.kill(os.getpid(), signal.SIGKILL)"
+        "import os, sys, signal\nfrom holdfast.checkpoints.dtypes import dtype\nfrom "
+        "holdfast.checkpoints.writer import CheckpointWriter, Slot\n"
+        "CheckpointWriter(sys.argv[1], [('model.safetensors', [Slot('a', dtype('F32'), (4,), "
+        "16)])], key='b' * 64)\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "model")], capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
@@ -407,7 +405,7 @@ def test_a_process_that_was_killed_holds_no_lock(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
-# ------------------------------------------------------------------------------------------------------------------ bad disks
+# ------------------------------------------------------------------------------------------------------------ bad disks
 
 
 @pytest.mark.parametrize(

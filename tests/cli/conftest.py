@@ -14,7 +14,8 @@ from tiny import build_model
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory, tokenizer) -> Path:
-    """Folders base, math, code (fine-tunes of it), stranger (another seed), wide (another width) and adapter (LoRA on base)."""
+    """Folders base, math, code (fine-tunes of it), stranger (another seed), wide (another width) and adapter (LoRA
+    on base)."""
     import torch
     from safetensors.torch import save_file
 
@@ -36,7 +37,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory, tokenizer) -> Path:
     prefix = "base_model.model.model.layers.0.self_attn.q_proj"
     tensors = {f"{prefix}.lora_A.weight": torch.randn(4, 32) / 10, f"{prefix}.lora_B.weight": torch.randn(32, 4) / 10}
     save_file(tensors, folder / "adapter" / "adapter_model.safetensors", metadata={"format": "pt"})
-    said = {
+    stated = {
         "peft_type": "LORA",
         "r": 4,
         "lora_alpha": 8,
@@ -44,7 +45,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory, tokenizer) -> Path:
         "base_model_name_or_path": "base",
         "bias": "none",
     }
-    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(said))
+    (folder / "adapter" / "adapter_config.json").write_text(json.dumps(stated))
     return folder
 
 

@@ -192,7 +192,9 @@ def test_bad_requests(desk: Path, words: list[str], said: str) -> None:
 
 
 STUDY = """
-train: {model_name_or_path: model, dataset_name: absent.jsonl, max_length: 128, evaluation: {source: [mmlu], target: [gsm8k]}}
+train:
+  {model_name_or_path: model, dataset_name: absent.jsonl, max_length: 128,
+   evaluation: {source: [mmlu], target: [gsm8k]}}
 vary:
   retention:
     - label_annealing: {weight: [0.3, 1, 3]}

@@ -1,4 +1,5 @@
-"""`holdfast data`: help that teaches, what is shown, all mistakes at once, stopping by any signal and going on, and the key."""
+"""`holdfast data`: help that teaches, what is shown, all mistakes at once, stopping by any signal and going on, and the
+key."""
 
 from __future__ import annotations
 
@@ -15,14 +16,12 @@ import pytest
 
 from evaluation import fake_endpoint as fake
 from evaluation.fake_endpoint import FakeEndpoint, completion
-from holdfast.cli import main as main_module
 from holdfast.cli.main import main
 from holdfast.data.prepare.registry import FORMATS
 from holdfast.support.files import read_json, write_jsonl
 from holdfast.support.ledger import stream_ledger
 
 SECRET = "sk-very-secret-0123456789"
-COMMAND = ("holdfast.cli.data", "prepares")
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +30,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_DEBUG", "")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setitem(main_module.COMMANDS, "data", COMMAND)
     rows = [
         {"query": f"What is {i}+{i}?", "response": f"{2 * i}", "type": "x", "original_question": f"q{i}"}
         for i in range(30)
@@ -143,18 +141,59 @@ def test_prepare_from_a_yaml(capsys):
     ("words", "parts"),
     [
         ([], ["format: is missing: expected one of metamath, ", "input: is missing", "output: is missing"]),
-        (["metmath", "--input", "MetaMathQA.json", "--output", "a.jsonl", "--limit", "0"], ["Did you mean 'metamath'?", "--limit: expected a whole number"]),
-        (["metamath", "--input", "MetaMathQA.jsn", "--output", "a.json", "--limit", "0", "--heldout", "x", "--tags", "a", "--questions", "--most_malformed", "3"],
-         ["Did you mean 'MetaMathQA.json'?", "--output: expected a file that ends with .jsonl", "--limit: expected a whole number",
-          "--heldout: expected a number", "--most_malformed: expected a number of at least 0 and at most 1"]),
-        (["metamath", "--input", "MetaMathQA.json", "--output", "a.jsonl", "--tags", "x", "--questions"],
-         ["--tags: belongs to the format stackexchange, not to metamath", "--questions: belongs to the format quality"]),
-        (["metamath", "quality", "--input", "MetaMathQA.json", "--output", "a.jsonl"], ["unexpected argument 'quality'"]),
-        (["metamath", "--input", "MetaMathQA.json", "--outptu", "a.jsonl", "--heldout", "2"], ["'--output'?", "--heldout: expected a number of at least 0 and below 1", "output: is missing"]),
-        (["ultrachat", "--input", "MetaMathQA.json", "--output", "a.jsonl"], ["31 of 31 records are malformed", "'holdfast data prepare metamath'?", "element 10"]),
+        (["metamath", "--input", "MetaMathQA.jsn"], ["Did you mean 'MetaMathQA.json'?", "output: is missing"]),
+        (["metamath", "--output", "a.json"], ["--output: expected a file that ends with .jsonl", "input: is missing"]),
+        (
+            ["metmath", "--input", "MetaMathQA.json", "--output", "a.jsonl", "--limit", "0"],
+            ["Did you mean 'metamath'?", "--limit: expected a whole number"],
+        ),
+        (
+            [
+                "metamath",
+                "--input",
+                "MetaMathQA.jsn",
+                "--output",
+                "a.json",
+                "--limit",
+                "0",
+                "--heldout",
+                "x",
+                "--tags",
+                "a",
+                "--questions",
+                "--most_malformed",
+                "3",
+            ],
+            [
+                "Did you mean 'MetaMathQA.json'?",
+                "--output: expected a file that ends with .jsonl",
+                "--limit: expected a whole number",
+                "--heldout: expected a number",
+                "--most_malformed: expected a number of at least 0 and at most 1",
+            ],
+        ),
+        (
+            ["metamath", "--input", "MetaMathQA.json", "--output", "a.jsonl", "--tags", "x", "--questions"],
+            [
+                "--tags: belongs to the format stackexchange, not to metamath",
+                "--questions: belongs to the format quality",
+            ],
+        ),
+        (
+            ["metamath", "quality", "--input", "MetaMathQA.json", "--output", "a.jsonl"],
+            ["unexpected argument 'quality'"],
+        ),
+        (
+            ["metamath", "--input", "MetaMathQA.json", "--outptu", "a.jsonl", "--heldout", "2"],
+            ["'--output'?", "--heldout: expected a number of at least 0 and below 1", "output: is missing"],
+        ),
+        (
+            ["ultrachat", "--input", "MetaMathQA.json", "--output", "a.jsonl"],
+            ["31 of 31 records are malformed", "'holdfast data prepare metamath'?", "element 10"],
+        ),
     ],
     ids=lambda v: " ".join(v)[:40] if isinstance(v, list) else "",
-)  # fmt: skip
+)
 def test_mistakes_of_prepare(words, parts, capsys):
     assert main(["data", "prepare", *words]) == 2
     shown = capsys.readouterr().err
@@ -176,8 +215,6 @@ def test_a_stop_leaves_nothing_half(monkeypatch, capsys):
     assert main(["data", "prepare", "metamath", "--input", "MetaMathQA.json", "--output", "a.jsonl"]) == 130
     assert "Nothing was left half written" in capsys.readouterr().err
     assert sorted(p.name for p in Path().iterdir()) == sorted([*before, "a.jsonl.json"])
-    monkeypatch.undo()
-    monkeypatch.setitem(main_module.COMMANDS, "data", COMMAND)
 
 
 # ----------------------------------------------------------------------------------------------------------- synthesise
@@ -190,8 +227,13 @@ def test_a_dry_run_says_what_it_would_cost_and_sends_nothing(capsys):
         assert main(synthesis(server, "--variations", "2", "--budget_usd", "1", "--dry_run")) == 0
         assert server.asked == []
     shown = capsys.readouterr().out
-    for word in ("rows: 30, 3 in a prompt, 2 variations", "prompts: 20, of which 0 have a reply already; 20 to http://127.0.0.1", "at most 60,000 received",
-                 "cost: at most 0.04 USD at 0.15 and 0.6 USD", "budget: 1.00 USD, 1.00 left"):  # fmt: skip
+    for word in (
+        "rows: 30, 3 in a prompt, 2 variations",
+        "prompts: 20, of which 0 have a reply already; 20 to http://127.0.0.1",
+        "at most 60,000 received",
+        "cost: at most 0.04 USD at 0.15 and 0.6 USD",
+        "budget: 1.00 USD, 1.00 left",
+    ):
         assert word in shown, shown
     assert sorted(p.name for p in Path().iterdir()) == ["MetaMathQA.json", "qa.jsonl"]
 
@@ -262,14 +304,56 @@ def test_a_template_of_ones_own_and_a_yaml():
     ("words", "parts"),
     [
         ([], ["input: is missing", "output: is missing", "base_url: is missing", "model: is missing"]),
-        (["--input", "qa.jsnl", "--output", "a.txt", "--model", "m", "--base_url", "localhost", "--prompt", "textbok", "--per_article", "0", "--workers", "0",
-          "--budget_usd", "0", "--temperature", "9", "--most_failures", "2", "--budgte", "3"],
-         ["Did you mean 'qa.jsonl'?", "--output: expected a file that ends with .jsonl", "--base_url: expected an address", "Did you mean 'textbook'?",
-          "--per_article: expected a whole number of at least 1", "--workers: expected a whole number of at least 1", "--budget_usd: expected a number above 0",
-          "--temperature: expected a number of at least 0 and at most 2", "--most_failures: expected a number", "unknown option '--budgte'. Did you mean '--budget_usd'?"]),
+        (
+            ["--input", "qa.jsnl", "--prompt", "textbok", "--base_url", "localhost"],
+            [
+                "Did you mean 'qa.jsonl'?",
+                "Did you mean 'textbook'?",
+                "--base_url: expected an address",
+                "output: is missing",
+            ],
+        ),
+        (
+            [
+                "--input",
+                "qa.jsnl",
+                "--output",
+                "a.txt",
+                "--model",
+                "m",
+                "--base_url",
+                "localhost",
+                "--prompt",
+                "textbok",
+                "--per_article",
+                "0",
+                "--workers",
+                "0",
+                "--budget_usd",
+                "0",
+                "--temperature",
+                "9",
+                "--most_failures",
+                "2",
+                "--budgte",
+                "3",
+            ],
+            [
+                "Did you mean 'qa.jsonl'?",
+                "--output: expected a file that ends with .jsonl",
+                "--base_url: expected an address",
+                "Did you mean 'textbook'?",
+                "--per_article: expected a whole number of at least 1",
+                "--workers: expected a whole number of at least 1",
+                "--budget_usd: expected a number above 0",
+                "--temperature: expected a number of at least 0 and at most 2",
+                "--most_failures: expected a number",
+                "unknown option '--budgte'. Did you mean '--budget_usd'?",
+            ],
+        ),
     ],
-    ids=["nothing", "everything"],
-)  # fmt: skip
+    ids=["nothing", "files", "everything"],
+)
 def test_mistakes_of_synthesise(words, parts, capsys):
     assert main(["data", "synthesise", *words]) == 2
     shown = capsys.readouterr().err
@@ -304,8 +388,8 @@ def test_the_key_goes_to_its_endpoint_alone_and_is_nowhere_else(place, monkeypat
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_any_stop_goes_on_where_it_was(number, place):
-    """Killed while requests are on their way; what was answered is not asked again, and the account has what is unknown at its most."""
-    code = "import sys; from holdfast.cli import main as m; m.COMMANDS['data'] = ('holdfast.cli.data', ''); sys.exit(m.main(sys.argv[1:]))"
+    """Killed while requests are on their way; what was answered is not asked again, and the account has what is unknown
+    at its most."""
 
     def slow(handler, asked):
         handler.server.stopped.wait(0.15)
@@ -313,14 +397,14 @@ def test_any_stop_goes_on_where_it_was(number, place):
 
     with FakeEndpoint(always=slow) as server:
         words = synthesis(server, "--per_article", "1", "--workers", "3", "--budget_usd", "10")
-        process = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen([sys.executable, "-m", "holdfast", *words], stderr=subprocess.PIPE, text=True)
         until = time.monotonic() + 30
         while len(server.asked) < 8 and time.monotonic() < until:
             time.sleep(0.02)
         process.send_signal(number)
-        said = process.communicate(timeout=20)[1]
+        explained = process.communicate(timeout=20)[1]
         assert process.returncode == (130 if number != signal.SIGKILL else -signal.SIGKILL)
-        assert number == signal.SIGKILL or "What was answered is kept in articles.jsonl.ledger.jsonl" in said
+        assert number == signal.SIGKILL or "What was answered is kept in articles.jsonl.ledger.jsonl" in explained
         assert not Path("articles.jsonl").exists()
         rows = list(stream_ledger("articles.jsonl.ledger.jsonl"))
         answered = {row["key"] for row in rows if row["outcome"] == "answered"}

@@ -86,8 +86,13 @@ def test_what_is_shown_and_that_the_corpus_reader_takes_it(monkeypatch, capsys):
         == 0
     )
     shown = " ".join(capsys.readouterr().out.split())
-    for line in ("2 rows in new.jsonl", "2 skipped: dated before 2024-03-04", "1 files read (1 rows)", "1 other files in the folders (1 records of holdfast)",
-                 "2 rows dated 2024-03-04 to 2024-03-05 2 2024-03"):  # fmt: skip
+    for line in (
+        "2 rows in new.jsonl",
+        "2 skipped: dated before 2024-03-04",
+        "1 files read (1 rows)",
+        "1 other files in the folders (1 records of holdfast)",
+        "2 rows dated 2024-03-04 to 2024-03-05 2 2024-03",
+    ):
         assert line in shown, shown
     assert {json.loads(line)["date"] for line in Path("new.jsonl").read_text().splitlines()} == {
         "2024-03-04",
@@ -163,13 +168,38 @@ sys.exit(main(sys.argv[1:]))
     ("words", "parts"),
     [
         ([], ["publishers: is missing", "output: is missing"]),
-        (["--publishers", "us.TheNewYorke", "--output", "a.json", "--after", "2024-02-01", "--before", "2024-01-01", "--limit", "0", "--timeout", "x",
-          "--languages", "English", "--publisher", "x"],
-         ["Did you mean 'us.TheNewYorker'?", "--output: expected a file that ends with .jsonl", "--after: expected an earlier day than before", "--limit: expected a whole",
-          "--timeout: expected a number", "--languages: expected codes", "unknown option '--publisher'. Did you mean '--publishers'?"]),
+        (
+            [
+                "--publishers",
+                "us.TheNewYorke",
+                "--output",
+                "a.json",
+                "--after",
+                "2024-02-01",
+                "--before",
+                "2024-01-01",
+                "--limit",
+                "0",
+                "--timeout",
+                "x",
+                "--languages",
+                "English",
+                "--publisher",
+                "x",
+            ],
+            [
+                "Did you mean 'us.TheNewYorker'?",
+                "--output: expected a file that ends with .jsonl",
+                "--after: expected an earlier day than before",
+                "--limit: expected a whole",
+                "--timeout: expected a number",
+                "--languages: expected codes",
+                "unknown option '--publisher'. Did you mean '--publishers'?",
+            ],
+        ),
     ],
     ids=["nothing", "everything"],
-)  # fmt: skip
+)
 def test_mistakes(words, parts, capsys):
     assert main(["data", "crawl", *words]) == 2
     shown = capsys.readouterr().err

@@ -1,4 +1,5 @@
-"""`holdfast fisher` and `compute_fisher`: what is written, that a run takes it, that merging takes it, and what is refused."""
+"""`holdfast fisher` and `compute_fisher`: what is written, that a run takes it, that merging takes it, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -61,9 +62,9 @@ def test_writes_beside_the_model_and_leaves_it_alone(desk, capsys):
 def test_another_request_replaces_only_when_told(desk, capsys):
     assert main(LEAST) == 0
     assert main([*LEAST, "--estimator", "sampled"]) == 2
-    said = capsys.readouterr().err
-    assert "base on 9 samples of old.jsonl, empirical" in said
-    assert "--overwrite" in said
+    stated = capsys.readouterr().err
+    assert "base on 9 samples of old.jsonl, empirical" in stated
+    assert "--overwrite" in stated
     assert main([*LEAST, "--estimator", "sampled", "--overwrite"]) == 0
     assert SavedFisher("base-fisher").record["estimator"] == "sampled"
     assert [p.name for p in desk.iterdir() if p.name.startswith(".")] == []
@@ -85,11 +86,7 @@ def test_the_command_is_the_function_and_a_run_takes_it(desk):
         ("a", EWC(coefficient=30.0, fisher="one")),
         ("b", EWC(coefficient=30.0, data="old.jsonl", samples=5)),
     ):
-        plain = make_trainer(Path(folder), {})
-        trainer = type(plain)(
-            model=AutoModelForCausalLM.from_pretrained("base"), args=plain.args, train_dataset=plain.train_dataset,
-            processing_class=plain.processing_class, retain=[method], load_rows=plain._load_rows,
-        )  # fmt: skip
+        trainer = make_trainer(Path(folder), [method], model=AutoModelForCausalLM.from_pretrained("base"))
         trainer.train()
         ends.append(weights(trainer))
     assert largest_difference(*ends) == 0.0
@@ -127,7 +124,7 @@ def test_merging_takes_the_folders(desk):
 def test_all_mistakes_show_at_once(desk, capsys):
     words = "--data x --samples 0 --estimator exact --max_length 1 --dtype int8"
     assert main(["fisher", "nowhere/at/all", *words.split()]) == 2
-    said = capsys.readouterr().err
+    stated = capsys.readouterr().err
     for word in (
         "nowhere/at/all",
         "--samples: expected a whole number of at least 1",
@@ -135,7 +132,7 @@ def test_all_mistakes_show_at_once(desk, capsys):
         "--max_length",
         "--dtype",
     ):
-        assert word in said, word
+        assert word in stated, word
     assert main(["fisher"]) == 2
     assert "data: is missing" in capsys.readouterr().err
     with pytest.raises(ConfigError) as caught:

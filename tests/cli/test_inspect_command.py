@@ -60,7 +60,7 @@ def test_damage_is_exit_code_1_and_named(desk: Path, capsys: pytest.CaptureFixtu
     capsys.readouterr()
     entry = CheckpointReader("out").entries["model.layers.1.mlp.up_proj.weight"]
     np.memmap(entry.file, np.float32, "r+", entry.offset, (entry.size,))[7] = np.nan
-    assert main(["inspect", "out"]) == 0, "headers alone are sound"
+    assert main(["inspect", "out"]) == 0, "the headers are sound"
     capsys.readouterr()
     assert main(["inspect", "out", "--verify"]) == 1
     shown = capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -129,7 +130,10 @@ def test_environment_defaults_leave_the_users_settings_alone(monkeypatch: pytest
     ids=" ".join,
 )
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
-    code = f"import sys; from holdfast.cli.main import main; main({words!r}); print([m for m in {HEAVY!r} if m in sys.modules])"
+    code = (
+        f"import sys; from holdfast.cli.main import main; main({words!r}); print([m for m in {HEAVY!r} if m "
+        f"in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")
 
@@ -160,3 +164,10 @@ def test_user_error_from_the_outside(tmp_path) -> None:
     assert done.returncode == 2
     assert done.stderr == f"error: expected the output folder of a run in {tmp_path}, but it has no run.json.\n"
     assert done.stdout == ""
+
+
+def test_nothing_is_printed_but_the_answer() -> None:
+    """Importing TRL, PEFT and bitsandbytes may warn of what concerns nobody here."""
+    done = subprocess.run([sys.executable, "-m", "holdfast", "schema", "sweep"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["title"] == "holdfast sweep"

@@ -57,14 +57,15 @@ def test_all_mistakes_at_once(asked):
     with pytest.raises(ConfigError) as caught:
         command.run(["label-anealing", "--recipes", "maths", "--workers", "0", "--full", "--quick", "--outputdir", "x"])
     text = str(caught.value)
-    for said in (
-        "paper: expected one of label-annealing, residual, got 'label-anealing' (text). Did you mean 'label-annealing'?",
+    for expected in (
+        "paper: expected one of label-annealing, residual, got 'label-anealing' (text). Did you mean "
+        "'label-annealing'?",
         "--recipes: expected some of math, code, alignment_tax, niche_knowledge, residual, got 'maths' (text). Did you",
         "at least 1, got '0'",
         "--quick: expected --quick or --full, got both",
         "--outputdir",
     ):
-        assert said in text
+        assert expected in text
     assert not asked
 
 

@@ -45,12 +45,12 @@ def study(place, tmp_path, monkeypatch) -> Path:
 @pytest.mark.parametrize("words", [["--help"], ["worker", "--help"], ["status", "--help"], ["report", "--help"]])
 def test_help(words, capsys):
     assert main(["sweep", *words]) == 0
-    assert "examples" in (said := capsys.readouterr().out) or "status" in words
-    assert "usage: holdfast sweep" in said
+    assert "examples" in (printed := capsys.readouterr().out) or "status" in words
+    assert "usage: holdfast sweep" in printed
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "printed"),
     [
         ([], "config: is missing: expected a path (the study"),
         (["wroker"], "unknown 'holdfast sweep wroker'. Did you mean 'worker'?"),
@@ -71,10 +71,10 @@ def test_help(words, capsys):
         (["status", "--grace", "0", "x"], "--grace: expected a number above 0, got '0'"),
     ],
 )
-def test_mistakes(words, said, study, capsys):
+def test_mistakes(words, printed, study, capsys):
     assert main(["sweep", *words]) in (1, 2)
     shown = capsys.readouterr().err
-    assert said in shown
+    assert printed in shown
     assert "s3cr3t" not in shown
     assert not Path("runs/study/runs").exists()
 
@@ -85,9 +85,9 @@ def test_a_typo_in_the_yaml(study, capsys):
     values["train"]["max_step"] = 3
     study.write_text(yaml.safe_dump(values))
     assert main(["sweep", "--config", "study.yaml"]) == 2
-    said = capsys.readouterr().err
-    assert "l2: unknown key 'coeficient'" in said
-    assert "unknown key 'max_step'. Did you mean 'max_steps'?" in said
+    printed = capsys.readouterr().err
+    assert "l2: unknown key 'coeficient'" in printed
+    assert "unknown key 'max_step'. Did you mean 'max_steps'?" in printed
 
 
 def test_a_key_that_stands_twice(study, capsys):
@@ -98,14 +98,14 @@ def test_a_key_that_stands_twice(study, capsys):
 
 def test_a_dry_run_lists_the_trials(study, capsys):
     assert main(["sweep", "--config", "study.yaml", "--dry_run"]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for words in (
         "study (grid, 2 trials and direct fine-tuning, seeds 0, 1)",
         "L2, coefficient 0.01",
         "6 fine-tuning runs in all",
         "runs/study",
     ):
-        assert words in said
+        assert words in printed
     assert not Path("runs").exists()
 
 

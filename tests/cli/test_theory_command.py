@@ -12,7 +12,7 @@ from holdfast.cli import theory
 from holdfast.cli.main import main
 from holdfast.support.files import read_json
 from holdfast.theory import regression_study
-from holdfast.theory.regression_study import RegressionSettings, RegressionStudy, run_study
+from holdfast.theory.regression_study import RegressionSettings, RegressionStudy, run_regression
 
 SMALL = ["--dimension", "12", "--pretrain_rows", "7", "--finetune_rows", "4", "--seeds", "3", "--lambdas", "0.1", "1"]
 
@@ -30,10 +30,10 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_subjects_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["theory"]) == 2
-    alone = capsys.readouterr().out
+    listed = capsys.readouterr().out
     assert main(["theory", "--help"]) == 0
-    assert capsys.readouterr().out == alone
-    assert all(f"  {name} " in alone for name in theory.SUBJECTS)
+    assert capsys.readouterr().out == listed
+    assert all(f"  {name} " in listed for name in theory.SUBJECTS)
 
 
 def test_a_subject_with_a_typo_gets_its_nearest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +62,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
 def test_tables_and_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["theory", "regression", *SMALL]) == 0
     shown = capsys.readouterr().out
-    expected = run_study(
+    expected = run_regression(
         RegressionSettings(dimension=12, pretrain_rows=7, finetune_rows=4, seeds=3, weights=(0.1, 1.0))
     )
     for check in expected.checks:
@@ -102,32 +102,70 @@ def test_a_failed_statement_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, caps
 
     def one_fails(*arguments):
         first, *rest = sound(*arguments)
-        return [dataclasses.replace(first, passed=False, value=0.5, note="[red]as told[/red]"), *rest]
+        return [dataclasses.replace(first, passed=False, value=0.5, note="[red]a note[/red]"), *rest]
 
     monkeypatch.setattr(regression_study, "checks", one_fails)
     assert main(["theory", "regression", *SMALL]) == 1
     shown = capsys.readouterr().out
-    assert "13 of 14 statements" in shown and "NO ([red]as told[/red])" in shown and "5.0e-1" in shown
+    assert "13 of 14 statements" in shown and "fails" in shown and "[red]a note[/red]" in shown and "5.0e-1" in shown
     assert Path("theory/regression.html").is_file()
 
 
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["--dimension", "x", "--pretrain_rows", "500", "--overlap", "2", "--noise", "-1", "--lambdas", "0", "--seeds", "0", "--sedes", "3"],
-         ["--dimension: expected a whole number of at least 2, got 'x'", "--overlap: expected a number of at least 0 and at most 1, got '2'",
-          "--noise: expected", "--lambdas[0]: expected", "--seeds: expected a whole number of at least 1, got '0'", "Did you mean '--seeds'?", "7 problems"]),
-        (["--dimension", "10", "--pretrain_rows", "10", "--finetune_rows", "11"],
-         ["--pretrain_rows: expected 1 to 9, fewer than the dimension (10), got 10", "--finetune_rows: expected 1 to 9"]),
-        (["--overlap", "0", "--finetune_rows", "90"], ["--overlap: 0 puts all fine-tuning rows outside", "Give at most 80 rows"]),
+        (
+            [
+                "--dimension",
+                "x",
+                "--pretrain_rows",
+                "500",
+                "--overlap",
+                "2",
+                "--noise",
+                "-1",
+                "--lambdas",
+                "0",
+                "--seeds",
+                "0",
+                "--sedes",
+                "3",
+            ],
+            [
+                "--dimension: expected a whole number of at least 2, got 'x'",
+                "--overlap: expected a number of at least 0 and at most 1, got '2'",
+                "--noise: expected",
+                "--lambdas[0]: expected",
+                "--seeds: expected a whole number of at least 1, got '0'",
+                "Did you mean '--seeds'?",
+                "7 problems",
+            ],
+        ),
+        (
+            ["--dimension", "10", "--pretrain_rows", "10", "--finetune_rows", "11"],
+            [
+                "--pretrain_rows: expected 1 to 9, fewer than the dimension (10), got 10",
+                "--finetune_rows: expected 1 to 9",
+            ],
+        ),
+        (
+            ["--overlap", "0", "--finetune_rows", "90"],
+            ["--overlap: 0 puts all fine-tuning rows outside", "Give at most 80 rows"],
+        ),
         (["--lambdas", "1", "two"], ["--lambdas[1]: expected a number above 0, got 'two'"]),
         (["--output_dir", "taken"], ["--output_dir: expected a folder, got the file taken"]),
-        (["--tolerance", "2", "--most_steps", "0"], ["--tolerance: expected a number above 0 and below 1", "--most_steps: expected a whole number of at least 1"]),
+        (
+            ["--tolerance", "2", "--most_steps", "0"],
+            [
+                "--tolerance: expected a number above 0 and below 1",
+                "--most_steps: expected a whole number of at least 1",
+            ],
+        ),
         (["--config", "none.yaml"], ["none.yaml: no such file"]),
         (["--overlap", "1", "--shift", "0", "--noise", "0"], ["Expected something to learn"]),
     ],
     ids=lambda v: " ".join(v)[:50] if isinstance(v, list) else "",
-)  # fmt: skip
+)
 def test_mistakes(words: list[str], parts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     Path("taken").write_text("")
     assert main(["theory", "regression", *words]) == 2

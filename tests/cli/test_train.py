@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from pathlib import Path
@@ -12,21 +13,14 @@ from holdfast.cli import train as command
 from holdfast.cli.main import main
 from holdfast.records.run import RunFolder, RunRecord
 from holdfast.runs import config as config_module
+from stand_ins import put_data, put_model
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(config_module, "has_accelerator", lambda: False)
-    monkeypatch.setattr(config_module, "has_bf16", lambda: False)
-    for name in ("WORLD_SIZE", "LOCAL_RANK", "RANK", "HOLDFAST_LAUNCHED"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOLDFAST_DEBUG", "")
-    (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "config.json").write_text("{}")
-    (tmp_path / "tiny" / "model.safetensors").write_bytes(b"")
-    (tmp_path / "train.jsonl").write_text('{"text": "a"}\n')
-    return tmp_path
+def folder(desk: Path) -> Path:
+    put_model("tiny")
+    put_data("train.jsonl")
+    return desk
 
 
 @pytest.fixture
@@ -177,8 +171,7 @@ def test_several_processes_start_through_a_launcher(
         raise Replaced(*words)
 
     monkeypatch.setattr("os.execv", execv)
-    monkeypatch.setenv("HOLDFAST_LAUNCHED", "")
-    monkeypatch.delenv("HOLDFAST_LAUNCHED")
+    monkeypatch.setattr("os.environ", dict(os.environ))
     with pytest.raises(Replaced) as replaced:
         command.run([*LEAST[1:], "--num_processes", "2"])
     assert replaced.value.args[1:6] == ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone")

@@ -28,7 +28,7 @@ def models(tmp_path_factory, tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "expected"),
     [
         (
             ["update"],
@@ -37,10 +37,10 @@ def models(tmp_path_factory, tokenizer):
         (["residual", "study"], ["budgets: [100M, 500M, 1B]", "--workers", "derived"]),
     ],
 )
-def test_help_teaches(command, said, capsys):
+def test_help_teaches(command, expected, capsys):
     assert main([*command, "--help"]) == 0
     text = capsys.readouterr().out
-    assert [word for word in said if word not in text] == []
+    assert [word for word in expected if word not in text] == []
 
 
 def test_a_dry_run_checks_and_makes_nothing(models, tmp_path, capsys, monkeypatch):
@@ -66,18 +66,46 @@ def test_a_dry_run_checks_and_makes_nothing(models, tmp_path, capsys, monkeypatc
 
 
 def test_mistakes_of_the_command_line_come_together(models, tmp_path, capsys):
-    words = ["--base", str(models / "base"), "--instruct", str(models / "instrut"), "--corpus", str(models / "nws.jsonl"), "--tokens", "some",
-             "--train", "learning_rat=1", "oops", "--evaluation", "instruction_residul", "--kepp", "all"]  # fmt: skip
+    words = [
+        "--base",
+        str(models / "base"),
+        "--instruct",
+        str(models / "instrut"),
+        "--corpus",
+        str(models / "nws.jsonl"),
+        "--tokens",
+        "some",
+        "--train",
+        "learning_rat=1",
+        "oops",
+        "--evaluation",
+        "instruction_residul",
+        "--kepp",
+        "all",
+    ]
     assert main(["update", *words]) == 2
     err = capsys.readouterr().err
-    for said in ("instrut", "Did you mean", "nws.jsonl", "tokens: expected a number of tokens", "expected KEY=VALUE", "unknown suite 'instruction_residul'",
-                 "unknown option '--kepp'"):  # fmt: skip
-        assert said in err, said
+    for expected in (
+        "instrut",
+        "Did you mean",
+        "nws.jsonl",
+        "tokens: expected a number of tokens",
+        "expected KEY=VALUE",
+        "unknown suite 'instruction_residul'",
+        "unknown option '--kepp'",
+    ):
+        assert expected in err, expected
 
 
 def test_a_yaml_and_the_command_line_which_wins(models, tmp_path, capsys):
-    request = {"base": str(models / "base"), "instruct": str(models / "instruct"), "corpus": [str(models / "news.jsonl")], "tokens": "1k",
-               "train": {"learning_rate": 1e-4}, "output_dir": str(tmp_path / "out")}  # fmt: skip
+    request = {
+        "base": str(models / "base"),
+        "instruct": str(models / "instruct"),
+        "corpus": [str(models / "news.jsonl")],
+        "tokens": "1k",
+        "train": {"learning_rate": 1e-4},
+        "output_dir": str(tmp_path / "out"),
+    }
     (tmp_path / "update.yaml").write_text(yaml.safe_dump(request))
     assert main(["update", "--config", str(tmp_path / "update.yaml"), "--tokens", "2k", "--dry_run"]) == 0
     out = capsys.readouterr().out
@@ -111,6 +139,32 @@ def test_options_with_dashes_and_text_for_numbers(models, tmp_path, capsys):
     assert "instruct + new text" in capsys.readouterr().out
     assert main(["update", *words, "--held-out", "1.5", "--dry-run"]) == 2
     assert "--held_out: expected a number of at least 0 and below 1, got '1.5'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("after", "yesterday", "after: expected a date such as 2024-01-15, got 'yesterday'"),
+        ("before", "2024-02-30", "before: expected a date such as 2024-01-15, got '2024-02-30'"),
+        ("near_duplicates", 3, "near_duplicates: expected a similarity from 0.5 to 1 (0.8 is usual), got 3"),
+        ("kind", "txt", "kind: expected one of auto, text, rows, wet, fundus, got 'txt'"),
+        ("undated", "drp", "undated: expected one of auto, keep, drop, got 'drp' (text). Did you mean 'drop'?"),
+    ],
+)
+def test_bounds_of_what_is_read_and_tried(models, tmp_path, capsys, key, value, problem):
+    """An update and a study refuse alike, before a document is read."""
+    pair = {"base": str(models / "base"), "instruct": str(models / "instruct")}
+    for command, request in ((["update"], pair), (["residual", "study"], {"families": {"a": pair}})):
+        (tmp_path / "r.yaml").write_text(yaml.safe_dump({**request, "corpus": str(models / "news.jsonl"), key: value}))
+        assert main([*command, "--config", str(tmp_path / "r.yaml"), "--dry_run"]) == 2
+        assert problem in capsys.readouterr().err
+
+
+def test_an_empty_range_of_days(models, tmp_path, capsys):
+    words = ["--base", str(models / "base"), "--instruct", str(models / "instruct"), "--corpus"]
+    days = ["--after", "2024-03-01", "--before", "2024-03-01", "--dry_run"]
+    assert main(["update", *words, str(models / "news.jsonl"), *days]) == 2
+    assert "after: expected a day before 2024-03-01" in capsys.readouterr().err
 
 
 def test_a_study_lists_its_models(models, tmp_path, capsys):

@@ -112,6 +112,8 @@ def test_what_yaml_and_shells_give_becomes_what_is_declared(key: str, given: Any
         ("fast", 2, "fast: expected true or false"),
         ("seeds", [1, -1], "seeds[1]: expected a whole number of at least 0, got -1 (whole number)."),
         ("seeds", {"a": 1}, "seeds: expected"),
+        ("seeds", "[1, 2", "seeds: expected"),
+        ("model", "{kind: llama", "model: expected a mapping"),
         ("name", 1.5, "Put it in quotes"),
         ("name", None, "name: expected text, got nothing (null). Give one."),
         ("rate", None, "Leave the key out for its default, 0.1."),
@@ -231,6 +233,67 @@ def test_mistakes_name_the_option_or_the_line(tmp_path: Path) -> None:
     assert len(said) == 7
 
 
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    top_k: Annotated[int, Meta(ge=1)] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    batch_size: Annotated[int, Meta(ge=1)] = 1
+    sampling: Inner = Inner()
+    files: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def test_keys_with_dashes_are_those_with_underscores(tmp_path: Path) -> None:
+    command = Command(name="holdfast example", request=Outer)
+    file = request_file(tmp_path, "batch-size: 0\nsampling:\n  top-k: 0\nfiles: {a-b: c, a_b: d}\n")
+    with pytest.raises(ConfigError) as error:
+        command.read(["--config", file])
+    assert [p.split(", got")[0] for p in error.value.problems] == [
+        "line 1: batch_size: expected a whole number of at least 1",
+        "line 3: sampling.top_k: expected a whole number of at least 1",
+    ]
+    assert command.read(["--config", file, "--batch-size", "2", "--sampling", "{top-k: 3}"]).sampling == Inner(top_k=3)
+    file = request_file(tmp_path, "batch-size: 1\nbatch_size: 2\nsampling: {top-k: 1, top_k: 2}\n")
+    with pytest.raises(ConfigError) as error:
+        command.read(["--config", file])
+    assert error.value.problems == [
+        "'batch_size' stands twice, in line 1 and in line 2. Keep one of them.",
+        "line 3: sampling.top_k: stands twice, as 'top-k' and as 'top_k'. Keep one of them.",
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    seed: int
+    output: Path
+    format: str = "rows"
+    input: tuple[str, ...] = ()
+    kind: Literal["a", "b"]
+
+    def problems(self) -> list[str]:
+        """What no single declaration can tell."""
+        found = [f"input: {name} is not here." for name in self.input]
+        if self.format == "rates":
+            found.append(f"format: {1 / (self.seed - 1)} a second.")
+        return [*found, f"output: {self.output} is there already.", "a rule over several."]
+
+
+def test_rules_about_what_was_given_are_heard_though_other_keys_are_missing() -> None:
+    def problems(**given: Any) -> list[str]:
+        return [m.sentence().partition(": expected")[0] for m in decode(Files, given)[1]]
+
+    whole: dict[str, Any] = {"seed": 2, "output": "x", "kind": "a", "input": "b"}
+    everything = ["input: b is not here.", "output: x is there already.", "a rule over several."]
+    assert problems(**whole) == everything
+    assert problems(input="b", kind="a") == ["seed: is missing", "output: is missing", "input: b is not here."]
+    assert problems(**{**whole, "seed": "many"}) == ["seed", *everything[:2]]
+    assert problems(input="b", format="rates", kind="a", output="x") == ["seed: is missing"], "the rule needs a seed"
+    with pytest.raises(ZeroDivisionError):
+        problems(**{**whole, "seed": 1, "format": "rates"})
+
+
 def test_duplicates_are_found_at_every_depth(tmp_path: Path) -> None:
     given = read_yaml(request_file(tmp_path, "a:\n  - b: 1\n    b: 2\nc: {d: 1, d: 2}\n"))
     assert [m.text for m in given.mistakes] == [
@@ -242,15 +305,25 @@ def test_duplicates_are_found_at_every_depth(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "the file is empty"),
-        ("- a\n", "expected a mapping"),
+        ("", r"the file is empty. It needs at least 'name:'\."),
+        ("- a\n", r"expected a mapping \('key: value' lines\), got \['a'\] \(list\)"),
+        ("just words", "expected a mapping"),
+        ("a: !!python/object:os.system {}\n", "could not determine a constructor"),
+        ("a: 1\n  b: 2\n", "line 2, column 4: not valid YAML: mapping values are not allowed here"),
         ("a: b: c\n", "needs quotes"),
         ("a:\n\t- b\n", "spaces, not tabs"),
     ],
 )
 def test_files_that_are_no_mapping(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        read_yaml(request_file(tmp_path, text))
+        read_yaml(request_file(tmp_path, text), needs="'name:'")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes("name: caf\xe9".encode("latin-1"))
+    for place, words in (("latin.yaml", "in UTF-8"), (".", "got a folder"), ("no/run.yaml", "does not exist either")):
+        with pytest.raises(ConfigError, match=words):
+            read_yaml(tmp_path / place)
 
 
 def test_a_missing_file_names_its_neighbour(tmp_path: Path) -> None:

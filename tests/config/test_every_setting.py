@@ -1,23 +1,21 @@
 """One law over all declared settings: every command's, every method's, every evaluation entry's.
 
-Every field is explained; its default passes its own coercion and its schema; a value of another kind is refused with the
-key's name, and so is what lies just outside a bound, while the bound itself is taken if it belongs; numbers may be given
-as text; a mistyped key is answered with the right one.
+Every field is explained; its default passes its own coercion and its schema; a value of another kind is refused with
+the key's name, and so is what lies just outside a bound, while the bound itself is taken if it belongs; numbers may be
+given as text; a mistyped key is answered with the right one.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
-import pkgutil
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-import holdfast.cli
+from declared_commands import declared_commands
 from holdfast.checkpoints.methods.registry import METHODS as MERGE_METHODS
+from holdfast.cli.main import main
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Setting, in_bounds, settings_of
 from holdfast.config.decode import decode
@@ -32,10 +30,8 @@ from holdfast.support.files import to_jsonable
 from holdfast.training.adapters import AdapterArguments
 
 
-def commands() -> Iterator[Command[Any]]:
-    """Every `Command` that a module of the command line holds."""
-    for module in pkgutil.iter_modules(holdfast.cli.__path__, "holdfast.cli."):
-        yield from (c for c in vars(importlib.import_module(module.name)).values() if isinstance(c, Command))
+def commands() -> list[Command[Any]]:
+    return list(declared_commands().values())
 
 
 def declared() -> dict[str, type]:
@@ -156,3 +152,25 @@ def test_a_mistyped_key_is_answered_with_the_right_one(cls: type) -> None:
             continue
         _, mistakes = decode(cls, {mistyped: 1})
         assert any(f"unknown key '{mistyped}'. Did you mean '" in m.text for m in mistakes)
+
+
+@pytest.mark.parametrize(
+    ("words", "nowhere"),
+    [
+        (["merge", "./no", "./nowhere", "--method", "ties"], ["models: ", "./nowhere"]),
+        (["residual", "extract", "--base", "./nowhere"], ["--base: ", "./nowhere"]),
+        (["residual", "apply", "--residual", "./nowhere"], ["--residual: ", "./nowhere"]),
+        (["perturb", "./nowhere", "--adapter_base", "./no"], ["model: ", "./nowhere"]),
+        (["fisher", "./nowhere"], ["model: ", "./nowhere"]),
+        (["data", "prepare", "metamath", "--input", "no.json"], ["--input: ", "no.json"]),
+        (["data", "synthesise", "--input", "no.jsonl"], ["--input: ", "no.jsonl"]),
+    ],
+    ids=lambda words: words[0] + " " + words[1],
+)
+def test_files_that_are_not_there_are_named_beside_keys_that_are_missing(
+    words: list[str], nowhere: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert any("is missing: expected" in line for line in lines)
+    assert any(all(word in line for word in nowhere) for line in lines)

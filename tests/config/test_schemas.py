@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "src" / "holdfast" / "schemas"
 FILES = {
     "train": [*ROOT.glob("configs/*.yaml"), *ROOT.glob("examples/*/*.yaml")],
+    "sweep": [*ROOT.glob("configs/label_annealing/*.yaml")],
     "study": [*ROOT.glob("configs/residual/*.yaml")],
     "suite": [*ROOT.glob("src/holdfast/evaluation/suites/*.yaml")],
 }

@@ -1,9 +1,10 @@
-"""Articles of newspapers on this machine: what is kept and what is not, nothing is fetched twice, and any stop goes on."""
+"""Articles of newspapers on this machine: what is kept and what is not, nothing is fetched twice, and any stop goes
+on."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
-import json
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from data_files import prepared, rows_of
 from holdfast.data import crawl as crawl_module
 from holdfast.data.crawl import (
     BROKEN,
@@ -27,20 +29,11 @@ from holdfast.data.crawl import (
     plain_address,
     publishers,
 )
-from holdfast.data.prepare.run import Preparation, prepare
 from holdfast.errors import ConfigError, DataError, FolderBusy
 from holdfast.support.ledger import Ledger, read_ledger
 from local_newspaper import GERMAN, Newspaper, collection, needs_fundus, page, publisher
 
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def rows() -> list[dict]:
-    return [json.loads(line) for line in Path("news.jsonl").read_text().splitlines()]
+rows = functools.partial(rows_of, "news.jsonl")
 
 
 def outcomes() -> dict[str, str]:
@@ -58,44 +51,24 @@ def one(paper: Newspaper, **more):
     return collection(xx={"Paper": publisher(paper.url, "The Paper", **more)})
 
 
-# ------------------------------------------------------------------------------------------------------------- what is kept
+# --------------------------------------------------------------------------------------------------------- what is kept
 
 
 @needs_fundus
 def test_articles_are_kept_and_read_as_a_corpus():
     with Newspaper(6) as paper:
         found = crawl(asked("xx.Paper"), collection=one(paper))
-    assert (
-        found.kept == {"The Paper": 6}
-        and found.total == 6
-        and found.end == "exhausted"
-        and found.notes == ()
-        and found.left_out == {"The Paper": {}}
-    )
+    assert (found.kept, found.total, found.end) == ({"The Paper": 6}, 6, "exhausted")
+    assert found.notes == () and found.left_out == {"The Paper": {}}
     row = rows()[0]
-    assert (
-        row["url"] == f"{paper.url}/article/0"
-        and row["title"] == "Bridge 0"
-        and row["date"] == "2024-03-01T10:00:00+00:00"
-    )
-    assert (
-        row["text"].startswith("Report 0.\n\nThe bridge over")
-        and row["publisher"] == "The Paper"
-        and row["language"] == "en"
-        and row["free_access"] is True
-    )
+    assert row["text"].startswith("Report 0.\n\nThe bridge over")
+    expected = {"url": f"{paper.url}/article/0", "title": "Bridge 0", "date": "2024-03-01T10:00:00+00:00"}
+    expected |= {"publisher": "The Paper", "language": "en", "free_access": True}
+    assert row | expected == row
     assert sorted(paper.articles) == [f"/article/{i}" for i in range(6)] and paper.asked.count("/robots.txt") == 1
-    record = prepare(
-        Preparation(
-            format="corpus", inputs=(Path("news.jsonl"),), output=Path("out/new.jsonl"), options={"after": "2024-03-03"}
-        )
-    ).record
-    assert (
-        record["counts"]["documents"] == 4
-        and record["counts"]["first_date"] == "2024-03-03"
-        and record["counts"]["malformed_dates"] == 0
-    )
-    assert json.loads(Path("out/new.jsonl").read_text().splitlines()[0])["source"].startswith(paper.url)
+    counts = prepared("corpus", "news.jsonl", output="out/new.jsonl", after="2024-03-03")["counts"]
+    assert (counts["documents"], counts["first_date"], counts["malformed_dates"]) == (4, "2024-03-03", 0)
+    assert rows_of("out/new.jsonl")[0]["source"].startswith(paper.url)
 
 
 @needs_fundus
@@ -127,16 +100,26 @@ def test_what_is_outside_the_range_is_fetched_once_and_again_only_for_another_ra
 @needs_fundus
 def test_what_is_no_article_is_counted_by_its_reason():
     pages = {
-        "/article/0": page(0), "/article/1": page(1, text=None), "/article/2": page(2, day=None), "/article/3": page(3, text=GERMAN),
-        "/article/4": page(4, title=None), "/article/5": "", "/article/6": page(6, day="2099-01-01"),
-    }  # fmt: skip
+        "/article/0": page(0),
+        "/article/1": page(1, text=None),
+        "/article/2": page(2, day=None),
+        "/article/3": page(3, text=GERMAN),
+        "/article/4": page(4, title=None),
+        "/article/5": "",
+        "/article/6": page(6, day="2099-01-01"),
+    }
     with Newspaper(pages, in_map=["/article/9", *list(pages)[3:]]) as paper:
         found = crawl(asked(after="2024-01-01", languages=("en",)), collection=one(paper))
         assert {row["title"] for row in rows()} == {"Bridge 0", None}
         assert found.left_out["The Paper"] == {NO_TEXT: 1, UNDATED: 2, OTHER_LANGUAGE: 1, BROKEN: 1}
         assert outcomes() == {
-            "article/1": NO_TEXT, "article/2": UNDATED, "article/3": OTHER_LANGUAGE, "article/5": BROKEN, "article/6": UNDATED, "article/9": UNANSWERED,
-        }  # fmt: skip
+            "article/1": NO_TEXT,
+            "article/2": UNDATED,
+            "article/3": OTHER_LANGUAGE,
+            "article/5": BROKEN,
+            "article/6": UNDATED,
+            "article/9": UNANSWERED,
+        }
         assert any("/article/9" in note and "404" in note for note in found.notes) and any(
             "1 addresses gave no article" in note for note in found.notes
         )
@@ -165,8 +148,8 @@ def test_redirections_and_addresses_that_differ_only_in_counting_visits():
 @needs_fundus
 def test_a_publishers_own_parameters_do_not_hide_what_is_known():
     with Newspaper(3) as paper:
-        crawl(asked(), collection=one(paper, query_parameter={"page": "all"}))
-        crawl(asked(), collection=one(paper, query_parameter={"page": "all"}))
+        for _ in range(2):
+            crawl(asked(), collection=one(paper, query_parameter={"page": "all"}))
     assert sorted(paper.articles) == [f"/article/{i}?page=all" for i in range(3)]
 
 
@@ -199,7 +182,7 @@ def test_addresses_without_what_counts_visits(url, plain):
     assert plain_address(url) == plain
 
 
-# ------------------------------------------------------------------------------------------------------------- being polite
+# --------------------------------------------------------------------------------------------------------- being polite
 
 
 @needs_fundus
@@ -211,19 +194,12 @@ def test_robots_txt_is_minded():
 
 
 @needs_fundus
-@pytest.mark.parametrize(
-    ("robots", "said"),
-    [
-        (
-            "# no text mining or training of large language models\nUser-agent: *\nAllow: /\n",
-            "xx.Paper: left out, its robots.txt forbids training on its articles",
-        ),
-    ],
-)
-def test_publishers_that_forbid_it_are_left_out_and_named(robots, said):
-    with Newspaper(3, robots=robots) as paper:
+def test_publishers_that_forbid_it_are_left_out_and_named():
+    forbids = "# no text mining or training of large language models\nUser-agent: *\nAllow: /\n"
+    with Newspaper(3, robots=forbids) as paper:
         found = crawl(asked(), collection=one(paper))
-    assert paper.articles == [] and found.kept == {"The Paper": 0} and said in found.notes
+    assert paper.articles == [] and found.kept == {"The Paper": 0}
+    assert "xx.Paper: left out, its robots.txt forbids training on its articles" in found.notes
 
 
 @needs_fundus
@@ -246,7 +222,7 @@ def test_a_site_that_cannot_be_reached_is_said():
     )
 
 
-# -------------------------------------------------------------------------------------------------------- stopping, going on
+# --------------------------------------------------------------------------------------------------- stopping, going on
 
 
 @needs_fundus
@@ -289,15 +265,11 @@ def test_what_fundus_itself_saves_is_read_as_it_is():
     from fundus import Crawler
 
     with Newspaper(4) as paper:
-        articles = list(
-            Crawler(publisher(paper.url, "The Paper"), delay=0.0, threading=False).crawl(save_to_file="raw.json")
-        )
-    counts = prepare(Preparation(format="corpus", inputs=(Path("raw.json"),), output=Path("new.jsonl"))).record[
-        "counts"
-    ]
-    read = [json.loads(line) for line in Path("new.jsonl").read_text().splitlines()]
+        crawler = Crawler(publisher(paper.url, "The Paper"), delay=0.0, threading=False)
+        articles = list(crawler.crawl(save_to_file="raw.json"))
+    counts = prepared("corpus", "raw.json", output="new.jsonl")["counts"]
     assert counts["kinds"] == {"fundus": 1} and counts["undated"] == 0
-    assert [(row["text"], row["title"], row["date"], row["source"]) for row in read] == [
+    assert [(row["text"], row["title"], row["date"], row["source"]) for row in rows_of("new.jsonl")] == [
         (article.plaintext, article.title, article.publishing_date.date().isoformat(), article.publisher)
         for article in articles
     ]
@@ -319,11 +291,13 @@ def test_several_publishers_at_once():
             xx={"First": publisher(first.url, "First Paper"), "Second": publisher(second.url, "Second Paper")},
             yy={"Third": publisher(third.url, "Third Paper")},
         )
-        told = []
+        reports = []
         found = crawl(
-            asked("xx", limit=4), collection=papers, report=lambda total, kept: told.append((total, dict(kept)))
+            asked("xx", limit=4), collection=papers, report=lambda total, kept: reports.append((total, dict(kept)))
         )
-        assert found.total == 4 and [total for total, _ in told] == [1, 2, 3, 4] and sum(told[-1][1].values()) == 4
+        assert (
+            found.total == 4 and [total for total, _ in reports] == [1, 2, 3, 4] and sum(reports[-1][1].values()) == 4
+        )
         found = crawl(asked("xx"), collection=papers)
         assert found.total == 10 and third.asked == []
         assert sorted(row["publisher"] for row in rows()) == ["First Paper"] * 5 + ["Second Paper"] * 5
@@ -346,7 +320,7 @@ def test_two_at_once_and_files_of_others_are_refused():
     assert Path("news.jsonl").read_text() == '{"text": "mine"}\n' and paper.asked == []
 
 
-# ---------------------------------------------------------------------------------------------------------- which publishers
+# ----------------------------------------------------------------------------------------------------- which publishers
 
 
 @needs_fundus
@@ -367,7 +341,7 @@ def test_names_countries_and_patterns():
 
 @needs_fundus
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "explained"),
     [
         ("us.TheNewYorke", "Did you mean 'us.TheNewYorker'?"),
         ("NewYorkr", "'NewYorkr' is none that fundus knows."),
@@ -375,8 +349,8 @@ def test_names_countries_and_patterns():
         ("us.Zz*", "is none that fundus knows"),
     ],
 )
-def test_names_that_are_none(name, said):
-    assert said in asked(name).problems()[0]
+def test_names_that_are_none(name, explained):
+    assert explained in asked(name).problems()[0]
 
 
 @needs_fundus
@@ -389,33 +363,26 @@ def test_publishers_that_cannot_be_crawled():
     )
     assert chosen(["xx.Old"], papers)[1] == ["publishers: 'xx.Old' cannot be crawled: xx.Old (not kept up by fundus)"]
     assert chosen(["xx"], papers)[1] == [
-        "publishers: none of 'xx' can be crawled: xx.No (forbids training on its articles), xx.Old (not kept up by fundus)"
+        "publishers: none of 'xx' can be crawled: xx.No (forbids training on its articles), "
+        "xx.Old (not kept up by fundus)"
     ]
 
 
-def test_all_mistakes_at_once_and_without_fundus_what_to_install(monkeypatch):
+def find_spec(monkeypatch, fundus):
+    """Python finds fundus as given, and all else as it is."""
     real = importlib.util.find_spec
-    monkeypatch.setattr(
-        crawl_module.importlib.util, "find_spec", lambda name, *rest: None if name == "fundus" else real(name, *rest)
-    )
-    wrong = Crawl(
-        publishers=("us",),
-        output=Path("a.txt"),
-        after="2024-02-01",
-        before="2024-01-01",
-        limit=0,
-        timeout=-1,
-        delay=-1,
-        languages=("english", "en"),
-    )
+    spec = lambda name, *rest: fundus if name == "fundus" else real(name, *rest)
+    monkeypatch.setattr(crawl_module.importlib.util, "find_spec", spec)
+
+
+def test_all_mistakes_at_once_and_without_fundus_what_to_install(monkeypatch):
+    find_spec(monkeypatch, None)
+    wrong = {"after": "2024-02-01", "before": "2024-01-01", "limit": 0, "timeout": -1, "delay": -1}
     with pytest.raises(ConfigError) as caught:
-        crawl(wrong)
+        crawl(Crawl(publishers=("us",), output=Path("a.txt"), languages=("english", "en"), **wrong))
     problems = caught.value.problems
-    assert (
-        len(problems) == 7
-        and "pip install 'holdfast[crawl]'" in problems[0]
-        and "output: expected a file that ends with .jsonl" in problems[1]
-    )
+    assert len(problems) == 7 and "pip install 'holdfast[crawl]'" in problems[0]
+    assert "output: expected a file that ends with .jsonl" in problems[1]
     assert "languages: expected codes such as en or zh-cn, got english" in problems
     with pytest.raises(ConfigError, match=r"pip install 'holdfast\[crawl\]'"):
         publishers()
@@ -424,15 +391,6 @@ def test_all_mistakes_at_once_and_without_fundus_what_to_install(monkeypatch):
 
 def test_a_fundus_that_does_not_load_is_said(monkeypatch):
     """Its releases do not bound all the packages that they need."""
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        crawl_module.importlib.util,
-        "find_spec",
-        lambda name, *rest: object() if name == "fundus" else real(name, *rest),
-    )
+    find_spec(monkeypatch, object())
     monkeypatch.setitem(sys.modules, "fundus", None)
-    assert (
-        asked("us")
-        .problems()[0]
-        .startswith("the package fundus does not load with what is installed beside it; pip install 'holdfast[crawl]'")
-    )
+    assert asked("us").problems()[0].startswith(crawl_module.UNSOUND)

@@ -1,4 +1,5 @@
-"""Every layout with and without a chat template; every row that cannot be used is named; nothing is repaired or skipped in silence."""
+"""Every layout with and without a chat template; every row that cannot be used is named; nothing is repaired or skipped
+in silence."""
 
 import json
 
@@ -42,7 +43,7 @@ def refused(dataset, *parts, tokenizer=PLAIN, **options):
     return message
 
 
-# --------------------------------------------------------------------------------------------------------------- detecting
+# ------------------------------------------------------------------------------------------------------------ detecting
 
 
 @pytest.mark.parametrize(
@@ -89,21 +90,64 @@ def test_unknown_columns_are_explained():
         detect(["question", "choices", "answer"])
 
 
-# ------------------------------------------------------------------------------------------------------------- each layout
+# ---------------------------------------------------------------------------------------------------------- each layout
 
 
-def test_text():
-    out, layout = run(rows({"id": 1, "body": " a\n"}, {"id": 2, "body": "b"}))
-    assert (out, layout) == ([{"text": " a\n"}, {"text": "b"}], "text")
+QUESTION = {"question": "Why?", "answer": "So.", "source": "x"}
+MESSAGES = [{"role": "system", "content": ""}, *turn("x", "y")["prompt"], *turn("x", "y")["completion"]]
+SHAREGPT = [{"from": "human", "value": "x"}, {"from": "gpt", "value": "y"}]
+NUMBERED = {"q": "Why?", "a b": "So.", "n": 3}
+SAME_NAMES = {"prompt": "a", "completion": "b", "text": "t"}
 
 
-def test_prompt_completion_text_is_left_alone():
-    out, layout = run(rows({"response": " b", "prompt": "a", "id": 1}), CHAT)
-    assert (out, layout) == ([{"prompt": "a", "completion": " b"}], "prompt_completion")
+@pytest.mark.parametrize(
+    ("row", "tokenizer", "templates", "layout", "expected"),
+    [
+        ({"id": 1, "body": " a\n"}, PLAIN, None, "text", {"text": " a\n"}),
+        (
+            {"response": " b", "prompt": "a", "id": 1},
+            CHAT,
+            None,
+            "prompt_completion",
+            {"prompt": "a", "completion": " b"},
+        ),
+        ({"prompt": "2+2=", "answer": 4}, PLAIN, None, "prompt_completion", {"prompt": "2+2=", "completion": "4"}),
+        (QUESTION, CHAT, None, "question_answer", turn("Why?", "So.")),
+        (QUESTION, PLAIN, None, "question_answer", {"prompt": "Question: Why?\nAnswer:", "completion": " So."}),
+        ({"messages": MESSAGES, "id": 3}, CHAT, None, "chat", {"messages": MESSAGES}),
+        ({"id": "1", "conversations": SHAREGPT}, CHAT, None, "chat", {"messages": MESSAGES[1:]}),
+        (
+            {"input_ids": [1, 2], "labels": [-100, 2], "x": "y"},
+            PLAIN,
+            None,
+            "tokenised",
+            {"input_ids": [1, 2], "labels": [-100, 2]},
+        ),
+        ({"input_ids": [1, 2], "attention_mask": [1, 1]}, PLAIN, None, "tokenised", {"input_ids": [1, 2]}),
+        (
+            NUMBERED,
+            CHAT,
+            {"prompt": "Q{{}} {q}\nA ({n}):", "completion": " {a b}"},
+            "prompt_completion",
+            {"prompt": "Q{} Why?\nA (3):", "completion": " So."},
+        ),
+        (NUMBERED, PLAIN, {"text": "{q} {a b}"}, "text", {"text": "Why? So."}),
+        (
+            SAME_NAMES,
+            PLAIN,
+            {"prompt": "<{prompt}>", "completion": "{completion}{completion}"},
+            "prompt_completion",
+            {"prompt": "<a>", "completion": "bb"},
+        ),
+        (SAME_NAMES, PLAIN, {"text": "{text}{prompt}"}, "text", {"text": "ta"}),
+    ],
+)
+def test_a_row_of_each_layout(row, tokenizer, templates, layout, expected):
+    given = Templates(**templates) if templates is not None else None
+    assert run(rows(row, row), tokenizer, templates=given) == ([expected, expected], layout)
 
 
-def test_prompt_completion_with_whole_numbers():
-    assert run(rows({"prompt": "2+2=", "answer": 4}))[0] == [{"prompt": "2+2=", "completion": "4"}]
+def test_a_fraction_is_no_text():
     refused(rows({"prompt": "a", "answer": 0.5}), "row 1: 'answer' holds a fraction, expected text")
 
 
@@ -122,6 +166,8 @@ def test_prompts_of_two_kinds_are_refused(tmp_path):
 
 
 def test_instruction():
+    braces = run(rows({"instruction": "Print {x} and {", "output": "}"}))[0][0]
+    assert "Print {x} and {" in braces["prompt"], "no format string"
     data = rows(
         {"instruction": "Add.", "input": "1 2", "output": "3"},
         {"instruction": "Go.", "input": "", "output": "ok"},
@@ -136,34 +182,6 @@ def test_instruction():
     assert plain[1]["prompt"] == plain[2]["prompt"]
     assert "Input" not in plain[1]["prompt"]
     assert [r["completion"] for r in plain] == ["3", "ok", "ok"]
-
-
-def test_instruction_text_with_braces_is_not_a_format_string():
-    out, _ = run(rows({"instruction": "Print {x} and {", "output": "}"}))
-    assert "Print {x} and {" in out[0]["prompt"]
-
-
-def test_question_answer():
-    data = rows({"question": "Why?", "answer": "So.", "source": "x"})
-    assert run(data, CHAT) == ([turn("Why?", "So.")], "question_answer")
-    assert run(data, PLAIN) == ([{"prompt": "Question: Why?\nAnswer:", "completion": " So."}], "question_answer")
-
-
-def test_chat():
-    messages = [
-        {"role": "system", "content": ""},
-        {"role": "user", "content": "x"},
-        {"role": "assistant", "content": "y"},
-    ]
-    assert run(rows({"messages": messages, "id": 3}), CHAT) == ([{"messages": messages}], "chat")
-
-
-def test_sharegpt():
-    value = {"id": "1", "conversations": [{"from": "human", "value": "x"}, {"from": "gpt", "value": "y"}]}
-    assert run(rows(value), CHAT) == (
-        [{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}],
-        "chat",
-    )
 
 
 def test_chat_keeps_what_templates_read_and_drops_the_rest():
@@ -192,28 +210,7 @@ def test_chat_without_a_template_says_what_to_do():
     )
 
 
-def test_tokenised_passes_through():
-    out, layout = run(rows({"input_ids": [1, 2], "labels": [-100, 2], "x": "y"}))
-    assert (out, layout) == ([{"input_ids": [1, 2], "labels": [-100, 2]}], "tokenised")
-    assert run(rows({"input_ids": [1, 2], "attention_mask": [1, 1]}))[0] == [{"input_ids": [1, 2]}]
-
-
-# --------------------------------------------------------------------------------------------------------------- templates
-
-
-def test_templates():
-    data = rows({"q": "Why?", "a b": "So.", "n": 3})
-    out, layout = run(data, CHAT, templates=Templates(prompt="Q{{}} {q}\nA ({n}):", completion=" {a b}"))
-    assert (out, layout) == ([{"prompt": "Q{} Why?\nA (3):", "completion": " So."}], "prompt_completion")
-    assert run(data, templates=Templates(text="{q} {a b}")) == ([{"text": "Why? So."}], "text")
-
-
-def test_templates_may_write_over_a_column_of_the_same_name():
-    data = rows({"prompt": "a", "completion": "b", "text": "t"})
-    assert run(data, templates=Templates(prompt="<{prompt}>", completion="{completion}{completion}"))[0] == [
-        {"prompt": "<a>", "completion": "bb"}
-    ]
-    assert run(data, templates=Templates(text="{text}{prompt}"))[0] == [{"text": "ta"}]
+# ------------------------------------------------------------------------------------------------------------ templates
 
 
 def test_template_over_a_missing_column():
@@ -253,22 +250,41 @@ def test_bad_templates(fields, part):
     assert part in str(caught.value)
 
 
-# ---------------------------------------------------------------------------------------------------------------- bad rows
+# ------------------------------------------------------------------------------------------------------------- bad rows
+
+
+GOOD = {
+    "prompt_completion": {"prompt": "a", "completion": "b"},
+    "chat": {"messages": MESSAGES[1:]},
+    "tokenised": {"input_ids": [1], "labels": [1]},
+}
 
 
 @pytest.mark.parametrize(
-    ("bad", "reason"),
+    ("layout", "bad", "reason"),
     [
-        ({"prompt": "", "completion": "b"}, "'prompt' is empty"),
-        ({"prompt": " \n", "completion": "b"}, "'prompt' is empty"),
-        ({"prompt": "a", "completion": ""}, "'completion' is empty"),
-        ({"prompt": "a", "completion": None}, "'completion' is missing or null"),
-        ({"prompt": None, "completion": "b"}, "'prompt' is missing or null"),
+        ("prompt_completion", {"prompt": "", "completion": "b"}, "'prompt' is empty"),
+        ("prompt_completion", {"prompt": " \n", "completion": "b"}, "'prompt' is empty"),
+        ("prompt_completion", {"prompt": "a", "completion": ""}, "'completion' is empty"),
+        ("prompt_completion", {"prompt": "a", "completion": None}, "'completion' is missing or null"),
+        ("prompt_completion", {"prompt": None, "completion": "b"}, "'prompt' is missing or null"),
+        ("chat", None, "'messages' is missing or null"),
+        ("chat", [], "'messages' is empty"),
+        ("chat", [{"role": "user", "content": "x"}], "'messages' has no assistant message"),
+        ("chat", [{"role": "assistant", "content": ""}], "'messages' has no assistant message with content"),
+        ("chat", [{"role": "asistant", "content": "x"}], "message 1 has the unknown role 'asistant'"),
+        ("chat", [{"role": "user", "content": None}, MESSAGES[-1]], "message 1 (user): content is null, expected text"),
+        ("chat", [MESSAGES[-1], {"role": None, "content": "x"}], "message 2 has no role"),
+        ("tokenised", {"input_ids": [], "labels": []}, "'input_ids' is empty"),
+        ("tokenised", {"input_ids": [1, 2], "labels": [1]}, "2 input_ids but 1 labels"),
+        ("tokenised", {"input_ids": None, "labels": [1]}, "'input_ids' is missing or null"),
+        ("tokenised", {"input_ids": [1, None], "labels": [1, 2]}, "'input_ids' should be a list of whole numbers"),
     ],
 )
-def test_bad_prompt_completion_rows(bad, reason):
-    good = {"prompt": "a", "completion": "b"}
-    message = refused(rows(good, bad, good), "1 of 3 rows cannot be used as prompt_completion", f"row 2: {reason}")
+def test_bad_rows(layout, bad, reason):
+    bad = {"messages": bad} if layout == "chat" else bad
+    reasons = (f"1 of 3 rows cannot be used as {layout}", f"row 2: {reason}")
+    message = refused(rows(GOOD[layout], bad, GOOD[layout]), *reasons, tokenizer=CHAT)
     assert "more" not in message
 
 
@@ -298,31 +314,6 @@ def test_bad_rows_name_file_and_line(tmp_path):
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
-        (None, "'messages' is missing or null"),
-        ([], "'messages' is empty"),
-        ([{"role": "user", "content": "x"}], "'messages' has no assistant message"),
-        ([{"role": "assistant", "content": ""}], "'messages' has no assistant message with content"),
-        ([{"role": "asistant", "content": "x"}], "message 1 has the unknown role 'asistant'"),
-        (
-            [{"role": "user", "content": None}, {"role": "assistant", "content": "x"}],
-            "message 1 (user): content is null, expected text",
-        ),
-        ([{"role": "assistant", "content": "x"}, {"role": None, "content": "x"}], "message 2 has no role"),
-    ],
-)
-def test_bad_messages(messages, reason):
-    good = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
-    refused(
-        rows({"messages": good}, {"messages": messages}),
-        "1 of 2 rows cannot be used as chat",
-        f"row 2: {reason}",
-        tokenizer=CHAT,
-    )
-
-
-@pytest.mark.parametrize(
-    ("messages", "reason"),
-    [
         ("hello", "'messages' holds text, expected a list of messages"),
         (["hello"], "message 1 is text, expected an object"),
         (
@@ -339,24 +330,11 @@ def test_messages_of_the_wrong_type_among_good_ones(tmp_path, messages, reason):
     refused(load_rows(path), f"row 2: {reason}", tokenizer=CHAT)
 
 
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        ({"input_ids": [], "labels": []}, "'input_ids' is empty"),
-        ({"input_ids": [1, 2], "labels": [1]}, "2 input_ids but 1 labels"),
-        ({"input_ids": None, "labels": [1]}, "'input_ids' is missing or null"),
-        ({"input_ids": [1, None], "labels": [1, 2]}, "'input_ids' should be a list of whole numbers"),
-    ],
-)
-def test_bad_tokenised_rows(bad, reason):
-    refused(rows({"input_ids": [1], "labels": [1]}, bad), f"row 2: {reason}")
-
-
 def test_no_rows():
     refused(datasets.Dataset.from_dict({"text": []}), "no rows")
 
 
-# ------------------------------------------------------------------------------------------------------ caching and streams
+# -------------------------------------------------------------------------------------------------- caching and streams
 
 
 def test_a_failed_conversion_is_not_cached_and_a_good_one_is(tmp_path):

@@ -40,22 +40,9 @@ def test_every_token_is_in_one_window(window, seed):
     assert packing.info.tokens == sizes.sum() == lengths.sum() - left.sum()
     assert packing.info.windows == len(sizes) == len(packing.bounds) - 1
     assert packing.info.cut_tokens == left.sum()
-
-
-def test_documents_that_fit_are_whole():
-    lengths = news_lengths(2000)
-    packing = pack(lengths, 1500)
     parts = np.bincount(packing.document, minlength=len(lengths))
-    assert (parts[lengths <= 1500] == 1).all()
-    assert (parts[lengths > 1500] >= 2).all()
-    assert packing.info.split == (lengths > 1500).sum() > 0
-
-
-@pytest.mark.parametrize("count", [1000, 20_000])
-def test_less_than_one_percent_of_the_windows_is_empty_on_the_papers_lengths(count):
-    lengths = news_lengths(count)
-    assert 600 < lengths.mean() < 700
-    assert pack(lengths, 4096).info.wasted < 0.01
+    assert (parts[lengths <= window] == 1).all(), "documents that fit are whole"
+    assert packing.info.split == (lengths > window).sum()
 
 
 def test_it_is_as_good_as_one_document_after_the_other():
@@ -72,11 +59,13 @@ def test_it_is_as_good_as_one_document_after_the_other():
     assert pack(lengths, 256).info.windows <= len(free)
 
 
-def test_a_million_documents_take_about_a_second():
-    began = time.perf_counter()
-    info = pack(news_lengths(1_000_000), 4096, seed=0).info
-    assert time.perf_counter() - began < 15, "some seconds on a busy machine; minutes would mean a loop over documents"
-    assert info.wasted < 0.01
+@pytest.mark.parametrize("count", [1000, 20_000, 1_000_000])
+def test_less_than_one_percent_of_the_windows_is_empty_on_the_papers_lengths(count):
+    lengths = news_lengths(count)
+    assert 600 < lengths.mean() < 700
+    began = time.process_time()
+    assert pack(lengths, 4096, seed=0).info.wasted < 0.01
+    assert time.process_time() - began < 15, "some seconds on a busy machine; minutes would mean a loop over documents"
 
 
 def test_without_splitting_ends_are_cut():
@@ -89,8 +78,9 @@ def test_a_seed_shuffles_whole_windows():
     lengths = news_lengths(300)
     one, other, same = (pack(lengths, 4096, seed=s) for s in (0, 1, 0))
     windows = [
-        {tuple(p.document[a:b].tolist()) for a, b in zip(p.bounds[:-1], p.bounds[1:], strict=True)} for p in (one, other)
-    ]  # fmt: skip
+        {tuple(p.document[a:b].tolist()) for a, b in zip(p.bounds[:-1], p.bounds[1:], strict=True)}
+        for p in (one, other)
+    ]
     assert windows[0] == windows[1]
     assert not np.array_equal(one.document, other.document)
     assert np.array_equal(one.document, same.document)

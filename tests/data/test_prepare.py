@@ -1,48 +1,28 @@
-"""Published files of every format become rows that training and evaluation read, whole or not at all, with every count and reason."""
+"""Published files of every format become rows that training and evaluation read, whole or not at all, with every count
+and reason."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 import pytest
 
-from holdfast.data.formats import detect
-from holdfast.data.prepare import run as run_module
+from data_files import jsonl, preparation, prepared, rows_of
+from holdfast.data.outputs import record_path
 from holdfast.data.prepare.html_text import markdown
 from holdfast.data.prepare.reading import Reading, records
 from holdfast.data.prepare.registry import FORMATS
-from holdfast.data.prepare.run import DUPLICATE, Preparation, prepare, record_path
+from holdfast.data.prepare.run import DUPLICATE, Preparation, prepare
 from holdfast.errors import ConfigError, DataError, RunFolderError, StorageError
 from holdfast.support.files import read_json
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def jsonl(name: str, rows) -> Path:
-    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Path(name)
-
-
-def rows_of(path="train.jsonl") -> list[dict]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
-
-
-def prepared(kind: str, *inputs, output="train.jsonl", **options):
-    """Carries out a request; the format's own options are told from the common ones by name."""
-    own = {name: options.pop(name) for name in list(options) if name in FORMATS[kind].options}
-    return prepare(
-        Preparation(format=kind, inputs=tuple(Path(i) for i in inputs), output=Path(output), options=own, **options)
-    ).record
 
 
 def metamath(count: int, *, originals: int | None = None) -> list[dict]:
@@ -76,9 +56,14 @@ def test_metamath_as_an_array_lines_and_parquet_gives_the_same_rows():
         record = prepared("metamath", name, output=f"{name}.jsonl")
         assert rows_of(f"{name}.jsonl") == expected, name
         assert record["counts"] == {
-            "records": 25, "rows": 25, "train": 25, "heldout": 0, "skipped": {}, "shortened": {}, "malformed": 0
-        }, name  # fmt: skip
-    assert detect(list(expected[0]), expected[0]) == "question_answer"
+            "records": 25,
+            "rows": 25,
+            "train": 25,
+            "heldout": 0,
+            "skipped": {},
+            "shortened": {},
+            "malformed": 0,
+        }, name
 
 
 def test_an_array_is_read_piece_by_piece(monkeypatch):
@@ -93,8 +78,14 @@ def test_an_array_is_read_piece_by_piece(monkeypatch):
     assert found[2][0] == "a.json, element 3 (line 11)"
 
 
+def test_a_byte_order_mark_makes_no_record_of_a_blank_line():
+    Path("a.jsonl").write_bytes(b'\xef\xbb\xbf\r\n{"a": 1}\n')
+    reading = Reading(files=[], options={}, scratch=Path())
+    assert [record for _, record in records(Path("a.jsonl"), reading)] == [{"a": 1}] and reading.malformed == 0
+
+
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "explained"),
     [
         (
             '[{"query": "a", "response": "b"}',
@@ -109,23 +100,17 @@ def test_an_array_is_read_piece_by_piece(monkeypatch):
         ("[" + '{"a":' * 100_000, "nested too deeply"),
     ],
 )
-def test_a_broken_array_is_refused_with_its_line(text, said):
+def test_a_broken_array_is_refused_with_its_line(text, explained):
     Path("a.json").write_text(text)
     with pytest.raises(DataError) as caught:
         prepared("metamath", "a.json")
-    assert said in str(caught.value)
+    assert explained in str(caught.value)
     assert not Path("train.jsonl").exists() and not record_path(Path("train.jsonl")).exists()
 
 
 def test_what_is_skipped_is_counted_by_reason():
-    made = [
-        *metamath(3),
-        *metamath(2),
-        {"query": " ", "response": "b"},
-        {"query": "a", "response": ""},
-        {"query": "a", "response": " \n"},
-    ]
-    record = prepared("metamath", jsonl("a.jsonl", made))
+    bad = [{"query": " ", "response": "b"}, {"query": "a", "response": ""}, {"query": "a", "response": " \n"}]
+    record = prepared("metamath", jsonl("a.jsonl", [*metamath(3), *metamath(2), *bad]))
     assert record["counts"]["skipped"] == {DUPLICATE: 2, "an empty 'response'": 2, "an empty 'query'": 1}
     assert record["counts"]["records"] == 8 and len(rows_of()) == 3
 
@@ -143,14 +128,14 @@ def test_malformed_records_are_an_error_that_names_ten_or_are_left_out_where_all
     Path("a.jsonl").write_text("\n".join([good[0], bad[0], "", *bad[1:], *good[1:]]) + "\n")
     with pytest.raises(DataError) as caught:
         prepared("metamath", "a.jsonl")
-    said = str(caught.value)
-    assert said.startswith("12 of 52 records are malformed, nothing was written.") and "and 2 more" in said
-    assert [line.split(":")[0].strip() for line in said.splitlines()[1:11]] == [
+    explained = str(caught.value)
+    assert explained.startswith("12 of 52 records are malformed, nothing was written.") and "and 2 more" in explained
+    assert [line.split(":")[0].strip() for line in explained.splitlines()[1:11]] == [
         f"a.jsonl, line {n}" for n in (2, *range(4, 13))
     ]
     assert (
-        "line 6: no 'query' (keys: response)" in said.replace("line 7", "line 6")
-        and "'query' is int, expected text" in said
+        "line 6: no 'query' (keys: response)" in explained.replace("line 7", "line 6")
+        and "'query' is int, expected text" in explained
     )
     assert not Path("train.jsonl").exists()
     with pytest.raises(DataError, match="12 of 52"):
@@ -226,20 +211,21 @@ def test_a_side_without_rows_is_refused():
 
 
 def test_the_same_request_does_nothing_and_another_does_not_overwrite():
+    def times() -> dict[Path, int]:
+        return {p: p.stat().st_mtime_ns for p in Path().iterdir() if p.name != "a.jsonl"}
+
     jsonl("a.jsonl", metamath(10))
     first = prepared("metamath", "a.jsonl", heldout=0.3)
-    times = {p: p.stat().st_mtime_ns for p in Path().iterdir()}
-    again = prepare(Preparation(format="metamath", inputs=(Path("a.jsonl"),), output=Path("train.jsonl"), heldout=0.3))
-    assert again.done_before and again.record == first and {p: p.stat().st_mtime_ns for p in Path().iterdir()} == times
+    before = times()
+    again = prepare(preparation("metamath", "a.jsonl", heldout=0.3))
+    assert again.done_before and again.record == first and times() == before
     for change in ({"limit": 5}, {"seed": 1}, {"heldout": 0.5}):
         with pytest.raises(RunFolderError, match="came from other input or options"):
             prepared("metamath", "a.jsonl", **{"heldout": 0.3, **change})
     jsonl("a.jsonl", metamath(11))
     with pytest.raises(RunFolderError, match="not overwritten"):
         prepared("metamath", "a.jsonl", heldout=0.3)
-    assert {p: p.stat().st_mtime_ns for p in Path().iterdir() if p.name != "a.jsonl"} == {
-        p: t for p, t in times.items() if p.name != "a.jsonl"
-    }
+    assert times() == before
 
 
 def test_files_of_others_are_not_touched():
@@ -261,7 +247,7 @@ def test_files_of_others_are_not_touched():
 
 def test_a_stop_between_the_files_leaves_no_half_and_the_same_command_finishes(monkeypatch):
     jsonl("a.jsonl", metamath(50))
-    replace, left = run_module.os.replace, [1]
+    replace, left = os.replace, [1]
 
     def dying(source, target):
         if str(target).endswith("train.jsonl"):
@@ -270,7 +256,7 @@ def test_a_stop_between_the_files_leaves_no_half_and_the_same_command_finishes(m
                 raise KeyboardInterrupt
         replace(source, target)
 
-    monkeypatch.setattr(run_module.os, "replace", dying)
+    monkeypatch.setattr(os, "replace", dying)
     with pytest.raises(KeyboardInterrupt):
         prepared("metamath", "a.jsonl", heldout=0.2)
     assert not Path("train.jsonl").exists() and [p.name for p in Path().iterdir() if p.name.startswith(".")] == []
@@ -280,7 +266,7 @@ def test_a_stop_between_the_files_leaves_no_half_and_the_same_command_finishes(m
 
 def test_a_full_disk_leaves_nothing_half(monkeypatch):
     jsonl("a.jsonl", metamath(5))
-    monkeypatch.setattr(run_module.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(StorageError, match="No space left on device"):
         prepared("metamath", "a.jsonl")
     assert sorted(p.name for p in Path().iterdir()) == ["a.jsonl"]
@@ -302,25 +288,33 @@ def test_the_record_says_how_it_came_about():
 def test_all_mistakes_at_once():
     jsonl("a.jsonl", metamath(1))
     Path("folder").mkdir()
+    options = {"limit": 0, "heldout": 1.0, "heldout_output": Path("a.jsonl"), "most_malformed": 2}
+    wrong = preparation("metamath", "a.jsnl", "folder", "a.jsonl", output="a.jsonl", **options)
     with pytest.raises(ConfigError) as caught:
-        prepare(
-            Preparation(
-                format="metamath", inputs=(Path("a.jsnl"), Path("folder"), Path("a.jsonl")), output=Path("a.jsonl"),
-                options={"tags": ["a"], "questions": True}, limit=0, heldout=1.0, heldout_output=Path("a.jsonl"), most_malformed=2,
-            )
-        )  # fmt: skip
-    assert len(caught.value.problems) == 10
-    said = str(caught.value)
-    for word in ("Did you mean 'a.jsonl'?", "found a folder", "tags: belongs to the format stackexchange", "questions: belongs to the format quality",
-                 "a.jsonl is an input", "limit", "heldout: expected a number of at least 0 and below 1", "most_malformed", "another file than the output"):  # fmt: skip
-        assert word in said, word
-    with pytest.raises(ConfigError, match="Did you mean 'metamath'"):
-        prepare(Preparation(format="metmath", inputs=(Path("a.jsonl"),), output=Path("b.jsonl")))
-    with pytest.raises(ConfigError, match=r"expected a file of stackexchange .*got a\.jsonl"):
-        prepare(Preparation(format="stackexchange", inputs=(Path("a.jsonl"),), output=Path("b.jsonl")))
+        prepare(replace(wrong, options={"tags": ["a"], "questions": True, "after": "x"}))
+    assert len(caught.value.problems) == 11
+    for word in (
+        "Did you mean 'a.jsonl'?",
+        "found a folder; name the files in it",
+        "tags: belongs to the format stackexchange",
+        "questions: belongs to the format quality",
+        "after: belongs to the format corpus, not to metamath",
+        "a.jsonl is an input",
+        "limit",
+        "heldout: expected a number of at least 0 and below 1",
+        "most_malformed",
+        "another file than the output",
+    ):
+        assert word in str(caught.value), word
+    for name, explained in (
+        ("metmath", "Did you mean 'metamath'"),
+        ("stackexchange", r"a file of stackexchange .*got a\.jsonl"),
+    ):
+        with pytest.raises(ConfigError, match=explained):
+            prepare(Preparation(format=name, inputs=(Path("a.jsonl"),), output=Path("b.jsonl")))
 
 
-# --------------------------------------------------------------------------------------------------------- stackexchange
+# -------------------------------------------------------------------------------------------------------- stackexchange
 
 
 def post(key: int, kind: int, body: str, **more) -> str:
@@ -351,28 +345,19 @@ POSTS = (
 )
 
 
-def test_the_accepted_answer_else_the_best():
-    record = prepared("stackexchange", dump(*POSTS), site="math.stackexchange.com")
-    assert rows_of() == [
-        {
-            "question": "Squares\n\nWhy is $a^2 < b$?",
-            "answer": "accepted",
-            "id": "1",
-            "url": "https://math.stackexchange.com/q/1",
-        },
-        {"question": "Integrals\n\nHow?", "answer": "better", "id": "2", "url": "https://math.stackexchange.com/q/2"},
+@pytest.mark.parametrize("posts", [POSTS, POSTS[::-1]], ids=["in order", "answers first"])
+def test_the_accepted_answer_else_the_best(posts):
+    record = prepared("stackexchange", dump(*posts), site="math.stackexchange.com")
+    assert [list(row.values()) for row in rows_of()] == [
+        ["Squares\n\nWhy is $a^2 < b$?", "accepted", "1", "https://math.stackexchange.com/q/1"],
+        ["Integrals\n\nHow?", "better", "2", "https://math.stackexchange.com/q/2"],
     ]
+    assert list(rows_of()[0]) == ["question", "answer", "id", "url"]
     assert record["counts"]["skipped"] == {
         "a post that is no question and no answer": 1,
         "a question without an answer (of that score)": 1,
     }
     assert record["counts"]["records"] == 10
-
-
-def test_answers_may_come_before_their_questions():
-    prepared("stackexchange", dump(*reversed(POSTS)), output="reversed.jsonl")
-    prepared("stackexchange", dump(*POSTS), output="ordered.jsonl")
-    assert rows_of("reversed.jsonl") == rows_of("ordered.jsonl") and len(rows_of("ordered.jsonl")) == 2
 
 
 def test_scores_and_tags():
@@ -388,8 +373,15 @@ def test_broken_rows_are_named_and_reading_goes_on(monkeypatch):
     """Forbidden characters, missing quotes and rows without an id, wherever the pieces of the file end."""
     from holdfast.data.prepare import stackexchange
 
-    rows = [*POSTS[:2], '  <row Id="20" PostTypeId="1" Body="bad &#x1F; character" />', *POSTS[2:6], '  <row Id="21 PostTypeId="2" />', *POSTS[6:],
-            '  <row PostTypeId="1" Body="x" />', '  <row Id="x1" PostTypeId="1" Body="x" />']  # fmt: skip
+    rows = [
+        *POSTS[:2],
+        '  <row Id="20" PostTypeId="1" Body="bad &#x1F; character" />',
+        *POSTS[2:6],
+        '  <row Id="21 PostTypeId="2" />',
+        *POSTS[6:],
+        '  <row PostTypeId="1" Body="x" />',
+        '  <row Id="x1" PostTypeId="1" Body="x" />',
+    ]
     dump(*rows)
     expected = [(5, "well-formed"), (10, "well-formed"), (15, "no 'Id'"), (16, "invalid literal")]
     for size in (1 << 20, 7, 64, 150, 333):
@@ -405,7 +397,7 @@ def test_broken_rows_are_named_and_reading_goes_on(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "explained"),
     [
         (
             '<?xml version="1.0"?><!DOCTYPE p [<!ENTITY a "b">]><posts><row Id="1"/></posts>',
@@ -418,9 +410,9 @@ def test_broken_rows_are_named_and_reading_goes_on(monkeypatch):
     ],
     ids=["entity", "external", "cut", "none", "empty"],
 )
-def test_xml_that_is_not_read(content, said):
+def test_xml_that_is_not_read(content, explained):
     Path("Posts.xml").write_text(content)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=explained):
         prepared("stackexchange", "Posts.xml")
     assert sorted(p.name for p in Path().iterdir()) == ["Posts.xml"]
 
@@ -492,7 +484,7 @@ def test_memory_does_not_grow_with_the_dump(monkeypatch):
     assert large < small + (1 << 20), (small, large)
 
 
-# -------------------------------------------------------------------------------------------------------- HTML as Markdown
+# ----------------------------------------------------------------------------------------------------- HTML as Markdown
 
 
 @pytest.mark.parametrize(
@@ -500,22 +492,37 @@ def test_memory_does_not_grow_with_the_dump(monkeypatch):
     [
         ("<p>a <strong>b</strong> <em>c</em> <code>d`e</code></p>", "a **b** *c* ``d`e``"),
         ("<p>one</p>\n\n<p>two<br>three</p>", "one\n\ntwo\nthree"),
-        ("<p>$$\\begin{align}\nx_1 &amp;= a * b \\\\ % c\ny &lt; 2\n\\end{align}$$</p>", "$$\\begin{align}\nx_1 &= a * b \\\\ % c\ny < 2\n\\end{align}$$"),
+        (
+            "<p>$$\\begin{align}\nx_1 &amp;= a * b \\\\ % c\ny &lt; 2\n\\end{align}$$</p>",
+            "$$\\begin{align}\nx_1 &= a * b \\\\ % c\ny < 2\n\\end{align}$$",
+        ),
         ("<p>$a_1*b_2*c$ and <em>$x$</em></p>", "$a_1*b_2*c$ and *$x$*"),
-        ('<pre class="lang-py prettyprint-override"><code>def f():\n    return 1 &lt; 2\n\n\n\n# &amp;\n</code></pre>',
-         "```py\ndef f():\n    return 1 < 2\n\n\n\n# &\n```"),
+        (
+            '<pre class="lang-py prettyprint-override"><code>'
+            "def f():\n    return 1 &lt; 2\n\n\n\n# &amp;\n</code></pre>",
+            "```py\ndef f():\n    return 1 < 2\n\n\n\n# &\n```",
+        ),
         ("<pre><code>```\n</code></pre>", "````\n```\n````"),
-        ("<ul>\n<li>a</li>\n<li><p>b</p>\n<pre><code>x\n\ny</code></pre></li>\n</ul>", "- a\n- b\n\n  ```\n  x\n  \n  y\n  ```"),
+        (
+            "<ul>\n<li>a</li>\n<li><p>b</p>\n<pre><code>x\n\ny</code></pre></li>\n</ul>",
+            "- a\n- b\n\n  ```\n  x\n  \n  y\n  ```",
+        ),
         ("<ol><li>a<ul><li>b</li></ul></li><li>c</li></ol>", "1. a\n   - b\n2. c"),
         ("<blockquote><p>a</p><p>b</p></blockquote>", "> a\n>\n> b"),
-        ('<a href="http://x.y">z</a> <a href="http://x.y">http://x.y</a> <img src="i.png" alt="k">', "[z](http://x.y) http://x.y ![k](i.png)"),
+        (
+            '<a href="http://x.y">z</a> <a href="http://x.y">http://x.y</a> <img src="i.png" alt="k">',
+            "[z](http://x.y) http://x.y ![k](i.png)",
+        ),
         ("<h2>t</h2><hr>x<sup>2</sup>", "## t\n\n---\n\nx<sup>2</sup>"),
-        ("<table><thead><tr><th>a</th><th>b</th></tr></thead><tbody><tr><td>1</td><td>2</td></tr></tbody></table>", "| a | b |\n| --- | --- |\n| 1 | 2 |"),
+        (
+            "<table><thead><tr><th>a</th><th>b</th></tr></thead><tbody><tr><td>1</td><td>2</td></tr></tbody></table>",
+            "| a | b |\n| --- | --- |\n| 1 | 2 |",
+        ),
         ("<p>open <i>a <b>b</i> c<p>next", "open *a **b*** c\n\nnext"),
         ("</p></div>text", "text"),
         ("<script>x()</script>", ""),
     ],
-)  # fmt: skip
+)
 def test_markdown(html, text):
     assert markdown(html) == text
 
@@ -524,67 +531,51 @@ def test_markdown(html, text):
 
 
 def test_starcoder_instructions():
-    rows = [
-        {
-            "instruction": "Write f.",
-            "response": "def f(): ...",
-            "prompt": "(long, for the model that made it)",
-            "seed": "s",
-            "id": 3,
-        },
-        {"prompt": "Write g.", "response": "def g(): ..."},
-    ]
-    prepared("starcoder_instructions", jsonl("a.jsonl", rows))
+    whole = {
+        "instruction": "Write f.",
+        "response": "def f(): ...",
+        "prompt": "(for the model that made it)",
+        "seed": "s",
+    }
+    prepared("starcoder_instructions", jsonl("a.jsonl", [whole, {"prompt": "Write g.", "response": "def g(): ..."}]))
     assert rows_of() == [
         {"prompt": "Write f.\n\n", "completion": "def f(): ..."},
         {"prompt": "Write g.\n\n", "completion": "def g(): ..."},
     ]
-    assert detect(list(rows_of()[0]), rows_of()[0]) == "prompt_completion"
+
+
+def turn(role: str, content: str | None) -> dict:
+    return {"role": role, "content": content}
 
 
 def test_ultrachat_in_both_forms():
-    turn = lambda role, content: {"role": role, "content": content}
     rows = [
         {"id": "7", "data": ["hi", "hello", "and?", "so"]},
         {"prompt": "hi", "prompt_id": "p", "messages": [turn("user", "hi"), turn("assistant", "hello")]},
         {"id": "8", "data": ["hi", "hello", "unanswered"]},
-        {"id": "9", "data": ["alone"]},
+        {"id": "9", "data": ["without answer"]},
         {"id": "10", "data": ["hi", " "]},
         {"messages": [turn("system", "be short"), turn("user", "hi"), turn("assistant", "yes")]},
     ]
     record = prepared("ultrachat", jsonl("a.jsonl", rows))
-    assert rows_of()[0] == {
-        "messages": [turn("user", "hi"), turn("assistant", "hello"), turn("user", "and?"), turn("assistant", "so")],
-        "id": "7",
-    }
+    messages = [turn("user", "hi"), turn("assistant", "hello"), turn("user", "and?"), turn("assistant", "so")]
+    assert rows_of()[0] == {"messages": messages, "id": "7"}
     assert [len(r["messages"]) for r in rows_of()] == [4, 2, 3]
     assert record["counts"]["skipped"] == {DUPLICATE: 1, "a conversation without an answer": 1, "an empty turn": 1}
     assert record["counts"]["shortened"] == {"a last turn of the user without an answer": 1}
-    assert detect(list(rows_of()[0]), rows_of()[0]) == "chat"
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"data": "text"}, "no 'messages' and no 'data'"),
-        ({"data": []}, "holds no turns"),
-        ({"messages": [{"role": "assistant", "content": "a"}]}, "expected user and assistant in turn, got assistant"),
-        ({"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]}, "got user, user"),
-        ({"messages": [{"role": "human", "content": "a"}]}, "turn 1: expected a role"),
-        ({"messages": [{"role": "user", "content": None}]}, "turn 1"),
-        ({"messages": [{"role": "system", "content": "a"}]}, "no turn of theirs"),
-    ],
-)
-def test_conversations_that_are_none(row, said):
-    with pytest.raises(DataError, match=said):
-        prepared("ultrachat", jsonl("a.jsonl", [row]))
 
 
 def quality_row(article: str, writer: int, *questions, **more) -> dict:
     return {
-        "article_id": article, "set_unique_id": f"{article}_{writer}", "title": "Toy Shop", "author": "Harrison, Harry", "year": 1968,
-        "article": f"\nText of {article}.\n", "questions": list(questions), **more,
-    }  # fmt: skip
+        "article_id": article,
+        "set_unique_id": f"{article}_{writer}",
+        "title": "Toy Shop",
+        "author": "Harrison, Harry",
+        "year": 1968,
+        "article": f"\nText of {article}.\n",
+        "questions": list(questions),
+        **more,
+    }
 
 
 def asked(text: str, gold=2, **more) -> dict:
@@ -610,7 +601,6 @@ def test_quality_articles_come_once():
     assert record["counts"]["skipped"] == {
         "an article that is there already (one line for each writer of questions)": 1
     }
-    assert detect(list(rows_of()[0]), rows_of()[0]) == "text"
 
 
 def test_quality_questions_are_what_the_task_reads():
@@ -637,7 +627,8 @@ def test_quality_questions_are_what_the_task_reads():
 
 
 def test_quality_questions_are_not_taken_for_the_release():
-    """The release's own form is converted by evaluation; what is prepared is in the task's form already, and left alone."""
+    """The release's own form is converted by evaluation; what is prepared is in the task's form already, and left
+    alone."""
     import datasets
 
     from holdfast.evaluation.tasks.data_forms import convert
@@ -648,17 +639,26 @@ def test_quality_questions_are_not_taken_for_the_release():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("kind", "row", "explained"),
     [
-        ({"options": ["a"]}, "four options"),
-        ({"gold_label": 5}, "from 1 to 4"),
-        ({"question": 3}, "'question' is int"),
-        ({"gold_label": "2"}, "got '2'"),
+        ("ultrachat", {"data": "text"}, "no 'messages' and no 'data'"),
+        ("ultrachat", {"data": []}, "holds no turns"),
+        ("ultrachat", {"messages": [turn("assistant", "a")]}, "expected user and assistant in turn, got assistant"),
+        ("ultrachat", {"messages": [turn("user", "a"), turn("user", "b")]}, "got user, user"),
+        ("ultrachat", {"messages": [turn("human", "a")]}, "turn 1: expected a role"),
+        ("ultrachat", {"messages": [turn("user", None)]}, "turn 1"),
+        ("ultrachat", {"messages": [turn("system", "a")]}, "no turn of theirs"),
+        ("quality", {"options": ["a"]}, "four options"),
+        ("quality", {"gold_label": 5}, "from 1 to 4"),
+        ("quality", {"question": 3}, "'question' is int"),
+        ("quality", {"gold_label": "2"}, "got '2'"),
     ],
 )
-def test_quality_questions_that_are_malformed(change, said):
-    with pytest.raises(DataError, match=said):
-        prepared("quality", jsonl("a.jsonl", [quality_row("1", 1, {**asked("Why?"), **change})]), questions=True)
+def test_records_that_are_malformed(kind, row, explained):
+    options = {"questions": True} if kind == "quality" else {}
+    row = quality_row("1", 1, {**asked("Why?"), **row}) if kind == "quality" else row
+    with pytest.raises(DataError, match=explained):
+        prepared(kind, jsonl("a.jsonl", [row]), **options)
 
 
 def test_every_format_is_read_by_training(tmp_path):
@@ -682,5 +682,11 @@ def test_every_format_is_read_by_training(tmp_path):
     for name, path in inputs.items():
         prepared(name, path, output=f"out/{name}.jsonl")
         _, found[name] = standardise(load_rows(f"out/{name}.jsonl"), tokenizer)
-    assert found == {"metamath": "question_answer", "stackexchange": "question_answer", "starcoder_instructions": "prompt_completion",
-                     "ultrachat": "chat", "quality": "text", "corpus": "text"}  # fmt: skip
+    assert found == {
+        "metamath": "question_answer",
+        "stackexchange": "question_answer",
+        "starcoder_instructions": "prompt_completion",
+        "ultrachat": "chat",
+        "quality": "text",
+        "corpus": "text",
+    }

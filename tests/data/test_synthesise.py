@@ -1,18 +1,20 @@
-"""Articles from an endpoint that plays faults: what is asked, what is kept, what it costs, and going on after any end."""
+"""Articles from an endpoint that plays faults: what is asked, what is kept, what it costs, and going on after any
+end."""
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from pathlib import Path
 
 import pytest
 
+from data_files import jsonl, rows_of
 from evaluation import fake_endpoint as fake
 from evaluation.fake_endpoint import FakeEndpoint, completion
-from holdfast.data.formats import detect
-from holdfast.data.synthesis_prompts import ARTICLE_FOCI, PROMPTS, TEXTBOOK_FOCI, focus_of, pairs_of_names
-from holdfast.data.synthesise import Settings, Synthesis, most_cost, outcome_of, plan, prompts_of, synthesise
+from holdfast.data.synthesis_prompts import ARTICLE_FOCI, TEXTBOOK_FOCI, focus_of, pairs_of_names
+from holdfast.data.synthesise import Synthesis, outcome_of, plan, prompts_of, synthesise
 from holdfast.errors import ConfigError, DataError, HoldfastError, RunFolderError, StorageError
 from holdfast.support.endpoint import Endpoint
 from holdfast.support.files import read_json
@@ -25,15 +27,9 @@ LONG = "A section about sums. " * 20
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with ten questions and answers."""
-    monkeypatch.chdir(tmp_path)
-    Path("qa.jsonl").write_text(
-        "".join(
-            json.dumps({"question": f"What is {i}+{i}?", "answer": f"{2 * i}", "type": "x"}) + "\n" for i in range(10)
-        )
-    )
-    return tmp_path
+def questions(place: Path) -> None:
+    """Ten questions and answers."""
+    jsonl("qa.jsonl", ({"question": f"What is {i}+{i}?", "answer": f"{2 * i}", "type": "x"} for i in range(10)))
 
 
 def answering(reply=LONG, *, finish="stop", usage=(100, 50), **message):
@@ -55,16 +51,20 @@ def unlike(message: str) -> str:
     return f"{hashlib.sha256(message.encode()).hexdigest()}\n{LONG}"
 
 
-def settings(**changes) -> Settings:
-    return Settings(**{"model": "writer", "prompt": "textbook", "template": PROMPTS["textbook"], **changes})
-
-
 def request(
-    *, inputs=("qa.jsonl",), output="articles.jsonl", limit=None, budget=None, prices=(0.0, 0.0), **changes
+    *, inputs=("qa.jsonl",), output="articles.jsonl", template=None, prices=(0.0, 0.0), budget=None, **changes
 ) -> Synthesis:
+    if template is not None:
+        Path("template.txt").write_text(template)
+        changes["prompt"] = "template.txt"
     return Synthesis(
-        inputs=tuple(map(Path, inputs)), output=Path(output), settings=settings(**changes), limit=limit, budget=budget, prices=prices
-    )  # fmt: skip
+        input=tuple(map(Path, inputs)),
+        output=Path(output),
+        budget_usd=budget,
+        price_input=prices[0],
+        price_output=prices[1],
+        **{"model": "writer", **changes},
+    )
 
 
 def write(server: FakeEndpoint, asked: Synthesis | None = None, *, progress=None, **changes):
@@ -72,8 +72,12 @@ def write(server: FakeEndpoint, asked: Synthesis | None = None, *, progress=None
     return synthesise(asked or request(), endpoint, progress=progress)
 
 
-def articles(path="articles.jsonl") -> list[dict]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+articles = functools.partial(rows_of, "articles.jsonl")
+
+
+def ledger(outcome: str) -> list[dict]:
+    """Rows of the ledger with that outcome, replaced ones too."""
+    return [row for row in stream_ledger("articles.jsonl.ledger.jsonl") if row["outcome"] == outcome]
 
 
 # ------------------------------------------------------------------------------------------------------------- prompts
@@ -133,20 +137,20 @@ def test_rows_that_cannot_be_used_are_named_before_anything_is_asked():
     with FakeEndpoint(always=answering()) as server, pytest.raises(DataError) as caught:
         write(server, request(inputs=["a.jsonl"]))
     assert server.asked == [] and not Path("articles.jsonl.ledger.jsonl").exists()
-    said = str(caught.value)
-    assert said.startswith("3 of 4 rows of the input cannot be used") and all(
-        f"a.jsonl, line {n}: " in said for n in (3, 4, 5)
-    )
-    Path("a.jsonl").write_text('{"x": 1}\n')
-    with pytest.raises(DataError, match="columns x make no layout"):
-        plan(request(inputs=["a.jsonl"]))
-    Path("a.jsonl").write_text("\n")
-    with pytest.raises(DataError):
-        plan(request(inputs=["a.jsonl"]))
+    explained = str(caught.value)
+    assert explained.startswith("3 of 4 rows of the input cannot be used")
+    assert all(f"a.jsonl, line {n}: " in explained for n in (3, 4, 5))
+    for content, message in (('{"x": 1}\n', "columns x make no layout"), ("\n", "at least one row in the input")):
+        Path("a.jsonl").write_text(content)
+        with pytest.raises(DataError, match=message):
+            plan(request(inputs=["a.jsonl"]))
 
 
 def test_articles_go_through_the_names_of_their_document_in_pairs():
-    text = "It was Harry Harrison who met Ada. Harry Harrison and Ada left for New York with Bob. In New York they saw Ada in it, and Bob saw Harry Harrison."
+    text = (
+        "It was Harry Harrison who met Ada. Harry Harrison and Ada left for New York with Bob. "
+        "In New York they saw Ada in it, and Bob saw Harry Harrison."
+    )
     pairs = list(pairs_of_names(text))
     assert pairs[0] == ("Ada", "Harry Harrison") and len(pairs) == len(set(pairs)) == 6
     foci = [focus_of("article", number, text) for number in range(len(ARTICLE_FOCI) + 6)]
@@ -155,35 +159,25 @@ def test_articles_go_through_the_names_of_their_document_in_pairs():
     assert focus_of("mine.txt", len(TEXTBOOK_FOCI) + 1, text) == TEXTBOOK_FOCI[1]
 
 
-def test_shipped_prompts_have_their_places():
-    for template in PROMPTS.values():
-        assert template.count("{material}") == template.count("{focus}") == 1
-
-
 # ------------------------------------------------------------------------------------------------------------- articles
 
 
 def test_articles_are_written_in_the_order_of_the_prompts_with_their_sources():
     with FakeEndpoint(always=answering(unlike)) as server:
         found = write(server, request(variations=2), workers=4)
-        assert (
-            len(server.asked) == 8
-            and server.asked[0].body["max_tokens"] == 3000
-            and server.asked[0].body["temperature"] == 0.7
-        )
+        assert len(server.asked) == 8
+        assert (server.asked[0].body["max_tokens"], server.asked[0].body["temperature"]) == (3000, 0.7)
     made = list(prompts_of(request(variations=2)))
     rows = articles()
-    assert [r["key"] for r in rows] == [p.key for p in made] and [r["sources"] for r in rows] == [
-        p.sources for p in made
+    assert [(r["key"], r["sources"], r["text"]) for r in rows] == [
+        (p.key, p.sources, unlike(p.message).strip()) for p in made
     ]
-    assert [r["text"] for r in rows] == [unlike(p.message).strip() for p in made]
     assert rows[0]["model"] == "writer" and rows[0]["prompt"] == "textbook" and rows[7]["variation"] == 1
-    assert detect(list(rows[0]), rows[0]) == "text"
-    assert found.record == read_json("articles.jsonl.json") and found.record["status"] == "complete"
-    assert found.record["counts"] == {
-        "prompts": 8, "articles": 8, "repeated": 0, "cut": 0, "refused": 0, "short": 0, "failed": 0, "unasked": 0
-    }  # fmt: skip
-    assert found.record["inputs"][0]["name"] == "qa.jsonl" and "{material}" in found.record["settings"]["template"]
+    record = found.record
+    assert record == read_json("articles.jsonl.json") and record["status"] == "complete"
+    none = dict.fromkeys(("repeated", "cut", "refused", "short", "failed", "unasked"), 0)
+    assert record["counts"] == {"prompts": 8, "articles": 8, **none}
+    assert record["inputs"][0]["name"] == "qa.jsonl" and "{material}" in record["settings"]["template"]
 
 
 @pytest.mark.parametrize(
@@ -207,27 +201,26 @@ def test_articles_are_written_in_the_order_of_the_prompts_with_their_sources():
     ],
 )
 def test_what_is_kept(reply, outcome):
-    assert outcome_of({"outcome": "answered", **reply}, settings()) == outcome
+    assert outcome_of({"outcome": "answered", **reply}, 300) == outcome
 
 
 @pytest.mark.parametrize(
-    ("fault", "outcome"),
-    [(answering(finish="length"), "cut"), (answering("I can't do that."), "refused"), (answering("Short."), "short"), (answering(None, refusal="no"), "refused")],
-)  # fmt: skip
-def test_what_is_not_kept_is_recorded_counted_and_not_asked_again(fault, outcome):
+    ("fault", "outcome", "text"),
+    [
+        (answering(finish="length"), "cut", LONG),
+        (answering("I can't do that."), "refused", "I can't do that."),
+        (answering("Short."), "short", "Short."),
+        (answering(None, refusal="no"), "refused", ""),
+    ],
+)
+def test_what_is_not_kept_is_recorded_counted_and_not_asked_again(fault, outcome, text):
     with FakeEndpoint(faults=[fault], always=answering(unlike)) as server:
         found = write(server, workers=1)
         again = write(server)
-    assert len(server.asked) == 4 and again.asked == 0
-    assert found.record["counts"][outcome] == again.record["counts"][outcome] == 1 and found.record["counts"][
-        "articles"
-    ] == 3 == len(articles())
-    row = next(
-        iter(stream for stream in stream_ledger("articles.jsonl.ledger.jsonl") if stream["outcome"] == "answered")
-    )
-    assert (
-        row["text"] == {"cut": LONG, "refused": row["text"], "short": "Short."}[outcome] and row["prompt_tokens"] == 100
-    )
+    assert len(server.asked) == 4 and again.asked == 0 and len(articles()) == 3
+    for counts in (found.record["counts"], again.record["counts"]):
+        assert counts[outcome] == 1 and counts["articles"] == 3
+    assert (ledger("answered")[0]["text"], ledger("answered")[0]["prompt_tokens"]) == (text, 100)
     assert any("cut at max_tokens" in note for note in found.notes) == (outcome == "cut")
 
 
@@ -273,13 +266,11 @@ def test_an_interrupted_run_goes_on_where_it_was():
     with FakeEndpoint(always=answering(unlike)) as server:
         with pytest.raises(KeyboardInterrupt):
             write(server, asked, progress=dies, workers=3)
-        kept = {key for key, row in read_ledger("articles.jsonl.ledger.jsonl").items() if row["outcome"] == "answered"}
-        assert len(kept) == 3 and done[0] == (0, 10) and not Path("articles.jsonl").exists()
+        assert len(ledger("answered")) == 3 and done[0] == (0, 10) and not Path("articles.jsonl").exists()
         before = len(server.messages)
         write(server, asked)
-        later = server.messages[before:]
-    assert len(later) == 7 and len(articles()) == 10
-    answered = [row["key"] for row in stream_ledger("articles.jsonl.ledger.jsonl") if row["outcome"] == "answered"]
+        assert len(server.messages) - before == 7 and len(articles()) == 10
+    answered = [row["key"] for row in ledger("answered")]
     assert len(answered) == len(set(answered)) == 10
 
 
@@ -296,51 +287,33 @@ def test_a_torn_line_is_cut_off():
 
 def test_failures_are_asked_again_by_the_next_run():
     failing = lambda handler, asked: "What is 9+9?" in asked.message and fake.status(400, "too long")(handler, asked)
+    outcomes = []
     with FakeEndpoint(always=lambda h, a: failing(h, a) or answering(unlike)(h, a)) as server:
-        found = write(server)
-        assert found.record["counts"]["failed"] == 1 and found.record["status"] == "partial" and len(articles()) == 3
+        outcomes.append(write(server))
         server.always = answering(unlike)
-        again = write(server)
-    assert (
-        again.asked == 1
-        and len(server.asked) == 5
-        and again.record["counts"]["failed"] == 0
-        and again.record["status"] == "complete"
-    )
+        outcomes.append(write(server))
+    assert [(o.record["counts"]["failed"], o.record["status"]) for o in outcomes] == [(1, "partial"), (0, "complete")]
+    assert (outcomes[1].asked, len(server.asked), len(articles())) == (1, 5, 4)
 
 
 def test_one_failure_after_the_other_stops_the_run():
-    Path("qa.jsonl").write_text("".join(json.dumps({"question": f"{i}", "answer": "a"}) + "\n" for i in range(100)))
-    with (
-        FakeEndpoint(faults=[answering()], always=fake.status(400, "gone")) as server,
-        pytest.raises(HoldfastError, match="20 requests failed one after"),
-    ):
+    jsonl("qa.jsonl", ({"question": f"{i}", "answer": "a"} for i in range(100)))
+    server = FakeEndpoint(faults=[answering()], always=fake.status(400, "gone"))
+    with server, pytest.raises(HoldfastError, match="20 requests failed one after"):
         write(server, request(per_article=1))
     assert 21 <= len(server.asked) <= 23
 
 
 @pytest.mark.parametrize(
-    "fault", [fake.status(500), fake.status(429), fake.cut(), fake.reset(), fake.body(b"<html>"), fake.empty_choices()]
+    ("fault", "error", "explained"),
+    [
+        (fake.status(404, "no such model"), ConfigError, r"Check --model \('writer'\)"),
+        (fake.status(401, "no key"), ConfigError, "name it with --api_key_variable"),
+    ],
 )
-def test_faults_are_asked_again_within_a_run(fault):
-    with FakeEndpoint(faults=[fault, fault], always=answering(unlike)) as server:
-        found = write(server)
-    assert len(server.asked) == 6 and found.record["counts"]["articles"] == 4
-
-
-def test_what_cannot_succeed_stops_at_once_and_names_our_options():
-    with (
-        FakeEndpoint(always=fake.status(404, "no such model")) as server,
-        pytest.raises(ConfigError, match=r"Check --model \('writer'\)"),
-    ):
+def test_what_cannot_succeed_stops_at_once_and_names_our_options(fault, error, explained):
+    with FakeEndpoint(always=fault) as server, pytest.raises(error, match=explained):
         write(server)
-    with (
-        FakeEndpoint(always=fake.status(401, "no key")) as server,
-        pytest.raises(ConfigError, match="name it with --api_key_variable"),
-    ):
-        write(server)
-    with pytest.raises(HoldfastError, match="Nobody answers"):
-        synthesise(request(), Endpoint(base_url=server.url, first_wait=0.01, attempts=2))
 
 
 def test_the_key_is_nowhere(tmp_path, caplog):
@@ -372,7 +345,7 @@ def test_a_full_disk_stops_and_keeps_what_there_is(monkeypatch):
     assert len(articles()) == 10 and len(server.asked) == 11, "one answer could not be kept"
 
 
-# -------------------------------------------------------------------------------------------------------------- the money
+# ------------------------------------------------------------------------------------------------------------ the money
 
 
 PRICES = (1000.0, 10_000.0)
@@ -380,47 +353,32 @@ PRICES = (1000.0, 10_000.0)
 
 
 def test_a_dry_run_counts_and_asks_nothing():
-    found = plan(request(prices=PRICES, variations=2, max_tokens=100))
-    made = list(prompts_of(request(variations=2)))
-    characters = sum(len(p.message) for p in made)
-    assert (found.rows, found.prompts, found.there, found.prompt_tokens, found.most_tokens) == (
-        10,
-        8,
-        0,
-        characters // 4,
-        800,
-    )
-    assert (
-        found.most == pytest.approx(characters // 4 * 1e-3 + 800 * 1e-2) and found.likely is None and found.spent == 0
-    )
+    asked = request(prices=PRICES, variations=2, max_tokens=100)
+    found, tokens = plan(asked), sum(len(p.message) for p in prompts_of(asked)) // 4
+    assert (found.rows, found.prompts, found.there, found.prompt_tokens, found.most_tokens) == (10, 8, 0, tokens, 800)
+    assert found.most == pytest.approx(tokens * 1e-3 + 800 * 1e-2) and found.likely is None and found.spent == 0
     assert sorted(p.name for p in Path().iterdir()) == ["qa.jsonl"]
     with FakeEndpoint(always=answering(unlike)) as server:
         write(server, request(prices=PRICES, max_tokens=100))
-    later = plan(request(prices=PRICES, variations=2, max_tokens=100))
+    later = plan(asked)
     assert (later.there, later.mean_tokens, later.spent) == (4, 50, pytest.approx(2.4))
     assert later.likely == pytest.approx(later.prompt_tokens * 1e-3 + 4 * 50 * 1e-2)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_the_budget_holds_over_all_sessions(workers):
-    asked = request(per_article=1, prices=PRICES, max_tokens=60)
-    most = max(most_cost(p.message, asked.settings, PRICES) for p in prompts_of(asked))
+    asked = functools.partial(request, per_article=1, prices=PRICES, max_tokens=60)
+    most = max(asked().most_cost(p.message) for p in prompts_of(asked()))
     budget = most + 2.5
-    spent = []
     with FakeEndpoint(always=answering(unlike)) as server:
-        for _ in range(3):
-            found = write(server, request(per_article=1, prices=PRICES, max_tokens=60, budget=budget), workers=workers)
-            spent.append(found.record["cost_usd"])
-    assert 3 <= len(server.asked) < 10 and spent[0] == spent[1] == spent[2] <= budget
-    assert spent[0] == pytest.approx(0.6 * len(server.asked)) and spent[0] + most > budget, (
-        "as far as it goes, and no further"
-    )
-    assert (
-        found.left == 10 - len(server.asked) and found.record["status"] == "partial" and "budget of" in found.notes[-1]
-    )
-    assert len(articles()) == len(server.asked)
+        found = [write(server, asked(budget=budget), workers=workers) for _ in range(3)][-1]
+        spent = found.record["cost_usd"]
+        assert 3 <= len(server.asked) < 10 and spent == pytest.approx(0.6 * len(server.asked))
+        assert spent <= budget < spent + most, "as far as it goes, and no further"
+        assert found.left == 10 - len(server.asked) and found.record["status"] == "partial"
+        assert "budget of" in found.notes[-1] and len(articles()) == len(server.asked)
     with FakeEndpoint(always=answering(unlike)) as other:
-        write(other, request(per_article=1, prices=PRICES, max_tokens=60, budget=1000.0))
+        write(other, asked(budget=1000.0))
     assert len(other.asked) == found.left and len(articles()) == 10
 
 
@@ -430,51 +388,51 @@ def test_a_budget_too_small_for_one_asks_nothing():
     assert server.asked == [] and found.left == 4 and articles() == []
 
 
-def test_what_was_sent_and_never_answered_is_on_the_account():
+@pytest.fixture
+def one_request() -> tuple[functools.partial, float]:
+    """A request of one prompt, and the most that it can cost."""
+    asked = functools.partial(request, per_article=1, prices=PRICES, limit=1)
+    (one,) = prompts_of(asked())
+    return asked, asked().most_cost(one.message)
+
+
+def test_what_was_sent_and_never_answered_is_on_the_account(one_request):
     """A session that died with a request on its way; nobody knows whether it was charged."""
-    asked = request(per_article=1, prices=PRICES, limit=1)
-    (one,) = prompts_of(asked)
-    most = most_cost(one.message, asked.settings, PRICES)
-
+    asked, most = one_request
     with FakeEndpoint(always=answering()) as server:
-        write(server, request(per_article=1, prices=PRICES, limit=1, output="other.jsonl"))
-        lines = Path("other.jsonl.ledger.jsonl").read_text().splitlines()
+        write(server, asked())
+        path = Path("articles.jsonl.ledger.jsonl")
+        lines = path.read_text().splitlines()
         assert [json.loads(line)["outcome"] for line in lines] == ["sent", "answered"]
-        record = Path("other.jsonl.json").read_text()
-        Path("articles.jsonl.ledger.jsonl").write_text(lines[0] + "\n")  # killed right after sending
-        Path("articles.jsonl.json").write_text(record)
-        assert plan(asked).spent == pytest.approx(most) and plan(asked).there == 0
-        found = write(server, asked)
+        path.write_text(lines[0] + "\n")  # killed right after sending
+        assert plan(asked()).spent == pytest.approx(most) and plan(asked()).there == 0
+        found = write(server, asked())
     assert found.record["cost_usd"] == pytest.approx(most + 0.6) and len(server.asked) == 2
-    assert plan(asked).spent == pytest.approx(most + 0.6)
+    assert plan(asked()).spent == pytest.approx(most + 0.6)
 
 
-def test_lost_answers_count_at_their_most_and_refused_requests_do_not():
-    asked = request(per_article=1, prices=PRICES, limit=1)
-    (one,) = prompts_of(asked)
-    most = most_cost(one.message, asked.settings, PRICES)
-    with FakeEndpoint(
-        faults=[fake.status(500), fake.reset(), fake.late(2), fake.status(429)], always=answering()
-    ) as server:
-        found = write(server, asked, timeout=0.3)
-    assert len(server.asked) == 5 and found.record["cost_usd"] == pytest.approx(2 * most + 0.6)
+@pytest.mark.parametrize(
+    ("faults", "always", "asked_for", "charged", "of_most"),
+    [
+        ([fake.status(500), fake.reset(), fake.late(2), fake.status(429)], answering(), 5, 0.6, 2),
+        ([], answering(usage=None), 1, 0.0, 1),
+    ],
+    ids=["lost answers count at their most, refused requests do not", "a reply whose tokens are not counted"],
+)
+def test_what_a_reply_costs(one_request, faults, always, asked_for, charged, of_most):
+    asked, most = one_request
+    with FakeEndpoint(faults=faults, always=always) as server:
+        found = write(server, asked(), timeout=0.3)
+    assert len(server.asked) == asked_for
+    assert found.record["cost_usd"] == pytest.approx(of_most * most + charged)
 
 
-def test_attempts_stop_where_the_budget_does():
-    asked = request(per_article=1, prices=PRICES, limit=2)
-    most = max(most_cost(p.message, asked.settings, PRICES) for p in prompts_of(asked))
+def test_attempts_stop_where_the_budget_does(one_request):
+    asked, most = one_request
     with FakeEndpoint(faults=[answering(unlike)], always=fake.body(b"<html>")) as server:
-        found = write(server, request(per_article=1, prices=PRICES, limit=2, budget=0.6 + 2.5 * most), workers=1)
+        found = write(server, asked(limit=2, budget=0.6 + 2.5 * most), workers=1)
     assert len(server.asked) == 3, "one answered; two attempts of the other fit"
     assert found.record["cost_usd"] == pytest.approx(0.6 + 2 * most, rel=0.05) and found.record["counts"]["failed"] == 1
-
-
-def test_without_a_count_of_tokens_a_reply_costs_its_most():
-    asked = request(per_article=1, prices=PRICES, limit=1)
-    (one,) = prompts_of(asked)
-    with FakeEndpoint(always=answering(usage=None)) as server:
-        found = write(server, asked)
-    assert found.record["cost_usd"] == pytest.approx(most_cost(one.message, asked.settings, PRICES))
 
 
 # ------------------------------------------------------------------------------------------------------------ mistakes
@@ -482,9 +440,19 @@ def test_without_a_count_of_tokens_a_reply_costs_its_most():
 
 def test_all_mistakes_at_once():
     wrong = request(
-        inputs=["qa.jsnl"], output="a.json", limit=0, budget=-1.0, prices=(-1.0, 0.0), model="", template="no place", per_article=0, variations=0,
-        max_tokens=0, temperature=3.0, least_characters=-1,
-    )  # fmt: skip
+        inputs=["qa.jsnl"],
+        output="a.json",
+        limit=0,
+        budget=-1.0,
+        prices=(-1.0, 0.0),
+        model="",
+        template="no place",
+        per_article=0,
+        variations=0,
+        max_tokens=0,
+        temperature=3.0,
+        least_characters=-1,
+    )
     with pytest.raises(ConfigError) as caught:
         synthesise(wrong, Endpoint(base_url="ftp://x", workers=0))
     assert len(caught.value.problems) == 14, caught.value
@@ -498,21 +466,16 @@ def test_all_mistakes_at_once():
 
 
 def test_another_requests_output_is_not_overwritten():
+    changes = ({"model": "b"}, {"per_article": 2}, {"max_tokens": 10}, {"temperature": 0.1}, {"template": "{material}"})
     with FakeEndpoint(always=answering(unlike)) as server:
         write(server)
         before = Path("articles.jsonl").read_bytes()
-        for change in (
-            {"model": "b"},
-            {"per_article": 2},
-            {"max_tokens": 10},
-            {"temperature": 0.1},
-            {"template": "{material}"},
-        ):
+        for change in changes:
             with pytest.raises(RunFolderError, match="came from another model, prompt"):
                 write(server, request(**change))
         assert Path("articles.jsonl").read_bytes() == before and len(server.asked) == 4
         Path("mine.jsonl").write_text("{}\n")
-        with pytest.raises(RunFolderError, match="was not written by"):
+        with pytest.raises(RunFolderError, match="nothing says that 'holdfast data synthesise' wrote it"):
             write(server, request(output="mine.jsonl"))
     assert Path("mine.jsonl").read_text() == "{}\n"
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.measures import Subject, measure, no_report
+from holdfast.evaluation.partial import Partial
 
 SENTENCES = [
     "The quick brown fox jumps over the lazy dog.",
@@ -14,7 +19,10 @@ SENTENCES = [
     "Seven ships sailed south; none came back before winter.",
     "Memory is kept in the data, the loss, the gradient or the weights.",
 ]
-CHAT = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+CHAT = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}{% if "
+    "add_generation_prompt %}<|assistant|>{% endif %}"
+)
 
 
 def make_tokenizer(*, bos: bool = True, chat: bool = False):
@@ -51,6 +59,16 @@ def make_model(*, seed: int = 0, positions: int = 64, **changes):
         **changes,
     )
     return LlamaForCausalLM(config).eval()
+
+
+def measured(model, tokenizer, entry, *, partial=None, report=no_report, **plan) -> SimpleNamespace:
+    """What `measure` finds, with its figures as metrics."""
+    plan = EvaluationPlan(**plan)
+    on = Subject(model=model, tokenizer=tokenizer, plan=plan, report=report, partial=partial or Partial(None))
+    found = measure(entry, on)
+    return SimpleNamespace(
+        rows=found.rows, metrics=found.metrics(plan), primary=found.primary, settings=dict(found.settings)
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
-"""A chat-completions endpoint on this machine for the tests: a real HTTP server in a thread, which judges by a rule and plays faults.
+"""A chat-completions endpoint on this machine for the tests: a real HTTP server in a thread, which judges by a rule and
+plays faults.
 
-Faults are taken in order, one a request, before the rule: what it does to a request, the test decides and the client has to live with. Every
-request is kept, so that tests can count what was asked, and how often.
+Faults are taken in order, one a request, before the rule: what it does to a request, the test decides and the client
+has to live with. Every request is kept, so that tests can count what was asked, and how often.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _PARTS = re.compile(re.sub(r"\\\{(instruction|first|second)\\\}", r"(?P<\1>.*)",
 
 
 @dataclass
-class Asked:
+class Received:
     """One request as it came."""
 
     path: str
@@ -43,18 +44,18 @@ class Asked:
         return match["instruction"], match["first"], match["second"]
 
 
-Fault = Callable[[Any, Asked], bool]
+Fault = Callable[[Any, Received], bool]
 """Answers a request in the rule's place, or returns False to leave it to the rule."""
 
 
-def status(code: int, said: Any = "no", headers: dict[str, str] | None = None) -> Fault:
+def status(code: int, message: Any = "no", headers: dict[str, str] | None = None) -> Fault:
     """An HTTP error."""
 
-    def play(handler: Any, asked: Asked) -> bool:
+    def play(handler: Any, asked: Received) -> bool:
         body = (
-            said
-            if isinstance(said, dict)
-            else {"error": {"message": said, "type": "error", "param": None, "code": None}}
+            message
+            if isinstance(message, dict)
+            else {"error": {"message": message, "type": "error", "param": None, "code": None}}
         )
         handler.reply(code, json.dumps(body).encode(), headers or {})
         return True
@@ -65,7 +66,7 @@ def status(code: int, said: Any = "no", headers: dict[str, str] | None = None) -
 def body(content: bytes) -> Fault:
     """A body of one's own with status 200."""
 
-    def play(handler: Any, asked: Asked) -> bool:
+    def play(handler: Any, asked: Received) -> bool:
         handler.reply(200, content, {})
         return True
 
@@ -79,7 +80,7 @@ def empty_choices() -> Fault:
 def cut() -> Fault:
     """The connection ends in the middle of the body."""
 
-    def play(handler: Any, asked: Asked) -> bool:
+    def play(handler: Any, asked: Received) -> bool:
         content = json.dumps(completion("m")).encode()
         handler.send_response(200)
         handler.send_header("Content-Type", "application/json")
@@ -96,7 +97,7 @@ def cut() -> Fault:
 def reset() -> Fault:
     """The connection ends without an answer."""
 
-    def play(handler: Any, asked: Asked) -> bool:
+    def play(handler: Any, asked: Received) -> bool:
         handler.close_connection = True
         return True
 
@@ -106,7 +107,7 @@ def reset() -> Fault:
 def late(seconds: float) -> Fault:
     """The answer comes, but late."""
 
-    def play(handler: Any, asked: Asked) -> bool:
+    def play(handler: Any, asked: Received) -> bool:
         handler.server.stopped.wait(seconds)
         return False
 
@@ -116,7 +117,7 @@ def late(seconds: float) -> Fault:
 def dribbling(seconds: float) -> Fault:
     """A good answer that comes in small pieces, none of them late, over so many seconds."""
 
-    def play(handler: Any, asked: Asked) -> bool:
+    def play(handler: Any, asked: Received) -> bool:
         content = json.dumps(completion("M", 0.0)).encode()
         handler.send_response(200)
         handler.send_header("Content-Length", str(len(content)))
@@ -147,7 +148,8 @@ def completion(
     finish_reason: str = "stop",
     leak: float = 0.0,
 ) -> dict[str, Any]:
-    """A chat completion that says `reply`, with log-probabilities where `p`, that of `m`, is given; `leak` is the mass on neither letter."""
+    """A chat completion that says `reply`, with log-probabilities where `p`, that of `m`, is given; `leak` is the mass
+    on neither letter."""
     logprobs = None
     if p is not None:
         log = lambda x: math.log(x) if x > 0 else -9999.0
@@ -199,8 +201,8 @@ class FakeEndpoint:
     """Played in order, one a request; then the rule answers all."""
     always: Fault | None = None
     """Played for every request after the faults."""
-    asked: list[Asked] = field(default_factory=list)
-    answered: list[Asked] = field(default_factory=list)
+    asked: list[Received] = field(default_factory=list)
+    answered: list[Received] = field(default_factory=list)
     """Requests that the rule answered."""
 
     def __enter__(self) -> FakeEndpoint:
@@ -212,7 +214,7 @@ class FakeEndpoint:
             def do_POST(self) -> None:
                 content = self.rfile.read(int(self.headers["Content-Length"]))
                 with lock:
-                    asked = Asked(
+                    asked = Received(
                         path=self.path,
                         headers={name.lower(): value for name, value in self.headers.items()},
                         body=json.loads(content),

@@ -1,4 +1,5 @@
-"""The distribution at the answer position against whole float64 logits, for tokenizers with and without tokens that begin with a space."""
+"""The distribution at the answer position against whole float64 logits, for tokenizers with and without tokens that
+begin with a space."""
 
 from __future__ import annotations
 
@@ -9,13 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluation.conftest import make_model, make_tokenizer
+from evaluation.conftest import make_model, make_tokenizer, measured
 from evaluation.evaluation_models import architecture
 from holdfast.errors import ConfigError, DataError, ModelError
-from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
-from holdfast.evaluation.measures import check, measure
-from holdfast.evaluation.partial import Partial
-from holdfast.evaluation.text.answers import ALIGNED, score_answers
+from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.measures import check
+from holdfast.evaluation.text.answers import ALIGNED
 
 GOLDS = [0, 1, 1, 0, 2, 1, 0, 2]
 
@@ -55,7 +55,8 @@ def write_task(
     path = folder / f"{name}.yaml"
     path.write_text(
         f"task: {name}\ndataset_path: json\ndataset_kwargs: {{data_files: {{test: {name}.jsonl}}}}\ntest_split: test\n"
-        f'output_type: multiple_choice\ndoc_to_text: "Question: {{{{q}}}}\\nAnswer:"\ndoc_to_choice: {choices}\ndoc_to_target: {target}\n'
+        f'output_type: multiple_choice\ndoc_to_text: "Question: {{{{q}}}}\\nAnswer:"\ndoc_to_choice: '
+        f"{choices}\ndoc_to_target: {target}\n"
         "fewshot_split: test\nmetric_list:\n  - {metric: acc, aggregation: mean, higher_is_better: true}\n"
     )
     return path
@@ -92,8 +93,9 @@ def agrees(model, tokenizer, context: list[int], row: dict, gold: int) -> None:
 def test_mass_and_entropies_are_those_of_the_whole_vocabulary(roomy, spaced, letters: Path, has_spaced: bool) -> None:
     tokenizer = spaced if has_spaced else make_tokenizer()
     assert [len(ids_of(tokenizer, letter)) for letter in "ABC"] == ([2, 2, 2] if has_spaced else [1, 1, 1])
-    rows, found = score_answers(roomy, tokenizer, an_entry(letters))
-    assert len(rows) == len(GOLDS) and found["num_fewshot"] == 0
+    found = measured(roomy, tokenizer, an_entry(letters))
+    rows = found.rows
+    assert len(rows) == len(GOLDS) and found.settings["num_fewshot"] == 0
     for number, (row, gold) in enumerate(zip(rows, GOLDS, strict=True)):
         agrees(
             roomy, tokenizer, tokenizer(f"Question: Which letter is thing {number}?\nAnswer:")["input_ids"], row, gold
@@ -107,20 +109,21 @@ def test_with_examples_before_each_question(roomy, spaced, letters: Path) -> Non
     from holdfast.evaluation.tasks.tasks import load_tasks
 
     entry = an_entry(letters, num_fewshot=2)
-    rows, found = score_answers(roomy, spaced, entry, seed=3)
+    found = measured(roomy, spaced, entry, seed=3)
+    rows = found.rows
     [task] = load_tasks(entry).values()
     task.set_fewshot_seed(seed=3)
-    assert found["num_fewshot"] == 2
+    assert found.settings["num_fewshot"] == 2
     for doc, row in zip(task.eval_docs, rows, strict=True):
         context = task.fewshot_context(doc, num_fewshot=2)
         assert context.count("Answer:") == 3
         agrees(roomy, spaced, spaced(context)["input_ids"], row, doc["right"])
-    assert [row["prompt"] for row in score_answers(roomy, spaced, entry, seed=4)[0]] != [row["prompt"] for row in rows]
+    assert [row["prompt"] for row in measured(roomy, spaced, entry, seed=4).rows] != [row["prompt"] for row in rows]
 
 
 def test_a_prompt_longer_than_the_context_loses_its_beginning(tiny_model, spaced, tmp_path: Path) -> None:
     task = write_task(tmp_path, [{"q": "or " * 90 + "A?", "right": 0}])
-    [row], _ = score_answers(tiny_model, spaced, an_entry(task))
+    [row] = measured(tiny_model, spaced, an_entry(task)).rows
     ids = spaced(f"Question: {'or ' * 90}A?\nAnswer:")["input_ids"]
     assert len(ids) > 64
     agrees(tiny_model, spaced, ids[-64:], row, 0)
@@ -128,7 +131,7 @@ def test_a_prompt_longer_than_the_context_loses_its_beginning(tiny_model, spaced
 
 def test_in_the_chat_template(roomy, letters: Path) -> None:
     tokenizer = make_tokenizer(chat=True)
-    rows, _ = score_answers(roomy, tokenizer, an_entry(letters, apply_chat_template=True, limit=2))
+    rows = measured(roomy, tokenizer, an_entry(letters, apply_chat_template=True, limit=2)).rows
     for number, row in enumerate(rows):
         text = f"<|user|>Question: Which letter is thing {number}?\nAnswer:<|end|><|assistant|>"
         agrees(roomy, tokenizer, tokenizer(text)["input_ids"], row, GOLDS[number])
@@ -137,7 +140,7 @@ def test_in_the_chat_template(roomy, letters: Path) -> None:
 @pytest.mark.parametrize("name", ["bloom", "mamba"])
 def test_models_that_cannot_share_beginnings(name: str, letters: Path) -> None:
     model, tokenizer = architecture(name, vocabulary=300), make_tokenizer()
-    rows, _ = score_answers(model, tokenizer, an_entry(letters, limit=3))
+    rows = measured(model, tokenizer, an_entry(letters, limit=3)).rows
     for number, row in enumerate(rows):
         agrees(
             model,
@@ -149,10 +152,9 @@ def test_models_that_cannot_share_beginnings(name: str, letters: Path) -> None:
 
 
 def test_the_figures_are_means_over_questions(roomy, spaced, letters: Path) -> None:
-    rows, metrics, primary, _ = measure(
-        roomy, spaced, an_entry(letters), EvaluationPlan(), report=lambda done, total: None, partial=Partial(None)
-    )
-    assert primary == "mass"
+    found = measured(roomy, spaced, an_entry(letters))
+    rows, metrics = found.rows, found.metrics
+    assert found.primary == "mass"
     assert set(metrics) == {"mass", "aligned", "entropy", "option_entropy", "acc"}
     for name, metric in metrics.items():
         assert metric.value == pytest.approx(sum(row[name] for row in rows) / len(rows))
@@ -162,21 +164,11 @@ def test_the_figures_are_means_over_questions(roomy, spaced, letters: Path) -> N
 
 def test_several_right_answers_and_answers_by_text(roomy, spaced, tmp_path: Path) -> None:
     rows = [{"q": "x?", "right": [0, 2]}, {"q": "y?", "right": [1]}]
-    found, _ = score_answers(roomy, spaced, an_entry(write_task(tmp_path, rows, name="several")))
+    found = measured(roomy, spaced, an_entry(write_task(tmp_path, rows, name="several"))).rows
     assert [row["gold"] for row in found] == [[0, 2], [1]]
     assert [row["acc"] for row in found] == [float(row["answer"] in row["gold"]) for row in found]
-    named = write_task(tmp_path, [{"q": "x?", "said": "B"}], name="named", target="said")
-    assert score_answers(roomy, spaced, an_entry(named))[0][0]["gold"] == 1
-
-
-def test_options_of_more_than_one_token(tiny_model, spaced, tmp_path: Path) -> None:
-    task = write_task(tmp_path, [{"q": "x?", "right": 0}], choices='["yes", "no"]')
-    for asked in (lambda: check(an_entry(task), spaced), lambda: score_answers(tiny_model, spaced, an_entry(task))):
-        with pytest.raises(
-            ModelError,
-            match=r"options that are one token each, but the tokenizer has 'yes' as \d tokens .*Use a task with lettered",
-        ):
-            asked()
+    named = write_task(tmp_path, [{"q": "x?", "right": "B"}], name="named")
+    assert measured(roomy, spaced, an_entry(named)).rows[0]["gold"] == 1
 
 
 def test_options_whose_tokens_are_found_only_without_a_space(tiny_tokenizer, letters: Path) -> None:
@@ -186,22 +178,33 @@ def test_options_whose_tokens_are_found_only_without_a_space(tiny_tokenizer, let
     check(an_entry(letters), tiny_tokenizer)
 
 
-def test_a_space_is_no_option(tiny_model, spaced, tmp_path: Path) -> None:
-    """An option without a letter would be counted as the token of a space."""
-    task = write_task(tmp_path, [{"q": "x?", "right": 0}], choices='["A", " "]')
-    for asked in (lambda: check(an_entry(task), spaced), lambda: score_answers(tiny_model, spaced, an_entry(task))):
-        with pytest.raises(DataError, match="empty option in question 1"):
-            asked()
+GENERATES = (
+    ("output_type: multiple_choice", "output_type: generate_until"),
+    ('doc_to_choice: ["A", "B"]\n', ""),
+    ("metric: acc", "metric: exact_match"),
+)
 
 
-def test_a_task_without_options(tiny_model, spaced, tmp_path: Path) -> None:
-    task = write_task(tmp_path, [{"q": "x?", "right": "x"}])
-    task.write_text(
-        task.read_text()
-        .replace("output_type: multiple_choice", "output_type: generate_until")
-        .replace('doc_to_choice: ["A", "B", "C"]\n', "")
-        .replace("metric: acc", "metric: exact_match")
-    )
-    for asked in (lambda: check(an_entry(task), spaced), lambda: score_answers(tiny_model, spaced, an_entry(task))):
-        with pytest.raises(ConfigError, match="`answers` needs a task with options to choose from"):
-            asked()
+@pytest.mark.parametrize(
+    ("choices", "changes", "error", "words"),
+    [
+        (
+            '["yes", "no"]',
+            (),
+            ModelError,
+            r"options that are one token each, but the tokenizer has 'yes' as \d tokens .*Use a task with lettered",
+        ),
+        ('["A", " "]', (), DataError, "empty option in question 1"),  # would be counted as the token of a space
+        ('["A", "B"]', GENERATES, ConfigError, "`answers` needs a task with options to choose from"),
+    ],
+)
+def test_tasks_whose_answers_have_no_position(
+    tiny_model, spaced, tmp_path: Path, choices, changes, error, words
+) -> None:
+    task = write_task(tmp_path, [{"q": "x?", "right": 0}], choices=choices)
+    for old, new in changes:
+        assert old in task.read_text()
+        task.write_text(task.read_text().replace(old, new))
+    for ask in (lambda: check(an_entry(task), spaced), lambda: measured(tiny_model, spaced, an_entry(task))):
+        with pytest.raises(error, match=words):
+            ask()

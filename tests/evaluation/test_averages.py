@@ -1,4 +1,5 @@
-"""Averages over entries: the mean of the figures, and an interval from draws that figures of one entry share and different entries do not."""
+"""Averages over entries: the mean of the figures, and an interval from draws that figures of one entry share and
+different entries do not."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def put(
     higher: bool = True,
     whole: dict[str, float] | None = None,
 ) -> None:
-    """An entry with figures that are means of columns; "name#" counts parts; `whole` has figures without values a question."""
+    """An entry with figures that are means of columns; "name#" counts parts; `whole` has figures without values a
+    question."""
     n = len(next(iter(columns.values())))
     rows = [{"doc": str(i), **{column: values[i] for column, values in columns.items()}} for i in range(n)]
     metrics = {}
@@ -100,8 +102,8 @@ def test_figures_of_one_entry_share_its_draws(folder: EvaluationFolder) -> None:
     assert width(average(folder, ("one", "acc"), ("one", "wrong"))) == pytest.approx(0.0, abs=1e-12), (
         "what one gains the other loses"
     )
-    alone = width(average(folder, ("one", "acc")))
-    assert width(average(folder, ("one", "acc"), ("one", "again"))) == pytest.approx(alone, rel=0.1), (
+    own = width(average(folder, ("one", "acc")))
+    assert width(average(folder, ("one", "acc"), ("one", "again"))) == pytest.approx(own, rel=0.1), (
         "the same figure twice is no more certain"
     )
 
@@ -110,10 +112,10 @@ def test_different_entries_are_drawn_apart(folder: EvaluationFolder) -> None:
     """The same values in two entries are other questions: the width falls by sqrt(2), and by sqrt(3) for three."""
     for name in ("a", "b", "c"):
         put(folder, name, {"acc": coins(1)})
-    alone = width(average(folder, ("a", None)))
-    assert alone == pytest.approx(2 * 1.96 * 0.5 / math.sqrt(N), rel=0.1)
-    assert width(average(folder, ("a", None), ("b", None))) == pytest.approx(alone / math.sqrt(2), rel=0.1)
-    assert width(average(folder, ("a", None), ("b", None), ("c", None))) == pytest.approx(alone / math.sqrt(3), rel=0.1)
+    own = width(average(folder, ("a", None)))
+    assert own == pytest.approx(2 * 1.96 * 0.5 / math.sqrt(N), rel=0.1)
+    assert width(average(folder, ("a", None), ("b", None))) == pytest.approx(own / math.sqrt(2), rel=0.1)
+    assert width(average(folder, ("a", None), ("b", None), ("c", None))) == pytest.approx(own / math.sqrt(3), rel=0.1)
 
 
 def test_a_mixture_of_both(folder: EvaluationFolder) -> None:
@@ -121,9 +123,9 @@ def test_a_mixture_of_both(folder: EvaluationFolder) -> None:
     right = coins(1)
     put(folder, "a", {"acc": right, "again": list(right)})
     put(folder, "b", {"acc": coins(2)})
-    alone = width(average(folder, ("a", "acc")))
+    own = width(average(folder, ("a", "acc")))
     assert width(average(folder, ("a", "acc"), ("b", None), ("a", "again"))) == pytest.approx(
-        alone * math.sqrt(5) / 3, rel=0.1
+        own * math.sqrt(5) / 3, rel=0.1
     )
 
 
@@ -147,7 +149,7 @@ def test_one_question_has_no_interval(folder: EvaluationFolder) -> None:
 
 
 def test_a_figure_without_values_a_question_leaves_no_interval(folder: EvaluationFolder) -> None:
-    """Nothing is known of the spread of a corpus's BLEU, so nothing is said of the average's."""
+    """Nothing is known of the spread of a corpus's BLEU, so the average's is unknown too."""
     put(folder, "one", {"acc": coins(1)}, whole={"bleu": 0.25})
     found = average(folder, ("one", "acc"), ("one", "bleu")).metrics["average"]
     assert found.value == pytest.approx((folder.find("source", "one").metrics["acc"].value + 0.25) / 2)
@@ -224,7 +226,8 @@ def test_names_of_metrics_may_be_short(folder: EvaluationFolder) -> None:
         average(folder, ("gsm8k", "exact_match"))
     with pytest.raises(
         ConfigError,
-        match=r"averages.all: 'gsm8k' has no metric 'exactmatch,strict-match'. Did you mean 'exact_match,strict-match'\?",
+        match=r"averages.all: 'gsm8k' has no metric 'exactmatch,strict-match'. Did you mean "
+        r"'exact_match,strict-match'\?",
     ):
         average(folder, ("gsm8k", "exactmatch,strict-match"))
 

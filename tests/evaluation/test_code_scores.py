@@ -100,7 +100,7 @@ def test_what_has_no_estimate_is_refused(n, c, k, text):
     assert text in str(caught.value)
 
 
-# ------------------------------------------------------------------------------------------------- completions to programs
+# ---------------------------------------------------------------------------------------------- completions to programs
 
 
 def test_truncate_cuts_at_the_first_stop():
@@ -226,7 +226,7 @@ def test_bad_requests_name_everything(monkeypatch):
     assert "5: expected a list of completions as text, got str" in text
 
 
-# ---------------------------------------------------------------------------------------------------- the real benchmarks
+# -------------------------------------------------------------------------------------------------- the real benchmarks
 
 
 def spread(rows: list[dict], count: int) -> list[dict]:

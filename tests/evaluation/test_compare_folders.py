@@ -1,4 +1,4 @@
-"""Folders side by side: what is joined, what is refused and said, and averages with their joint bootstrap."""
+"""Folders side by side: what is joined, what is refused and why, and averages with their joint bootstrap."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ import pytest
 
 from evaluated_folders import TEXT, answers, both, right_or_wrong, texts, write, write_average
 from holdfast.errors import DataError
-from holdfast.evaluation.averages import averages_of
 from holdfast.evaluation.compare.folders import compare_entries, compare_folders, match_entries, read_evaluations
 from holdfast.evaluation.compare.joint_scores import JointScores
 from holdfast.evaluation.compare.samples import compare_samples
-from holdfast.evaluation.entries import Average, EvaluationPlan
 from holdfast.records.comparison import Comparison
-from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.records.evaluation import EvaluationFolder
 from holdfast.statistics.estimates import entry_seed
 
 
@@ -62,17 +60,20 @@ def test_entries_are_joined_by_suite_and_name_else_by_name_where_that_is_clear(t
     found, unmatched = compared(tmp_path)
     assert {(c.suite, c.name) for c in found} == {("source", "quiz"), ("old", "moved")}
     assert sorted(unmatched) == [
-        "extra/twice: measured only before (which of other/twice after is meant is not clear; use the same suites for both).",
-        "other/twice: measured only after (which of extra/twice, source/twice before is meant is not clear; use the same suites for both).",
+        "extra/twice: measured only before (which of other/twice after is meant is not clear; use the same "
+        "suites for both).",
+        "other/twice: measured only after (which of extra/twice, source/twice before is meant is not clear; "
+        "use the same suites for both).",
         "source/fresh: measured only after.",
-        "source/twice: measured only before (which of other/twice after is meant is not clear; use the same suites for both).",
+        "source/twice: measured only before (which of other/twice after is meant is not clear; use the same "
+        "suites for both).",
     ]
     matching = match_entries(read_evaluations(EvaluationFolder(before)), read_evaluations(EvaluationFolder(after)))
     assert "old/moved is compared with new/moved: joined by name." in matching.notes
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "said"),
+    ("one", "other", "named"),
     [
         ({"num_fewshot": 0}, {"num_fewshot": 5}, "num_fewshot: 0 and 5"),
         ({"batch_size": 8}, {"batch_size": 16}, "batch_size: 8 and 16"),
@@ -81,41 +82,23 @@ def test_entries_are_joined_by_suite_and_name_else_by_name_where_that_is_clear(t
         ({"task_version": {"a": 1}}, {"task_version": {"a": 2}}, "task_version: {'a': 1} and {'a': 2}"),
     ],
 )
-def test_other_settings_are_refused_and_named(tmp_path, one, other, said):
+def test_other_settings_are_refused_and_named(tmp_path, one, other, named):
     write(tmp_path / "before", "source", "quiz", answers([1, 0, 1]), **one)
     write(tmp_path / "after", "source", "quiz", answers([1, 1, 1]), **other)
     found, unmatched = compared(tmp_path)
     assert found == []
     assert unmatched == [
-        f"source/quiz: measured with other settings before than after ({said}), so it is not compared. Evaluate both in the same way."
+        f"source/quiz: measured with other settings before than after ({named}), so it is not compared. "
+        f"Evaluate both in the same way."
     ]
 
 
 def test_settings_that_change_no_answer_do_not_matter(tmp_path):
-    mine = {
-        "confidence": 0.9,
-        "seed": 1,
-        "data": "a.jsonl",
-        "notes": ["x"],
-        "num_fewshot": 5,
-        "subtasks": [],
-        "dtype": "float32",
-        "tokens": 30,
-        "longest": 512,
-    }
-    write(tmp_path / "before", "source", "quiz", answers([1, 0, 1]), **mine)
-    write(
-        tmp_path / "after",
-        "source",
-        "quiz",
-        answers([1, 1, 1]),
-        confidence=0.95,
-        seed=2,
-        data="b.jsonl",
-        num_fewshot=5,
-        newer_key=None,
-        tokens=31,
-    )
+    same = {"num_fewshot": 5}
+    mine = {"confidence": 0.9, "seed": 1, "data": "a.jsonl", "notes": ["x"], "dtype": "float32", "tokens": 30}
+    other = {"confidence": 0.95, "seed": 2, "data": "b.jsonl", "newer_key": None, "tokens": 31}
+    write(tmp_path / "before", "source", "quiz", answers([1, 0, 1]), **same, **mine, subtasks=[], longest=512)
+    write(tmp_path / "after", "source", "quiz", answers([1, 1, 1]), **same, **other)
     found, unmatched = compared(tmp_path)
     assert [c.name for c in found] == ["quiz"] and unmatched == []
 
@@ -338,12 +321,12 @@ def test_averages_that_cannot_be_compared_say_why(tmp_path):
         write_average(tmp_path / folder, [], name="e")
     found, unmatched = compared(tmp_path)
     assert [c.name for c in found] == ["fine"]
-    said = {u.split(":")[0]: u for u in unmatched}
-    assert "its member source/shots cannot be compared" in said["source/a"]
-    assert "source/samples: the two evaluations did not answer the same samples" in said["source/b"]
-    assert "an average of other entries before than after" in said["source/c"]
-    assert "some are better when higher" in said["source/d"]
-    assert "names no members" in said["source/e"]
+    reasons = {u.split(":")[0]: u for u in unmatched}
+    assert "its member source/shots cannot be compared" in reasons["source/a"]
+    assert "source/samples: the two evaluations did not answer the same samples" in reasons["source/b"]
+    assert "an average of other entries before than after" in reasons["source/c"]
+    assert "some are better when higher" in reasons["source/d"]
+    assert "names no members" in reasons["source/e"]
 
 
 def test_one_sample_in_a_member_leaves_no_interval(tmp_path):
@@ -355,43 +338,11 @@ def test_one_sample_in_a_member_leaves_no_interval(tmp_path):
     assert math.isnan(mean.interval[0]) and mean.p_value == 1.0 and mean.verdict == "within noise"
 
 
-# ---------------------------------------------------------------------------------- averages of one model, as evaluated
-
-
-def average_of(folder: Path, *members: tuple[str, str, str | None], **options: Any) -> Evaluation:
-    [found] = averages_of(
-        EvaluationFolder(folder),
-        EvaluationPlan(averages=(Average(name="mean", members=members),), **options),
-        {"name": "m"},
-    )
-    return found
-
-
-def test_one_models_average_has_joint_draws_too(tmp_path):
-    write_members(tmp_path)
-    folder = tmp_path / "before"
-    [one] = average_of(folder, ("source", "one", "acc")).metrics.values()
-    [same] = average_of(folder, ("source", "one", "acc"), ("source", "one", "acc_norm")).metrics.values()
-    [two] = average_of(folder, ("source", "one", "acc"), ("source", "two", None)).metrics.values()
-    widths = [m.interval[1] - m.interval[0] for m in (one, same, two)]
-    share = 0.6
-    assert widths[0] / 2 == pytest.approx(1.96 * math.sqrt(share * (1 - share) / 500), rel=0.08)
-    assert widths[1] == pytest.approx(widths[0], rel=0.08), "two figures of the same answers are as uncertain as one"
-    assert widths[2] == pytest.approx(widths[0] / math.sqrt(2), rel=0.08), "other questions are drawn independently"
-    assert two.interval[0] < two.value < two.interval[1]
-    assert average_of(folder, ("source", "one", "acc")).metrics["average"] == one, "deterministic"
-    assert average_of(folder, ("source", "one", "acc"), seed=1).metrics["average"] != one
-
-
-def test_an_average_of_what_is_no_mean_has_a_value_and_no_interval(tmp_path):
+def test_an_average_of_what_is_no_mean_is_not_compared(tmp_path):
     for folder in ("before", "after"):
         write(tmp_path / folder, "source", "quiz", answers(right_or_wrong(1)))
         write(tmp_path / folder, "source", "translate", answers([1, 0]), metrics=["bleu"], values={"bleu": 0.3})
-        made = average_of(tmp_path / folder, ("source", "quiz", None), ("source", "translate", None))
-        quiz = EvaluationFolder(tmp_path / folder).find("source", "quiz").metrics["acc"].value
-        assert made.metrics["average"].value == pytest.approx((quiz + 0.3) / 2)
-        assert made.metrics["average"].interval is None
-        EvaluationFolder(tmp_path / folder).write(made, [])
+        write_average(tmp_path / folder, [("source", "quiz", "acc"), ("source", "translate", "bleu")])
     found, unmatched = compared(tmp_path)
     assert [c.name for c in found] == ["quiz"]
-    assert any(u.startswith("average/mean: its member") and "bleu is no mean over samples" in u for u in unmatched)
+    assert any(u.startswith("source/mean: its member") and "bleu is no mean over samples" in u for u in unmatched)

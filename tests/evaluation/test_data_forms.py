@@ -18,7 +18,8 @@ ARC = {
     "gold": 0,
 }
 HELLASWAG = {
-    "query": "Removing ice: A man clears his car: slowly. Then he\nChoose the best continuation:\n A. sings.\n B. drives off.\nAnswer:",
+    "query": "Removing ice: A man clears his car: slowly. Then he\nChoose the best continuation:\n A. sings.\n "
+    "B. drives off.\nAnswer:",
     "choices": ["A", "B"],
     "gold": 1,
 }
@@ -58,68 +59,53 @@ def made(task: str, *rows: dict, place: str = "file.jsonl") -> tuple[list[dict],
     return [dict(row) for row in found], form
 
 
-def test_boolq_of_the_release() -> None:
-    rows = [BOOLQ, {**BOOLQ, "answer": False}]
-    assert made("boolq", *rows) == ([{**rows[0], "label": 1}, {**rows[1], "label": 0}], "the BoolQ release")
-    words = [{**BOOLQ, "answer": word} for word in ("true", "False", " Yes ", "no")]
-    assert [row["label"] for row in made("boolq", *words)[0]] == [1, 0, 1, 0]
+ARC_ROW = {
+    "id": "Q1",
+    "question": "Which of these melts?",
+    "choices": {"text": ["ice", "sand (it does not. Really.)", "air"], "label": ["A", "B", "C"]},
+    "answerKey": "A",
+}
+HELLASWAG_ROW = {
+    "activity_label": "Removing ice",
+    "ctx_a": "A man clears his car: slowly. Then he",
+    "ctx_b": "",
+    "endings": ["sings.", "drives off."],
+    "label": "1",
+}
+TRUTHFUL_ROW = {
+    "question": "What is the moon made of?",
+    "mc1_targets": {"choices": ["Rock.", "Cheese.", "Green cheese."], "labels": [1, 0, 0]},
+    "mc2_targets": {"choices": ["Rock.", "Mostly rock.", "Cheese.", "Green cheese."], "labels": [1, 1, 0, 0]},
+}
+QUALITY_ROWS = [  # a question without a published answer is left out
+    {"article": QUALITY["article"], "question": q["question"], "options": q["options"], "answer": answer, "hard": hard}
+    for q, answer, hard in ((QUALITY["questions"][0], 1, True), (QUALITY["questions"][2], 0, False))
+]
 
 
-def test_truthfulqa_of_the_release() -> None:
-    [row], form = made("truthfulqa_mc1", TRUTHFUL)
-    assert form == "the TruthfulQA release"
-    assert row["question"] == "What is the moon made of?"
-    assert row["mc1_targets"] == {"choices": ["Rock.", "Cheese.", "Green cheese."], "labels": [1, 0, 0]}
-    assert row["mc2_targets"] == {
-        "choices": ["Rock.", "Mostly rock.", "Cheese.", "Green cheese."],
-        "labels": [1, 1, 0, 0],
-    }
-    assert made("truthfulqa_mc2", TRUTHFUL)[0] == [row]
-    assert made("truthfulqa_gen", TRUTHFUL)[1] is None, "other tasks read other columns"
-
-
-def test_arc_of_olmes() -> None:
-    [row], form = made("arc_challenge", ARC)
-    assert form == "OLMES requests"
-    assert row == {
-        "id": "Q1",
-        "question": "Which of these melts?",
-        "choices": {"text": ["ice", "sand (it does not. Really.)", "air"], "label": ["A", "B", "C"]},
-        "answerKey": "A",
-    }
-    assert made("arc_easy", {**ARC, "gold": "2"})[0][0]["answerKey"] == "C", "numbers may be text"
-
-
-def test_hellaswag_of_olmes() -> None:
-    [row], _ = made("hellaswag", HELLASWAG)
-    assert row == {
-        "activity_label": "Removing ice",
-        "ctx_a": "A man clears his car: slowly. Then he",
-        "ctx_b": "",
-        "endings": ["sings.", "drives off."],
-        "label": "1",
-    }
-
-
-def test_quality_of_the_release() -> None:
-    rows, form = made("quality", QUALITY, QUALITY)
-    assert form == "the QuALITY release"
-    assert len(rows) == 4, "a question without a published answer is left out"
-    assert rows[0] == {
-        "article": QUALITY["article"],
-        "question": "What was there?",
-        "options": QUALITY["questions"][0]["options"],
-    } | {
-        "answer": 1,
-        "hard": True,
-    }
-    assert (rows[1]["answer"], rows[1]["hard"]) == (0, False)
-    assert made("quality_open_book", QUALITY)[0] == rows[:2]
-
-
-def test_renamed_columns() -> None:
-    assert made("mmlu_anatomy", MMLU) == ([{**MMLU, "subject": "anatomy"}], "an export by folders")
-    assert made("mbpp", MBPP) == ([{**MBPP, "text": MBPP["prompt"]}], "sanitised MBPP")
+@pytest.mark.parametrize(
+    ("task", "row", "rows", "form"),
+    [
+        ("boolq", BOOLQ, [{**BOOLQ, "label": 1}], "the BoolQ release"),
+        ("boolq", {**BOOLQ, "answer": False}, [{**BOOLQ, "answer": False, "label": 0}], "the BoolQ release"),
+        *(
+            ("boolq", {**BOOLQ, "answer": word}, [{**BOOLQ, "answer": word, "label": label}], "the BoolQ release")
+            for word, label in (("true", 1), ("False", 0), (" Yes ", 1), ("no", 0))
+        ),
+        ("truthfulqa_mc1", TRUTHFUL, [TRUTHFUL_ROW], "the TruthfulQA release"),
+        ("truthfulqa_mc2", TRUTHFUL, [TRUTHFUL_ROW], "the TruthfulQA release"),
+        ("arc_challenge", ARC, [ARC_ROW], "OLMES requests"),
+        ("arc_easy", {**ARC, "gold": "2"}, [{**ARC_ROW, "answerKey": "C"}], "OLMES requests"),  # numbers may be text
+        ("hellaswag", HELLASWAG, [HELLASWAG_ROW], "OLMES requests"),
+        ("quality", QUALITY, QUALITY_ROWS, "the QuALITY release"),
+        ("quality_open_book", QUALITY, QUALITY_ROWS, "the QuALITY release"),
+        ("mmlu_anatomy", MMLU, [{**MMLU, "subject": "anatomy"}], "an export by folders"),
+        ("mbpp", MBPP, [{**MBPP, "text": MBPP["prompt"]}], "sanitised MBPP"),
+    ],
+)
+def test_published_forms_become_the_rows_of_the_hub(task, row, rows, form) -> None:
+    assert made(task, row) == (rows, form)
+    assert made(task, row, row) == (rows * 2, form)
 
 
 @pytest.mark.parametrize(
@@ -131,6 +117,7 @@ def test_renamed_columns() -> None:
         ("arc_easy", {"question": "What?", **ARC}),
         ("lettered", ARC),
         ("my_boolq", BOOLQ),
+        ("truthfulqa_gen", TRUTHFUL),
     ],
 )
 def test_rows_in_the_hubs_form_and_other_tasks_are_left_alone(task: str, row: dict) -> None:

@@ -13,8 +13,8 @@ from evaluated_folders import TEXT, answers, both, right_or_wrong, texts, write,
 from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.compare.folders import (
     Compared,
+    EntryPair,
     Matching,
-    Pair,
     compare_entries,
     match_entries,
     read_evaluations,
@@ -32,7 +32,6 @@ from holdfast.evaluation.compare.gate import (
 from holdfast.evaluation.compare.samples import compare_samples
 from holdfast.records.comparison import Comparison, GateOutcome
 from holdfast.records.evaluation import Evaluation, Metric
-from holdfast.records.metrics import is_share
 
 NAN = math.nan
 
@@ -115,8 +114,16 @@ def matching(before: list[Evaluation] = COMMON, after: list[Evaluation] | None =
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("any drop > 2%", {("source", "mmlu"): None, ("source", "prose"): None, ("target", "gsm8k"): None, ("other", "two words"): None,
-                           ("other", "f1 in percent"): None}),
+        (
+            "any drop > 2%",
+            {
+                ("source", "mmlu"): None,
+                ("source", "prose"): None,
+                ("target", "gsm8k"): None,
+                ("other", "two words"): None,
+                ("other", "f1 in percent"): None,
+            },
+        ),
         ("source drop > 2%", {("source", "mmlu"): None, ("source", "prose"): None}),
         ("mmlu drop > 1pt", {("source", "mmlu"): None}),
         ("source/mmlu drop > 1pt", {("source", "mmlu"): None}),
@@ -132,7 +139,7 @@ def matching(before: list[Evaluation] = COMMON, after: list[Evaluation] | None =
         ("f1 in percent drop > 1", {("other", "f1 in percent"): None}),
         ("prose rise > 0.1 nats/token", {("source", "prose"): None}),
     ],
-)  # fmt: skip
+)
 def test_subjects_and_metrics_are_found(text, expected):
     [aim] = bind_rules([rule(text)], matching())
     assert aim.keys == list(expected)
@@ -217,28 +224,25 @@ def test_an_entry_that_was_not_measured_again_is_undecided_under_a_general_rule(
     assert not is_failed(outcomes) and is_failed(outcomes, strict=True)
 
 
-def test_shares():
-    assert all(
-        is_share(unit, values=[0.0, 0.3, 1.0], unknown=True)
-        for unit in ("accuracy", "pass@1", "probability", "share of tokens", "average", "combination")
-    )
-    assert (
-        not is_share("accuracy", values=[1.2], unknown=True)
-        and not is_share("nats/token", values=[0.5], unknown=True)
-        and not is_share("bits/byte", values=[0.9], unknown=True)
-        and not is_share("f1", values=[55.0], unknown=True)
-    )
-
-
 # ------------------------------------------------------------------------------------------------------------- judging
 
 
 def change(name: str = "mmlu", **fields: Any) -> Comparison:
     """An accuracy that did not change much, unless fields say otherwise."""
     known = {
-        "suite": "source", "name": name, "metric": "acc", "unit": "accuracy", "higher_is_better": True, "n": 500, "before": 0.5, "after": 0.5,
-        "difference": 0.0, "interval": (-0.001, 0.001), "p_value": 1.0, "test": "McNemar (exact)",
-    }  # fmt: skip
+        "suite": "source",
+        "name": name,
+        "metric": "acc",
+        "unit": "accuracy",
+        "higher_is_better": True,
+        "n": 500,
+        "before": 0.5,
+        "after": 0.5,
+        "difference": 0.0,
+        "interval": (-0.001, 0.001),
+        "p_value": 1.0,
+        "test": "McNemar (exact)",
+    }
     return Comparison(**{**known, **fields})
 
 
@@ -248,10 +252,19 @@ def judged(text: str, comparison: Comparison) -> GateOutcome:
         for v in (comparison.before,) * 2
     ]
     sides = [
-        Evaluation(suite=comparison.suite, name=comparison.name, kind="task", primary=comparison.metric, metrics={comparison.metric: v}, settings={},
-                   model={}, key="k") for v in values
-    ]  # fmt: skip
-    found = Matching(pairs=[Pair(before=sides[0], after=sides[1])], unmatched=[], notes=[])
+        Evaluation(
+            suite=comparison.suite,
+            name=comparison.name,
+            kind="task",
+            primary=comparison.metric,
+            metrics={comparison.metric: v},
+            settings={},
+            model={},
+            key="k",
+        )
+        for v in values
+    ]
+    found = Matching(pairs=[EntryPair(before=sides[0], after=sides[1])], unmatched=[], notes=[])
     [outcome] = judge(bind_rules([rule(text)], found), Compared(comparisons=[comparison], unmatched=[], notes=[]))
     return outcome
 
@@ -372,7 +385,7 @@ def test_a_gate_is_closed_by_one_failure():
     ]
 
 
-def test_many_tests_are_said():
+def test_many_tests_are_named():
     one = judged("mmlu drop > 1pt", moved(-0.1, 0.1))
     assert many_tests([one], confidence=0.95) is None
     assert "3 tests were made" in str(many_tests([one] * 3, confidence=0.95)) and "2.5 %" in str(
@@ -382,7 +395,8 @@ def test_many_tests_are_said():
 
 @pytest.mark.slow
 def test_right_at_the_threshold_a_rule_fails_as_rarely_as_it_says():
-    """A true drop of exactly the threshold: each wrong certainty (failed, passed) has a chance of about 2.5 %, over real bootstraps."""
+    """A true drop of exactly the threshold: each wrong certainty (failed, passed) has a chance of about 2.5 %, over
+    real bootstraps."""
     rng = np.random.default_rng(0)
     counts = {"failed": 0, "passed": 0, "undecided": 0}
     trials, n = 400, 300

@@ -1,24 +1,23 @@
-"""Instruction following from a file: checkers, replies against the model's own generation, resuming, and all that can be wrong with a file."""
+"""Instruction following from a file: checkers, replies against the model's own generation, resuming, and all that can
+be wrong with a file."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from evaluation.conftest import SENTENCES, make_model, make_tokenizer
+from evaluation.conftest import SENTENCES, make_model, make_tokenizer, measured
 from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.entries import EvaluationPlan, InstructionsEntry
-from holdfast.evaluation.measures import measure
-from holdfast.evaluation.partial import Partial
-from holdfast.evaluation.runner import check_plan, evaluate
-from holdfast.evaluation.suite import parse_evaluation
+from holdfast.evaluation.measures import Subject
+from holdfast.evaluation.runner import check_plan
 from holdfast.evaluation.text import checkers
 from holdfast.evaluation.text.checkers import CHECKERS, follow, mistake_in
-from holdfast.evaluation.text.instructions import answer_instructions, generate, read_instructions
-from holdfast.records.evaluation import EvaluationFolder
+from holdfast.evaluation.text.instructions import generate, read_instructions, versions
 
 ROWS = [
     {"prompt": SENTENCES[i], "instruction_id_list": ids, "kwargs": kwargs}
@@ -48,7 +47,7 @@ def an_entry(tmp_path: Path, rows: list = ROWS, **changes) -> InstructionsEntry:
 
 
 @pytest.mark.parametrize(
-    ("id_", "told", "good", "bad"),
+    ("id_", "given", "good", "bad"),
     [
         ("plain:begin", {"word": "lamp"}, ["lamp it is", "Lamp.", '" lamp x', "LAMP"], ["a lamp", "lamps are", ""]),
         ("plain:end", {"word": "lamp"}, ["the lamp", "the Lamp. ]", "lamp"], ["lamp it", "headlamp", "lamps"]),
@@ -70,13 +69,13 @@ def an_entry(tmp_path: Path, rows: list = ROWS, **changes) -> InstructionsEntry:
         ("plain:no_comma", {}, ["a."], ["a, b"]),
     ],
 )
-def test_each_checker(id_, told, good, bad):
+def test_each_checker(id_, given, good, bad):
     for text in good:
-        assert follow(text, "", [id_], [told], loose=False) == [True], text
+        assert follow(text, "", [id_], [given], loose=False) == [True], text
     for text in bad:
-        assert follow(text, "", [id_], [told], loose=False) == [False], text
-    assert follow("  \n ", "", [id_], [told], loose=True) == [False], "an empty reply follows nothing"
-    assert mistake_in(id_, told) is None
+        assert follow(text, "", [id_], [given], loose=False) == [False], text
+    assert follow("  \n ", "", [id_], [given], loose=True) == [False], "an empty reply follows nothing"
+    assert mistake_in(id_, given) is None
 
 
 def test_every_checker_is_tested():
@@ -93,10 +92,10 @@ def test_loose_forgives_a_first_line_a_last_line_and_asterisks():
 
 
 @pytest.mark.parametrize(
-    ("id_", "told", "words"),
+    ("id_", "given", "words"),
     [
         ("plain:capitls", {}, "Did you mean 'plain:capitals'"),
-        ("plain:begin", {}, "has to be told `word`"),
+        ("plain:begin", {}, "needs `word`"),
         ("plain:words", {"count": 0}, "whole number of at least 1"),
         ("plain:words", {"count": "two"}, "whole number of at least 1"),
         ("plain:keywords", {"words": []}, "a list of texts"),
@@ -104,8 +103,8 @@ def test_loose_forgives_a_first_line_a_last_line_and_asterisks():
         ("plain:words", {"count": 2, "counts": 3}, "takes `count`, not `counts`"),
     ],
 )
-def test_instructions_that_cannot_be_checked(id_, told, words):
-    assert words in str(mistake_in(id_, told))
+def test_instructions_that_cannot_be_checked(id_, given, words):
+    assert words in str(mistake_in(id_, given))
 
 
 def test_arguments_that_are_null_are_not_given():
@@ -137,24 +136,30 @@ def test_ifevals_own_checkers_where_they_are_installed(monkeypatch):
 # -------------------------------------------------------------------------------------------------------------- replies
 
 
+def replies(model, tokenizer, encoded, *, longest: int, batch: int) -> list[str]:
+    on = Subject(model=model, tokenizer=tokenizer, plan=EvaluationPlan(batch_size=batch))
+    return generate(on, encoded, max_new_tokens=longest)
+
+
 @pytest.fixture(scope="module")
 def roomy():
     return make_model(positions=128)
 
 
 def test_replies_are_the_models_own_whatever_stands_beside_them(roomy, tiny_tokenizer):
-    """Left padding changes nothing: each prompt alone, token by token from whole float32 logits, gives the same."""
+    """Left padding changes nothing: each prompt in a row of its own, token by token from whole float32 logits, gives
+    the same."""
     encoded = [tiny_tokenizer(text)["input_ids"] for text in SENTENCES]
-    together = generate(roomy, tiny_tokenizer, encoded, max_new_tokens=12, batch_size=5)
+    together = replies(roomy, tiny_tokenizer, encoded, longest=12, batch=5)
     for ids, reply in zip(encoded, together, strict=True):
-        said = list(ids)
+        written = list(ids)
         for _ in range(12):
             with torch.no_grad():
-                token = int(roomy(torch.tensor([said])).logits[0, -1].argmax())
+                token = int(roomy(torch.tensor([written])).logits[0, -1].argmax())
             if token == tiny_tokenizer.eos_token_id:
                 break
-            said.append(token)
-        assert reply == tiny_tokenizer.decode(said[len(ids) :], skip_special_tokens=True)
+            written.append(token)
+        assert reply == tiny_tokenizer.decode(written[len(ids) :], skip_special_tokens=True)
     assert len(set(together)) > 1
 
 
@@ -166,37 +171,31 @@ def test_a_reply_ends_where_the_model_ends_it(roomy, tiny_tokenizer, monkeypatch
         "generate",
         lambda self, input_ids, **_: torch.cat([input_ids, torch.tensor([[other, end, other]])], dim=1),
     )
-    assert generate(roomy, tiny_tokenizer, [[5, 6]], max_new_tokens=3, batch_size=1) == [tiny_tokenizer.decode([other])]
+    assert replies(roomy, tiny_tokenizer, [[5, 6]], longest=3, batch=1) == [tiny_tokenizer.decode([other])]
 
 
 def test_a_checkpoint_that_samples_by_default_is_read_greedily(tiny_tokenizer):
     model = make_model(positions=128)
     encoded = [tiny_tokenizer(SENTENCES[0])["input_ids"]]
-    greedy = generate(model, tiny_tokenizer, encoded, max_new_tokens=12, batch_size=1)
+    greedy = replies(model, tiny_tokenizer, encoded, longest=12, batch=1)
     model.generation_config.do_sample, model.generation_config.temperature, model.generation_config.max_new_tokens = (
         True,
         5.0,
         2,
     )
-    assert generate(model, tiny_tokenizer, encoded, max_new_tokens=12, batch_size=1) == greedy
+    assert replies(model, tiny_tokenizer, encoded, longest=12, batch=1) == greedy
     # transformers takes these over where a call leaves them open: released instruct models have a penalty of their own
     model.generation_config.repetition_penalty, model.generation_config.no_repeat_ngram_size = 50.0, 1
     model.generation_config.suppress_tokens = tiny_tokenizer(greedy[0])["input_ids"][:1]
     held = model.generation_config.to_dict()
-    assert generate(model, tiny_tokenizer, encoded, max_new_tokens=12, batch_size=1) == greedy
+    assert replies(model, tiny_tokenizer, encoded, longest=12, batch=1) == greedy
     assert model.generation_config.to_dict() == held, "the model is given back as it was"
 
 
 def test_the_figures_are_ifevals(roomy, tiny_tokenizer, tmp_path):
-    rows, metrics, primary, _ = measure(
-        roomy,
-        tiny_tokenizer,
-        an_entry(tmp_path),
-        EvaluationPlan(),
-        report=lambda done, total: None,
-        partial=Partial(None),
-    )
-    assert primary == "prompt_level_strict_acc"
+    found = measured(roomy, tiny_tokenizer, an_entry(tmp_path))
+    rows, metrics = found.rows, found.metrics
+    assert found.primary == "prompt_level_strict_acc"
     assert list(metrics) == [
         "prompt_level_strict_acc",
         "inst_level_strict_acc",
@@ -214,68 +213,11 @@ def test_the_figures_are_ifevals(roomy, tiny_tokenizer, tmp_path):
     assert [r["followed_strict"] for r in rows] == followed
 
 
-def test_through_the_runner_resumed_cached_and_compared(roomy, tiny_tokenizer, tmp_path, monkeypatch):
-    from holdfast.evaluation import partial
-    from holdfast.evaluation.compare.folders import compare_folders
-    from holdfast.evaluation.text import instructions
-
-    write(tmp_path, ROWS * 1)
-    config = {"target": [{"instructions": "asked.jsonl", "max_new_tokens": 8}], "batch_size": 1}
-    plan, problems = parse_evaluation(config, base_dir=tmp_path)
-    assert problems == [] and check_plan(plan, tiny_tokenizer) == []
-    monkeypatch.setattr(partial.Partial.__init__, "__kwdefaults__", {"seconds": 0.0})
-    identity = {"name": "m", "hash": "m"}
-    whole, cut = EvaluationFolder(tmp_path / "whole"), EvaluationFolder(tmp_path / "cut")
-    [expected] = evaluate(roomy, tiny_tokenizer, plan, folder=whole, model_identity=identity)
-    calls = []
-    original = type(roomy).generate
-
-    def breaks(self, *args, **kwargs):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(type(roomy), "generate", breaks)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(roomy, tiny_tokenizer, plan, folder=cut, model_identity=identity)
-    [again] = evaluate(roomy, tiny_tokenizer, plan, folder=cut, model_identity=identity, cache=tmp_path / "cache")
-    assert len(calls) == 3 + 2, "the two prompts before the interruption are not generated again"
-    assert again.metrics == expected.metrics and cut.samples("target", "asked") == whole.samples("target", "asked")
-    third = EvaluationFolder(tmp_path / "third")
-    assert (
-        evaluate(None, tiny_tokenizer, plan, folder=third, model_identity=identity, cache=tmp_path / "cache")[0].metrics
-        == expected.metrics
-    )
-    evaluate(
-        make_model(seed=5, positions=128),
-        tiny_tokenizer,
-        plan,
-        folder=EvaluationFolder(tmp_path / "other"),
-        model_identity={"name": "o", "hash": "o"},
-    )
-    monkeypatch.undo()
-    comparisons, left_out = compare_folders(whole, EvaluationFolder(tmp_path / "other"), metrics="all")
-    assert left_out == [] and {c.metric for c in comparisons} == set(expected.metrics)
-    assert instructions.versions(plan.entries[0]) == {"checkers": str(checkers.RULES)}
-
-
-def test_the_batch_size_belongs_to_the_key(roomy, tiny_tokenizer, tmp_path):
-    write(tmp_path, ROWS)
-    keys = set()
-    for size in (1, 2):
-        plan, _ = parse_evaluation(
-            {"target": [{"instructions": "asked.jsonl", "max_new_tokens": 4}], "batch_size": size}, base_dir=tmp_path
-        )
-        [found] = evaluate(
-            roomy,
-            tiny_tokenizer,
-            plan,
-            folder=EvaluationFolder(tmp_path / str(size)),
-            model_identity={"name": "m", "hash": "m"},
-        )
-        keys.add(found.key)
-    assert len(keys) == 2
+def test_the_rules_decide_the_key_and_ifevals_packages_where_its_ids_are_asked(tmp_path):
+    assert versions(an_entry(tmp_path)) == {"checkers": str(checkers.RULES)}
+    rows = [{"prompt": "a", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}]
+    foreign = versions(an_entry(tmp_path, rows))
+    assert ({"lm_eval", "sentences"} <= set(foreign)) == (checkers.ifeval_missing() is None)
 
 
 def test_messages_and_the_chat_template(roomy, tmp_path):
@@ -303,10 +245,10 @@ def test_a_prompt_longer_than_the_context_loses_its_beginning_and_it_is_said(roo
     entry = an_entry(
         tmp_path, [{"prompt": SENTENCES[0] * 40, "instruction_id_list": ["plain:capitals"], "kwargs": [{}]}]
     )
-    rows, found = answer_instructions(roomy, tiny_tokenizer, read_instructions(entry, tiny_tokenizer), max_new_tokens=8)
-    assert len(rows) == 1 and "lost their beginning" in found["notes"][0]
+    found = measured(roomy, tiny_tokenizer, entry)
+    assert len(found.rows) == 1 and "lost their beginning" in found.settings["notes"][0]
     with pytest.raises(ModelError, match="fewer than the model's context of 128"):
-        answer_instructions(roomy, tiny_tokenizer, read_instructions(entry, tiny_tokenizer), max_new_tokens=128)
+        measured(roomy, tiny_tokenizer, dataclasses.replace(entry, max_new_tokens=128))
 
 
 def test_a_tokenizer_without_an_end(roomy):
@@ -315,7 +257,7 @@ def test_a_tokenizer_without_an_end(roomy):
     model = make_model(positions=128)
     model.generation_config.eos_token_id = None
     with pytest.raises(ModelError, match="end of sequence"):
-        generate(model, tokenizer, [[5, 6]], max_new_tokens=3, batch_size=1)
+        replies(model, tokenizer, [[5, 6]], longest=3, batch=1)
 
 
 # ---------------------------------------------------------------------------------------------------------------- files
@@ -332,7 +274,7 @@ def test_a_tokenizer_without_an_end(roomy):
             {"prompt": "a", "instruction_id_list": ["plain:capitls"], "kwargs": [{"word": None}]},
             "unknown instruction 'plain:capitls'. Did you mean 'plain:capitals'",
         ),
-        ({"prompt": "a", "instruction_id_list": ["plain:begin"], "kwargs": [{"count": 1}]}, "has to be told `word`"),
+        ({"prompt": "a", "instruction_id_list": ["plain:begin"], "kwargs": [{"count": 1}]}, "needs `word`"),
         (
             {"prompt": " ", "instruction_id_list": ["plain:capitals"], "kwargs": [{"word": None}]},
             "a prompt that is a text",
@@ -367,17 +309,3 @@ def test_all_mistakes_of_a_file_are_found_before_anything_runs(tmp_path, tiny_to
 def test_kwargs_as_json_text(tmp_path, tiny_tokenizer):
     row = {"prompt": "a", "instruction_id_list": ["plain:words"], "kwargs": json.dumps([{"count": 2}])}
     assert read_instructions(an_entry(tmp_path, [row]), tiny_tokenizer)[0].kwargs == ({"count": 2},)
-
-
-@pytest.mark.parametrize(
-    ("entry", "words"),
-    [
-        ({"instructions": "asked.jsonl", "max_new_token": 3}, "Did you mean 'max_new_tokens'"),
-        ({"instructions": "asked.jsonl", "max_new_tokens": 0}, "whole number of at least 1"),
-        ({"instruction": "asked.jsonl"}, "Did you mean 'instructions'"),
-    ],
-)
-def test_entries_that_cannot_be(tmp_path, entry, words):
-    write(tmp_path, ROWS)
-    _, problems = parse_evaluation({"target": [entry]}, base_dir=tmp_path)
-    assert len(problems) == 1 and words in problems[0]

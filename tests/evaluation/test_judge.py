@@ -1,4 +1,5 @@
-"""Judging against a server that plays faults: verdicts, both orders, retries, resuming, and the key that goes nowhere."""
+"""Judging against a server that plays faults: verdicts, both orders, retries, resuming, and the key that goes
+nowhere."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ import pytest
 from evaluation import fake_endpoint as fake
 from evaluation.fake_endpoint import FakeEndpoint, completion
 from holdfast.errors import ConfigError, DataError, FolderBusy, HoldfastError, RunFolderError, StorageError
-from holdfast.evaluation.judge.judge import JUDGEMENTS, JudgeSettings, Pair, judge_pairs, kept_judgements, question
+from holdfast.evaluation.judge.judge import (
+    JUDGEMENTS,
+    AnswerPair,
+    JudgeSettings,
+    judge_pairs,
+    kept_judgements,
+    question,
+)
 from holdfast.evaluation.judge.verdict import MalformedReply, letter_of, read_verdict
 from holdfast.evaluation.judge.win_rate import win_rate
 from holdfast.support import endpoint as endpoint_module
@@ -25,7 +33,7 @@ pytest.importorskip("openai", reason="judging needs the extra 'judge'")
 
 SECRET = "sk-very-secret-0123456789"
 PAIRS = [
-    Pair(instruction=f"Say {i}.", candidate=f"{i}" + "!" * (i % 3), reference=f"{i} {'!' * ((i + 1) % 3)}")
+    AnswerPair(instruction=f"Say {i}.", candidate=f"{i}" + "!" * (i % 3), reference=f"{i} {'!' * ((i + 1) % 3)}")
     for i in range(5)
 ]
 SETTINGS = JudgeSettings(model="judge")
@@ -49,11 +57,28 @@ def sigmoid(x):
 @pytest.mark.parametrize(
     ("reply", "letter"),
     [
-        ("m", "m"), ("M", "M"), (" m\n", "m"), ("**M**", "M"), ("_m_", "m"), ("Output (m)", "m"), ("The better output is: M.", "M"),
-        ("<think>M or m? M is long.</think>\nm", "m"), ("m m", "m"), ("Tie", "tie"), ("It's a tie", None), ("I'm sorry, I can't judge that.", None),
-        ("", None), ("m or M", None), ("Both are fine", None), ("mm", None), ("MM", None), ("1", None), ("I would say m", None), ("Model", None),
+        ("m", "m"),
+        ("M", "M"),
+        (" m\n", "m"),
+        ("**M**", "M"),
+        ("_m_", "m"),
+        ("Output (m)", "m"),
+        ("The better output is: M.", "M"),
+        ("<think>M or m? M is long.</think>\nm", "m"),
+        ("m m", "m"),
+        ("Tie", "tie"),
+        ("It's a tie", None),
+        ("I'm sorry, I can't judge that.", None),
+        ("", None),
+        ("m or M", None),
+        ("Both are fine", None),
+        ("mm", None),
+        ("MM", None),
+        ("1", None),
+        ("I would say m", None),
+        ("Model", None),
     ],
-)  # fmt: skip
+)
 def test_letters(reply, letter):
     assert letter_of(reply) == letter
 
@@ -68,8 +93,10 @@ def test_the_probability_sums_the_variants_of_both_letters():
     body = completion("m", 0.5)
     top = {"▁m": 0.2, "Ġm": 0.1, "**m": 0.1, "M.": 0.1, "Model": 0.4, "m2": 0.05}
     body["choices"][0]["logprobs"]["content"][0] = {
-        "token": "▁m", "logprob": math.log(0.2), "top_logprobs": [{"token": t, "logprob": math.log(p)} for t, p in top.items()]
-    }  # fmt: skip
+        "token": "▁m",
+        "logprob": math.log(0.2),
+        "top_logprobs": [{"token": t, "logprob": math.log(p)} for t, p in top.items()],
+    }
     assert read_verdict(body).p_first == pytest.approx(0.4 / 0.5)
 
 
@@ -81,8 +108,18 @@ def test_the_verdict_token_is_found_behind_others():
     assert read_verdict(reasoned).p_first == pytest.approx(0.9)
 
 
-@pytest.mark.parametrize("logprobs", [None, {}, {"content": None}, {"content": []}, {"content": [{"token": "M", "logprob": -0.1, "top_logprobs": []}]},
-                                      {"content": [{"token": "M", "logprob": None, "top_logprobs": [{"token": "M", "logprob": None}]}]}, "odd"])  # fmt: skip
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        None,
+        {},
+        {"content": None},
+        {"content": []},
+        {"content": [{"token": "M", "logprob": -0.1, "top_logprobs": []}]},
+        {"content": [{"token": "M", "logprob": None, "top_logprobs": [{"token": "M", "logprob": None}]}]},
+        "odd",
+    ],
+)
 def test_without_log_probabilities_the_letter_counts_whole(logprobs):
     body = completion("M")
     body["choices"][0]["logprobs"] = logprobs
@@ -164,7 +201,7 @@ def test_braces_in_answers_and_templates_of_ones_own(tmp_path):
 
 
 def test_equal_answers_are_ties_and_never_asked(tmp_path):
-    same = [Pair(instruction=str(i), candidate="a", reference="a") for i in range(3)]
+    same = [AnswerPair(instruction=str(i), candidate="a", reference="a") for i in range(3)]
     with FakeEndpoint() as server:
         found = ask(server, tmp_path, same)
     assert server.asked == [] and win_rate(found.pairs).value == 0.5
@@ -178,14 +215,14 @@ def test_the_same_question_is_asked_once(tmp_path):
             [
                 PAIRS[1],
                 PAIRS[1],
-                Pair(instruction="Say 1.", candidate=PAIRS[1].reference, reference=PAIRS[1].candidate),
+                AnswerPair(instruction="Say 1.", candidate=PAIRS[1].reference, reference=PAIRS[1].candidate),
             ],
         )
     assert len(server.asked) == found.questions == 2
     assert found.pairs[0].preference == pytest.approx(1 - found.pairs[2].preference)
 
 
-def test_no_log_probabilities_are_said(tmp_path):
+def test_no_log_probabilities_are_noted(tmp_path):
     with FakeEndpoint(rule=lambda i, a, b: completion("m")) as server:
         found = ask(server, tmp_path)
     figures = win_rate(found.pairs)
@@ -215,12 +252,40 @@ def test_refusals_are_counted_and_not_asked_again(tmp_path):
 @pytest.mark.parametrize(
     "fault",
     [
-        fake.status(500), fake.status(503), fake.status(429), fake.status(408), fake.cut(), fake.reset(), fake.body(b'{"choices": [{"mess'),
-        fake.body(b"<html>busy</html>"), fake.body(b""), fake.body(b"\xff\xfe"), fake.empty_choices(), fake.body(b"null"), fake.body(b"[]"),
-        fake.late(0.6), fake.dribbling(1.0),
+        fake.status(500),
+        fake.status(503),
+        fake.status(429),
+        fake.status(408),
+        fake.cut(),
+        fake.reset(),
+        fake.body(b'{"choices": [{"mess'),
+        fake.body(b"<html>busy</html>"),
+        fake.body(b""),
+        fake.body(b"\xff\xfe"),
+        fake.empty_choices(),
+        fake.body(b"null"),
+        fake.body(b"[]"),
+        fake.late(0.6),
+        fake.dribbling(1.0),
     ],
-    ids=["500", "503", "429", "408", "cut", "reset", "torn", "html", "empty", "bytes", "no choices", "null", "list", "late", "dribbling"],
-)  # fmt: skip
+    ids=[
+        "500",
+        "503",
+        "429",
+        "408",
+        "cut",
+        "reset",
+        "torn",
+        "html",
+        "empty",
+        "bytes",
+        "no choices",
+        "null",
+        "list",
+        "late",
+        "dribbling",
+    ],
+)
 def test_faults_are_asked_again(fault, tmp_path):
     with FakeEndpoint(faults=[fault, fault]) as server:
         found = ask(server, tmp_path, PAIRS[:2], timeout=0.3)
@@ -287,7 +352,7 @@ def test_what_fails_for_good_is_recorded_and_asked_again_by_the_next_run(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "expected"),
+    ("code", "message", "expected"),
     [
         (401, f"Incorrect API key provided: {SECRET}", ("401", "MY_KEY", "Check the key")),
         (403, "no access to this model", ("403", "MY_KEY", "'judge'")),
@@ -306,9 +371,9 @@ def test_what_fails_for_good_is_recorded_and_asked_again_by_the_next_run(tmp_pat
         ),
     ],
 )
-def test_what_cannot_succeed_stops_at_once(code, said, expected, tmp_path, caplog):
+def test_what_cannot_succeed_stops_at_once(code, message, expected, tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
-    with FakeEndpoint(always=fake.status(code, said)) as server, pytest.raises(HoldfastError) as caught:
+    with FakeEndpoint(always=fake.status(code, message)) as server, pytest.raises(HoldfastError) as caught:
         ask(server, tmp_path, api_key=SECRET, key_variable="MY_KEY")
     assert len(server.asked) <= 2, "one a worker"
     assert all(word in str(caught.value) for word in expected), str(caught.value)
@@ -339,7 +404,7 @@ def test_an_echoed_key_is_not_kept(tmp_path):
     assert Endpoint(base_url=f"https://me:{SECRET}@host:1/v1?key={SECRET}").shown == "https://host:1/v1"
 
 
-def test_nobody_there_is_said_and_not_recorded_as_failures(tmp_path):
+def test_nobody_there_is_reported_and_not_recorded_as_failures(tmp_path):
     with FakeEndpoint() as server:
         url = server.url
     with pytest.raises(HoldfastError, match=r"Nobody answers at http://127\.0\.0\.1") as caught:
@@ -369,7 +434,7 @@ def test_nobody_there_is_said_and_not_recorded_as_failures(tmp_path):
     ],
 )
 def test_refused_parameters_are_left_out(refusals, left, tmp_path):
-    faults = [fake.status(code, {"error": {"message": said, "param": param}}) for code, said, param in refusals]
+    faults = [fake.status(code, {"error": {"message": message, "param": param}}) for code, message, param in refusals]
     with FakeEndpoint(faults=faults) as server:
         found = ask(server, tmp_path, workers=1)
     assert found.judged == 10 and found.failed == 0 and len(server.asked) == 10 + len(refusals)
@@ -410,7 +475,7 @@ def test_a_second_run_asks_nothing_and_other_settings_ask_anew(tmp_path):
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
     """The run dies while a request is on its way; what was recorded is not asked again."""
-    pairs = [Pair(instruction=str(i), candidate=f"{i}!", reference=f"{i}.") for i in range(12)]
+    pairs = [AnswerPair(instruction=str(i), candidate=f"{i}!", reference=f"{i}.") for i in range(12)]
     calls = []
 
     def dies(done, total):

@@ -1,4 +1,4 @@
-"""How much of a text the model would have said itself: counts and entropies against whole float64 logits."""
+"""How many tokens of a text are the model's most likely ones: counts and entropies against whole float64 logits."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluation.conftest import SENTENCES, make_model, make_tokenizer
-from holdfast.evaluation.entries import EvaluationPlan, PerplexityEntry
-from holdfast.evaluation.measures import measure
-from holdfast.evaluation.partial import Partial
+from evaluation.conftest import SENTENCES, make_model, make_tokenizer, measured
+from holdfast.evaluation.entries import PerplexityEntry
 from holdfast.evaluation.text.perplexity import score_documents
-
-PLAN = EvaluationPlan()
 
 
 @pytest.fixture(scope="module")
 def echo():
-    """A model whose most likely token is often the one it has just read: some of a text with repetitions is memorised, and not all."""
+    """A model whose most likely token is often the one it has just read: some of a text with repetitions is memorised,
+    and not all."""
     model = make_model(tie_word_embeddings=True, seed=3)
     with torch.no_grad():
         model.model.embed_tokens.weight *= 12
@@ -90,17 +87,16 @@ def test_the_figures_are_shares_of_all_tokens(echo, tiny_tokenizer, tmp_path: Pa
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     entry = PerplexityEntry(suite="source", name="texts-memorisation", data=str(file), memorisation=True)
-    rows, metrics, primary, found = measure(
-        echo, tiny_tokenizer, entry, PLAN, report=lambda done, total: None, partial=Partial(None)
-    )
+    found = measured(echo, tiny_tokenizer, entry)
+    rows, metrics = found.rows, found.metrics
     tokens = sum(row["tokens"] for row in rows)
-    assert primary == "exact_memorisation"
+    assert found.primary == "exact_memorisation"
     assert metrics["exact_memorisation"].value == pytest.approx(sum(row["exact"] for row in rows) / tokens)
     assert metrics["exact_memorisation"].higher_is_better
     assert metrics["entropy_per_token"].value == pytest.approx(sum(row["entropy"] for row in rows) / tokens)
     assert 0 < metrics["entropy_per_token"].value < math.log(300)
     assert metrics["nats_per_token"].value == pytest.approx(sum(row["nats"] for row in rows) / tokens)
-    assert found["tokens"] == tokens
+    assert found.settings["tokens"] == tokens
     for metric in metrics.values():
         assert metric.interval is not None
         assert metric.interval[0] <= metric.value <= metric.interval[1]

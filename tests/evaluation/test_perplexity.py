@@ -96,8 +96,8 @@ def test_only_the_completion_is_scored(tiny_model, tiny_tokenizer):
 
 
 def test_token_across_the_border_is_scored(tiny_tokenizer):
-    whole, alone = (tiny_tokenizer(text)["input_ids"] for text in ("teacher", "teach"))
-    assert whole[: len(alone)] != alone, "the last token of the prompt must merge across the border"
+    whole, prefix = (tiny_tokenizer(text)["input_ids"] for text in ("teacher", "teach"))
+    assert whole[: len(prefix)] != prefix, "the last token of the prompt must merge across the border"
     encoded = encode_document(("teach", "er"), tiny_tokenizer)
     assert encoded.ids == [0, *whole]
     prompt = [0, *tiny_tokenizer("teach")["input_ids"]]
@@ -130,7 +130,8 @@ def test_turns_that_the_template_rewrites_are_noted():
     """As reasoning templates do, which drop the thinking of all turns but the last."""
     tokenizer = make_tokenizer(chat=True)
     tokenizer.chat_template = (
-        "{% for m in messages %}<|{{ m['role'] }}|>{% if m['role'] == 'assistant' and loop.last %}[thought]{% endif %}{{ m['content'] }}<|end|>"
+        "{% for m in messages %}<|{{ m['role'] }}|>{% if m['role'] == 'assistant' and loop.last %}[thought]{% "
+        "endif %}{{ m['content'] }}<|end|>"
         "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
     turns = [{"role": role, "content": f"{role} says {i}"} for i in range(2) for role in ("user", "assistant")]

@@ -1,4 +1,5 @@
-"""Every benchmark of the suites on the files that are published, and the harness's own numbers on the same files, one a family of tasks."""
+"""Every benchmark of the suites on the files that are published, and the harness's own numbers on the same files, one a
+family of tasks."""
 
 from __future__ import annotations
 
@@ -10,11 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluation.conftest import make_model, make_tokenizer
-from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
-from holdfast.evaluation.measures import check, measure
-from holdfast.evaluation.partial import Partial
-from holdfast.evaluation.tasks.harness import run_task
+from evaluation.conftest import make_model, make_tokenizer, measured
+from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.measures import check
 from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
 
 FILES = {
@@ -59,7 +58,7 @@ def an_entry(shared: Path, task: str, **changes) -> TaskEntry:
 def test_each_benchmark_runs_on_its_published_file(shared_data, model, tokenizer, task):
     if task in ("gsm8k", "ifeval"):
         pytest.skip("generation is tested below")
-    scores = run_task(model, tokenizer, an_entry(shared_data, task, num_fewshot=0))
+    scores = measured(model, tokenizer, an_entry(shared_data, task, num_fewshot=0))
     assert METRIC.get(task, {"acc"}) <= set(scores.metrics)
     assert len(scores.rows) == 4
     for row in scores.rows:
@@ -78,14 +77,6 @@ def test_the_whole_of_mmlu_is_divided_into_its_subjects(shared_data, tokenizer):
     assert sum(len(task.eval_docs) for task in tasks.values()) == 14042
 
 
-def reference(model, tokenizer, context: str, option: str) -> float:
-    whole = tokenizer(context + option)["input_ids"]
-    start = len(tokenizer(context)["input_ids"])
-    with torch.no_grad():
-        logp = model(torch.tensor([whole])).logits[0].double().log_softmax(-1)
-    return sum(float(logp[i - 1, whole[i]]) for i in range(start, len(whole)))
-
-
 @pytest.mark.parametrize(
     "task",
     [
@@ -96,16 +87,17 @@ def reference(model, tokenizer, context: str, option: str) -> float:
     ],
 )
 def test_the_harness_says_the_same(shared_data, model, tokenizer, task, monkeypatch):
-    """Its own HFLM, one request a row and padded batches, against shared prefixes: log-likelihoods to 1e-4 and equal figures."""
+    """Its own HFLM, one request a row and padded batches, against shared prefixes: log-likelihoods to 1e-4 and equal
+    figures."""
     entry = an_entry(shared_data, task, num_fewshot=1 if task != "truthfulqa_mc2" else None, limit=12)
-    ours = run_task(model, tokenizer, entry)
+    ours = measured(model, tokenizer, entry)
     original = SharedPrefixLM.__init__
 
     def apart(self, *args, **kwargs):
         original(self, *args, **{**kwargs, "share": False})
 
     monkeypatch.setattr(SharedPrefixLM, "__init__", apart)
-    theirs = run_task(model, tokenizer, entry)
+    theirs = measured(model, tokenizer, entry)
     for a, b in zip(ours.rows, theirs.rows, strict=True):
         assert (a["doc"], a["prompt"]) == (b["doc"], b["prompt"])
         assert a["loglikelihoods"] == pytest.approx(b["loglikelihoods"], rel=2e-7, abs=1e-4)
@@ -129,7 +121,8 @@ def test_the_harness_itself_says_the_same(shared_data, model, tokenizer, tmp_pat
         f"dataset_kwargs: {{data_files: {{test: {tmp_path}/rows.jsonl}}}}\n"
         "test_split: test\noutput_type: multiple_choice\n"
         'doc_to_text: "Question: {{goal}}\\nAnswer:"\ndoc_to_target: label\ndoc_to_choice: "{{[sol1, sol2]}}"\n'
-        "metric_list:\n  - {metric: acc, aggregation: mean, higher_is_better: true}\n  - {metric: acc_norm, aggregation: mean, higher_is_better: true}\n"
+        "metric_list:\n  - {metric: acc, aggregation: mean, higher_is_better: true}\n  - {metric: acc_norm, "
+        "aggregation: mean, higher_is_better: true}\n"
     )
     theirs = lm_eval.simple_evaluate(
         model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=4, max_length=256),
@@ -138,7 +131,7 @@ def test_the_harness_itself_says_the_same(shared_data, model, tokenizer, tmp_pat
         log_samples=True,
         bootstrap_iters=0,
     )
-    ours = run_task(model, tokenizer, an_entry(shared_data, "piqa", limit=16))
+    ours = measured(model, tokenizer, an_entry(shared_data, "piqa", limit=16))
     assert ours.metrics["acc"].value == theirs["results"]["goals"]["acc,none"]
     assert ours.metrics["acc_norm"].value == theirs["results"]["goals"]["acc_norm,none"]
     for row, sample in zip(ours.rows, theirs["samples"]["goals"], strict=True):
@@ -147,7 +140,7 @@ def test_the_harness_itself_says_the_same(shared_data, model, tokenizer, tmp_pat
 
 def test_gsm8k_generates_and_matches(shared_data, model, tokenizer, monkeypatch):
     monkeypatch.setattr(SharedPrefixLM, "max_gen_toks", property(lambda self: 8))
-    scores = run_task(model, tokenizer, an_entry(shared_data, "gsm8k", num_fewshot=1, limit=3))
+    scores = measured(model, tokenizer, an_entry(shared_data, "gsm8k", num_fewshot=1, limit=3))
     assert METRIC["gsm8k"] == set(scores.metrics)
     assert all("#### " in row["gold"] and isinstance(row["output"], str) for row in scores.rows)
 
@@ -160,7 +153,7 @@ def test_the_four_metrics_of_ifeval(shared_data, model, tokenizer, monkeypatch):
         "generate_until",
         lambda self, requests, disable_tqdm=False: [answers[i % 2] for i in range(len(requests))],
     )
-    scores = run_task(model, tokenizer, an_entry(shared_data, "ifeval", limit=20))
+    scores = measured(model, tokenizer, an_entry(shared_data, "ifeval", limit=20))
     assert METRIC["ifeval"] == set(scores.metrics)
     for level in ("strict", "loose"):
         followed = sum(row[f"inst_level_{level}_acc"] for row in scores.rows)
@@ -168,7 +161,7 @@ def test_the_four_metrics_of_ifeval(shared_data, model, tokenizer, monkeypatch):
         metric = scores.metrics[f"inst_level_{level}_acc"]
         assert metric.value == pytest.approx(followed / asked) and 0 < followed < asked
         assert metric.interval[0] < metric.value < metric.interval[1]
-    again = run_task(model, tokenizer, an_entry(shared_data, "ifeval", limit=20))
+    again = measured(model, tokenizer, an_entry(shared_data, "ifeval", limit=20))
     assert again.metrics == scores.metrics, "the same answers are judged alike"
 
 
@@ -184,14 +177,11 @@ def test_programs_of_the_release_pass_and_empty_ones_do_not(shared_data, model, 
         return [solutions[r.args[0]] if i % 2 == 0 else "    pass\n" for i, r in enumerate(requests)]
 
     monkeypatch.setattr(SharedPrefixLM, "generate_until", generate)
-    plan = EvaluationPlan(allow_code_execution=True)
     entry = TaskEntry(suite="target", name="humaneval", task="humaneval", data=str(data), limit=3, samples=2)
-    rows, metrics, primary, found = measure(
-        model, tokenizer, entry, plan, report=lambda done, total: None, partial=Partial(None)
-    )
-    assert primary == "pass@1" and metrics["pass@1"].value == pytest.approx(0.5)
-    assert all(row["n"] == 2 and row["correct"] == 1 and row["pass@1"] == 0.5 for row in rows)
-    assert found["samples"] == 2 and len(asked) == 6 and asked[0].args[1]["do_sample"] is True
+    found = measured(model, tokenizer, entry, allow_code_execution=True)
+    assert found.primary == "pass@1" and found.metrics["pass@1"].value == pytest.approx(0.5)
+    assert all(row["n"] == 2 and row["correct"] == 1 and row["pass@1"] == 0.5 for row in found.rows)
+    assert found.settings["samples"] == 2 and len(asked) == 6 and asked[0].args[1]["do_sample"] is True
 
 
 @pytest.mark.parametrize("name", ["mbpp.jsonl.gz", "sanitized-mbpp.json"])
@@ -206,23 +196,15 @@ def test_both_files_of_mbpp(shared_data, model, tokenizer, monkeypatch, name):
         SharedPrefixLM, "generate_until", lambda self, requests, disable_tqdm=False: [next(solutions) for _ in requests]
     )
     check(entry, tokenizer)
-    rows, metrics, _, _ = measure(
-        model,
-        tokenizer,
-        entry,
-        EvaluationPlan(allow_code_execution=True),
-        report=lambda done, total: None,
-        partial=Partial(None),
-    )
-    assert metrics["pass@1"].value == 1.0, [row["reasons"] for row in rows]
+    found = measured(model, tokenizer, entry, allow_code_execution=True)
+    assert found.metrics["pass@1"].value == 1.0, [row["reasons"] for row in found.rows]
 
 
 def test_answer_positions_of_mmlu(shared_data, model, tokenizer):
     entry = an_entry(shared_data, "mmlu_anatomy", answers=True, num_fewshot=2, limit=10)
-    rows, _, primary, found = measure(
-        model, tokenizer, entry, EvaluationPlan(), report=lambda done, total: None, partial=Partial(None)
-    )
-    assert primary == "mass" and found["num_fewshot"] == 2 and len(rows) == 10
+    found = measured(model, tokenizer, entry)
+    rows = found.rows
+    assert found.primary == "mass" and found.settings["num_fewshot"] == 2 and len(rows) == 10
     from holdfast.evaluation.tasks.tasks import load_tasks
 
     task = next(iter(load_tasks(entry).values()))
@@ -275,30 +257,11 @@ def test_generation_is_the_harness_s_own(model, tokenizer):
         assert sampled[0] == sampled[1] != ours
 
 
-def test_rolling_log_likelihood_and_perplexity_agree(model, tmp_path):
-    """Texts within the context, after a BOS: the harness's rolling task and our perplexity are the same sum of nats over the same bytes."""
-    from evaluation.conftest import SENTENCES
-    from holdfast.evaluation.text.perplexity import score_documents
-
-    tokenizer = make_tokenizer(bos=True)
-    texts = [f"{sentence} {i}" for i, sentence in enumerate(SENTENCES * 2)]
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"page": text}) + "\n" for text in texts))
-    (tmp_path / "rolling.yaml").write_text(
-        "task: rolling\ndataset_path: json\ndataset_kwargs: {data_files: {test: texts.jsonl}}\ntest_split: test\n"
-        'output_type: loglikelihood_rolling\ndoc_to_text: ""\ndoc_to_target: "{{page}}"\nmetric_list:\n'
-        "  - {metric: bits_per_byte}\n  - {metric: word_perplexity}\n"
-    )
-    theirs = run_task(model, tokenizer, TaskEntry(suite="s", name="rolling", task=str(tmp_path / "rolling.yaml")))
-    ours = score_documents(model, tokenizer, texts)
-    assert [row["nats"] for row in theirs.rows] == pytest.approx([row["nats"] for row in ours], abs=1e-3)
-    assert [row["bytes"] for row in theirs.rows] == [row["bytes"] for row in ours]
-
-
 def test_answers_longer_than_the_context_end_after_half_of_it(shared_data, tokenizer):
     """IFEval asks for 1280 tokens, where the harness gives up on a model of 64."""
     short = make_model(positions=64)
-    scores = run_task(short, tokenizer, an_entry(shared_data, "ifeval", limit=2))
-    assert scores.notes == [
+    scores = measured(short, tokenizer, an_entry(shared_data, "ifeval", limit=2))
+    assert scores.settings["notes"] == [
         "The model's context has 64 tokens, so answers ended after 32; the task allows more than fit."
     ]
     longest = max(len(tokenizer.decode([token])) for token in range(len(tokenizer)))

@@ -45,9 +45,9 @@ def counted(monkeypatch):
     calls: list[str] = []
     original = runner.measure
 
-    def spy(model, tokenizer, entry, plan, **rest):
+    def spy(entry, on):
         calls.append(f"{entry.suite}/{entry.name}")
-        return original(model, tokenizer, entry, plan, **rest)
+        return original(entry, on)
 
     monkeypatch.setattr(runner, "measure", spy)
     return calls
@@ -121,7 +121,7 @@ def test_interrupted_evaluation_continues_with_the_next_entry(plan, tmp_path, ti
     folder = RunFolder(tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr(
-            "holdfast.evaluation.tasks.harness.run_task", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt)
+            "holdfast.evaluation.tasks.harness.measure", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         with pytest.raises(KeyboardInterrupt):
             run(plan, folder, tiny_tokenizer)
@@ -248,13 +248,21 @@ def computed_tokens(monkeypatch, module, name) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("kind", ["perplexity", "task", "classes", "answers", "memorisation"])
+@pytest.mark.parametrize(
+    "kind", ["perplexity", "task", "classes", "choices", "answers", "memorisation", "instructions"]
+)
 def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypatch, colour_task):
     """Interrupted after some rows, the second run computes the others only, and comes to the same last digit."""
+    from transformers import LlamaForCausalLM
+
     from holdfast.evaluation import partial
     from holdfast.evaluation.text import perplexity, shared_prefix
 
-    texts = [{"text": f"{sentence} {i}", "label": i % 2} for i, sentence in enumerate(SENTENCES * 30)]
+    columns = {"options": [" a", " b"], "instruction_id_list": ["plain:capitals"], "kwargs": [{}]}
+    texts = [
+        {"text": f"{s} {i}", "prompt": f"{i} {s} {i}", "label": i % 2, "answer": i % 2, **columns}
+        for i, s in enumerate(SENTENCES * 30)
+    ]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
     letters = colour_task.with_name("letters.yaml")
     letters.write_text(
@@ -273,13 +281,15 @@ def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypa
         "task": {"task": str(colour_task)},
         "answers": {"answers": str(letters)},
         "classes": {"classes": "texts.jsonl", "prompt": "{text} is", "options": [" dull", " fine"]},
+        "choices": {"choices": "texts.jsonl"},
+        "instructions": {"instructions": "texts.jsonl", "max_new_tokens": 2},
     }[kind]
     plan, problems = parse_evaluation({"source": [entry]}, base_dir=tmp_path)
     assert problems == []
     monkeypatch.setattr(partial.Partial.__init__, "__kwdefaults__", {"seconds": 0.0})
-    module, name = (
-        (perplexity, "_score_row") if kind in ("perplexity", "memorisation") else (shared_prefix.Scorer, "states")
-    )
+    places = {"perplexity": (perplexity, "_score_row"), "memorisation": (perplexity, "_score_row")}
+    places["instructions"] = (LlamaForCausalLM, "generate")
+    module, name = places.get(kind, (shared_prefix.Scorer, "states"))
     whole = computed_tokens(monkeypatch, module, name)
     expected = run(plan, RunFolder(tmp_path / "whole"), tiny_tokenizer)[0]
     count, folder, seen = len(whole), RunFolder(tmp_path / "cut"), 0

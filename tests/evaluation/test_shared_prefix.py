@@ -1,4 +1,5 @@
-"""Shared prefixes change how often a token is computed, and nothing else: against one text a forward, for every architecture of the list."""
+"""Shared prefixes change how often a token is computed, and nothing else: against one text a forward, for every
+architecture of the list."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from holdfast.evaluation.text import shared_prefix
 from holdfast.evaluation.text.shared_prefix import Path, branches_stay_apart, paths_of, rows_of, scorer_for
 
 
-def alone(model, path: Path) -> tuple[float, bool]:
+def in_a_row_of_its_own(model, path: Path) -> tuple[float, bool]:
     """The reference: one text, whole logits, float64 sums."""
     import torch
 
@@ -37,21 +38,29 @@ def questions(seed: int = 0, *, count: int = 12, vocabulary: int = 97, examples:
 def test_equal_to_one_text_a_forward(name, examples):
     model = architecture(name)
     paths = paths_of(questions(examples=examples), length=64)
-    scorer = scorer_for(model, length=64, paths=paths)
-    assert scorer is not None
+    scorer = scorer_for(model, paths)
+    assert scorer.shares
     import torch
 
     with torch.no_grad():
-        found = scorer.score(paths)
+        found = scorer.answers(paths, name="text")
     for path, (nats, best) in zip(paths, found, strict=True):
-        expected, greedy = alone(model, path)
+        expected, greedy = in_a_row_of_its_own(model, path)
         assert nats == pytest.approx(expected, abs=1e-4)
         assert best == greedy
 
 
 @pytest.mark.parametrize("name", [n for n, shares in ARCHITECTURES.items() if not shares])
 def test_models_that_read_a_row_as_one_text_are_found_out(name):
-    assert scorer_for(architecture(name), length=64, paths=paths_of(questions(), length=64)) is None
+    assert not scorer_for(architecture(name), paths_of(questions(), length=64)).shares
+
+
+def test_the_head_of_a_model_that_cannot_share_is_not_copied(monkeypatch):
+    """The harness scores such a model itself, and a copy in float32 takes gigabytes of a large vocabulary."""
+    monkeypatch.setattr("holdfast.ops.heads.describe_head", lambda model: pytest.fail("described"))
+    model = architecture("llama")
+    model.config._attn_implementation = "flash_attention_2"
+    assert not scorer_for(model, paths_of(questions(), length=64)).shares
 
 
 def test_a_model_that_ignores_the_mask_is_found_out(monkeypatch):
@@ -64,7 +73,7 @@ def test_a_model_that_ignores_the_mask_is_found_out(monkeypatch):
         return states + states.cumsum(0) * 1e-3
 
     monkeypatch.setattr(shared_prefix.Scorer, "states", leaky)
-    assert scorer_for(model, length=64, paths=paths) is None
+    assert not scorer_for(model, paths).shares
 
 
 def test_positions_that_do_not_restart_are_found_out(monkeypatch):
@@ -79,7 +88,7 @@ def test_positions_that_do_not_restart_are_found_out(monkeypatch):
         lambda self, row: original(self, dataclasses.replace(row, depths=np.arange(len(row.ids)))),
         raising=True,
     )
-    assert scorer_for(model, length=64, paths=paths) is None
+    assert not scorer_for(model, paths).shares
 
 
 def test_long_contexts_lose_their_beginning():
@@ -91,23 +100,27 @@ def test_long_contexts_lose_their_beginning():
     assert paths[0].ids[-1] == 3 and paths[1].ids[-1] == long[-1]
     import torch
 
-    scorer = scorer_for(model, length=64, paths=paths)
+    scorer = scorer_for(model, paths)
     with torch.no_grad():
-        assert scorer.score(paths)[0][0] == pytest.approx(alone(model, paths[0])[0], abs=1e-4)
+        assert scorer.answers(paths, name="text")[0][0] == pytest.approx(
+            in_a_row_of_its_own(model, paths[0])[0], abs=1e-4
+        )
 
 
-def test_a_sliding_window_keeps_longer_texts_alone():
+def test_a_sliding_window_keeps_longer_texts_in_a_row_of_its_own():
     model = architecture("mistral sliding 8")
     requests = questions(3, examples=4)
     paths = paths_of(requests, length=64)
-    scorer = scorer_for(model, length=64, paths=paths)
-    assert scorer is not None and scorer.window == 8
+    scorer = scorer_for(model, paths)
+    assert scorer.shares and scorer.window == 8
     assert all(len(row.paths) == 1 for row in scorer.rows(paths) if max(row.depths) >= 8)
     import torch
 
     with torch.no_grad():
-        found = scorer.score(paths)
-    assert [nats for nats, _ in found] == pytest.approx([alone(model, path)[0] for path in paths], abs=1e-4)
+        found = scorer.answers(paths, name="text")
+    assert [nats for nats, _ in found] == pytest.approx(
+        [in_a_row_of_its_own(model, path)[0] for path in paths], abs=1e-4
+    )
 
 
 def test_every_token_of_a_shared_beginning_is_computed_once():
@@ -147,14 +160,14 @@ def test_requests_that_cannot_be_scored(request_, words):
 
 
 def test_nothing_to_try_without_branches():
-    assert scorer_for(architecture("llama"), length=64, paths=paths_of([([1, 2, 3], [4])], length=64)) is not None
+    assert scorer_for(architecture("llama"), paths_of([([1, 2, 3], [4])], length=64)).shares
 
 
 def test_branches_are_tried_in_half_precision_too():
     import torch
 
     model = architecture("llama").to(torch.bfloat16)
-    scorer = scorer_for(model, length=64)
+    scorer = scorer_for(model)
     one, two = paths_of([([1, 2, 3, 4], [5, 6, 7]), ([1, 2, 3, 4], [8, 9, 10])], length=64)
     with torch.no_grad():
         assert branches_stay_apart(scorer, one, two)

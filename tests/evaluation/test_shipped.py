@@ -146,7 +146,8 @@ def test_files_of_a_suite_lie_beside_it(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "prose.jsonl").write_text('{"text": "the other one"}\n')
     (tmp_path / "here.jsonl").write_text('{"text": "b"}\n')
     (tmp_path / "mine" / "suite.yaml").write_text(
-        "evaluation:\n  source:\n    - prose.jsonl\n    - {perplexity: here.jsonl}\n    - {task: arc_easy, data: prose.jsonl}\n"
+        "evaluation:\n  source:\n    - prose.jsonl\n    - {perplexity: here.jsonl}\n    - {task: arc_easy, "
+        "data: prose.jsonl}\n"
     )
     monkeypatch.chdir(tmp_path)
     prose, here, arc = plan_of("mine/suite.yaml").entries
@@ -190,8 +191,8 @@ def test_two_suites_that_ask_the_same_in_different_ways() -> None:
     _, problems = read_suites(["knowledge", "overtraining"])
     assert len(problems) == 1
     assert (
-        "knowledge and overtraining have arc_challenge, arc_easy, piqa, winogrande, boolq, copa, hellaswag with different settings"
-        in problems[0]
+        "knowledge and overtraining have arc_challenge, arc_easy, piqa, winogrande, boolq, copa, hellaswag "
+        "with different settings" in problems[0]
     )
     assert "--output_dir" in problems[0] and "`name:`" in problems[0]
     _, problems = read_suites(["knowledge", "forgetting_stages"])
@@ -244,8 +245,8 @@ def test_what_does_not_fit_is_named(plan: EvaluationPlan, tmp_path: Path) -> Non
     )
     text = "\n".join(mistake.sentence(option=True) for mistake in mistakes)
     assert (
-        "--data: no entry or task 'arc_eazy' in what is to be measured. Did you mean 'arc_easy'? There are: arc_again, arc_easy, "
-        in text
+        "--data: no entry or task 'arc_eazy' in what is to be measured. Did you mean 'arc_easy'? There are: "
+        "arc_again, arc_easy, " in text
     )
     assert "--skip: no entry or task 'prse'" in text and "Did you mean 'prose'?" in text
     assert "--fewshot_data.arc_again: no such file: nowhere.jsonl" in text

@@ -216,7 +216,10 @@ def test_working_directory_is_tried_second(folder, tmp_path_factory, monkeypatch
 
 
 def test_parsing_loads_no_heavy_library():
-    code = "import sys, holdfast.evaluation.suite; print([m for m in ('torch', 'lm_eval', 'transformers', 'datasets', 'numpy') if m in sys.modules])"
+    code = (
+        "import sys, holdfast.evaluation.suite; print([m for m in ('torch', 'lm_eval', 'transformers', "
+        "'datasets', 'numpy') if m in sys.modules])"
+    )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 

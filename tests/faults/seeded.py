@@ -202,7 +202,7 @@ class Worker:
             start_new_session=True,
         )
         try:
-            said, _ = process.communicate(timeout=LONGEST)
+            output, _ = process.communicate(timeout=LONGEST)
         except subprocess.TimeoutExpired:
             return ERROR, None, f"expected the tests to end within {LONGEST} s, got no end"
         finally:
@@ -212,10 +212,10 @@ class Worker:
             self._clear()
         if process.returncode == 0:
             return MISSED, None, None
-        found = re.search(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - .*)?$", said, re.MULTILINE)
+        found = re.search(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - .*)?$", output, re.MULTILINE)
         if process.returncode == 1 and found is not None:
             return CAUGHT, found[1], None
-        last = said.strip().splitlines()[-1:] or ["nothing"]
+        last = output.strip().splitlines()[-1:] or ["nothing"]
         return ERROR, None, f"expected tests that run, pytest ended with {process.returncode} and {last[0]!r}"
 
     def _clear(self) -> None:

@@ -6,10 +6,12 @@ A method that is registered without a case here fails `test_every_method_has_a_c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from extending import write_method
 from holdfast.training.method_laws import largest_difference, weights
 from tiny import SENTENCES, build_model, build_tokenizer
 
@@ -65,15 +67,26 @@ OFF: dict[str, dict[str, Any]] = {
 BESIDE: dict[str, dict[str, dict[str, Any]]] = {"budget": {"label_annealing": {"weight": 1.0}}}
 """What a method needs beside it to do anything."""
 
+OWN = "own"
+"""Stands for the method of docs/extending.md, whose draws are the same on any number of ranks."""
+
 ALL = [(name, label) for name, cases in CASES.items() for label in cases]
 FIRST = [(name, next(iter(cases))) for name, cases in CASES.items()]
 """One case a method, for what costs much; the slow tests do the same with `ALL`."""
 KINDS = ("label_annealing", "ewc", "sfa", "replay", "budget")
-"""A method of each kind: a loss with a teacher, a pull, an average, other data, a control; for what methods of a kind do alike."""
+"""A method of each kind: a loss with a teacher, a pull, an average, other data, a control; for what methods of a kind
+do alike."""
+
+
+QUICK = [("direct", ""), *(case for case in FIRST if case[0] in KINDS), (OWN, "")]
+"""What two ranks train in every run of the tests."""
+EVERY = [("direct", ""), *ALL, (OWN, "")]
 
 
 def spec(name: str, label: str) -> dict[str, dict[str, Any]]:
-    """A case as a config's `retention:`, with what it needs."""
+    """A case as a config's `retention:`, with what it needs; "direct" is plain fine-tuning."""
+    if name in ("direct", OWN):
+        return {OWN: {"rate": 0.3}} if name == OWN else {}
     return {**BESIDE.get(name, {}), name: CASES[name][label]}
 
 
@@ -91,10 +104,13 @@ def write_replay(folder: Path) -> Path:
 def methods(spec: dict[str, dict[str, Any]], folder: Path) -> list[Any]:
     from holdfast.retention.registry import retention
 
+    folder.mkdir(parents=True, exist_ok=True)
+    file = f"method{os.environ.get('RANK', '')}.py"  # ranks write side by side
+    names = {OWN: f"{write_method(folder, name=file)}:Dropback"}
     inside = {REPLAY: str(write_replay(folder)), CACHE: str(folder / "cache")}
     return retention(
         [
-            {name: {k: inside.get(v, v) if isinstance(v, str) else v for k, v in values.items()}}
+            {names.get(name, name): {k: inside.get(v, v) if isinstance(v, str) else v for k, v in values.items()}}
             for name, values in spec.items()
         ]
     )
@@ -111,20 +127,37 @@ def words(model: Any) -> list[float]:
     return [float(v) for v in log_probabilities.gather(-1, ids[:, 1:, None]).flatten().exp()]
 
 
+def lora(**changes: Any) -> Any:
+    from peft import LoraConfig
+
+    settings = {"r": 4, "target_modules": "all-linear", "task_type": "CAUSAL_LM", "lora_dropout": 0.1}
+    return LoraConfig(**{**settings, **changes})
+
+
 def make_trainer(
     folder: Path,
-    spec: dict[str, dict[str, Any]],
+    retain: Mapping[str, dict[str, Any]] | Sequence[Any] = (),
     *,
-    peft: bool = False,
-    model_seed: int = 0,
-    retain: Sequence[Any] | None = None,
+    model: Any = None,
+    data: Any = None,
+    evaluated: Any = None,
+    collator: Any = None,
+    peft: Any = None,
+    scorers: Any = None,
     **settings: Any,
 ):
-    """A trainer over the tiny model and a handful of sentences; 6 steps of 4 samples unless told otherwise."""
+    """The trainer of all tests: the tiny model and a handful of sentences, 6 steps of 4 samples, unless told otherwise.
+
+    Args:
+        folder: of the run (`folder/run`) and the files that methods read.
+        retain: methods, or a case as `spec` gives it.
+        peft: an adapter's configuration; True: `lora()`.
+        settings: of `SFTConfig`.
+    """
     from datasets import Dataset, disable_progress_bars
-    from peft import LoraConfig
     from trl import SFTConfig
 
+    from holdfast.data.formats import rows_by_name
     from holdfast.training.hosts import SFTRetentionTrainer
 
     disable_progress_bars()
@@ -144,32 +177,40 @@ def make_trainer(
         max_length=64,
         seed=3,
     )
-    from holdfast.data.formats import rows_by_name
-
     tokenizer = build_tokenizer()
     return SFTRetentionTrainer(
-        model=build_model(seed=model_seed),
+        model=build_model() if model is None else model,
         args=SFTConfig(**{**defaults, **settings}),
-        train_dataset=Dataset.from_list(rows()),
+        train_dataset=Dataset.from_list(rows()) if data is None else data,
+        eval_dataset=evaluated,
+        data_collator=collator,
         processing_class=tokenizer,
-        peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=0.1)
-        if peft
-        else None,
-        retain=methods(spec, folder) if retain is None else list(retain),
+        peft_config=lora() if peft is True else peft or None,
+        retain=methods(retain, folder) if isinstance(retain, Mapping) else list(retain),
         load_rows=rows_by_name(tokenizer),
-        scorers={"words": words},
+        scorers={"words": words} if scorers is None else scorers,
     )
+
+
+def history(trainer: Any, key: str) -> list[float]:
+    """The logged figures of a name."""
+    return [row[key] for row in trainer.state.log_history if key in row]
 
 
 __all__ = [
     "ALL",
     "BESIDE",
     "CASES",
+    "EVERY",
     "FIRST",
     "KINDS",
     "OFF",
+    "OWN",
+    "QUICK",
     "REPLAY",
+    "history",
     "largest_difference",
+    "lora",
     "make_trainer",
     "methods",
     "rows",

@@ -1,4 +1,5 @@
-"""Run by two processes (torchrun): trains every case with half of the batch on each rank and writes the weights of rank 0."""
+"""Run by two processes (torchrun): trains every case with half of the batch on each rank and writes the weights of rank
+0."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from cases import ALL, FIRST, KINDS, make_trainer, spec, weights
+from cases import EVERY, QUICK, make_trainer, spec, weights
 from safetensors.torch import save_file
 
 SETTINGS = dict(optim="sgd", learning_rate=0.1, max_steps=4)
@@ -18,12 +19,11 @@ ACCUMULATION = (1, 4)
 
 
 def main(out: Path, everything: bool) -> None:
-    for name, label in [("direct", ""), *(ALL if everything else [case for case in FIRST if case[0] in KINDS])]:
-        wanted = {} if name == "direct" else spec(name, label)
+    for name, label in EVERY if everything else QUICK:
         for accumulation in ACCUMULATION if everything else ACCUMULATION[-1:]:
             trainer = make_trainer(
                 out / "work",
-                wanted,
+                spec(name, label),
                 per_device_train_batch_size=BATCH // 2 // accumulation,
                 gradient_accumulation_steps=accumulation,
                 **SETTINGS,

@@ -1,9 +1,10 @@
-"""Run by two processes (torchrun): every layout of FSDP2 and DDP against one process on the same global batch, in float64.
+"""Run by two processes (torchrun): every layout of FSDP2 and DDP against one process on the same global batch, in
+float64.
 
-Each process computes the one-process reference for itself (a plain model on all eight rows), then its half of the batch through the parallel model, the way
-the trainer does it: the loss of a token is divided by the global token count of the step, a rank's loss is multiplied by the number of ranks,
-and FSDP or DDP averages. Rank 0 writes the differences as JSON; `test_fsdp.py` holds the bars.
-"""
+Each process computes the one-process reference for itself (a plain model on all eight rows), then its half of the batch
+through the parallel model, the way the trainer does it: the loss of a token is divided by the global token count of the
+step, a rank's loss is multiplied by the number of ranks, and FSDP or DDP averages. Rank 0 writes the differences as
+JSON; `test_fsdp.py` holds the bars."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ LAYOUTS = {
     "ddp": dict(tie=False),
     "ddp, tied": dict(tie=True),
 }
-"""Where the student's head lies: in the root's group, an FSDP module of its own, in one group with the final norm (as accelerate does), or DDP."""
+"""Where the student's head lies: in the root's group, an FSDP module of its own, in one group with the final norm (as
+accelerate does), or DDP."""
 
 SHARDED = "sharded teacher"
 TEACHERS = ("replicated", "root", "own", "norm and head", "shard()", "shard(), tied")
@@ -105,7 +107,8 @@ def batches() -> list[dict[str, Tensor]]:
 def train(
     model: nn.Module, teacher: OnlineTeacher, parts: list[slice], ranks: int, *, sync_each: bool
 ) -> dict[str, Any]:
-    """Two optimiser steps; the losses of this process's rows, the whole gradients of the first step, and the whole weights at the end."""
+    """Two optimiser steps; the losses of this process's rows, the whole gradients of the first step, and the whole
+    weights at the end."""
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-5)
     losses, gradients = [], {}
     for step, batch in enumerate(batches()):
@@ -115,9 +118,14 @@ def train(
             ids, labels = batch["input_ids"][part], batch["labels"][part]
             hidden, head = teacher.hidden({"input_ids": ids})
             request = LossRequest(
-                labels_BT=labels, ce_scale=1.0 / count, kl_scale=TERM.weight / count, kl_mask_BS=labels[:, 1:] != -100,
-                teacher_hidden_BTK=hidden, teacher_head=head, token_loss=TERM,
-            )  # fmt: skip
+                labels_BT=labels,
+                ce_scale=1.0 / count,
+                kl_scale=TERM.weight / count,
+                kl_mask_BS=labels[:, 1:] != -100,
+                teacher_hidden_BTK=hidden,
+                teacher_head=head,
+                token_loss=TERM,
+            )
             last = number == len(parts) - 1
             if isinstance(model, FSDPModule):
                 model.set_requires_gradient_sync(last or sync_each)
@@ -254,7 +262,8 @@ def evaluation_after_update() -> float:
 
 
 def hand_distributed(tokens: str) -> float:
-    """A head that is a DTensor but no FSDP module: ranks with tokens of their own, or (tensor parallelism) all with the same."""
+    """A head that is a DTensor but no FSDP module: ranks with tokens of their own, or (tensor parallelism) all with the
+    same."""
     mesh = init_device_mesh("cpu", (2,))
     batch, alone, model = batches()[0], build(1, tie=False), build(1, tie=False)
     placement = Replicate() if tokens == "own, replicated" else Shard(0)
@@ -278,7 +287,8 @@ def hand_distributed(tokens: str) -> float:
 
 
 def adapter_off() -> dict[str, float]:
-    """A LoRA student whose own sharded base is the teacher: the pass without adapters and the one with them share the root's hooks."""
+    """A LoRA student whose own sharded base is the teacher: the pass without adapters and the one with them share the
+    root's hooks."""
     from peft import LoraConfig, get_peft_model
 
     def lora() -> nn.Module:
@@ -330,16 +340,17 @@ def adapter_off() -> dict[str, float]:
 
 
 def through_the_trainer(out: Path, everything: bool) -> None:
-    """The whole path: accelerate shards, the trainer steps. accelerate refuses FSDP without accelerators, so it is told late that it has some."""
+    """The whole path: accelerate shards, the trainer steps. accelerate refuses FSDP without accelerators, so it is told
+    late that it has some."""
     from accelerate.state import AcceleratorState
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-    from cases import ALL, FIRST, make_trainer, spec
+    from cases import EVERY, FIRST, OWN, make_trainer, spec
     from ddp_worker import ACCUMULATION, BATCH, SETTINGS
     from safetensors.torch import save_file
 
-    for name, label in [("direct", ""), *(ALL if everything else FIRST), ("label_annealing", SHARDED)]:
+    for name, label in [*(EVERY if everything else [("direct", ""), *FIRST, (OWN, "")]), ("label_annealing", SHARDED)]:
         online = {name: {"teacher": "online", "teacher_sharded": True}}
-        wanted = {} if name == "direct" else online if label == SHARDED else spec(name, label)
+        wanted = online if label == SHARDED else spec(name, label)
         for accumulation in ACCUMULATION if everything else ACCUMULATION[-1:]:
             trainer = make_trainer(
                 out / "work",
@@ -351,7 +362,8 @@ def through_the_trainer(out: Path, everything: bool) -> None:
             if label != SHARDED:
                 trainer.prepare_teacher()  # a cached one: a sharded model cannot, so its states are there from before
             if name in ("ewc", "budget"):
-                trainer.prepare_methods()  # the same with the Fisher information; reading data makes accelerate look at its state anew, and see none
+                # the same with the Fisher information; reading data makes accelerate look at its state anew
+                trainer.prepare_methods()
             state = AcceleratorState._shared_state
             state["distributed_type"] = DistributedType.FSDP
             state["fsdp_plugin"] = FullyShardedDataParallelPlugin(
@@ -401,9 +413,12 @@ def mixed_precision(layout: str) -> dict[str, str]:
 
     def spy(hidden: Tensor, head: Any, *args: Any, **kwargs: Any) -> Any:
         seen.update(
-            hidden=str(hidden.dtype), head=str(head.weight_VH.dtype), teacher_hidden=str(kwargs["teacher_hidden_NK"].dtype),
-            teacher_head=str(kwargs["teacher_head"].weight_VH.dtype), scale=str(kwargs["ce_scale"].dtype),
-        )  # fmt: skip
+            hidden=str(hidden.dtype),
+            head=str(head.weight_VH.dtype),
+            teacher_hidden=str(kwargs["teacher_hidden_NK"].dtype),
+            teacher_head=str(kwargs["teacher_head"].weight_VH.dtype),
+            scale=str(kwargs["ce_scale"].dtype),
+        )
         return original(hidden, head, *args, **kwargs)
 
     student, start = build(1, tie=False).float(), build(2, tie=False).float()

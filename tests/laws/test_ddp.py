@@ -1,11 +1,12 @@
-"""DDP over two ranks equals one rank with the same global batch, for every method, with and without gradient accumulation."""
+"""DDP over two ranks equals one rank with the same global batch, for every method, with and without gradient
+accumulation."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from cases import ALL, FIRST, KINDS, largest_difference, make_trainer, spec, weights
+from cases import EVERY, QUICK, largest_difference, make_trainer, spec, weights
 from ddp_worker import ACCUMULATION, BATCH, SETTINGS
 
 from two_processes import launch
@@ -27,20 +28,19 @@ def two_ranks_all(tmp_path_factory):
 def compare(name, label, folder, tmp_path, accumulations):
     from safetensors.torch import load_file
 
-    wanted = {} if name == "direct" else spec(name, label)
-    one = make_trainer(tmp_path, wanted, per_device_train_batch_size=BATCH, **SETTINGS)
+    one = make_trainer(tmp_path, spec(name, label), per_device_train_batch_size=BATCH, **SETTINGS)
     one.train()
     for accumulation in accumulations:
         two = load_file(str(folder / f"{name}.{label}.{accumulation}.safetensors"))
         assert largest_difference(weights(one), two) < 2e-6, f"{accumulation} micro-batches a step"
 
 
-@pytest.mark.parametrize(("name", "label"), [("direct", ""), *(case for case in FIRST if case[0] in KINDS)])
+@pytest.mark.parametrize(("name", "label"), QUICK)
 def test_two_ranks_equal_one(name, label, two_ranks, tmp_path):
     compare(name, label, two_ranks, tmp_path, ACCUMULATION[-1:])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "label"), [("direct", ""), *ALL])
+@pytest.mark.parametrize(("name", "label"), EVERY)
 def test_two_ranks_equal_one_in_every_case(name, label, two_ranks_all, tmp_path):
     compare(name, label, two_ranks_all, tmp_path, ACCUMULATION)

@@ -1,4 +1,5 @@
-"""FSDP2 over two ranks equals one process with the same global batch: every place of the head, every place of the teacher, every method."""
+"""FSDP2 over two ranks equals one process with the same global batch: every place of the head, every place of the
+teacher, every method."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cases import ALL, FIRST, largest_difference, make_trainer, spec, weights
+from cases import EVERY, FIRST, OWN, largest_difference, make_trainer, spec, weights
 from ddp_worker import ACCUMULATION, BATCH, SETTINGS
 from fsdp_worker import LAYOUTS, SHARDED, TEACHERS
 
@@ -106,7 +107,7 @@ def compare(name, label, folder, tmp_path, accumulations):
 
     for trace in folder.glob(f"{name}.{label}.*.txt"):
         pytest.fail(trace.read_text()[-3000:])
-    wanted = {} if name == "direct" else {name: {"teacher": "online"}} if label == SHARDED else spec(name, label)
+    wanted = {name: {"teacher": "online"}} if label == SHARDED else spec(name, label)
     one = make_trainer(tmp_path, wanted, per_device_train_batch_size=BATCH, **SETTINGS)
     one.train()
     for accumulation in accumulations:
@@ -114,12 +115,12 @@ def compare(name, label, folder, tmp_path, accumulations):
         assert largest_difference(weights(one), two) < 2e-6, f"{accumulation} micro-batches a step"
 
 
-@pytest.mark.parametrize(("name", "label"), [("direct", ""), *FIRST, ("label_annealing", SHARDED)])
+@pytest.mark.parametrize(("name", "label"), [("direct", ""), *FIRST, (OWN, ""), ("label_annealing", SHARDED)])
 def test_the_trainer_over_two_sharded_ranks_equals_one(name, label, out, tmp_path):
     compare(name, label, out, tmp_path, ACCUMULATION[-1:])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "label"), [("direct", ""), *ALL, ("label_annealing", SHARDED)])
+@pytest.mark.parametrize(("name", "label"), [*EVERY, ("label_annealing", SHARDED)])
 def test_the_trainer_over_two_sharded_ranks_equals_one_in_every_case(name, label, out_all, tmp_path):
     compare(name, label, out_all, tmp_path, ACCUMULATION)

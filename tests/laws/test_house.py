@@ -1,7 +1,7 @@
 """Laws of the house: who may import whom, what must be written down, what may not stand anywhere.
 
-Everything is read from the source (ast) or seen from a fresh interpreter; nothing heavy is imported here. An exception is a line in a table with
-its reason, and a test fails when it is no longer needed.
+Everything is read from the source (ast) or seen from a fresh interpreter; nothing heavy is imported here. An exception
+is a line in a table with its reason, and a test fails when it is no longer needed.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def test_nothing_happens_at_import_but_definitions():
     assert effects == []
 
 
-# ------------------------------------------------------------------------------------------------------------ docstrings
+# ----------------------------------------------------------------------------------------------------------- docstrings
 
 
 def test_every_file_says_what_it_is():
@@ -302,8 +302,8 @@ def public_definitions() -> Iterator[
 def undocumented() -> list[str]:
     """Public definitions that owe a docstring and have none.
 
-    It is owed unless the body is one or two statements, which the name and the types say as well, or the method fills in one that a base
-    class or a protocol documents.
+    It is owed unless the body is one or two statements, which the name and the types say as well, or the method fills
+    in one that a base class or a protocol documents.
     """
     protocols = {
         child.name

@@ -1,4 +1,5 @@
-"""Laws that every retention method satisfies (see STYLE: one table, common laws). A new method gets them by being registered."""
+"""Laws that every retention method satisfies (see STYLE: one table, common laws). A new method gets them by being
+registered."""
 
 from __future__ import annotations
 
@@ -29,14 +30,15 @@ from holdfast.training import method_laws as laws
 
 @functools.cache
 def direct(*, peft: bool = False):
-    """Weights and losses of direct fine-tuning, which many laws compare with; one run is as good as another (seeds are fixed)."""
+    """Weights and losses of direct fine-tuning, which many laws compare with; one run is as good as another (seeds are
+    fixed)."""
     with tempfile.TemporaryDirectory() as folder:
         return laws.trained(maker(Path(folder), peft=peft), [])
 
 
 def maker(folder: Path, *, peft: bool = False) -> laws.Make:
     """What builds the laws' trainers: over the tests' model and data, in a test's own folder."""
-    return lambda methods, **settings: make_trainer(folder, {}, retain=methods, peft=peft, **settings)
+    return lambda methods, **settings: make_trainer(folder, methods, peft=peft, **settings)
 
 
 def test_every_method_has_a_case():
@@ -154,8 +156,8 @@ def test_p_one_is_wise_ft(tmp_path):
 
 
 def test_sfa_every_step_is_l2_under_sgd(tmp_path):
-    """Paper 002, section 4: SFA each step with weight beta and rate alpha is SGD on loss + lambda/2 ||theta - theta_o||^2 with rate eta,
-    when beta = eta * lambda and alpha = eta / (1 - eta * lambda)."""
+    """Paper 002, section 4: SFA each step with weight beta and rate alpha is SGD on loss + lambda/2 ||theta -
+    theta_o||^2 with rate eta, when beta = eta * lambda and alpha = eta / (1 - eta * lambda)."""
     eta, strength = 0.05, 4.0
     common = dict(optim="sgd", max_grad_norm=0.0, max_steps=8)
     l2 = make_trainer(tmp_path, {"l2": {"coefficient": strength}}, learning_rate=eta, **common)
@@ -255,9 +257,15 @@ def test_packed_and_unpacked_rows_have_the_same_loss(tmp_path):
     sums = []
     for packing in (False, True):
         trainer = make_trainer(
-            tmp_path, {"label_annealing": {"weight": 1.0}}, packing=packing, max_length=128, per_device_train_batch_size=48 if not packing else 100,
-            max_steps=1, logging_steps=1, learning_rate=0.0,
-        )  # fmt: skip
+            tmp_path,
+            {"label_annealing": {"weight": 1.0}},
+            packing=packing,
+            max_length=128,
+            per_device_train_batch_size=48 if not packing else 100,
+            max_steps=1,
+            logging_steps=1,
+            learning_rate=0.0,
+        )
         trainer.train()
         sums.append([r for r in trainer.state.log_history if "ce" in r][0])
     assert sums[0]["ce"] == pytest.approx(sums[1]["ce"], abs=1e-5)
@@ -294,10 +302,20 @@ def test_mixture_of_experts_agrees_with_trl(tmp_path):
     def build():
         torch.manual_seed(0)
         config = Qwen2MoeConfig(
-            vocab_size=320, hidden_size=32, intermediate_size=64, moe_intermediate_size=32, shared_expert_intermediate_size=32, num_hidden_layers=2,
-            num_attention_heads=2, num_key_value_heads=2, num_experts=4, num_experts_per_tok=2, max_position_embeddings=128, router_aux_loss_coef=0.5,
+            vocab_size=320,
+            hidden_size=32,
+            intermediate_size=64,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            num_experts=4,
+            num_experts_per_tok=2,
+            max_position_embeddings=128,
+            router_aux_loss_coef=0.5,
             output_router_logits=True,
-        )  # fmt: skip
+        )
         return Qwen2MoeForCausalLM(config)
 
     settings = {"optim": "sgd", "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "logging_steps": 1}
@@ -342,15 +360,21 @@ def test_bf16_autocast_reaches_the_teacher_too(peft, tmp_path):
     ("name", "label"), [case if case[0] == "sfa" else pytest.param(*case, marks=pytest.mark.slow) for case in FIRST]
 )
 def test_a_bf16_model_is_trained_as_a_float32_one(name, label, tmp_path):
-    """Weights, gradients and optimiser in bfloat16: every method goes where it goes in float32, as far as bfloat16 can say."""
+    """Weights, gradients and optimiser in bfloat16: every method goes where it goes in float32, as far as bfloat16 can
+    say."""
 
     moved = {}
     for dtype in (torch.float32, torch.bfloat16):
         trainer = make_trainer(tmp_path, spec(name, label))
         again = type(trainer)(
-            model=trainer.model.to(dtype), args=trainer.args, train_dataset=trainer.train_dataset, processing_class=trainer.processing_class,
-            retain=[m for m in trainer.retain if m.place != "data"], load_rows=trainer._load_rows, scorers=trainer.scorers,
-        )  # fmt: skip
+            model=trainer.model.to(dtype),
+            args=trainer.args,
+            train_dataset=trainer.train_dataset,
+            processing_class=trainer.processing_class,
+            retain=[m for m in trainer.retain if m.place != "data"],
+            load_rows=trainer._load_rows,
+            scorers=trainer.scorers,
+        )
         start = weights(again)
         again.train()
         assert all(p.dtype == dtype for p in weights(again).values())
@@ -406,7 +430,8 @@ def test_a_compiled_model_trains_the_same(peft, backend, bound, tmp_path):
 
 @pytest.mark.parametrize("bits", [4, pytest.param(8, marks=pytest.mark.slow)])
 def test_every_method_on_a_quantised_base(bits, tmp_path):
-    """QLoRA: the base in 4 or 8 bits, adapters in float32; all methods that act on weights and gradients at once, and the base as the teacher."""
+    """QLoRA: the base in 4 or 8 bits, adapters in float32; all methods that act on weights and gradients at once, and
+    the base as the teacher."""
     from peft import LoraConfig
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -416,16 +441,24 @@ def test_every_method_on_a_quantised_base(bits, tmp_path):
     build_model(width=64).save_pretrained(tmp_path / "model")
     trainer = make_trainer(tmp_path, {})
     together = {
-        "label_annealing": {"weight": 1.0}, "l2": {"coefficient": 0.5}, "ewc": {"data": REPLAY, "samples": 4}, "sfa": {"p": 0.5}, "ema": {"decay": 0.5},
-    }  # fmt: skip
+        "label_annealing": {"weight": 1.0},
+        "l2": {"coefficient": 0.5},
+        "ewc": {"data": REPLAY, "samples": 4},
+        "sfa": {"p": 0.5},
+        "ema": {"decay": 0.5},
+    }
     quantised = AutoModelForCausalLM.from_pretrained(
         tmp_path / "model", quantization_config=BitsAndBytesConfig(load_in_4bit=bits == 4, load_in_8bit=bits == 8)
     )
     again = type(trainer)(
-        model=quantised, args=trainer.args, train_dataset=trainer.train_dataset, processing_class=trainer.processing_class,
-        peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"), retain=methods(together, tmp_path),
+        model=quantised,
+        args=trainer.args,
+        train_dataset=trainer.train_dataset,
+        processing_class=trainer.processing_class,
+        peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"),
+        retain=methods(together, tmp_path),
         load_rows=trainer._load_rows,
-    )  # fmt: skip
+    )
     start = weights(again)
     base = {n: p.detach().clone() for n, p in again.model.named_parameters() if not p.requires_grad}
     again.train()
@@ -455,9 +488,12 @@ def test_several_replays_each_reach_their_share(tmp_path):
     trainer = make_trainer(tmp_path, {})
     host = type(trainer)
     mixed = host(
-        model=trainer.model, args=trainer.args, train_dataset=Dataset.from_list(rows() * 5),
-        processing_class=trainer.processing_class, retain=replays,
-    ).train_dataset  # fmt: skip
+        model=trainer.model,
+        args=trainer.args,
+        train_dataset=Dataset.from_list(rows() * 5),
+        processing_class=trainer.processing_class,
+        retain=replays,
+    ).train_dataset
     texts = [trainer.processing_class.decode(ids) for ids in mixed["input_ids"]]
     assert sum(t.startswith("a ") for t in texts) / len(texts) == pytest.approx(0.2, abs=0.01)
     assert sum(t.startswith("b ") for t in texts) / len(texts) == pytest.approx(0.3, abs=0.01)
@@ -506,3 +542,10 @@ def test_methods_follow_parameters_that_become_sharded(tmp_path):
         torch.testing.assert_close(parameter.full_tensor().detach(), start + 0.5)
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("lost", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_break_a_law(lost: float) -> None:
+    sound = {"a": torch.zeros(2), "b": torch.zeros(3)}
+    with pytest.raises(laws.LawBroken, match="finite weights, got NaN or infinity in b"):
+        laws.largest_difference(sound, {**sound, "b": torch.tensor([0.0, lost, 0.0])})

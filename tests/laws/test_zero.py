@@ -1,4 +1,5 @@
-"""DeepSpeed ZeRO over two ranks equals one process with the same global batch, for every method that a stage allows. Where DeepSpeed is installed."""
+"""DeepSpeed ZeRO over two ranks equals one process with the same global batch, for every method that a stage allows.
+Where DeepSpeed is installed."""
 
 from __future__ import annotations
 

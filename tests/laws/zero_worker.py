@@ -1,4 +1,5 @@
-"""Run by two processes (torchrun): trains every case under DeepSpeed ZeRO with half of the batch on each rank; rank 0 writes the weights."""
+"""Run by two processes (torchrun): trains every case under DeepSpeed ZeRO with half of the batch on each rank; rank 0
+writes the weights."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def cases(stage: int) -> list[tuple[str, str]]:
 
 
 def on_cpus() -> None:
-    """accelerate leaves processes on CPUs to themselves under DeepSpeed, which can do without an accelerator; it is told to use gloo."""
+    """accelerate leaves processes on CPUs to themselves under DeepSpeed, which can do without an accelerator; it is
+    told to use gloo."""
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType
 
@@ -79,9 +81,14 @@ def main(out: Path) -> None:
             wanted = {} if name == "direct" else spec(name, label)
             for accumulation in ACCUMULATION[stage]:
                 trainer = make_trainer(
-                    out / "work", wanted, per_device_train_batch_size=BATCH // 2 // accumulation, gradient_accumulation_steps=accumulation,
-                    use_cpu=False, deepspeed=settings(stage), **SETTINGS,
-                )  # fmt: skip
+                    out / "work",
+                    wanted,
+                    per_device_train_batch_size=BATCH // 2 // accumulation,
+                    gradient_accumulation_steps=accumulation,
+                    use_cpu=False,
+                    deepspeed=settings(stage),
+                    **SETTINGS,
+                )
                 assert trainer.is_deepspeed_enabled and trainer.accelerator.num_processes == 2, (
                     "expected DeepSpeed over two processes"
                 )

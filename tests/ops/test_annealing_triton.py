@@ -1,7 +1,9 @@
-"""The Triton row stage against a float64 autograd reference: in Triton's interpreter on any machine, compiled for a GPU, and on one where there is one.
+"""The Triton row stage against a float64 autograd reference: in Triton's interpreter on any machine, compiled for a
+GPU, and on one where there is one.
 
-Triton decides when it is first imported whether kernels are interpreted, and any test module may have imported it before. So this file runs twice:
-`test_in_the_interpreter` starts it again with TRITON_INTERPRET=1, and only there the class `TestInTheInterpreter` is collected.
+Triton decides when it is first imported whether kernels are interpreted, and any test module may have imported it
+before. So this file runs twice: `test_in_the_interpreter` starts it again with TRITON_INTERPRET=1, and only there the
+class `TestInTheInterpreter` is collected.
 """
 
 from __future__ import annotations
@@ -136,7 +138,8 @@ def make(
     device: str = "cpu",
     seed: int = 0,
 ) -> Case:
-    """Random logits of the given spread, a teacher `apart` from the student, rows of every mixture of the two terms, one label the likeliest token."""
+    """Random logits of the given spread, a teacher `apart` from the student, rows of every mixture of the two terms,
+    one label the likeliest token."""
     generator = torch.Generator().manual_seed(seed)
     U = V if U is None else U
 
@@ -164,7 +167,8 @@ def make(
 def assert_agrees(
     case: Case, *, block: int | None = 128, gradient_error: float = 1e-6, figure_error: float = 2e-6
 ) -> None:
-    """Gradient to a relative error in each row's norm (or 0.1: a probability near 1 is that exact), figures element by element."""
+    """Gradient to a relative error in each row's norm (or 0.1: a probability near 1 is that exact), figures element by
+    element."""
     gradient, figures = case.run(block=block)
     expected, expected_figures = case.reference()
     assert gradient is not None
@@ -178,7 +182,8 @@ def assert_agrees(
 def errors_through_the_op(
     direction: str, dtype: torch.dtype, *, device: str, N: int, H: int, V: int
 ) -> tuple[float, float]:
-    """Relative errors of `annealed_loss` with this backend against its float64 reference: the loss', and the larger of the two gradients'."""
+    """Relative errors of `annealed_loss` with this backend against its float64 reference: the loss', and the larger of
+    the two gradients'."""
     generator = torch.Generator().manual_seed(0)
     hidden, teacher_hidden, weight = (
         torch.randn(*shape, generator=generator).to(device, dtype) for shape in ((N, H), (N, H), (V, H))
@@ -257,7 +262,8 @@ class TestInTheInterpreter:
     @pytest.fixture(autouse=True, scope="class")
     @staticmethod
     def device_functions_are_called_directly():
-        """A launch makes Triton's language interpretable; the interpreter does so anew for every device function, which takes much of the time."""
+        """A launch makes Triton's language interpretable; the interpreter does so anew for every device function, which
+        takes much of the time."""
         from triton.runtime.interpreter import InterpretedFunction
 
         usual = InterpretedFunction.__call__
@@ -288,7 +294,8 @@ class TestInTheInterpreter:
 
     @pytest.mark.parametrize(("V", "U"), [(150, 150), (150, 131), (131, 150), (3, 90), (90, 3), (64, 64), (1, 1)])
     def test_vocabularies_of_different_length(self, V, U):
-        """Student columns that the teacher lacks get the cross-entropy's gradient only; teacher columns that the student lacks carry no mass."""
+        """Student columns that the teacher lacks get the cross-entropy's gradient only; teacher columns that the
+        student lacks carry no mass."""
         for direction in DIRECTIONS:
             assert_agrees(make(V=V, U=U, terms=Terms(direction=direction), bias=direction == "forward"))
 
@@ -410,7 +417,8 @@ class TestInTheInterpreter:
     @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
     @pytest.mark.parametrize("terms", [PLAIN, CAPPED])
     def test_products_that_are_not_finite_are_flagged(self, value, terms):
-        """Also in padding columns, and where the soft-cap would hide an infinity; in that row and that column of the figures only."""
+        """Also in padding columns, and where the soft-cap would hide an infinity; in that row and that column of the
+        figures only."""
         for V, U in ((100, 130), (130, 100)):
             case = make(rows=4, V=V, U=U, terms=terms)
             good, good_figures = replace(

@@ -41,8 +41,16 @@ def small(name: str):
 
 
 ARCHITECTURES = [
-    "llama", "qwen2", "gemma2 (soft-cap)", "cohere (logit scale)", "granite (divided logits)", "gpt_neox", "gpt2 (tied)", "phi (head bias)", "olmo",
-]  # fmt: skip
+    "llama",
+    "qwen2",
+    "gemma2 (soft-cap)",
+    "cohere (logit scale)",
+    "granite (divided logits)",
+    "gpt_neox",
+    "gpt2 (tied)",
+    "phi (head bias)",
+    "olmo",
+]
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

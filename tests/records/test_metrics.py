@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from holdfast.records.metrics import is_share
+from holdfast.records.metrics import called, is_share
 
 SHARES = [
     "acc",
@@ -90,3 +90,10 @@ def test_a_name_that_nobody_knows_is_what_its_caller_says():
 
 def test_unit_and_metric_have_to_agree():
     assert not is_share("nats/token", "acc") and is_share("accuracy", "my_own") and is_share("my_own", "acc_norm,none")
+
+
+def test_a_metric_is_called_by_its_name_or_without_its_filter():
+    names = ["acc", "exact_match,strict", "exact_match,flexible", "f1,none"]
+    assert called("acc", names) == ["acc"] and called("f1", names) == ["f1,none"]
+    assert called("exact_match", names) == names[1:3] and called("exact_match,strict", names) == names[1:2]
+    assert called("exact", names) == []

@@ -1,4 +1,5 @@
-"""Commands run as `python -m holdfast` runs them, each in a process of its own, without importing the libraries anew each time."""
+"""Commands run as `python -m holdfast` runs them, each in a process of its own, without importing the libraries anew
+each time."""
 
 from __future__ import annotations
 
@@ -14,9 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 QUIET = {
-    "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
-    "HF_DATASETS_OFFLINE": "1", "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb", "CUDA_VISIBLE_DEVICES": "", "HOLDFAST_DEBUG": "",
-}  # fmt: skip
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "COLUMNS": "120",
+    "NO_COLOR": "1",
+    "TERM": "dumb",
+    "CUDA_VISIBLE_DEVICES": "",
+    "HOLDFAST_DEBUG": "",
+}
 """Environment of every command: one thread, no network, no accelerator, plain text."""
 LIMIT = 1500
 """Seconds that a command may take."""

@@ -1,7 +1,8 @@
-"""The figures of a page or of a command's output as a multiset, so that the same figures in another layout are the same.
+"""The figures of a page or of a command's output as a multiset, so that the same figures in another layout are the
+same.
 
-A figure is a number with its sign and, where it follows at once, `%`, `pt` or `x`. Times, dates, versions and rates differ from run to run and are
-left out. What plots draw counts apart from what is read.
+A figure is a number with its sign and, where it follows at once, `%`, `pt` or `x`. Times, dates, versions and rates
+differ from run to run and are left out. What plots draw counts apart from what is read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Folders that an old tree finished or left half done, continued by the old tree and by the one under test.
 
-Both continuations start from the same files, in the same place. They must end alike, tensor for tensor, and what the old tree did not touch because it
-was finished, the new one must not touch either.
+Both continuations start from the same files, in the same place. They must end alike, tensor for tensor, and what the
+old tree did not touch because it was finished, the new one must not touch either.
 """
 
 from __future__ import annotations
@@ -118,17 +118,18 @@ def differences(work: Path, old_src: Path) -> list[str]:
     import record
 
     work.mkdir()
-    place, copy, said = work / "place", work / "copy", work / "old.json"
+    place, copy, found_there = work / "place", work / "copy", work / "old.json"
     _with_tree(old_src, f"import folders; from pathlib import Path; folders.begin(Path({str(place)!r}))")
     shutil.copytree(place, copy, symlinks=True)  # with the times of the files
     _with_tree(
         old_src,
-        f"import folders, json; from pathlib import Path; Path({str(said)!r}).write_text(json.dumps(folders.go_on(Path({str(place)!r}))))",
+        f"import folders, json; from pathlib import Path; "
+        f"Path({str(found_there)!r}).write_text(json.dumps(folders.go_on(Path({str(place)!r}))))",
     )
     shutil.rmtree(place)
     copy.rename(place)
     commandline.preload()
-    now, old = json.loads(json.dumps(go_on(place))), json.loads(said.read_text())
+    now, old = json.loads(json.dumps(go_on(place))), json.loads(found_there.read_text())
     kept = set(old.pop("kept"))
     print(f"  {len(kept)} files that the old tree left alone", file=sys.stderr)
     again = kept - set(now.pop("kept"))

@@ -1,4 +1,5 @@
-"""One small example of everything that holdfast makes, by its commands; and what of it has to stay, read from the files on disk."""
+"""One small example of everything that holdfast makes, by its commands; and what of it has to stay, read from the files
+on disk."""
 
 from __future__ import annotations
 
@@ -195,6 +196,8 @@ STEPS: list[tuple[str, list[str]]] = [
     ("world", ["world", "--output_dir", "world", "--quick", *WITHIN]),
 ]
 """Name: the command's words. In this order, in one working directory."""
+MADE = ("train-direct", "train-label_annealing", "evaluate", "sweep", "update", "residual-study", "merge-ties")
+"""Steps whose finished work the tests' fixture `gallery` offers."""
 SHOW = re.compile(r"report.*|compare.*|sweep-.*|.*-again|distance|inspect|cost.*|theory")
 """Steps whose printed figures are recorded; the others print progress, which depends on the machine."""
 
@@ -205,10 +208,12 @@ REPRODUCTIONS: list[tuple[str, list[str]]] = [
 
 
 def make(folder: Path, steps: Iterable[tuple[str, list[str]]] = STEPS) -> dict[str, Any]:
-    """Runs the steps in a folder that has the material; for each the exit code, and of those in `SHOW` the figures that they printed.
+    """Runs the steps in a folder that has the material; for each the exit code, and of those in `SHOW` the figures that
+    they printed.
 
     Raises:
-        RuntimeError: a step ended with another code than 0 or 3 (a rule failed). Of `reproduce` the code is recorded, whatever it is.
+        RuntimeError: a step ended with another code than 0 or 3 (a rule failed). Of `reproduce` the code is recorded,
+        whatever it is.
     """
     printed = {}
     for name, words in steps:
@@ -224,12 +229,15 @@ def make(folder: Path, steps: Iterable[tuple[str, list[str]]] = STEPS) -> dict[s
 # ----------------------------------------------------------------------------------------------------- what has to stay
 
 _ASIDE = re.compile(
-    r"(config|generation_config|tokenizer.*|special_tokens_map|trainer_state|adapter_config|.*\.safetensors\.index)\.json"
+    r"(config|generation_config|tokenizer.*|special_tokens_map|trainer_state|adapter_config"
+    r"|.*\.safetensors\.index)\.json"
 )
 """Files of other packages."""
 _VARYING = re.compile(
-    r"(.*_)?(seconds|created|finished|started|updated|began|ended|time|times|date_made|versions|libraries|hardware|host|pid|machine|holdfast|runtime)"
-    r"|.*(_per_second|_seconds|_memory|memory_gb|_ns|_at|_bytes_per_s)|peak_.*|memory|seconds_.*|speed|worker|processor|threads|cores|overhead"
+    r"(.*_)?(seconds|created|finished|started|updated|began|ended|time|times|date_made|versions|libraries|hardware|host"
+    r"|pid|machine|holdfast|runtime)"
+    r"|.*(_per_second|_seconds|_memory|memory_gb|_ns|_at|_bytes_per_s)|peak_.*|memory|seconds_.*|speed|worker|processor"
+    r"|threads|cores|overhead"
 )
 """Keys whose values differ between two equal runs, or between versions and machines."""
 _HEX = re.compile(r"(?<![0-9a-zA-Z])(?=[0-9a-f]*[0-9])[0-9a-f]{10,64}(?![0-9a-zA-Z])")
@@ -249,7 +257,8 @@ def outputs(folder: Path, pattern: str) -> list[Path]:
 
 
 def normalised(value: Any, root: str) -> Any:
-    """A JSON value without what differs from run to run (of a run's stages their names are left); the working directory becomes `WORK`."""
+    """A JSON value without what differs from run to run (of a run's stages their names are left); the working directory
+    becomes `WORK`."""
     if isinstance(value, dict):
         kept = {
             k: list(v) if k == "stages" and isinstance(v, dict) else v
@@ -302,10 +311,11 @@ def records(folder: Path) -> dict[str, Any]:
 
 
 def fingerprints(folder: Path) -> dict[str, Any]:
-    """Fingerprints in the records, and the names of folders and files that carry one: by them finished work is found again.
+    """Fingerprints in the records, and the names of folders and files that carry one: by them finished work is found
+    again.
 
-    Those made of absolute paths or of the times of files say nothing here; the part `folders` shows that they are found again.
-    """
+    Those made of absolute paths or of the times of files say nothing here; the part `folders` shows that they are found
+    again."""
     found: dict[str, Any] = {}
     for path, value in read_records(folder).items():
         if "corpus" not in Path(path).parts:

@@ -1,4 +1,5 @@
-"""What the reference runs on: models of a few thousand weights, data files and YAML files, all relative to the working directory.
+"""What the reference runs on: models of a few thousand weights, data files and YAML files, all relative to the working
+directory.
 
 It stands on its own: a helper shared with other tests could change, and every recorded figure with it.
 """
@@ -51,9 +52,18 @@ EVALUATION = {
     "target": [{"perplexity": "code.jsonl", "window": 64}],
 }
 TRAIN: dict[str, Any] = {
-    "model_name_or_path": "base", "dataset_name": "train.jsonl", "max_steps": 6, "per_device_train_batch_size": 4, "max_length": 64,
-    "learning_rate": 3e-3, "logging_steps": 1, "save_steps": 4, "use_cpu": True, "report_to": "none", "evaluation": EVALUATION,
-}  # fmt: skip
+    "model_name_or_path": "base",
+    "dataset_name": "train.jsonl",
+    "max_steps": 6,
+    "per_device_train_batch_size": 4,
+    "max_length": 64,
+    "learning_rate": 3e-3,
+    "logging_steps": 1,
+    "save_steps": 4,
+    "use_cpu": True,
+    "report_to": "none",
+    "evaluation": EVALUATION,
+}
 SUITE: dict[str, Any] = {
     "description": "everything that can be measured",
     "source": ["prose.jsonl", {"task": "colours.yaml"}, {"answers": "letters.yaml"}, {"choices": "choices.jsonl"}],
@@ -65,23 +75,47 @@ SUITE: dict[str, Any] = {
     "averages": {"both": ["colours/acc", "colours/acc_norm", "letters-answers/acc"]},
 }
 SWEEP: dict[str, Any] = {
-    "name": "small", "train": TRAIN, "vary": {"retention": [{"label_annealing": {"weight": [0.5, 2]}}, {"l2": {"coefficient": [0.1]}}]},
-    "seeds": [0, 1], "output_dir": "study",
-}  # fmt: skip
+    "name": "small",
+    "train": TRAIN,
+    "vary": {"retention": [{"label_annealing": {"weight": [0.5, 2]}}, {"l2": {"coefficient": [0.1]}}]},
+    "seeds": [0, 1],
+    "output_dir": "study",
+}
 CONTINUED: dict[str, Any] = {
-    "learning_rate": 1e-3, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "bf16": False, "use_cpu": True,
-    "save_strategy": "no", "gradient_checkpointing": False, "logging_steps": 1,
-}  # fmt: skip
+    "learning_rate": 1e-3,
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 1,
+    "bf16": False,
+    "use_cpu": True,
+    "save_strategy": "no",
+    "gradient_checkpointing": False,
+    "logging_steps": 1,
+}
 OLD = {"source": [{"perplexity": "old.jsonl", "name": "old", "window": 64}]}
 UPDATE: dict[str, Any] = {
-    "base": "base", "instruct": "instruct", "corpus": "news.jsonl", "held_out": 0.2, "window": 64, "train": CONTINUED, "evaluation": OLD,
-    "scales": [0.5, 1], "continued_instruct": True, "output_dir": "updated",
-}  # fmt: skip
+    "base": "base",
+    "instruct": "instruct",
+    "corpus": "news.jsonl",
+    "held_out": 0.2,
+    "window": 64,
+    "train": CONTINUED,
+    "evaluation": OLD,
+    "scales": [0.5, 1],
+    "continued_instruct": True,
+    "output_dir": "updated",
+}
 RESIDUAL_STUDY: dict[str, Any] = {
-    "families": {"a": {"base": "base", "instruct": "instruct"}, "b": {"base": "base-b", "instruct": "instruct-b"}}, "corpus": ["news.jsonl"],
-    "budgets": [300, 600], "held_out": 0.2, "window": 64, "train": CONTINUED, "evaluation": OLD, "derived": {"child": "math"},
-    "scales": [0.5, 1], "output_dir": "residuals",
-}  # fmt: skip
+    "families": {"a": {"base": "base", "instruct": "instruct"}, "b": {"base": "base-b", "instruct": "instruct-b"}},
+    "corpus": ["news.jsonl"],
+    "budgets": [300, 600],
+    "held_out": 0.2,
+    "window": 64,
+    "train": CONTINUED,
+    "evaluation": OLD,
+    "derived": {"child": "math"},
+    "scales": [0.5, 1],
+    "output_dir": "residuals",
+}
 MERGE: dict[str, Any] = {
     "method": "ties",
     "base": "base",
@@ -170,9 +204,18 @@ def write_models() -> None:
     )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token="<|endoftext|>", pad_token="<|pad|>")
     config = LlamaConfig(
-        vocab_size=320, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
-        max_position_embeddings=128, tie_word_embeddings=True, eos_token_id=0, pad_token_id=1, bos_token_id=None,
-    )  # fmt: skip
+        vocab_size=320,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        eos_token_id=0,
+        pad_token_id=1,
+        bos_token_id=None,
+    )
     for number, (name, seed, moved) in enumerate(
         [
             ("base", 0, 0),

@@ -1,14 +1,15 @@
 """Records what a restructuring must leave as it is, and compares a tree with the record.
 
-    PYTHONPATH=src python tests/reference/record.py --check                      # every part but the slow ones; exit code 1 on differences
-    PYTHONPATH=src python tests/reference/record.py --check names commands       # some parts
+    PYTHONPATH=src python tests/reference/record.py --check                      # every part but the slow ones; exit
+    code 1 on differences PYTHONPATH=src python tests/reference/record.py --check names commands       # some parts
     PYTHONPATH=src python tests/reference/record.py --check --slow               # `reproduce --quick` too
-    PYTHONPATH=src python tests/reference/record.py --check --old-src OLD/src    # folders made by an old tree, continued by this one
-    PYTHONPATH=src python tests/reference/record.py --record                     # writes expected/*.json
+    PYTHONPATH=src python tests/reference/record.py --check --old-src OLD/src    # folders made by an old tree,
+    continued by this one PYTHONPATH=src python tests/reference/record.py --record                     # writes
+    expected/*.json
 
-The tree under test is the `holdfast` that Python finds. Only its command line, its public names and the files it writes are used. Weights and
-figures are compared bit for bit, so they hold on the processor and with the libraries of the record; elsewhere `--old-src` records them anew from the
-old tree first.
+The tree under test is the `holdfast` that Python finds. Only its command line, its public names and the files it writes
+are used. Weights and figures are compared bit for bit, so they hold on the processor and with the libraries of the
+record; elsewhere `--old-src` records them anew from the old tree first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests that are sound and requests that are not, for every command that reads settings.
 
-A case is a name, the words, the text of `asked.yaml` (None: there is none) and what the message should name. A change is the path of a key and its
-value over a sound request; `DELETED` takes a key away.
+A case is a name, the words, the text of `asked.yaml` (None: there is none) and what the message should name. A change
+is the path of a key and its value over a sound request; `DELETED` takes a key away.
 """
 
 from __future__ import annotations
@@ -21,27 +21,44 @@ COMMANDS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "suite": (["evaluate", "base", "--suite", "asked.yaml", "--dry_run"], material.SUITE),
     "sweep": (["sweep", "--config", "asked.yaml", "--dry_run"], {**material.SWEEP, "output_dir": "asked"}),
     "update": (["update", "--config", "asked.yaml", "--dry_run"], {**material.UPDATE, "output_dir": "asked"}),
-    "residual": (["residual", "study", "--config", "asked.yaml", "--dry_run"], {**material.RESIDUAL_STUDY, "output_dir": "asked"}),
+    "residual": (
+        ["residual", "study", "--config", "asked.yaml", "--dry_run"],
+        {**material.RESIDUAL_STUDY, "output_dir": "asked"},
+    ),
     "merge": (["merge", "--config", "asked.yaml", "--dry_run"], {**material.MERGE, "output_dir": "asked"}),
     "evaluate": (
         ["evaluate", "--config", "asked.yaml", "--dry_run"],
         {"model": ["base"], "perplexity": ["prose.jsonl"], "limit": 3, "output_dir": "asked"},
     ),
     "compare": (["compare", "--config", "asked.yaml"], {"models": ["measured:base", "measured:math"]}),
-    "theory": (["theory", "regression", "--config", "asked.yaml"], {"dimension": 20, "pretrain_rows": 12, "finetune_rows": 4, "seeds": 2}),
+    "theory": (
+        ["theory", "regression", "--config", "asked.yaml"],
+        {"dimension": 20, "pretrain_rows": 12, "finetune_rows": 4, "seeds": 2},
+    ),
     "world": (["world", "--config", "asked.yaml"], {"output_dir": "world", "quick": True, "workers": 1}),
     "judge": (
         ["judge", "--config", "asked.yaml", "--dry_run"],
-        {"answers": ["tuned-answers.jsonl"], "reference": "base-answers.jsonl", "judge_model": "big", "base_url": "http://127.0.0.1:9/v1",
-         "output_dir": "asked"},
+        {
+            "answers": ["tuned-answers.jsonl"],
+            "reference": "base-answers.jsonl",
+            "judge_model": "big",
+            "base_url": "http://127.0.0.1:9/v1",
+            "output_dir": "asked",
+        },
     ),
-    "perturb": (["perturb", "--config", "asked.yaml", "--dry_run"], {"model": "base", "scale": 0.1, "seed": 1, "output_dir": "asked"}),
+    "perturb": (
+        ["perturb", "--config", "asked.yaml", "--dry_run"],
+        {"model": "base", "scale": 0.1, "seed": 1, "output_dir": "asked"},
+    ),
     "apply": (
         ["residual", "apply", "--config", "asked.yaml", "--dry_run"],
         {"instruct": "instruct", "old_base": "base", "base": "math", "output_dir": "asked"},
     ),
-    "prepare": (["data", "prepare", "--config", "asked.yaml"], {"format": "metamath", "input": ["metamath.jsonl"], "output": "asked.jsonl"}),
-}  # fmt: skip
+    "prepare": (
+        ["data", "prepare", "--config", "asked.yaml"],
+        {"format": "metamath", "input": ["metamath.jsonl"], "output": "asked.jsonl"},
+    ),
+}
 """Name: the words and a request that is sound."""
 
 SOUND: dict[str, list[dict[str, Any]]] = {
@@ -50,7 +67,12 @@ SOUND: dict[str, list[dict[str, Any]]] = {
         {"retention": "none"},
         {"retention": "l2"},
         {"retention": {"sfa": {"p": 0.5}}},
-        {"retention": [{"label_annealing": {"weight": "1e-1", "temperature": 2}}, {"replay": {"data": "old.jsonl", "fraction": 0.1}}]},
+        {
+            "retention": [
+                {"label_annealing": {"weight": "1e-1", "temperature": 2}},
+                {"replay": {"data": "old.jsonl", "fraction": 0.1}},
+            ]
+        },
         {"retention": [{"sfa": {"every": 3.0}}]},
         {"retention": [{"l2": {"decoupled": "TRUE"}}]},
         {"learning_rate": "1e-5", "max_steps": "3", "packing": "true"},
@@ -62,36 +84,96 @@ SOUND: dict[str, list[dict[str, Any]]] = {
     ],
     "suite": [
         {},
-        {"source": [{"perplexity": "prose.jsonl", "name": "a", "window": 32, "stride": 16, "max_documents": 2, "text": "{text}"}], "averages": DELETED},
-        {"source": [{"task": "colours.yaml", "name": "b", "num_fewshot": 0, "limit": 2, "apply_chat_template": False}], "averages": DELETED},
-        {"source": [{"choices": "choices.jsonl", "name": "c", "length_normalised": True, "max_documents": 2}], "averages": DELETED},
+        {
+            "source": [
+                {
+                    "perplexity": "prose.jsonl",
+                    "name": "a",
+                    "window": 32,
+                    "stride": 16,
+                    "max_documents": 2,
+                    "text": "{text}",
+                }
+            ],
+            "averages": DELETED,
+        },
+        {
+            "source": [
+                {"task": "colours.yaml", "name": "b", "num_fewshot": 0, "limit": 2, "apply_chat_template": False}
+            ],
+            "averages": DELETED,
+        },
+        {
+            "source": [{"choices": "choices.jsonl", "name": "c", "length_normalised": True, "max_documents": 2}],
+            "averages": DELETED,
+        },
         {"third": ["code.jsonl"], "batch_size": 2, "seed": 3, "limit": 2, "skip": ["reviews"]},
     ],
     "sweep": [
         {},
-        {"vary.learning_rate": [1e-3, 3e-3], "objectives": {"target": "code", "source": "prose"}, "keep": "none", "workers": 1},
+        {
+            "vary.learning_rate": [1e-3, 3e-3],
+            "objectives": {"target": "code", "source": "prose"},
+            "keep": "none",
+            "workers": 1,
+        },
         {"vary": {"retention": [{"l2": {"coefficient": {"log": [0.01, 1], "points": 3}}}]}, "select": {"rule": "knee"}},
-        {"search": {"sampler": "random", "trials": 3, "seed": 1}, "pruning": {"at": [0.5], "margin": 0.2, "wait_for": 2}},
+        {
+            "search": {"sampler": "random", "trials": 3, "seed": 1},
+            "pruning": {"at": [0.5], "margin": 0.2, "wait_for": 2},
+        },
         {"select": {"rule": "target_within", "points": 0.1, "strict": True}, "teacher": "online"},
         {"train": "train.yaml"},
     ],
     "update": [
         {},
         {"tokens": "1k", "scales": DELETED, "scale": 0.5, "seed": 3, "epochs": 2, "keep": "result"},
-        {"after": "2024-02-01", "before": "2024-11-30", "undated": "drop", "minimum_characters": 5, "near_duplicates": 0.8, "titles": True},
-        {"kind": "rows", "text_column": "text", "date_column": "date", "choose_by": ["old"], "continued_instruct": False},
+        {
+            "after": "2024-02-01",
+            "before": "2024-11-30",
+            "undated": "drop",
+            "minimum_characters": 5,
+            "near_duplicates": 0.8,
+            "titles": True,
+        },
+        {
+            "kind": "rows",
+            "text_column": "text",
+            "date_column": "date",
+            "choose_by": ["old"],
+            "continued_instruct": False,
+        },
     ],
-    "residual": [{}, {"seeds": [0, 1], "starts": ["base"], "siblings": False, "residuals": True, "continued": ["b"], "workers": 1, "keep": "none"}],
-    "merge": [{}, {"models": [{"model": "math", "weight": 0.6}, {"model": "code", "weight": 0.4}], "dtype": "bfloat16"}, {"method": "dare", "p": 0.5, "density": DELETED}],
+    "residual": [
+        {},
+        {
+            "seeds": [0, 1],
+            "starts": ["base"],
+            "siblings": False,
+            "residuals": True,
+            "continued": ["b"],
+            "workers": 1,
+            "keep": "none",
+        },
+    ],
+    "merge": [
+        {},
+        {"models": [{"model": "math", "weight": 0.6}, {"model": "code", "weight": 0.4}], "dtype": "bfloat16"},
+        {"method": "dare", "p": 0.5, "density": DELETED},
+    ],
     "evaluate": [{}, {"limit": "3", "batch_size": 2, "confidence": 0.9, "seed": 1, "dtype": "float32"}],
-    "compare": [{}, {"fail_if": ["colours drop > 90pt"], "confidence": 0.9, "resamples": 500, "seed": 1, "metrics": "all"}, {"fail_if": "prose drop > -100%"}],
+    "compare": [
+        {},
+        {"fail_if": ["colours drop > 90pt"], "confidence": 0.9, "resamples": 500, "seed": 1, "metrics": "all"},
+        {"fail_if": "prose drop > -100%"},
+    ],
     "theory": [{}, {"lambdas": [0.1, 1], "overlap": 0.2, "decay": 1, "noise": 0.2, "shift": 2}],
     "world": [{}],
     "judge": [{}, {"limit": 3, "workers": 2, "price_in": 1, "price_out": 2}],
     "perturb": [{}, {"std": "tensor"}, {"std": 0.001}],
     "apply": [{}, {"scale": 0.5, "vocabulary": "keep", "dtype": "float16"}],
     "prepare": [{}],
-}  # fmt: skip
+}
 
 REFUSED: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
     "train": [
@@ -189,21 +271,55 @@ REFUSED: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"output_dir": DELETED}, ["output_dir"]),
         ({"vocabulary": "shrink"}, ["vocabulary", "shrink"]),
     ],
-    "evaluate": [({"limit": "few"}, ["limit", "few"]), ({"sweet": 1}, ["sweet"]), ({"perplexity": DELETED}, []), ({"model": ["nowhere"]}, ["nowhere"])],
-    "compare": [({"fail_if": "colours drop"}, ["fail_if"]), ({"confidence": 2}, ["confidence"]), ({"metrics": "some"}, ["metrics"]), ({"strickt": True}, ["strict"])],
-    "theory": [({"overlap": 2}, ["overlap"]), ({"seeds": 0}, ["seeds"]), ({"pretrain_rows": 50}, ["pretrain_rows"]), ({"lamdas": 1}, ["lambdas"])],
+    "evaluate": [
+        ({"limit": "few"}, ["limit", "few"]),
+        ({"sweet": 1}, ["sweet"]),
+        ({"perplexity": DELETED}, []),
+        ({"model": ["nowhere"]}, ["nowhere"]),
+    ],
+    "compare": [
+        ({"fail_if": "colours drop"}, ["fail_if"]),
+        ({"confidence": 2}, ["confidence"]),
+        ({"metrics": "some"}, ["metrics"]),
+        ({"strickt": True}, ["strict"]),
+    ],
+    "theory": [
+        ({"overlap": 2}, ["overlap"]),
+        ({"seeds": 0}, ["seeds"]),
+        ({"pretrain_rows": 50}, ["pretrain_rows"]),
+        ({"lamdas": 1}, ["lambdas"]),
+    ],
     "world": [({"people": "many"}, ["people"]), ({"layers": 0}, ["layers"]), ({"peple": 3}, ["people"])],
-    "judge": [({"judge_model": DELETED}, ["judge_model"]), ({"top_logprobs": 50}, ["top_logprobs"]), ({"referense": "a"}, ["reference"])],
+    "judge": [
+        ({"judge_model": DELETED}, ["judge_model"]),
+        ({"top_logprobs": 50}, ["top_logprobs"]),
+        ({"referense": "a"}, ["reference"]),
+    ],
     "perturb": [({"scale": DELETED}, ["scale"]), ({"scale": -1}, ["scale"]), ({"std": "wide"}, ["std"])],
-    "apply": [({"old_base": DELETED}, ["old_base"]), ({"scale": "a"}, ["scale"]), ({"tokenizer": "mine"}, ["tokenizer", "mine"])],
-    "prepare": [({"format": "metamth"}, ["metamth", "metamath"]), ({"heldout": 2}, ["heldout"]), ({"input": ["nowhere"]}, ["nowhere"])],
-}  # fmt: skip
+    "apply": [
+        ({"old_base": DELETED}, ["old_base"]),
+        ({"scale": "a"}, ["scale"]),
+        ({"tokenizer": "mine"}, ["tokenizer", "mine"]),
+    ],
+    "prepare": [
+        ({"format": "metamth"}, ["metamth", "metamath"]),
+        ({"heldout": 2}, ["heldout"]),
+        ({"input": ["nowhere"]}, ["nowhere"]),
+    ],
+}
 """What is changed, and what the message should name. A few are accepted at present, or before a model is loaded."""
 
 TWICE: dict[str, tuple[str, Any]] = {
-    "train": ("max_steps", 3), "sweep": ("seeds", [3]), "update": ("tokens", "1k"), "residual": ("window", 32), "merge": ("density", 0.2),
-    "suite": ("description", "again"), "evaluate": ("limit", 2), "theory": ("seeds", 3), "perturb": ("seed", 2),
-}  # fmt: skip
+    "train": ("max_steps", 3),
+    "sweep": ("seeds", [3]),
+    "update": ("tokens", "1k"),
+    "residual": ("window", 32),
+    "merge": ("density", 0.2),
+    "suite": ("description", "again"),
+    "evaluate": ("limit", 2),
+    "theory": ("seeds", 3),
+    "perturb": ("seed", 2),
+}
 """A key that stands twice in the YAML."""
 
 WORDS: list[tuple[list[str], list[str]]] = [

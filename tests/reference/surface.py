@@ -1,4 +1,5 @@
-"""What can be asked for: public names with their parameters, commands with their options, and what requests are answered with."""
+"""What can be asked for: public names with their parameters, commands with their options, and what requests are
+answered with."""
 
 from __future__ import annotations
 
@@ -76,14 +77,15 @@ def _default(value: Any) -> str:
 # ------------------------------------------------------------------------------------------------------------- commands
 
 _OPTION = re.compile(r"^ {2,4}(?:-\w, )?(--[A-Za-z]\w*)(?: (\S.*?))?(?:  +(\S.*))?$")
-_POSITIONAL = re.compile(r"^  ([A-Z][A-Z|]*(?: [A-Z]+)*)(?:  +(\S.*))?$")
+_POSITIONAL = re.compile(r"^  ([A-Z][A-Z|]*(?: [A-Z]+)*(?: \.\.\.)?)(?:  +(\S.*))?$")
 _PARAMETER = re.compile(r"^ {6}(?:--)?(\w+)(?: \((.*?)\))?: (.*)$")
 _OF_METHOD = re.compile(r"^  (\w+): ")
 _SETTING = re.compile(r"^  --(\w+)  \[(.*)\]$")
 
 
 def commands(folder: Path) -> dict[str, Any]:
-    """Every command and subcommand: its options with placeholder and default, as `--help` has them; train's further keys."""
+    """Every command and subcommand: its options with placeholder and default, as `--help` has them; train's further
+    keys."""
     top = commandline.holdfast(["--help"], folder).out
     listed = re.findall(r"^  (\w+) +\S", top.partition("commands\n")[2].partition("\n\n")[0], re.MULTILINE)
     found: dict[str, Any] = {"": listed}
@@ -107,8 +109,8 @@ def _options(text: str) -> dict[str, Any]:
     name = ""
     for line in text.splitlines():
         if match := _OPTION.match(line):
-            name, placeholder, said = match.groups()
-            found[name] = [placeholder or "", said or ""]
+            name, placeholder, help_text = match.groups()
+            found[name] = [placeholder or "", help_text or ""]
         elif match := _POSITIONAL.match(line):
             name = match[1]
             found[name] = ["positional", match[2] or ""]
@@ -118,8 +120,8 @@ def _options(text: str) -> dict[str, Any]:
             name = ""
     return {
         option: [placeholder, "" if re.match(r"at |above |below |required", default) else default]
-        for option, (placeholder, said) in found.items()
-        for default in [(re.findall(r"\(([^()]*)\)", said) or [""])[-1].partition(";")[0]]
+        for option, (placeholder, help_text) in found.items()
+        for default in [(re.findall(r"\(([^()]*)\)", help_text) or [""])[-1].partition(";")[0]]
     }
 
 
@@ -145,10 +147,10 @@ def requests(folder: Path) -> dict[str, Any]:
         if text is not None:
             (folder / "asked.yaml").write_text(text)
         outcome = commandline.holdfast(words, folder)
-        said = outcome.out + outcome.err
+        printed = outcome.out + outcome.err
         found[name] = {
             "code": outcome.code,
-            "names": {word: word in said for word in wanted},
-            "traceback": "Traceback" in said,
+            "names": {word: word in printed for word in wanted},
+            "traceback": "Traceback" in printed,
         }
     return found

@@ -31,7 +31,7 @@ def test_everything_is_as_recorded():
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "expected"),
     [
         ({"a": 1.0}, {"a": 1.0 + 1e-9}, "part / a: 1.0 -> 1.000000001"),
         ({"a": [1, 2]}, {"a": [1, 2, 3]}, "part / a: 2 entries there, 3 now: [1, 2] -> [1, 2, 3]"),
@@ -40,9 +40,9 @@ def test_everything_is_as_recorded():
         ({"a": "x"}, {"a": "y"}, 'part / a: "x" -> "y"'),
     ],
 )
-def test_differences_are_found(old, new, said):
+def test_differences_are_found(old, new, expected):
     assert record.differences(old, old, "part") == []
-    assert said in record.differences(old, new, "part")
+    assert expected in record.differences(old, new, "part")
 
 
 def test_rounding_is_no_difference():
@@ -50,14 +50,20 @@ def test_rounding_is_no_difference():
 
 
 def test_figures_of_text():
-    text = "On 2026-01-02 loss fell from 1,234.5 to −0.25 (95 % interval), +3.1 pt, 7x in 12.5 s at 300 tokens/s with torch 2.13.0"
+    text = (
+        "On 2026-01-02 loss fell from 1,234.5 to −0.25 (95 % interval), +3.1 pt, 7x in 12.5 s at 300 "
+        "tokens/s with torch 2.13.0"
+    )
     assert figures.of_text(text) == {"+3.1pt": 1, "-0.25": 1, "1,234.5": 1, "7x": 1, "95%": 1}
 
 
 def test_figures_of_a_page_whatever_its_layout(tmp_path):
     table = "<table><tr><td>1.5</td><td>2 %</td></tr></table>"
     tiles = "<style>p{margin:9px}</style><p>2 %</p><div title='4'>1.5</div>"
-    script = '<script type="application/json">[{"data": [{"x": [1, 2.5], "width": 3}], "layout": {"margin": [8]}}]</script><script>var a = 7;</script>'
+    script = (
+        '<script type="application/json">[{"data": [{"x": [1, 2.5], "width": 3}], "layout": {"margin": '
+        "[8]}}]</script><script>var a = 7;</script>"
+    )
     found = []
     for name, body in (("table", table), ("tiles", tiles)):
         (tmp_path / name).write_text(f"<html><head><title>5</title></head><body>{body}{script}</body></html>")

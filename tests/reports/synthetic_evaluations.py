@@ -1,7 +1,7 @@
-"""Evaluation folders of two models that answered the same questions, as the runner would leave them: every kind of row, realistic sizes.
+"""Evaluation folders of two models that answered the same questions, with every kind of row in realistic sizes.
 
-A question has a difficulty that both models share, so right answers are correlated; the second model has lost something on some entries and gained
-on others. Everything is deterministic.
+A question has a difficulty that both models share, so right answers are correlated; the second model has lost on some
+entries and gained on others. Everything is deterministic.
 """
 
 from __future__ import annotations
@@ -13,26 +13,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.evaluation.compare.request import Side
+from holdfast.evaluation.compare.result import Result
 from holdfast.evaluation.compare.samples import compare_samples
 from holdfast.records.comparison import Comparison, GateOutcome, StageMatrix
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord, Metric
 from holdfast.statistics.estimates import TEXT_FIGURES, estimate, figure_for
 
 PROSE = (
-    "the river carries more sediment after rain than before it while a cell divides faster when warm and courts read statutes narrowly although "
-    "markets clear slowly under price controls"
+    "the river carries more sediment after rain than before it while a cell divides faster when warm and courts "
+    "read statutes narrowly although markets clear slowly under price controls"
 )
 WORDS = PROSE.split()
 TOPICS = (
-    "abstract_algebra anatomy astronomy business_ethics clinical_knowledge college_biology college_chemistry college_computer_science "
-    "college_mathematics college_medicine college_physics computer_security conceptual_physics econometrics electrical_engineering "
-    "elementary_mathematics formal_logic global_facts high_school_biology high_school_chemistry high_school_computer_science "
-    "high_school_european_history high_school_geography high_school_government_and_politics high_school_macroeconomics "
-    "high_school_mathematics high_school_microeconomics high_school_physics high_school_psychology high_school_statistics "
-    "high_school_us_history high_school_world_history human_aging human_sexuality international_law jurisprudence logical_fallacies "
-    "machine_learning management marketing medical_genetics miscellaneous moral_disputes moral_scenarios nutrition philosophy prehistory "
-    "professional_accounting professional_law professional_medicine professional_psychology public_relations security_studies sociology "
-    "us_foreign_policy virology world_religions"
+    "abstract_algebra anatomy astronomy business_ethics clinical_knowledge college_biology college_chemistry "
+    "college_computer_science college_mathematics college_medicine college_physics computer_security "
+    "conceptual_physics econometrics electrical_engineering elementary_mathematics formal_logic global_facts "
+    "high_school_biology high_school_chemistry high_school_computer_science high_school_european_history "
+    "high_school_geography high_school_government_and_politics high_school_macroeconomics high_school_mathematics "
+    "high_school_microeconomics high_school_physics high_school_psychology high_school_statistics "
+    "high_school_us_history high_school_world_history human_aging human_sexuality international_law jurisprudence "
+    "logical_fallacies machine_learning management marketing medical_genetics miscellaneous moral_disputes "
+    "moral_scenarios nutrition philosophy prehistory professional_accounting professional_law "
+    "professional_medicine professional_psychology public_relations security_studies sociology us_foreign_policy "
+    "virology world_religions"
 )
 SUBJECTS = tuple(f"mmlu_{name}" for name in TOPICS.split())
 Row = dict[str, Any]
@@ -140,7 +144,7 @@ def text(name: str, n: int, level: float, change: float) -> Sides:
 
 
 def answers(name: str, n: int, before: float, after: float, *, options: int = 4) -> Sides:
-    """Rows about the answer's position: mass, entropies and probabilities of the options; the second model is too sure of itself."""
+    """Rows about the answer's position: mass, entropies and probabilities; the second model is overconfident."""
     rng = random.Random(name)
     sides: Sides = ([], [])
     for i in range(n):
@@ -181,7 +185,8 @@ def code(name: str, n: int, before: float, after: float) -> Sides:
             "n": 1,
         }
         for rows, right in zip(sides, outcomes(rng, before, after), strict=True):
-            program = f"    total = 0\n    for value in values:\n        total += value\n    return total{'' if right else ' + 1'}"
+            loop = "    total = 0\n    for value in values:\n        total += value"
+            program = f"{loop}\n    return total{'' if right else ' + 1'}"
             reasons = ["passed" if right else "AssertionError: expected 6, got 7"]
             rows.append(
                 {**shared, "pass@1": float(right), "correct": int(right), "outputs": [program], "reasons": reasons}
@@ -237,6 +242,12 @@ class Pair:
         self.labels = labels
         self.before, self.after = (EvaluationFolder(root / label) for label in labels)
         self.comparisons: list[Comparison] = []
+
+    def result(self, **changes: Any) -> Result:
+        """The comparison as it is handed to pages."""
+        sides = zip((self.before, self.after), changes.pop("labels", self.labels), strict=True)
+        held = [Side(folder=folder, label=label) for folder, label in sides]
+        return Result(**{"sides": held, "comparisons": self.comparisons, **changes})
 
     def add(
         self, suite: str, name: str, kind: str, sides: Sides, metrics: Mapping[str, tuple[str, bool]], **changes: Any
@@ -316,18 +327,42 @@ def full_pair(root: Path, *, mmlu: int = 1710) -> Pair:
 
 GATES = [
     GateOutcome(
-        rule="knowledge drop > 1pt", suite="knowledge", name="mmlu", metric="acc", outcome="undecided", value=1.75, interval=(-0.1, 3.6),
-        threshold=1.0, unit="pt", reason="The drop is 1.75 pt [-0.10, 3.60]: 1 pt lies inside the interval.",
+        rule="knowledge drop > 1pt",
+        suite="knowledge",
+        name="mmlu",
+        metric="acc",
+        outcome="undecided",
+        value=1.75,
+        interval=(-0.1, 3.6),
+        threshold=1.0,
+        unit="pt",
+        reason="The drop is 1.75 pt [-0.10, 3.60]: 1 pt lies inside the interval.",
     ),
     GateOutcome(
-        rule="gsm8k drop > 2pt", suite="reasoning", name="gsm8k", metric="exact_match,strict-match", outcome="failed", value=6.9,
-        interval=(2.7, 11.1), threshold=2.0, unit="pt", reason="The drop is 6.90 pt [2.70, 11.10], all of it beyond 2 pt.",
+        rule="gsm8k drop > 2pt",
+        suite="reasoning",
+        name="gsm8k",
+        metric="exact_match,strict-match",
+        outcome="failed",
+        value=6.9,
+        interval=(2.7, 11.1),
+        threshold=2.0,
+        unit="pt",
+        reason="The drop is 6.90 pt [2.70, 11.10], all of it beyond 2 pt.",
     ),
     GateOutcome(
-        rule="prose perplexity rise > 5%", suite="source", name="prose", metric="perplexity", outcome="passed", value=3.0, interval=(2.1, 3.9),
-        threshold=5.0, unit="%", reason="The rise is 3.00 % [2.10, 3.90], all of it within 5 %.",
+        rule="prose perplexity rise > 5%",
+        suite="source",
+        name="prose",
+        metric="perplexity",
+        outcome="passed",
+        value=3.0,
+        interval=(2.1, 3.9),
+        threshold=5.0,
+        unit="%",
+        reason="The rise is 3.00 % [2.10, 3.90], all of it within 5 %.",
     ),
-]  # fmt: skip
+]
 
 
 def stage_matrix() -> StageMatrix:

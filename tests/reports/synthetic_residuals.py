@@ -1,4 +1,5 @@
-"""Updates and studies of the instruction residual as the commands would leave them: records with evaluation folders, without models.
+"""Updates and studies of the instruction residual as the commands would leave them: records with evaluation folders,
+without models.
 
 The paper's suite has the paper's printed figures a little moved, so that tables and plots look as a real study's would.
 """
@@ -14,15 +15,22 @@ from typing import Any
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, Metric
-from holdfast.records.residual import Pair, ResidualRecord, ScaleChoice, StudiedModel
+from holdfast.records.residual import ModelPair, ResidualRecord, ScaleChoice, StudiedModel
 from holdfast.records.run import LayerDistance
 from holdfast.reports import paper_004
 from holdfast.support.files import to_jsonable
 
 SIZES = {
-    "ifeval": 541, "mmlu": 14042, "mmlu_pro": 12032, "gsm8k": 1319, "winogrande": 1267, "hellaswag": 10042, "arc_easy": 2376, "piqa": 1838,
+    "ifeval": 541,
+    "mmlu": 14042,
+    "mmlu_pro": 12032,
+    "gsm8k": 1319,
+    "winogrande": 1267,
+    "hellaswag": 10042,
+    "arc_easy": 2376,
+    "piqa": 1838,
     "truthfulqa_mc2": 817,
-}  # fmt: skip
+}
 SUITES = {"ifeval": "target", "mmlu": "target", "mmlu_pro": "target", "gsm8k": "target"}
 
 
@@ -64,7 +72,7 @@ def write_paper_suite(
 ) -> None:
     """The nine entries of the suite with sixteen figures in percent, and their averages."""
     by_entry: dict[str, dict[str, Metric]] = {}
-    for row, value in zip(paper_004.ROWS, values, strict=True):
+    for row, value in zip(paper_004.rows(), values, strict=True):
         by_entry.setdefault(row.entry, {})[row.key] = share(
             value / 100, SIZES[row.entry], "exact_match" if "exact" in row.key else "accuracy"
         )
@@ -110,10 +118,22 @@ def compared(
 ) -> Comparison:
     difference = after - before
     return Comparison(
-        suite=suite, name=name, metric=metric, unit=unit, higher_is_better=higher, n=300, before=before, after=after, difference=difference,
-        interval=(difference - half, difference + half), p_value=0.5 if abs(difference) < half else 0.001, test="paired bootstrap", primary=primary,
-        flips_lost=12 if unit == "accuracy" else None, flips_gained=20 if unit == "accuracy" else None,
-    )  # fmt: skip
+        suite=suite,
+        name=name,
+        metric=metric,
+        unit=unit,
+        higher_is_better=higher,
+        n=300,
+        before=before,
+        after=after,
+        difference=difference,
+        interval=(difference - half, difference + half),
+        p_value=0.5 if abs(difference) < half else 0.001,
+        test="paired bootstrap",
+        primary=primary,
+        flips_lost=12 if unit == "accuracy" else None,
+        flips_gained=20 if unit == "accuracy" else None,
+    )
 
 
 def world_comparisons(before: Mapping[str, float], after: Mapping[str, float]) -> list[Comparison]:
@@ -152,31 +172,55 @@ def update(folder: Path, **changes: Any) -> ResidualRecord:
     """A finished update of the embedded world's models, with the optional arm and a choice of scale."""
     spent = {"base-new": 2.4e13, "instruct-new": 2.4e13, "result": 2.4e13}
     labels = {
-        "base": "base", "instruct": "instruct", "base-new": "base + new text", "instruct-new": "instruct + new text",
+        "base": "base",
+        "instruct": "instruct",
+        "base-new": "base + new text",
+        "instruct-new": "instruct + new text",
         "result": "base + new text + residual",
-    }  # fmt: skip
+    }
     models = []
     for name, figures in WORLD.items():
         write_world(folder / "evaluations" / name, **figures)
         models.append(
             StudiedModel(
-                name=name, label=labels[name], start="instruct" if name.startswith("instruct") else "base", family="",
-                tokens=0 if name in ("base", "instruct") else 2_000_000, residual="" if name == "result" else None,
-                scale=1.0 if name == "result" else None, path={"base": "/data/world/base", "instruct": "/data/world/instruct"}.get(name, f"runs/{name}"),
-                hash=f"{name}-" + "0" * 40, evaluations=f"evaluations/{name}", flops=spent.get(name, 0.0), seconds=180.0 if name in spent else 0.0,
-                parameters=2_100_000, state="complete",
+                name=name,
+                label=labels[name],
+                start="instruct" if name.startswith("instruct") else "base",
+                family="",
+                tokens=0 if name in ("base", "instruct") else 2_000_000,
+                residual="" if name == "result" else None,
+                scale=1.0 if name == "result" else None,
+                path={"base": "/data/world/base", "instruct": "/data/world/instruct"}.get(name, f"runs/{name}"),
+                hash=f"{name}-" + "0" * 40,
+                evaluations=f"evaluations/{name}",
+                flops=spent.get(name, 0.0),
+                seconds=180.0 if name in spent else 0.0,
+                parameters=2_100_000,
+                state="complete",
             )
-        )  # fmt: skip
+        )
     (folder / "runs" / "base-new").mkdir(parents=True, exist_ok=True)
     (folder / "runs" / "base-new" / "report.html").write_text("<!doctype html>")
     pairs = [
-        Pair(before="instruct", after="result", question="What did the update gain, and what did it keep?",
-             comparisons=world_comparisons(WORLD["instruct"], WORLD["result"])),
-        Pair(before="instruct-new", after="result", question="Is it better than continuing the instruct model?",
-             comparisons=world_comparisons(WORLD["instruct-new"], WORLD["result"])),
-        Pair(before="base", after="base-new", question="What did the new text cost the base?",
-             comparisons=world_comparisons(WORLD["base"], WORLD["base-new"])),
-    ]  # fmt: skip
+        ModelPair(
+            before="instruct",
+            after="result",
+            question="What did the update gain, and what did it keep?",
+            comparisons=world_comparisons(WORLD["instruct"], WORLD["result"]),
+        ),
+        ModelPair(
+            before="instruct-new",
+            after="result",
+            question="Is it better than continuing the instruct model?",
+            comparisons=world_comparisons(WORLD["instruct-new"], WORLD["result"]),
+        ),
+        ModelPair(
+            before="base",
+            after="base-new",
+            question="What did the new text cost the base?",
+            comparisons=world_comparisons(WORLD["base"], WORLD["base-new"]),
+        ),
+    ]
     scale = ScaleChoice(
         candidates=[
             {
@@ -192,31 +236,59 @@ def update(folder: Path, **changes: Any) -> ResidualRecord:
         reason="no candidate is better than 1 beyond noise, and 1 is the paper's",
     )
     fields: dict[str, Any] = {
-        "name": "news-of-march", "kind": "update", "status": "finished", "created": "2025-11-20T09:12:44Z", "finished": "2025-11-20T09:31:02Z",
-        "config": {"base": "world/base", "instruct": "world/instruct", "corpus": {"path": "news", "budget": 2_000_000}, "residual": {"scale": "sweep"}},
-        "families": [""], "result": "result", "models": models, "pairs": pairs, "scale": scale,
+        "name": "news-of-march",
+        "kind": "update",
+        "status": "finished",
+        "created": "2025-11-20T09:12:44Z",
+        "finished": "2025-11-20T09:31:02Z",
+        "config": {
+            "base": "world/base",
+            "instruct": "world/instruct",
+            "corpus": {"path": "news", "budget": 2_000_000},
+            "residual": {"scale": "sweep"},
+        },
+        "families": [""],
+        "result": "result",
+        "models": models,
+        "pairs": pairs,
+        "scale": scale,
         "corpus": {
-            "documents": 3120, "tokens": 2_028_000, "held_out": 312, "first_date": "2024-01-03", "last_date": "2024-03-30",
-            "skipped": {"empty": 4, "duplicate": 31, "before the first date": 118}, "windows": 496, "wasted": 0.0031, "sources": {"fundus": 3120},
+            "documents": 3120,
+            "tokens": 2_028_000,
+            "held_out": 312,
+            "first_date": "2024-01-03",
+            "last_date": "2024-03-30",
+            "skipped": {"empty": 4, "duplicate": 31, "before the first date": 118},
+            "windows": 496,
+            "wasted": 0.0031,
+            "sources": {"fundus": 3120},
         },
         "ancestry": [{"base": "world/base", "instruct": "world/instruct", "layers": layers(), "warnings": []}],
         "cost": {
-            "flops": 5.1e13, "seconds": 410.0, "models": {"base-new": {"flops": 2.5e13, "seconds": 200.0}}, "memory": {"weights_bytes": 8_400_000},
+            "flops": 5.1e13,
+            "models": {"base-new": {"flops": 2.5e13}},
+            "gpu_hours": {"H100": 0.01},
             "utilisation": 0.35,
         },
         "notes": ["3 documents were longer than the window and were split."],
-        "versions": {"holdfast": "0.2.0", "torch": "2.13.0"}, "hardware": {"device": "CPU", "cores": 2},
-    }  # fmt: skip
+        "versions": {"holdfast": "0.2.0", "torch": "2.13.0"},
+        "hardware": {"device": "CPU", "cores": 2},
+    }
     return ResidualRecord(**{**fields, **changes})
 
 
 HUB = {
-    ("llama-3", "base"): "meta-llama/Meta-Llama-3-8B", ("llama-3", "instruct"): "meta-llama/Meta-Llama-3-8B-Instruct",
-    ("llama-3.1", "base"): "meta-llama/Llama-3.1-8B", ("llama-3.1", "instruct"): "meta-llama/Llama-3.1-8B-Instruct",
-}  # fmt: skip
+    ("llama-3", "base"): "meta-llama/Meta-Llama-3-8B",
+    ("llama-3", "instruct"): "meta-llama/Meta-Llama-3-8B-Instruct",
+    ("llama-3.1", "base"): "meta-llama/Llama-3.1-8B",
+    ("llama-3.1", "instruct"): "meta-llama/Llama-3.1-8B-Instruct",
+}
 PAPERS = {
-    ("llama-3", "base"): "L3b", ("llama-3", "instruct"): "L3i", ("llama-3.1", "base"): "L3.1b", ("llama-3.1", "instruct"): "L3.1i",
-}  # fmt: skip
+    ("llama-3", "base"): "L3b",
+    ("llama-3", "instruct"): "L3i",
+    ("llama-3.1", "base"): "L3.1b",
+    ("llama-3.1", "instruct"): "L3.1i",
+}
 
 
 def moved_values(start: str, tokens: int, residual: str | None, seed: int = 0) -> list[float]:
@@ -228,7 +300,8 @@ def moved_values(start: str, tokens: int, residual: str | None, seed: int = 0) -
 
 
 def study(folder: Path, *, seeds: Sequence[int] = (0,), **changes: Any) -> ResidualRecord:
-    """Three budgets by base, instruct and base + residual of Llama 3; siblings with Llama 3.1; DocChat with both residuals."""
+    """Three budgets by base, instruct and base + residual of Llama 3; siblings with Llama 3.1; DocChat with both
+    residuals."""
     models: list[StudiedModel] = []
 
     def add(
@@ -246,11 +319,22 @@ def study(folder: Path, *, seeds: Sequence[int] = (0,), **changes: Any) -> Resid
         made = bool(millions) or residual is not None
         # The paper's continued columns are of 5 epochs at most; what it says of FLOPs is 6 x parameters x tokens.
         model = StudiedModel(
-            name=name, label=label, start=start, family=family, tokens=millions * 1_000_000 + (1234 if millions else 0),
-            budget=millions * 1_000_000 or None, residual=residual, scale=1.0 if residual is not None else None, seed=seed,
-            path=f"models/{name}" if made else path, evaluations=f"evaluations/{name}", flops=6 * 8.03e9 * millions * 1e6,
-            seconds=1100.0 * millions / 10, parameters=8_030_000_000, state="complete",
-        )  # fmt: skip
+            name=name,
+            label=label,
+            start=start,
+            family=family,
+            tokens=millions * 1_000_000 + (1234 if millions else 0),
+            budget=millions * 1_000_000 or None,
+            residual=residual,
+            scale=1.0 if residual is not None else None,
+            seed=seed,
+            path=f"models/{name}" if made else path,
+            evaluations=f"evaluations/{name}",
+            flops=6 * 8.03e9 * millions * 1e6,
+            seconds=1100.0 * millions / 10,
+            parameters=8_030_000_000,
+            state="complete",
+        )
         models.append(model)
         donor = None if residual is None else PAPERS[residual, "instruct"]
         write_paper_suite(
@@ -301,22 +385,32 @@ def study(folder: Path, *, seeds: Sequence[int] = (0,), **changes: Any) -> Resid
     add("docchat-3", "DocChat + 3 residual", "derived", "docchat", "DocChat", residual="llama-3")
     add("docchat-31", "DocChat + 3.1 residual", "derived", "docchat", "DocChat", residual="llama-3.1")
     pairs = [
-        Pair(
-            before="l3-instruct", after="l3-base-1000M-residual", question="Does the residual bring instruction following back?",
+        ModelPair(
+            before="l3-instruct",
+            after="l3-base-1000M-residual",
+            question="Does the residual bring instruction following back?",
             comparisons=[
                 compared("ifeval", 0.353, 0.3752, suite="target", metric="prompt_level_strict_acc", half=0.03),
                 compared("gsm8k", 0.7506, 0.7316, suite="target", metric="exact_match,flexible-extract", half=0.015),
                 compared("piqa", 0.7856, 0.8041, half=0.01),
             ],
         ),
-        Pair(before="l3-instruct", after="l3-instruct-1000M", question="What does new text cost the instruct model?", comparisons=[]),
-    ]  # fmt: skip
+    ]
     fields: dict[str, Any] = {
-        "name": "residual-llama-3", "kind": "study", "status": "finished", "created": "2025-11-20T09:12:44Z", "finished": "2025-11-22T01:31:02Z",
-        "config": {"suite": "instruction_residual", "budgets": [100_000_000, 500_000_000, 1_000_000_000]}, "families": ["llama-3", "llama-3.1"],
-        "models": models, "pairs": pairs, "corpus": {"documents": 1_960_000, "tokens": 1_274_000_000, "held_out": 2000, "skipped": {}},
-        "cost": {"flops": 1.6e20}, "versions": {"holdfast": "0.2.0"}, "hardware": {"device": "NVIDIA H100"},
-    }  # fmt: skip
+        "name": "residual-llama-3",
+        "kind": "study",
+        "status": "finished",
+        "created": "2025-11-20T09:12:44Z",
+        "finished": "2025-11-22T01:31:02Z",
+        "config": {"suite": "instruction_residual", "budgets": [100_000_000, 500_000_000, 1_000_000_000]},
+        "families": ["llama-3", "llama-3.1"],
+        "models": models,
+        "pairs": pairs,
+        "corpus": {"documents": 1_960_000, "tokens": 1_274_000_000, "held_out": 2000, "skipped": {}},
+        "cost": {"flops": 1.6e20},
+        "versions": {"holdfast": "0.2.0"},
+        "hardware": {"device": "NVIDIA H100"},
+    }
     return ResidualRecord(**{**fields, **changes})
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import math
 import random
 import shutil
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from rich.console import Console
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, Metric
-from holdfast.records.run import LayerDistance, RunRecord
+from holdfast.records.run import LayerDistance, RunFolder, RunRecord
+from holdfast.support.files import write_jsonl
 
 RETENTION = [{"method": "label_annealing", "weight": 1.0, "temperature": 1.0}]
 
@@ -19,9 +24,19 @@ RETENTION = [{"method": "label_annealing", "weight": 1.0, "temperature": 1.0}]
 def comparison(**changes: Any) -> Comparison:
     """A target perplexity that got better; every field can be changed."""
     fields: dict[str, Any] = {
-        "suite": "target", "name": "answers", "metric": "nats_per_token", "unit": "nats/token", "higher_is_better": False, "n": 400,
-        "before": 3.2145, "after": 2.8021, "difference": -0.4124, "interval": (-0.4391, -0.3857), "p_value": 0.0002, "test": "paired bootstrap",
-    }  # fmt: skip
+        "suite": "target",
+        "name": "answers",
+        "metric": "nats_per_token",
+        "unit": "nats/token",
+        "higher_is_better": False,
+        "n": 400,
+        "before": 3.2145,
+        "after": 2.8021,
+        "difference": -0.4124,
+        "interval": (-0.4391, -0.3857),
+        "p_value": 0.0002,
+        "test": "paired bootstrap",
+    }
     return Comparison(**{**fields, **changes})
 
 
@@ -36,9 +51,21 @@ SOURCE_LOST = {
     "p_value": 0.0004,
 }
 SOURCE_NOISE = {
-    "suite": "source", "name": "arc_easy", "metric": "acc", "unit": "accuracy", "higher_is_better": True, "n": 570, "before": 0.4912, "after": 0.4860,
-    "difference": -0.0052, "interval": (-0.021, 0.0105), "p_value": 0.61, "test": "McNemar (exact)", "flips_lost": 21, "flips_gained": 18,
-}  # fmt: skip
+    "suite": "source",
+    "name": "arc_easy",
+    "metric": "acc",
+    "unit": "accuracy",
+    "higher_is_better": True,
+    "n": 570,
+    "before": 0.4912,
+    "after": 0.4860,
+    "difference": -0.0052,
+    "interval": (-0.021, 0.0105),
+    "p_value": 0.61,
+    "test": "McNemar (exact)",
+    "flips_lost": 21,
+    "flips_gained": 18,
+}
 
 
 def metric_lines(steps: int = 240, *, kl: bool = True, seed: int = 0) -> list[dict[str, Any]]:
@@ -160,6 +187,67 @@ def perplexity(suite: str, name: str, value: float, n: int) -> Evaluation:
     )
 
 
+def write_run(
+    path: Path,
+    *,
+    comparisons: Sequence[Comparison] | None = None,
+    metrics: Sequence[dict[str, Any]] | None = None,
+    **changes: Any,
+) -> RunFolder:
+    """A run's folder at `path`; `changes` are fields of its record."""
+    folder = RunFolder(path)
+    folder.write(record(**changes))
+    lines = metric_lines() if metrics is None else metrics
+    if lines:
+        write_jsonl(folder.metrics_file, lines)
+    if comparisons is None:
+        comparisons = [comparison(), comparison(**SOURCE_LOST), comparison(**SOURCE_NOISE)]
+    if comparisons:
+        folder.write_comparisons(comparisons)
+    return folder
+
+
+def write_arm(
+    path: Path,
+    *,
+    source: float,
+    target: float,
+    retention: list[dict[str, Any]],
+    documents: int = 200,
+    scale: float = 1.0,
+    **changes: Any,
+) -> RunFolder:
+    """An arm with per-document rows whose corpus figures are exactly those of its comparisons: every document changes
+    by the arm's mean plus its own noise, so that a bootstrap has something to resample."""
+    rng = random.Random(f"noise of {path.name}")
+    base = random.Random(5)
+    comparisons, evaluations = [], []
+    for suite, text, level, change in (("source", "prose", 2.9, source), ("target", "answers", 3.2, target)):
+        start, result = [], []
+        for i in range(documents):
+            tokens = base.randint(50, 400)
+            nats = tokens * (level + base.gauss(0, 0.4))
+            moved = nats + tokens * (change + rng.gauss(0, 0.15))
+            row = {"doc": f"{suite}-{i}", "tokens": tokens, "bytes": 4 * tokens}
+            start.append({**row, "nats": nats})
+            result.append({**row, "nats": moved})
+        before, after = (sum(r["nats"] for r in rows) / sum(r["tokens"] for r in rows) for rows in (start, result))
+        half = 1.96 * 0.15 / math.sqrt(documents)
+        difference = after - before
+        interval = (difference - half, difference + half)
+        figures = {"before": before, "after": after, "difference": difference, "interval": interval}
+        comparisons.append(comparison(suite=suite, name=text, n=documents, **figures))
+        for which, value, rows in (("start", before, start), ("result", after, result)):
+            evaluations.append((which, perplexity(suite, text, value, documents), rows))
+    moved_by = distances(scale=scale)
+    folder = write_run(
+        path, **{"name": path.name, "comparisons": comparisons, "retention": retention, "distance": moved_by, **changes}
+    )
+    for which, evaluation, rows in evaluations:
+        folder.evaluated(which).write(evaluation, rows)
+    return folder
+
+
 def chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -185,3 +273,20 @@ def browse(page: Path, profile: Path, *options: str) -> subprocess.CompletedProc
     ]
     command += ["--virtual-time-budget=20000", *options, page.resolve().as_uri()]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+class Buffer(io.StringIO):
+    """What a terminal writes into."""
+
+    encoding: ClassVar[str] = "utf-8"
+
+
+class AsciiBuffer(Buffer):
+    encoding = "ascii"
+
+
+def shown(show: Callable[[Console], None], width: int = 80, *, ascii_only: bool = False) -> str:
+    """What `show` prints on a terminal of this width."""
+    file = AsciiBuffer() if ascii_only else Buffer()
+    show(Console(file=file, width=width, force_terminal=False, color_system=None))
+    return file.getvalue()

@@ -13,10 +13,12 @@ from holdfast.records.study import Objective, Rung, SeedRun, StudyRecord, TrialR
 
 START = {"answers": 3.2145, "quiz": 0.31, "prose": 2.9013, "code": 1.8422, "arc_easy": 0.4912}
 UNITS = {
-    "answers": ("target", "nats_per_token", "nats/token", False, 400), "quiz": ("target", "acc", "accuracy", True, 570),
-    "prose": ("source", "nats_per_token", "nats/token", False, 500), "code": ("source", "nats_per_token", "nats/token", False, 300),
+    "answers": ("target", "nats_per_token", "nats/token", False, 400),
+    "quiz": ("target", "acc", "accuracy", True, 570),
+    "prose": ("source", "nats_per_token", "nats/token", False, 500),
+    "code": ("source", "nats_per_token", "nats/token", False, 300),
     "arc_easy": ("source", "acc", "accuracy", True, 570),
-}  # fmt: skip
+}
 BEGAN = datetime.datetime(2026, 3, 2, 9, 0, tzinfo=datetime.UTC)
 
 
@@ -38,10 +40,19 @@ def compared(name: str, gain: float, half: float = 0.01, **changes: Any) -> Comp
     suite, metric, unit, higher, n = UNITS[name]
     difference = gain if higher else -gain
     fields: dict[str, Any] = {
-        "suite": suite, "name": name, "metric": metric, "unit": unit, "higher_is_better": higher, "n": n,
-        "before": START[name], "after": START[name] + difference, "difference": difference,
-        "interval": (difference - half, difference + half), "p_value": 0.01, "test": "paired bootstrap",
-    }  # fmt: skip
+        "suite": suite,
+        "name": name,
+        "metric": metric,
+        "unit": unit,
+        "higher_is_better": higher,
+        "n": n,
+        "before": START[name],
+        "after": START[name] + difference,
+        "difference": difference,
+        "interval": (difference - half, difference + half),
+        "p_value": 0.01,
+        "test": "paired bootstrap",
+    }
     return Comparison(**{**fields, **changes})
 
 
@@ -60,22 +71,39 @@ def trial(
 ) -> TrialRecord:
     began = BEGAN + datetime.timedelta(minutes=7 * (number // 2))
     fields: dict[str, Any] = {
-        "state": "complete", "settings": {"learning_rate": 1e-4}, "worker": f"{('alpha', 'beta')[number % 2]}:{4100 + number % 2}",
-        "started": began.isoformat(), "finished": (began + datetime.timedelta(minutes=6)).isoformat(), "overhead": 1.5,
-    }  # fmt: skip
+        "state": "complete",
+        "settings": {"learning_rate": 1e-4},
+        "worker": f"{('alpha', 'beta')[number % 2]}:{4100 + number % 2}",
+        "started": began.isoformat(),
+        "finished": (began + datetime.timedelta(minutes=6)).isoformat(),
+        "overhead": 1.5,
+    }
     return TrialRecord(number=number, kind=kind, label=label, params=params, runs=runs, **{**fields, **changes})
 
 
 def record(trials: Sequence[TrialRecord], *, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> StudyRecord:
     target, source = objective("target", "answers"), objective("source", "prose", "code")
     fields: dict[str, Any] = {
-        "name": "medical answers", "status": "finished", "created": BEGAN.isoformat(), "finished": (BEGAN + datetime.timedelta(hours=2)).isoformat(),
-        "config": {"search": {"sampler": "grid"}}, "seeds": list(seeds), "target": target, "source": source,
-        "pairs": [(target, objective("source", "prose")), (target, objective("source", "code")), (objective("target", "quiz"), objective("source", "arc_easy"))],
-        "trials": list(trials), "selection": {"rule": "paper"}, "storage": "sqlite:///study.db",
-        "versions": {"holdfast": "0.1.0", "torch": "2.13.0"}, "hardware": {"device": "cpu", "cpu": "2 cores"},
+        "name": "medical answers",
+        "status": "finished",
+        "created": BEGAN.isoformat(),
+        "finished": (BEGAN + datetime.timedelta(hours=2)).isoformat(),
+        "config": {"search": {"sampler": "grid"}},
+        "seeds": list(seeds),
+        "target": target,
+        "source": source,
+        "pairs": [
+            (target, objective("source", "prose")),
+            (target, objective("source", "code")),
+            (objective("target", "quiz"), objective("source", "arc_easy")),
+        ],
+        "trials": list(trials),
+        "selection": {"rule": "paper"},
+        "storage": "sqlite:///study.db",
+        "versions": {"holdfast": "0.1.0", "torch": "2.13.0"},
+        "hardware": {"device": "cpu", "cpu": "2 cores"},
         "notes": ["2 documents of code were longer than the window and were cut."],
-    }  # fmt: skip
+    }
     return StudyRecord(**{**fields, **changes})
 
 
@@ -92,11 +120,17 @@ def points_study(
     seeds = list(range(len(points[0])))
     trials = [
         trial(
-            i, "direct" if i == direct else "label_annealing", "direct" if i == direct else f"trial {i}", {},
-            [seed_run(s, [compared("answers", t, halves), compared("prose", k, halves)]) for s, (t, k) in zip(seeds, gains, strict=True)],
+            i,
+            "direct" if i == direct else "label_annealing",
+            "direct" if i == direct else f"trial {i}",
+            {},
+            [
+                seed_run(s, [compared("answers", t, halves), compared("prose", k, halves)])
+                for s, (t, k) in zip(seeds, gains, strict=True)
+            ],
         )
         for i, gains in enumerate(points)
-    ]  # fmt: skip
+    ]
     return record(trials, seeds=seeds, **{"source": objective("source", "prose"), **changes})
 
 
@@ -126,7 +160,8 @@ def measured_runs(
 
 
 def frontier(*, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> StudyRecord:
-    """Direct, label annealing at 6 weights and 2 temperatures, L2, replay, SFA; one pruned, one failed, one lost and continued, one running, one waiting."""
+    """Direct, label annealing at 6 weights and 2 temperatures, L2, replay, SFA; one pruned, one failed, one lost and
+    continued, one running, one waiting."""
     rng = random.Random(3)
     trials: list[TrialRecord] = []
 
@@ -165,9 +200,23 @@ def frontier(*, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> StudyRecord
     add("replay", "replay, fraction 0.1", {"retention.replay.fraction": 0.1}, 0.5, -0.09)
     add("sfa", "SFA, p 0.25", {"retention.sfa.p": 0.25}, 0.41, -0.14)
     rungs = [Rung(seed=seeds[0], share=0.5, target=-0.01, source=-0.2)]
-    add("l2", "L2, coefficient 1", {"retention.l2.coefficient": 1.0}, state="pruned", runs=[], rungs=rungs, reason="at half of seed 0 no better than the start")  # fmt: skip
-    add("label_annealing", "label annealing, weight 100, temperature 1", {"retention.label_annealing.weight": 100.0, "retention.label_annealing.temperature": 1.0},
-        state="failed", runs=[], reason="the loss became NaN at step 12")  # fmt: skip
+    add(
+        "l2",
+        "L2, coefficient 1",
+        {"retention.l2.coefficient": 1.0},
+        state="pruned",
+        runs=[],
+        rungs=rungs,
+        reason="at half of seed 0 no better than the start",
+    )
+    add(
+        "label_annealing",
+        "label annealing, weight 100, temperature 1",
+        {"retention.label_annealing.weight": 100.0, "retention.label_annealing.temperature": 1.0},
+        state="failed",
+        runs=[],
+        reason="the loss became NaN at step 12",
+    )
     lost = len(trials)
     add(
         "replay",
@@ -179,8 +228,16 @@ def frontier(*, seeds: Sequence[int] = (0, 1, 2), **changes: Any) -> StudyRecord
         finished=None,
     )
     add("replay", "replay, fraction 0.3", {"retention.replay.fraction": 0.3}, 0.48, -0.05)
-    add("sfa", "SFA, p 0.5", {"retention.sfa.p": 0.5}, state="running", runs=measured_runs(rng, seeds[:1], 0.3, -0.1, key="run"), finished=None,
-        rungs=[Rung(seed=seeds[-1], share=0.5, target=0.29, source=-0.12)], started=(BEGAN + datetime.timedelta(minutes=84)).isoformat())  # fmt: skip
+    add(
+        "sfa",
+        "SFA, p 0.5",
+        {"retention.sfa.p": 0.5},
+        state="running",
+        runs=measured_runs(rng, seeds[:1], 0.3, -0.1, key="run"),
+        finished=None,
+        rungs=[Rung(seed=seeds[-1], share=0.5, target=0.29, source=-0.12)],
+        started=(BEGAN + datetime.timedelta(minutes=84)).isoformat(),
+    )
     add(
         "sfa",
         "SFA, p 0.75",
@@ -230,7 +287,8 @@ def nothing_finished() -> StudyRecord:
 
 
 def large(count: int = 200, *, seeds: Sequence[int] = (0, 1, 2)) -> StudyRecord:
-    """A random search over learning rate, weight and temperature, with methods in between and a few trials that went nowhere."""
+    """A random search over learning rate, weight and temperature, with methods in between and a few trials that went
+    nowhere."""
     rng = random.Random(11)
     trials = [trial(0, "direct", "direct fine-tuning", {"learning_rate": 1e-4}, measured_runs(rng, seeds, 0.52, -0.31))]
     for number in range(1, count):

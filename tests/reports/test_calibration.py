@@ -49,6 +49,7 @@ def test_the_interval_surrounds_the_error_and_the_change_is_paired() -> None:
     little, much = luck < sure - 0.05, luck < sure - 0.2
     low, high = calibration_interval(sure, much, resamples=300)
     assert 0.1 < low < 0.2 < high < 0.3
+    assert np.isnan(calibration_interval(sure[:1], much[:1])).all(), "one question says nothing of how it varies"
     change, interval = calibration_change((sure, little), (sure, much), resamples=300)
     assert change == pytest.approx(calibration(sure, much).error - calibration(sure, little).error)
     assert interval[0] < change < interval[1] and interval[0] > 0.05
@@ -71,14 +72,14 @@ def test_a_change_of_other_questions_is_refused() -> None:
 
 
 def test_models_are_paired_however_few_confidences_the_one_has() -> None:
-    """A model of two confidences and one of many, right on nearly the same questions: drawn apart the interval would be far wider."""
+    """One model has two confidences, the other many; both are right on nearly the same questions."""
     rng = np.random.default_rng(5)
     coarse = np.where(rng.random(1000) < 0.5, 0.9, 0.6)
     fine = coarse + rng.uniform(-1e-6, 1e-6, 1000)
     right = (rng.random(1000) < coarse - 0.2).astype(float)
     _, (low, high) = calibration_change((coarse, right), (fine, right), bins=2, resamples=300)
-    alone = calibration_interval(coarse, right, bins=2, resamples=300)
-    assert high - low < 0.2 * (alone[1] - alone[0])
+    unpaired = calibration_interval(coarse, right, bins=2, resamples=300)
+    assert high - low < 0.2 * (unpaired[1] - unpaired[0])
 
 
 def test_confidences_are_those_of_the_given_answer() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
 import pytest
 
@@ -31,8 +30,18 @@ def found(studies, **changes):
         }
         for r, s in studies.items()
     }
-    return to_jsonable({"paper": "A paper", "size": "small twins", "created": "2026-01-02", "studies": listed, "claims": claims, "versions": {"torch": "2.13"},
-                        "hardware": {"cpu": "a fast one"}, **changes})  # fmt: skip
+    return to_jsonable(
+        {
+            "paper": "A paper",
+            "size": "small twins",
+            "created": "2026-01-02",
+            "studies": listed,
+            "claims": claims,
+            "versions": {"torch": "2.13"},
+            "hardware": {"cpu": "a fast one"},
+            **changes,
+        }
+    )
 
 
 def written(tmp_path, record):
@@ -101,20 +110,6 @@ def test_the_chart_has_every_share_once():
     assert len(names) == len(set(names)) and shares == sum(len(trace["x"]) for trace in traces) > len(names)
     assert all(trace["error_x"]["array"][0] > 0 < trace["error_x"]["arrayminus"][0] for trace in traces)
     assert shares_chart(found({"code": None})["claims"], {}) is None
-
-
-def test_text_cannot_become_markup(tmp_path):
-    nasty = paper_like()
-    trials = [dataclasses.replace(t, label=f"<script>alert({t.number})</script>") for t in nasty.trials]
-    page = written(tmp_path, found({"code": dataclasses.replace(nasty, trials=trials)}))
-    assert "<script>alert" not in page
-    assert "&lt;script&gt;alert" in page
-
-
-def test_the_page_needs_no_network(tmp_path):
-    page = written(tmp_path, found({"code": paper_like()}))
-    body = re.sub(r'<script type="text/plain" id="plotly-gzip">.*?</script>', "", page, flags=re.DOTALL)
-    assert not re.search(r'(?:src|href)="(?:https?:)?//', body)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The page of a comparison: its figures are those of the comparisons, its questions those that flipped, and gaps are named."""
+"""The page of a comparison: figures of the comparisons, questions that flipped, and gaps that are named."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import dataclasses
 import json
 import math
 import re
-import subprocess
-import sys
 import time
 from html import unescape
 from pathlib import Path
@@ -28,17 +26,15 @@ from synthetic_evaluations import (
     stage_matrix,
     text,
 )
-from synthetic_runs import browse, chromium, comparison
-from test_report_browser import console_of, look_on_phone
-from test_report_pages import NASTY, figures_of, words_of
+from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, browse, chromium, comparison
+from test_report_browser import console_of
+from test_report_pages import figures_of
 
-from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import EvaluationFolder
-from holdfast.reports.answers import reliability_chart
 from holdfast.reports.blocks import words
 from holdfast.reports.calibration import calibration
 from holdfast.reports.charts import Chart, Series, plotly_figure, quantile_chart
-from holdfast.reports.compared import Row, gain_forest, retention_radar
+from holdfast.reports.compared import ComparisonRow, gain_forest, gains, retention_radar
 from holdfast.reports.comparison_report import comparison_verdict, subject_names, write_comparison_report
 from holdfast.reports.flips import MOST_FLIPS, Flip, Flips, answer_of, chosen, fair_shares, flips_of, flips_panel
 from holdfast.reports.format import squeeze
@@ -56,13 +52,7 @@ def cells_of(chart: Chart) -> list[list[str]]:
 
 
 def write(pair: Pair, path: Path, **changes: Any) -> str:
-    fields: dict[str, Any] = {
-        "before": pair.before,
-        "after": pair.after,
-        "labels": pair.labels,
-        "comparisons": pair.comparisons,
-    }
-    return write_comparison_report(path / "c.html", **{**fields, **changes}).read_text(encoding="utf-8")
+    return write_comparison_report(path / "c.html", pair.result(**changes)).read_text(encoding="utf-8")
 
 
 def section(page: str, title: str) -> str:
@@ -92,9 +82,17 @@ def small(root: Path) -> Pair:
 def test_the_whole_page_has_every_part_rules_first(pair, tmp_path) -> None:
     page = write(pair, tmp_path, gates=GATES, unmatched=["reasoning/bbh: only before."], matrix=stage_matrix())
     assert titles(page) == [
-        "Rules", "Before and after", "Retention", "Stages of training", "Subjects", "Confidence and entropy",
-        "Questions whose answers flipped", "Documents that changed most", "Not compared", "What was compared",
-    ]  # fmt: skip
+        "Rules",
+        "Before and after",
+        "Retention",
+        "Stages of training",
+        "Subjects",
+        "Confidence and entropy",
+        "Questions whose answers flipped",
+        "Documents that changed most",
+        "Not compared",
+        "What was compared",
+    ]
     assert "reasoning/bbh: only before." in section(page, "Not compared")
     assert len(page) < 4_000_000
 
@@ -104,26 +102,22 @@ def test_nothing_is_drawn_for_what_is_not_there(tmp_path) -> None:
     assert titles(write(quiet, tmp_path)) == ["Before and after", "Documents that changed most", "What was compared"]
     empty = write(quiet, tmp_path, comparisons=[], unmatched=["source/prose: only before."])
     assert titles(empty) == ["Before and after", "Not compared", "What was compared"]
-    assert "Nothing was compared between base and tuned." in empty
-    assert 'id="figures"' not in empty
-
-
-def test_folders_that_are_not_there_leave_the_figures(tmp_path) -> None:
+    assert "Nothing was compared between base and tuned." in empty and 'id="figures"' not in empty
     pair = small(tmp_path / "a")
-    nowhere = EvaluationFolder(tmp_path / "nowhere")
-    page = write(pair, tmp_path, before=nowhere, after=nowhere)
-    assert titles(page) == ["Before and after", "Retention", "What was compared"]
+    pair.before = pair.after = EvaluationFolder(tmp_path / "nowhere")
+    assert titles(write(pair, tmp_path)) == ["Before and after", "Retention", "What was compared"]
 
 
 def test_rules_come_with_outcome_and_numbers(tmp_path) -> None:
     page = write(small(tmp_path / "a"), tmp_path, gates=GATES)
     rows = re.findall(r"<tr>(.*?)</tr>", section(page, "Rules"), re.S)[1:]
     assert [re.search(r'class="chip \w+">(\w+)<', r)[1] for r in rows] == ["failed", "undecided", "passed"]
-    assert (
-        "gsm8k drop &gt; 2pt" in rows[0] and "+6.9 pt" in rows[0] and "[+2.7, +11.1]" in rows[0] and ">2 pt<" in rows[0]
-    )
-    assert "all of it beyond 2 pt." in rows[0]
-    assert re.search(r'<span class="pill bad">failed</span>', page)
+    for part in ("gsm8k drop &gt; 2pt", "+6.9 pt", "[+2.7, +11.1]", ">2 pt<", "all of it beyond 2 pt."):
+        assert part in rows[0]
+    assert '<span class="pill bad">failed</span>' in page
+
+
+SHARES = {"unit": "accuracy", "metric": "acc", "higher_is_better": True, "flips_lost": 40, "flips_gained": 9}
 
 
 @pytest.mark.parametrize(
@@ -137,17 +131,10 @@ def test_rules_come_with_outcome_and_numbers(tmp_path) -> None:
 )
 def test_the_verdict_is_one_sentence(outcomes, words) -> None:
     gates = [dataclasses.replace(GATES[0], outcome=o) for o in outcomes]
-    arc = {
-        "name": "arc",
-        "unit": "accuracy",
-        "metric": "acc",
-        "higher_is_better": True,
-        "flips_lost": 40,
-        "flips_gained": 9,
-    }
+    arc = comparison(**SHARES, name="arc", before=0.6, after=0.55, difference=-0.05, interval=(-0.07, -0.03))
     rows = [
-        Row(comparison(**arc, before=0.6, after=0.55, difference=-0.05, interval=(-0.07, -0.03))),
-        Row(comparison(name="prose", before=2.0, after=3.0, difference=1.0, interval=(0.9, 1.1))),
+        ComparisonRow(arc),
+        ComparisonRow(comparison(name="prose", before=2.0, after=3.0, difference=1.0, interval=(0.9, 1.1))),
     ]
     text_of = comparison_verdict(("a", "b"), rows, gates)
     assert text_of == f"{words}, of 2 measures: 2 lost; the largest loss is arc, −5.0 pt."
@@ -157,104 +144,62 @@ def test_the_verdict_is_one_sentence(outcomes, words) -> None:
 # ------------------------------------------------------------------------------------------------------------- figures
 
 
-def test_forests_hold_the_comparisons_accuracies_in_points_and_the_rest_in_their_unit(pair, tmp_path) -> None:
-    forests = [
-        f
-        for f in figures_of(write(pair, tmp_path))
-        if str(f["layout"]["xaxis"].get("title", {}).get("text")).startswith("gain")
-    ]
-    assert [f["layout"]["xaxis"]["title"]["text"] for f in forests] == [
-        "gain, points → better",
-        "gain, nats/token → better",
-        "gain, points → better",
-    ]
-    primary = [c for c in pair.comparisons if c.primary]
-    for forest, expected in zip(
-        forests,
-        (
-            [100 * c.difference for c in primary if c.higher_is_better],
-            [-c.difference for c in primary if not c.higher_is_better],
-        ),
-        strict=False,
-    ):
-        assert sorted(x for d in forest["data"] for x in d["x"]) == pytest.approx(sorted(expected), rel=1e-3)
-    assert len(forests[0]["layout"]["annotations"]) == 2 * 8 and len(forests[2]["layout"]["annotations"]) == 0
-
-
 def test_a_forest_is_sorted_in_points_and_says_what_it_leaves_out() -> None:
-    base = {"unit": "accuracy", "metric": "acc", "higher_is_better": True, "flips_lost": 1, "flips_gained": 2}
-    gains = {"a": 0.02, "b": -0.05, "c": math.nan}
     rows = [
-        Row(comparison(**base, name=n, before=0.5, after=0.5 + g, difference=g, interval=(g - 0.01, g + 0.01)))
-        for n, g in gains.items()
+        ComparisonRow(
+            comparison(**SHARES, name=n, before=0.5, after=0.5 + g, difference=g, interval=(g - 0.01, g + 0.01))
+        )
+        for n, g in {"a": 0.02, "b": -0.05, "c": math.nan}.items()
     ]
     chart = gain_forest(rows, title="t")
-    assert chart is not None
     assert [cells[:2] for cells in cells_of(chart)] == [["b", "−5.0 pt [−6.0, −4.0]"], ["a", "+2.0 pt [+1.0, +3.0]"]]
     assert chart.caption.endswith("Not drawn, because the difference is not a number: c.")
-    by_tone = {d["marker"]["line"]["color"]: d for d in plotly_figure(chart)["data"]}
-    assert by_tone["var(--bad)"]["x"] == [-5.0] and by_tone["var(--bad)"]["y"] == [0]
-    assert by_tone["var(--good)"]["error_x"]["array"] == [1.0]
-    mixed = [
-        Row(comparison(name="text")),
-        Row(comparison(name="bytes", unit="bits/byte")),
-        Row(comparison(name="zero", before=0.0)),
-    ]
-    relative = gain_forest(mixed, title="t")
-    assert relative is not None
-    assert [[cells[0], cells[1].split(" [")[0]] for cells in cells_of(relative)] == [
-        ["text", mixed[0].relative],
-        ["bytes", mixed[1].relative],
-    ]
-    assert relative.caption.endswith("Not drawn, because a start of 0 has no relative change: zero.")
+    drawn = {d["marker"]["line"]["color"]: d for d in plotly_figure(chart)["data"]}
+    bad, good = drawn["var(--bad)"], drawn["var(--good)"]
+    assert (bad["x"], bad["y"], good["error_x"]["array"]) == ([-5.0], [0], [1.0])
     assert gain_forest([rows[2]], title="t") is None
 
 
-def test_sixty_lines_are_compact(pair, tmp_path) -> None:
-    chart = next(
-        f
-        for f in figures_of(write(pair, tmp_path))
-        if len((f["layout"].get("yaxis") or {}).get("ticktext") or ()) == 57
+def test_forests_of_other_units_are_relative_where_these_differ() -> None:
+    names = {"text": {}, "bytes": {"unit": "bits/byte"}, "zero": {"before": 0.0}}
+    mixed = [ComparisonRow(comparison(name=name, **changes)) for name, changes in names.items()]
+    relative = gain_forest(mixed, title="t")
+    shown = [[cells[0], cells[1].split(" [")[0]] for cells in cells_of(relative)]
+    assert shown == [["text", mixed[0].relative], ["bytes", mixed[1].relative]]
+    assert relative.caption.endswith("Not drawn, because a start of 0 has no relative change: zero.")
+    shares, others = gains(
+        [mixed[0], ComparisonRow(comparison(**SOURCE_NOISE)), ComparisonRow(comparison(**SOURCE_LOST))]
     )
-    assert chart["layout"]["height"] < 1300
-    assert len(chart["data"]) <= 3
-    assert "anatomy" in chart["layout"]["yaxis"]["ticktext"]
-    assert len(set(chart["layout"]["yaxis"]["ticktext"])) == 57
-    assert max(len(t) for t in chart["layout"]["meta"]["narrow"]) <= 17
+    assert [c.x.title for c in (shares, others)] == ["gain, points → better", "gain, nats/token → better"]
+    [noise] = plotly_figure(shares)["data"]
+    assert noise["x"] == pytest.approx([-0.52]) and noise["marker"]["color"] == "var(--surface)"  # hollow
+    assert [d["x"] for d in plotly_figure(others)["data"]] == [[-0.0863], [0.4124]]
 
 
-def test_retention_is_after_over_before(tmp_path) -> None:
-    page = write(small(tmp_path / "a"), tmp_path)
-    c = next(c for c in small(tmp_path / "b").comparisons if c.name == "arc")
-    bars = next(d for f in figures_of(page) for d in f["data"] if d["type"] == "bar")
-    assert bars["x"] == pytest.approx([100 * c.after / c.before], rel=1e-4)
-    assert bars["error_x"]["array"][0] == pytest.approx(100 * (c.interval[1] - c.difference) / c.before, rel=1e-2)
-    assert "Not drawn, because less is better or nothing was there before: 1." in page
-    assert "scatterpolar" not in page.split('id="figures">')[1].split("</script>")[0]
+def test_retention_is_after_over_before_and_sixty_lines_are_compact(pair, tmp_path) -> None:
+    figures = figures_of(write(pair, tmp_path))
+    c = next(c for c in pair.comparisons if c.name == "sciq")
+    bars = next(f for f in figures if f["data"][0]["type"] == "bar")
+    place = bars["layout"]["yaxis"]["ticktext"].index("sciq")
+    assert bars["data"][0]["x"][place] == pytest.approx(100 * c.after / c.before, rel=1e-4)
+    reach = 100 * (c.interval[1] - c.difference) / c.before
+    assert bars["data"][0]["error_x"]["array"][place] == pytest.approx(reach, rel=1e-2)
+    radar = next(f for f in figures if f["data"][0]["type"] == "scatterpolar")
+    assert "average" not in radar["layout"]["polar"]["angularaxis"]["ticktext"]
+    forest = next(f["layout"] for f in figures if len((f["layout"].get("yaxis") or {}).get("ticktext") or ()) == 57)
+    assert forest["height"] < 1300 and len(set(forest["yaxis"]["ticktext"])) == 57
+    assert "anatomy" in forest["yaxis"]["ticktext"] and max(map(len, forest["meta"]["narrow"])) <= 17
 
 
 @pytest.mark.parametrize(("n", "drawn"), [(2, False), (3, True), (12, True), (13, False)])
 def test_the_radar_is_drawn_for_three_to_twelve_tasks(n, drawn) -> None:
-    base = {
-        "unit": "accuracy",
-        "metric": "acc",
-        "higher_is_better": True,
-        "before": 0.5,
-        "after": 0.4,
-        "difference": -0.1,
-        "interval": (-0.2, 0.0),
-    }
-    chart = retention_radar([Row(comparison(**base, name=f"task {i}")) for i in range(n)], ("a", "b"))
+    figures = {"before": 0.5, "after": 0.4, "difference": -0.1, "interval": (-0.2, 0.0)}
+    rows = [ComparisonRow(comparison(**SHARES, **figures, name=f"task {i}")) for i in range(n)]
+    chart = retention_radar(rows, ("a", "b"))
     assert (chart is not None) == drawn
     if chart is not None:
-        drawn_figure = plotly_figure(chart)["data"][1]
-        assert drawn_figure["r"] == pytest.approx([80.0] * (n + 1))
-        assert len(set(drawn_figure["theta"])) == n
-
-
-def test_averages_are_no_tasks_of_the_radar(pair, tmp_path) -> None:
-    radar = next(f for f in figures_of(write(pair, tmp_path)) if f["data"][0]["type"] == "scatterpolar")
-    assert "average" not in radar["layout"]["polar"]["angularaxis"]["ticktext"]
+        found = plotly_figure(chart)["data"][1]
+        assert found["r"] == pytest.approx([80.0] * (n + 1)) and len(set(found["theta"])) == n
 
 
 def test_the_heat_map_has_the_matrix_and_outlines_what_was_trained(tmp_path) -> None:
@@ -264,15 +209,9 @@ def test_the_heat_map_has_the_matrix_and_outlines_what_was_trained(tmp_path) -> 
     assert figure["data"][0]["z"] == [[pytest.approx(100 * v) for v in line] for line in matrix.scores]
     assert [(s["x0"] + 0.5, s["y0"] + 0.5) for s in figure["layout"]["shapes"]] == [(0, 1), (1, 2), (2, 3)]
     words = section(page, "Stages of training")
-    assert "Backward transfer" in words and "−0.090" in words and "[−0.111, −0.069]" in words
-    assert (
-        "heatmap"
-        not in write(
-            small(tmp_path / "b"), tmp_path, matrix=dataclasses.replace(matrix, tasks=[], stages=["start"], scores=[[]])
-        )
-        .split('id="figures">')[1]
-        .split("</script>")[0]
-    )
+    assert all(part in words for part in ("Backward transfer", "−0.090", "[−0.111, −0.069]"))
+    nothing = dataclasses.replace(matrix, tasks=[], stages=["start"], scores=[[]])
+    assert "Stages of training" not in titles(write(small(tmp_path / "b"), tmp_path, matrix=nothing))
 
 
 def test_subjects_are_compared_one_by_one(pair, tmp_path) -> None:
@@ -287,48 +226,28 @@ def test_subjects_are_compared_one_by_one(pair, tmp_path) -> None:
 
 def test_answers_have_a_diagram_curves_and_calibration_errors(pair, tmp_path) -> None:
     page = write(pair, tmp_path)
-    words = section(page, "Confidence and entropy")
+    words, figures = section(page, "Confidence and entropy"), figures_of(page)
     rows = pair.before.samples("target", "medqa_answers")
     found = calibration([r["probabilities"][r["answer"]] for r in rows], [r["acc"] for r in rows])
     assert f"{100 * found.error:.1f} %" in words and f"chance {100 * found.chance:.1f}" in words
-    series = {
-        d.get("name"): d
-        for f in figures_of(page)
-        if f["layout"]["yaxis"]["title"]["text"] == "right, %"
-        for d in f["data"]
-    }
-    assert series[pair.labels[0]]["y"] == pytest.approx([100 * v for v in found.accuracy], rel=1e-4)
+    diagram = next(f for f in figures if f["layout"]["yaxis"]["title"]["text"] == "right, %")
+    series = {d.get("name"): d["y"] for d in diagram["data"]}
+    assert list(series) == [None, *pair.labels]
+    assert series[pair.labels[0]] == pytest.approx([100 * v for v in found.accuracy], rel=1e-4)
     assert (
-        len(
-            [
-                1
-                for f in figures_of(page)
-                if f["layout"].get("xaxis", {}).get("title", {}).get("text") == "samples, sorted, %"
-            ]
-        )
-        == 3 + 2
+        sum((f["layout"].get("xaxis") or {}).get("title", {}).get("text") == "samples, sorted, %" for f in figures) == 5
     )
 
 
-def test_curves_are_the_quantiles(tmp_path) -> None:
-    values = [float(v) for v in range(101)]
-    chart = quantile_chart(
-        [Series(label="a", colour="accent", values=[*reversed(values), math.nan])], title="t", unit="nats", caption=""
-    )
-    assert chart is not None
+def test_curves_are_the_quantiles() -> None:
+    def curve(*values: float) -> Chart | None:
+        series = [Series(label="a", colour="accent", values=values)]
+        return quantile_chart(series, title="t", unit="nats", caption="")
+
+    chart = curve(*(float(v) for v in reversed(range(101))), math.nan)
     xs, ys = (plotly_figure(chart)["data"][0][k] for k in "xy")
     assert ys == pytest.approx(xs) and len(xs) == 101 and cells_of(chart)[0][2:] == ["50", "90", "50", "101"]
-    assert (
-        quantile_chart([Series(label="a", colour="accent", values=[math.nan])], title="t", unit="nats", caption="")
-        is None
-    )
-
-
-def test_a_diagram_draws_the_diagonal_and_every_model() -> None:
-    found = calibration([0.9, 0.5, 0.8, 0.6], [1, 1, 1, 0], bins=2)
-    chart = reliability_chart([("a", "flat", found), ("b", "accent", found)], title="t")
-    assert [d.get("name") for d in plotly_figure(chart)["data"]] == [None, "a", "b"]
-    assert cells_of(chart)[0] == ["a", "55.0 %", "50.0 %", "2"]
+    assert curve(math.nan) is None
 
 
 # --------------------------------------------------------------------------------------------------------------- flips
@@ -411,20 +330,19 @@ def test_the_page_holds_some_hundred_questions_and_says_where_the_rest_is(tmp_pa
     )
 
 
-def test_places_are_divided_fairly() -> None:
-    assert fair_shares([100, 3, 50], 60) == [29, 3, 28]
-    assert fair_shares([2, 1], 60) == [2, 1]
-    assert fair_shares([0, 0], 5) == [0, 0]
-    assert fair_shares([9, 9, 9], 2) == [1, 1, 0]
-    assert sum(fair_shares([7, 1000, 300, 0, 41], 300)) == 300
+@pytest.mark.parametrize(
+    ("wanted", "most", "shares"),
+    [([100, 3, 50], 60, [29, 3, 28]), ([2, 1], 60, [2, 1]), ([0, 0], 5, [0, 0]), ([9, 9, 9], 2, [1, 1, 0])],
+)
+def test_places_are_divided_fairly(wanted, most, shares) -> None:
+    assert fair_shares(wanted, most) == shares
 
 
 def test_what_is_picked_is_spread_over_the_entry() -> None:
     flips = [Flip(entry="e", lost=i % 2 == 0, before={"doc": str(i)}, after={}, metric="acc") for i in range(1000)]
     (picked,) = chosen([Flips(entry="e", file="f", found=flips)], 100)
     places = [int(f.before["doc"]) for f in picked]
-    assert len(set(places)) == 100 and min(places) < 20 and max(places) > 970
-    assert sum(f.lost for f in picked) == 50
+    assert len(set(places)) == 100 and min(places) < 20 and max(places) > 970 and sum(f.lost for f in picked) == 50
 
 
 def test_very_long_texts_lose_their_middle(tmp_path) -> None:
@@ -458,21 +376,20 @@ def test_documents_that_changed_most_are_named(tmp_path) -> None:
 # --------------------------------------------------------------------------------------------------- what goes wrong
 
 
-def test_files_that_cannot_be_used_are_said_first(tmp_path) -> None:
+def test_files_that_cannot_be_used_are_named_first(tmp_path) -> None:
     pair = small(tmp_path / "a")
-    (pair.before.path / "knowledge.bad.json").write_text("{not json")
-    (pair.before.path / "knowledge.odd.json").write_text('{"suite": "knowledge"}')
+    for name, content in (("bad", "{not json"), ("odd", '{"suite": "knowledge"}')):
+        (pair.before.path / f"knowledge.{name}.json").write_text(content)
     (pair.after.path / "knowledge.arc.samples.jsonl").unlink()
     page = write(pair, tmp_path)
-    banner = re.search(r'<div class="banner warn">(.*?)</div>', page, re.S)
-    assert banner is not None
-    assert (
-        "base: knowledge.bad.json could not be read" in banner[1]
-        and "base: knowledge.odd.json could not be read" in banner[1]
-    )
-    assert "tuned: knowledge.arc.samples.jsonl could not be read: there is no such file" in banner[1]
+    head, _, _ = page.partition("<section>")
+    for part in (
+        "base: knowledge.bad.json could not be read",
+        "base: knowledge.odd.json could not be read",
+        "tuned: knowledge.arc.samples.jsonl could not be read: there is no such file",
+    ):
+        assert part in head.partition("banner warn")[2]
     assert str(tmp_path) not in page
-    assert page.index("banner warn") < page.index("<section>")
     assert "Questions whose answers flipped" not in titles(page) and "Before and after" in titles(page)
 
 
@@ -505,57 +422,17 @@ def test_an_entry_is_found_under_another_suite_by_its_name(tmp_path) -> None:
     assert measured.find("knowledge", "nothing") is None
 
 
-def test_user_text_is_escaped_everywhere(tmp_path) -> None:
-    sides = multiple_choice("x", 40, 0.8, 0.3)
-    for rows in sides:
-        for r in rows:
-            r.update({"question": f"<script>alert(1)</script> {NASTY}", "choices": [NASTY] * 4, "task": NASTY})
-    pair = Pair(tmp_path, (f"a{NASTY}".replace("/", "|"), "b"))
-    pair.add(NASTY, NASTY, "task", sides, ACCURACY, settings={NASTY: NASTY}, model={"name": NASTY, "hash": NASTY})
-    pair.add(
-        "g",
-        "g",
-        "task",
-        generation("g", 40, 0.9, 0.2),
-        {"exact_match,strict-match": ("exact_match", True)},
-        versions={NASTY: NASTY},
-    )
-    gate = dataclasses.replace(
-        GATES[0], rule=NASTY, suite=NASTY, name=NASTY, metric=NASTY, reason=NASTY, unit=NASTY, outcome=NASTY
-    )
-    matrix = dataclasses.replace(stage_matrix(), tasks=[NASTY] * 3, stages=[NASTY] * 4, unit=NASTY)
-    page = write(pair, tmp_path, labels=(NASTY, NASTY), gates=[gate, GATES[1]], unmatched=[NASTY], matrix=matrix)
-    words = words_of(page)
-    assert "<img" not in words and "<!--" not in words and "<script>alert" not in words
-    assert words.count("<script") == words.count("</script>") == 2
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in words
-    assert "http://" not in words and "https://" not in words
-    assert figures_of(page)
-
-
 @pytest.mark.slow
 def test_five_thousand_rows_make_a_page_of_some_megabytes_in_seconds(tmp_path) -> None:
+    tasks = [f"mmlu_s{i}" for i in range(57)]
     pair = Pair(tmp_path)
-    pair.add(
-        "k",
-        "mmlu",
-        "task",
-        multiple_choice("mmlu", 5000, 0.5, 0.45, tasks=[f"mmlu_s{i}" for i in range(57)], words=60),
-        ACCURACY,
-    )
+    pair.add("k", "mmlu", "task", multiple_choice("mmlu", 5000, 0.5, 0.45, tasks=tasks, words=60), ACCURACY)
     pair.add("t", "qa", "answers", answers("qa", 5000, 0.5, 0.55), ACCURACY)
     pair.add("s", "prose", "perplexity", text("prose", 5000, 2.9, 0.03), TEXT)
     write(pair, tmp_path, comparisons=[])  # plotly is packed once a process
-    started = time.process_time()  # of this process alone, however busy the machine is
-    page = write(pair, tmp_path, gates=GATES, matrix=stage_matrix())
+    started = time.process_time()  # of this process, however busy the machine is
+    assert len(write(pair, tmp_path, gates=GATES, matrix=stage_matrix())) < 4_000_000
     assert time.process_time() - started < 3
-    assert len(page) < 4_000_000
-
-
-def test_neither_torch_nor_scipy_is_loaded_to_define_a_page() -> None:
-    program = "import sys, holdfast.reports.comparison_report, holdfast.reports.evaluation_report; print({'torch', 'numpy', 'scipy', 'plotly'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "set()", done.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------- small parts
@@ -584,7 +461,8 @@ CLICKS = """<script>
 addEventListener("load", () => {
   const panel = document.querySelector(".flips"), found = {}, all = [...panel.querySelectorAll(".flip")];
   const visible = () => all.filter((e) => e.offsetParent !== null);
-  const search = panel.querySelector("input"), more = [...panel.children].at(-1), says = () => panel.querySelector("[role=status]").textContent;
+  const search = panel.querySelector("input"), more = [...panel.children].at(-1);
+  const says = () => panel.querySelector("[role=status]").textContent;
   const press = (name) => [...panel.querySelectorAll(".finder button")].find((b) => b.textContent === name).click();
   const type = (text) => { search.value = text; search.dispatchEvent(new Event("input")); };
   found.first = [visible().length, says(), more.textContent];
@@ -593,7 +471,8 @@ addEventListener("load", () => {
   press("all"); type(WORD); found.typed = visible().map((e) => e.querySelector(".doc").textContent);
   type("nothing like it"); found.none = [visible().length, says()];
   type(""); more.click(); found.all = [visible().length, more.hidden];
-  document.body.append(Object.assign(document.createElement("pre"), { id: "clicks", textContent: JSON.stringify(found) }));
+  const pre = document.createElement("pre");
+  document.body.append(Object.assign(pre, { id: "clicks", textContent: JSON.stringify(found) }));
 });
 </script></body>"""
 
@@ -601,15 +480,7 @@ addEventListener("load", () => {
 @pytest.mark.slow
 @needs_chromium
 def test_the_whole_page_draws_without_a_message_and_its_questions_can_be_searched(pair, tmp_path, profile) -> None:
-    path = write_comparison_report(
-        tmp_path / "c.html",
-        before=pair.before,
-        after=pair.after,
-        labels=pair.labels,
-        comparisons=pair.comparisons,
-        gates=GATES,
-        matrix=stage_matrix(),
-    )
+    path = write_comparison_report(tmp_path / "c.html", pair.result(gates=GATES, matrix=stage_matrix()))
     page = path.read_text(encoding="utf-8")
     shown = cards(page)
     one = re.search(r"doc ([0-9a-f]{12})", shown[40])[0]
@@ -627,23 +498,3 @@ def test_the_whole_page_draws_without_a_message_and_its_questions_can_be_searche
     assert (found["lost"], found["gained"]) == (f"12 of {lost} questions", f"12 of {len(shown) - lost} questions")
     assert found["only"] is True and found["typed"] == [one] and found["none"] == [0, "0 questions"]
     assert found["all"] == [len(shown), True]
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_the_page_fits_a_phone(pair, tmp_path, profile) -> None:
-    long = "a_very_long_name_without_any_end_" * 3
-    comparisons = [dataclasses.replace(c, name=long) if c.name == "sciq" else c for c in pair.comparisons]
-    gates = [*GATES, dataclasses.replace(GATES[0], rule=long * 2, name=long, reason=long * 3)]
-    path = write_comparison_report(
-        tmp_path / "c.html", before=pair.before, after=pair.after, labels=(long, long), comparisons=comparisons, gates=gates,
-        unmatched=[long * 3], matrix=stage_matrix(),
-    )  # fmt: skip
-    found = look_on_phone(path, profile, 360)
-    assert found == {"scroll": 360, "outside": [], "drawn": len(figures_of(path.read_text())), "wide": 0}
-
-
-def test_the_synthetic_pair_covers_all_kinds(pair) -> None:
-    kinds = {e.kind for e in pair.before.all()}
-    assert kinds == {"task", "code", "average", "perplexity", "answers"}
-    assert any(isinstance(c, Comparison) and c.flips_lost for c in pair.comparisons)

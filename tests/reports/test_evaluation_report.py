@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 from synthetic_evaluations import ACCURACY, Pair, answers, evaluation_record, full_pair, multiple_choice
-from synthetic_runs import browse, chromium
 from test_comparison_report import section, titles
-from test_report_browser import console_of, look_on_phone
-from test_report_pages import NASTY, figures_of, words_of
+from test_report_pages import figures_of
 
 from holdfast.errors import ConfigError
 from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
@@ -104,6 +102,23 @@ def test_what_is_missing_is_said(pair, tmp_path) -> None:
     assert cells_of(finished, "hellaswag") == ["not measured", "not measured"]
 
 
+def test_what_is_missing_is_listed_in_the_order_of_the_scores(pair, tmp_path) -> None:
+    folders = [pair.before, EvaluationFolder(tmp_path / "none")]
+    page = write_evaluation_report(tmp_path / "e.html", evaluation_record(pair.labels), folders).read_text()
+    listed = re.findall(rf"<li>{pair.labels[1]}: (\w+/\w+)</li>", page)
+    assert listed[:3] == ["target/medical", "target/medqa_answers", "source/prose"], "what was asked about first"
+    assert listed[7:] == ["knowledge/average", "reasoning/gsm8k", "reasoning/mbpp"], "an average after its members"
+
+
+def test_a_comparison_names_the_first_model_that_was_measured(pair, tmp_path) -> None:
+    labels = ("not there", *pair.labels)
+    folders = [EvaluationFolder(tmp_path / "none"), pair.before, pair.after]
+    compared = {pair.labels[1]: pair.comparisons}
+    path = write_evaluation_report(tmp_path / "e.html", evaluation_record(labels), folders, comparisons=compared)
+    found = section(path.read_text(), f"Compared with {pair.labels[0]}")
+    assert f"{pair.labels[0]} → {pair.labels[1]}" in found and "not there" not in found
+
+
 def test_an_entry_of_one_model_only_leaves_a_gap_of_the_other(tmp_path) -> None:
     pair = Pair(tmp_path / "p").add("k", "arc", "task", multiple_choice("arc", 60, 0.5, 0.5), ACCURACY)
     found = pair.before.find("k", "arc")
@@ -161,46 +176,3 @@ def test_what_was_run_is_written_down(pair, tmp_path) -> None:
         "num fewshot: 0",
     ):
         assert text in words
-
-
-def test_user_text_is_escaped_everywhere(tmp_path) -> None:
-    sides = answers("x", 30, 0.8, 0.3)
-    pair = Pair(tmp_path, (f"a{NASTY}".replace("/", "|"), "b")).add(
-        NASTY, NASTY, "answers", sides, ACCURACY, settings={NASTY: NASTY}
-    )
-    record = evaluation_record(
-        [NASTY, NASTY + "2"],
-        versions={NASTY: NASTY},
-        hardware={NASTY: NASTY},
-        plan={NASTY: NASTY},
-        suites=[NASTY],
-        status=NASTY,
-    )
-    words = words_of(write(pair, tmp_path, record, comparisons={NASTY: pair.comparisons}))
-    assert "<img" not in words and "<!--" not in words
-    assert words.count("<script") == words.count("</script>") == 2
-    assert "http://" not in words and "https://" not in words
-
-
-# ---------------------------------------------------------------------------------------------------------- the browser
-
-needs_chromium = pytest.mark.skipif(chromium() is None, reason="needs Chromium (Debian: apt-get install chromium)")
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_the_page_draws_without_a_message_and_fits_a_phone(pair, tmp_path, tmp_path_factory) -> None:
-    profile = tmp_path_factory.mktemp("chromium")
-    labels = ["base", "a_very_long_label_without_any_end_" * 3]
-    path = write_evaluation_report(
-        tmp_path / "e.html",
-        evaluation_record(labels),
-        [pair.before, pair.after],
-        comparisons={labels[1]: pair.comparisons},
-    )
-    figures = figures_of(path.read_text(encoding="utf-8"))
-    done = browse(path, profile, "--dump-dom")
-    assert console_of(done.stderr) == []
-    plots = re.findall(r'<div class="[^"]*plot[^"]*" data-figure="\d+"', done.stdout)
-    assert len(plots) == len(figures) >= 8 and all("js-plotly-plot" in p for p in plots)
-    assert look_on_phone(path, profile, 360) == {"scroll": 360, "outside": [], "drawn": len(figures), "wide": 0}

@@ -42,7 +42,7 @@ def test_the_body_has_the_figures_with_their_intervals(make_run) -> None:
         for figure in (
             r.before,
             r.after,
-            f"{r.difference} {r.interval}".replace("[", "\\[").replace("]", "\\]"),
+            f"{r.difference}<br>{r.interval}".replace("[", "\\[").replace("]", "\\]"),
             r.relative,
             r.n,
             r.verdict,

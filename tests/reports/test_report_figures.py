@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison, metric_lines, perplexity, record
+from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison, metric_lines, record
 
 from holdfast.errors import DataError
 from holdfast.records.run import RunFolder
 from holdfast.reports import format as figures
-from holdfast.reports.compared import Row
+from holdfast.reports.compared import ComparisonRow
 from holdfast.reports.methods import method_name, method_text
 from holdfast.reports.run_report import read_run, training_figures, verdict_sentence
 
@@ -40,8 +40,14 @@ def test_counts_durations_and_p_values() -> None:
         "n/a",
     ]
     assert [figures.duration(v) for v in (0.84, 45, 744, 3600, 12_000, 187_200, None)] == [
-        "0.8 s", "45 s", "12 min 24 s", "1 h", "3 h 20 min", "2 d 4 h", "n/a",
-    ]  # fmt: skip
+        "0.8 s",
+        "45 s",
+        "12 min 24 s",
+        "1 h",
+        "3 h 20 min",
+        "2 d 4 h",
+        "n/a",
+    ]
     assert [figures.p_value(v) for v in (0.00049, 0.0123, 1.0, math.nan)] == ["<0.001", "0.012", "1.000", "n/a"]
     assert figures.significant(1e-5) == "1e-5"
     assert figures.plural(1, "loss") == "1 loss"
@@ -65,7 +71,7 @@ def test_the_interval_decides_the_decimals(interval: tuple[float, float] | None,
 
 
 def test_a_row_turns_the_sign_where_lower_is_better() -> None:
-    lower, higher = Row(comparison()), Row(comparison(**SOURCE_NOISE))
+    lower, higher = ComparisonRow(comparison()), ComparisonRow(comparison(**SOURCE_NOISE))
     assert lower.difference == "−0.412"
     assert lower.relative == "+12.8 %"
     assert lower.gain_interval == (0.3857, 0.4391)
@@ -76,7 +82,7 @@ def test_a_row_turns_the_sign_where_lower_is_better() -> None:
 
 
 def test_no_relative_change_from_zero() -> None:
-    row = Row(comparison(before=0.0, after=0.1, difference=0.1, interval=(0.05, 0.15), higher_is_better=True))
+    row = ComparisonRow(comparison(before=0.0, after=0.1, difference=0.1, interval=(0.05, 0.15), higher_is_better=True))
     assert row.relative == "n/a"
     assert row.to_relative(0.1) is None
 
@@ -108,7 +114,7 @@ TARGET_NOISE = comparison(difference=0.01, interval=(-0.1, 0.3))
     ],
 )
 def test_verdict_sentence(comparisons: list, sentence: str) -> None:
-    assert verdict_sentence(record(), [Row(c) for c in comparisons]) == sentence
+    assert verdict_sentence(record(), [ComparisonRow(c) for c in comparisons]) == sentence
 
 
 def test_verdict_without_comparisons_says_why() -> None:
@@ -154,16 +160,6 @@ def test_unreadable_files_are_reported_and_the_rest_is_read(make_run) -> None:
     assert run.metrics == []
     assert len(run.problems) == 2
     assert "comparisons.json" in " ".join(run.problems)
-
-
-def test_one_sided_evaluations_stand_alone(make_run) -> None:
-    folder = make_run(comparisons=[])
-    folder.evaluated("start").write(perplexity("source", "prose", 2.9, 50), [])
-    run = read_run(folder)
-    assert [(v.which, v.group, v.value, v.interval, v.n) for v in run.levels] == [
-        ("start", "Source", "2.900", "[2.850, 2.950]", "50")
-    ]
-    assert any("Only one of the two models" in m for m in run.missing)
 
 
 def test_the_log_stands_in_for_what_an_unfinished_run_did_not_write(make_run) -> None:

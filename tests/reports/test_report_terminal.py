@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
-from synthetic_runs import comparison
+from synthetic_runs import comparison, shown
 
 from holdfast.reports.arms import Arm, print_tradeoff, read_tradeoff
 from holdfast.reports.format import interval_text, number
 from holdfast.reports.run_report import print_run_summary, read_run
 
 NAMES = {"source": ("source", "prose"), "target": ("target", "answers")}
-
-
-class Ascii(io.StringIO):
-    encoding = "ascii"
-
-
-class Utf8(io.StringIO):
-    encoding = "utf-8"
-
-
-def console(width: int = 80, *, ascii_only: bool = False) -> Console:
-    return Console(file=Ascii() if ascii_only else Utf8(), width=width, force_terminal=False, color_system=None)
-
-
-def text_of(out: Console) -> str:
-    assert isinstance(out.file, io.StringIO)
-    return out.file.getvalue()
 
 
 def flat(text: str) -> str:
@@ -39,9 +19,7 @@ def flat(text: str) -> str:
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_summary_has_every_figure_of_the_page(make_run, width) -> None:
     folder = make_run()
-    out = console(width)
-    print_run_summary(folder, out)
-    text = text_of(out)
+    text = shown(lambda out: print_run_summary(folder, out), width)
     run = read_run(folder)
     assert run.verdict in flat(text)
     for r in run.rows:
@@ -65,10 +43,9 @@ def test_the_summary_has_every_figure_of_the_page(make_run, width) -> None:
 
 
 def test_an_ascii_terminal_gets_ascii(make_run, make_arm) -> None:
-    out = console(ascii_only=True)
-    print_run_summary(make_run(), out)
-    print_tradeoff([Arm("Direct", make_arm("d", source=0.3, target=-0.5, retention=[]), "direct")], out, **NAMES)
-    text = text_of(out)
+    arm = Arm("Direct", make_arm("d", source=0.3, target=-0.5, retention=[]), "direct")
+    text = shown(lambda out: print_run_summary(make_run(), out), ascii_only=True)
+    text += shown(lambda out: print_tradeoff([arm], out, **NAMES), ascii_only=True)
     assert text.isascii()
     assert "-0.412" in text
     assert "[-0.439, -0.386]" in text
@@ -78,19 +55,14 @@ def test_user_text_is_not_read_as_markup(make_run) -> None:
     folder = make_run(
         name="[bold]x[/bold] [red]", comparisons=[comparison(name="[/nope]")], status="failed", error="[link=x]broken"
     )
-    out = console()
-    print_run_summary(folder, out)
-    for text in ("[bold]x[/bold] [red]", "[/nope]", "[link=x]broken"):
-        assert text in text_of(out)
+    text = shown(lambda out: print_run_summary(folder, out))
+    assert all(part in text for part in ("[bold]x[/bold] [red]", "[/nope]", "[link=x]broken"))
 
 
 def test_a_run_without_anything_says_so(make_run) -> None:
-    out = console()
-    print_run_summary(
-        make_run(comparisons=[], metrics=[], distance=[], notes=[], training={}, status="interrupted", stage="train"),
-        out,
-    )
-    text = flat(text_of(out))
+    nothing = {"comparisons": [], "metrics": [], "distance": [], "notes": [], "training": {}}
+    folder = make_run(status="interrupted", stage="train", **nothing)
+    text = flat(shown(lambda out: print_run_summary(folder, out)))
     assert "The run was interrupted (stage: train)" in text
     assert "No training step was logged." in text
     assert "The distance from the starting weights was not recorded." in text
@@ -103,9 +75,7 @@ def test_the_tradeoff_has_every_figure_of_the_page(make_arm) -> None:
         Arm("Direct", make_arm("d", source=0.31, target=-0.52, retention=[]), "direct"),
         Arm("Label annealing, weight 1", annealing, "label_annealing"),
     ]
-    out = console(80)
-    print_tradeoff(arms, out, **NAMES)
-    text = text_of(out)
+    text = shown(lambda out: print_tradeoff(arms, out, **NAMES))
     figures = read_tradeoff(arms, **NAMES)
     assert figures.verdict in flat(text)
     for f in figures.arms:

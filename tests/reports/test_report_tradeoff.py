@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from synthetic_runs import comparison
 
 from holdfast.errors import DataError, UserError
 from holdfast.records.run import RunFolder
-from holdfast.reports.arms import Arm, read_tradeoff, share_interval, write_tradeoff_report
+from holdfast.reports.arms import Arm, read_tradeoff, share_interval, tradeoff_page, write_tradeoff_report
 from holdfast.reports.format import number
+from holdfast.reports.html import render
 from holdfast.reports.run_report import write_run_report
 from holdfast.reports.study_figures import covered, share_interval_text, share_text
 
@@ -73,7 +73,7 @@ def test_the_share_interval_is_about_as_wide_as_the_spread(make_arm) -> None:
         assert interval is not None
         shares.append(ours.difference / theirs.difference)
         widths.append((interval[1] - interval[0]) / (2 * 1.96))
-    spread = statistics.stdev(shares)  # of the arm's noise alone; direct's noise is fixed here and widens the interval
+    spread = statistics.stdev(shares)  # only of the arm's noise; direct's noise is fixed here and widens the interval
     assert 0.5 < statistics.mean(widths) / (spread * 2**0.5) < 2.0
 
 
@@ -124,7 +124,8 @@ def test_an_arm_that_lost_nothing_or_gained_nothing_reads_so(make_run) -> None:
     worse = pair(make_run, "worse", source=0.01, target=0.05, kind="label_annealing", retention=annealing(9.0))
     _, first, second = readings(direct, better, worse)
     assert first == (
-        "better kept 80.0 % of the target gain of direct fine-tuning and lost nothing on the source, which improved by 0.050 nats/token."
+        "better kept 80.0 % of the target gain of direct fine-tuning and lost nothing on the source, which "
+        "improved by 0.050 nats/token."
     )
     assert second.startswith(
         "worse kept none of the target gain of direct fine-tuning: the target got worse by 0.050 nats/token"
@@ -198,18 +199,14 @@ def test_the_page_draws_the_records_and_links_relatively(arms, tmp_path) -> None
         assert number(f.source.raw.gain, f.source.digits, sign=True) in page
 
 
-def test_a_start_arm_and_no_direct_arm(make_run, tmp_path) -> None:
+def test_a_start_arm_no_direct_arm_and_nothing_measured(make_run, tmp_path) -> None:
     start = Arm("Base model", make_run("base", comparisons=[]), "start")
     other = pair(make_run, "other", source=0.1, target=-0.3, kind="label_annealing", retention=annealing(1.0))
-    page = Path(write_tradeoff_report(tmp_path / "t.html", [start, other], title="t", intro="i", **NAMES)).read_text()
+    page = render(tradeoff_page(read_tradeoff([start, other], **NAMES), tmp_path, title="t", intro="i"))
     assert "Base model: the starting model, before any training." in page
     assert "without direct fine-tuning among them" in page
     assert page.count(">3.0000<") >= 2  # the start's row shows both figures
-
-
-def test_a_page_without_any_measured_arm(make_run, tmp_path) -> None:
-    page = write_tradeoff_report(
-        tmp_path / "t.html", [Arm("a", make_run("a", comparisons=[]), "direct")], title="t", intro="i", **NAMES
-    ).read_text()
+    empty = read_tradeoff([Arm("a", make_run("a", comparisons=[]), "direct")], **NAMES)
+    page = render(tradeoff_page(empty, tmp_path, title="t", intro="i"))
     assert "there is nothing to draw" in page
     assert "a: neither side was compared with the start" in page

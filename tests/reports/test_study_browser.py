@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from synthetic_runs import browse, chromium
-from synthetic_studies import frontier, large
-from test_report_browser import console_of, look_on_phone
+from synthetic_studies import large
+from test_report_browser import console_of
 
 from holdfast.reports.study_report import write_study_report
 from holdfast.statistics.selection import select_all
@@ -23,21 +23,20 @@ def profile(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("chromium")
 
 
-def written(path: Path, study, **more) -> Path:
-    return write_study_report(path / "report.html", study, selections=select_all(study), **more)
-
-
 @pytest.mark.slow
 def test_figures_are_drawn_a_click_sorts_and_another_shows_all(tmp_path, profile):
-    page = written(tmp_path, large(80))
+    study = large(80)
+    page = write_study_report(tmp_path / "report.html", study, selections=select_all(study))
     script = """<script>addEventListener("load", () => {
       const heads = [...document.querySelectorAll(".trials thead button")];
-      const column = (i) => [...document.querySelectorAll(".trials tbody tr")].filter((r) => !r.hidden).map((r) => r.cells[i].querySelector("data")?.value ?? "-");
+      const column = (i) => [...document.querySelectorAll(".trials tbody tr")]
+        .filter((r) => !r.hidden).map((r) => r.cells[i].querySelector("data")?.value ?? "-");
       const found = { before: column(3).length };
       heads[3].click(); found.down = column(3);
       heads[3].click(); found.up = column(3);
       document.querySelector(".trials .more").click(); found.all = column(3);
-      document.body.append(Object.assign(document.createElement("pre"), { id: "found", textContent: JSON.stringify(found) }));
+      document.body.append(Object.assign(
+        document.createElement("pre"), { id: "found", textContent: JSON.stringify(found) }));
     })</script></body>"""
     page.write_text(page.read_text(encoding="utf-8").replace("</body>", script, 1), encoding="utf-8")
     done = browse(page, profile, "--dump-dom")
@@ -54,15 +53,3 @@ def test_figures_are_drawn_a_click_sorts_and_another_shows_all(tmp_path, profile
     assert up == sorted(up)
     assert len(seen["all"]) == 80
     assert seen["all"][-4:] == ["-"] * 4  # what has no figure comes last, either way
-
-
-@pytest.mark.slow
-def test_a_page_fits_a_phone(tmp_path, profile):
-    page = written(
-        tmp_path,
-        frontier(name="averyveryverylongnamewithoutanyspaces" * 2),
-        command="holdfast train " + "--x " * 60,
-        config_yaml="a: 1",
-    )
-    assert console_of(browse(page, profile, "--dump-dom").stderr) == []
-    assert look_on_phone(page, profile, 360) == {"scroll": 360, "outside": [], "drawn": 9, "wide": 0}

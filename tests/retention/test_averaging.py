@@ -66,7 +66,7 @@ def test_the_start_on_disk_leaves_no_file_behind(tmp_path, monkeypatch):
     assert all(torch.equal(x, y) for other in results[1:] for x, y in zip(results[0], other, strict=True))
 
 
-# ------------------------------------------------------------------------------------------------------- WiSE-FT and EMA
+# ------------------------------------------------------------------------------------------------------ WiSE-FT and EMA
 
 
 @pytest.mark.parametrize("alpha", [pytest.param(0.0, marks=pytest.mark.slow), 0.3])
@@ -155,7 +155,8 @@ def products(trainer):
     ],
 )
 def test_under_lora_the_merged_weights_are_averaged(spec, tmp_path):
-    """One average after the last step: the product is 0.7 of direct fine-tuning's, not 0.7 of one factor times a mixture of the other."""
+    """One average after the last step: the product is 0.7 of direct fine-tuning's, not 0.7 of one factor times a
+    mixture of the other."""
     found = []
     for retention in ({}, spec):
         trainer = make_trainer(tmp_path, retention, peft=True)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
+import cases
 import pytest
 import torch
+from cases import history, largest_difference, weights
+from datasets import Dataset
 
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.retention.budget import (
     FIRST,
     HEADROOM,
@@ -22,9 +26,9 @@ from holdfast.retention.budget import (
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.registry import parse_retention
-from tiny import SENTENCES, build_model, build_tokenizer
+from tiny import SENTENCES, build_tokenizer
 
-# ------------------------------------------------------------------------------------------------------------ the controller
+# ------------------------------------------------------------------------------------------------------- the controller
 
 
 def shape(name: str, x: float) -> float:
@@ -41,7 +45,8 @@ def plant(
     total: int = 300,
     noise: float = 0.0,
 ) -> tuple[float, list[float]]:
-    """KL that relaxes towards 0.5 / (1 + s)^1.4, about as runs of fixed strength end, by the learning rate's share, and the faster the larger s is.
+    """KL that relaxes towards 0.5 / (1 + s)^1.4, about as runs of fixed strength end, by the learning rate's share, and
+    the faster the larger s is.
 
     Args:
         unit: of s.
@@ -107,7 +112,7 @@ def test_the_way_back_from_a_bound_is_short():
     assert held > 0.09
 
 
-# ---------------------------------------------------------------------------------------------------------------- parameters
+# ----------------------------------------------------------------------------------------------------------- parameters
 
 
 @pytest.mark.parametrize(("given", "share"), [("2%", 0.02), ("2 %", 0.02), ("0.02", 0.02), (0.02, 0.02)])
@@ -187,33 +192,13 @@ def test_what_is_adapted():
     assert combination_problems([Budget(kl=math.inf), L2()]) == []
 
 
-# ---------------------------------------------------------------------------------------------------------------------- runs
+# ----------------------------------------------------------------------------------------------------------------- runs
 
 
 def make_trainer(folder, retain, scorers=None, **settings):
-    from datasets import Dataset, disable_progress_bars
-    from trl import SFTConfig
-
-    from holdfast.training.hosts import SFTRetentionTrainer
-
-    disable_progress_bars()
-    defaults = dict(
-        output_dir=str(folder), max_steps=6, per_device_train_batch_size=8, learning_rate=3e-3, lr_scheduler_type="cosine", bf16=False, use_cpu=True,
-        report_to="none", save_strategy="no", logging_steps=1, gradient_checkpointing=False, disable_tqdm=True, max_length=64, seed=3,
-    )  # fmt: skip
-    rows = [{"text": f"{number}. {sentence}"} for number in range(16) for sentence in SENTENCES]
-    return SFTRetentionTrainer(
-        model=build_model(), args=SFTConfig(**{**defaults, **settings}), train_dataset=Dataset.from_list(rows), processing_class=build_tokenizer(),
-        retain=retain, scorers=scorers,
-    )  # fmt: skip
-
-
-def weights(trainer):
-    return {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
-
-
-def logged(trainer, key):
-    return [r[key] for r in trainer.state.log_history if key in r]
+    defaults = dict(per_device_train_batch_size=8, learning_rate=3e-3, lr_scheduler_type="cosine", logging_steps=1)
+    data = Dataset.from_list([{"text": f"{number}. {sentence}"} for number in range(16) for sentence in SENTENCES])
+    return cases.make_trainer(folder, retain, data=data, scorers=scorers, **{**defaults, **settings})
 
 
 def held_out(folder):
@@ -232,9 +217,9 @@ def test_run_ends_at_the_budget_wherever_the_strength_began(start, tmp_path):
     trainer.train()
     reached = TrainerHost(trainer, print).mean_loss(trainer.train_dataset).kl
     assert reached == pytest.approx(0.05, rel=0.15)
-    assert logged(trainer, "budget_limit")[-1] == 0.05
-    assert logged(trainer, "budget_constraint")[-1] == pytest.approx(0.05, rel=0.15)
-    assert logged(trainer, "budget_strength")[-1] == trainer.active[0].strength != start
+    assert history(trainer, "budget_limit")[-1] == 0.05
+    assert history(trainer, "budget_constraint")[-1] == pytest.approx(0.05, rel=0.15)
+    assert history(trainer, "budget_strength")[-1] == trainer.active[0].strength != start
 
 
 def names(model):
@@ -268,11 +253,28 @@ def test_a_metric_ends_within_its_drop(tmp_path):
     trainer.prepare_methods(told.append)
     trainer.train()
     reached = 100 * (before - mean_of_names(trainer))
-    assert logged(trainer, "budget_limit")[-1] == 4.0
-    assert logged(trainer, "budget_constraint")[-1] == pytest.approx(reached, rel=1e-4)
+    assert history(trainer, "budget_limit")[-1] == 4.0
+    assert history(trainer, "budget_constraint")[-1] == pytest.approx(reached, rel=1e-4)
     assert reached == pytest.approx(4, abs=100 / 60)
     assert "a drop of 4 points, on 60 questions of names" in told[0]
     assert "of 4 points (standard error" in told[-1]
+
+
+def test_a_measurement_that_is_no_number_ends_the_run(tmp_path, monkeypatch):
+    """It would be taken for a drop of nothing: every comparison with a NaN is false."""
+    from holdfast.training.host import TrainerHost
+
+    measured, mean_loss = [], TrainerHost.mean_loss
+
+    def spoilt(self, rows):
+        measured.append(mean_loss(self, rows))
+        return measured[-1] if len(measured) < 3 else dataclasses.replace(measured[-1], ce=math.nan)
+
+    monkeypatch.setattr(TrainerHost, "mean_loss", spoilt)
+    budget = Budget(perplexity_increase="5%", data=held_out(tmp_path), every=2)
+    trainer = make_trainer(tmp_path, [L2(coefficient=0.1), budget], max_steps=8)
+    with pytest.raises(TrainingDiverged, match="finite constraint after step 4, got nan nats per token"):
+        trainer.train()
 
 
 def test_noise_lowers_the_gain():
@@ -309,14 +311,13 @@ def test_resumed_run_is_the_uninterrupted_one(kind, tmp_path):
         "metric": Budget(metric_drop="2 points", task="names", every=2),
     }[kind]
     settings = {"save_strategy": "steps", "save_steps": 3}
-    whole = make_trainer(tmp_path / "run", [LabelAnnealing(weight=3.0), budget], {"names": names}, **settings)
+    whole = make_trainer(tmp_path, [LabelAnnealing(weight=3.0), budget], {"names": names}, **settings)
     whole.train()
-    again = make_trainer(tmp_path / "run", [LabelAnnealing(weight=3.0), budget], {"names": names}, **settings)
+    again = make_trainer(tmp_path, [LabelAnnealing(weight=3.0), budget], {"names": names}, **settings)
     again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
     assert again.active[0].strength == whole.active[0].strength != 3.0
     assert again.active[1].state_dict() == whole.active[1].state_dict()
-    for name, tensor in weights(whole).items():
-        assert torch.equal(tensor, weights(again)[name]), name
+    assert largest_difference(weights(whole), weights(again)) == 0.0
 
 
 @pytest.mark.slow
@@ -327,9 +328,8 @@ def test_measuring_held_out_text_leaves_the_run_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(_Controller, "strength", lambda self, constraint, **_: self.start)
     measured = make_trainer(tmp_path, [LabelAnnealing(weight=1.0), Budget(kl=0.01, data=held_out(tmp_path), every=1)])
     measured.train()
-    assert len([v for v in logged(measured, "budget_constraint") if v > 0]) == 6
-    for name, tensor in weights(plain).items():
-        assert torch.equal(tensor, weights(measured)[name]), name
+    assert len([v for v in history(measured, "budget_constraint") if v > 0]) == 6
+    assert largest_difference(weights(plain), weights(measured)) == 0.0
 
 
 def test_l2_is_adapted_to_a_perplexity(tmp_path):
@@ -341,7 +341,7 @@ def test_l2_is_adapted_to_a_perplexity(tmp_path):
     )
     trainer.train()
     assert trainer.active[0].strength < 0.5
-    first = logged(trainer, "budget_constraint")[0]
+    first = history(trainer, "budget_constraint")[0]
     assert first < math.log(1.5)
 
 
@@ -359,7 +359,7 @@ def test_off_is_the_run_without_it(tmp_path):
     off = make_trainer(tmp_path, [LabelAnnealing(weight=1.0), Budget(kl=math.inf)])
     plain.train()
     off.train()
-    assert all(torch.equal(tensor, weights(off)[name]) for name, tensor in weights(plain).items())
+    assert largest_difference(weights(plain), weights(off)) == 0.0
 
 
 def test_the_user_is_told_what_is_aimed_at_and_what_was_reached(tmp_path):

@@ -1,4 +1,5 @@
-"""The cached teacher: documents are found as the loss sees them, keys change with whatever changes a state, stored states are the start model's."""
+"""The cached teacher: documents are found as the loss sees them, keys change with whatever changes a state, stored
+states are the start model's."""
 
 from __future__ import annotations
 
@@ -269,8 +270,13 @@ def test_the_loss_and_its_gradient_are_the_online_teachers(tmp_path):
         hidden, head = teacher.hidden(inputs)
         states = StartModel(student).hidden(inputs)[0].requires_grad_(True)
         result = annealed_loss(
-            states[:, :-1].flatten(0, 1), describe_head(student), labels, teacher_hidden_NK=hidden[:, :-1].flatten(0, 1), teacher_head=head, kl_scale=1.0
-        )  # fmt: skip
+            states[:, :-1].flatten(0, 1),
+            describe_head(student),
+            labels,
+            teacher_hidden_NK=hidden[:, :-1].flatten(0, 1),
+            teacher_head=head,
+            kl_scale=1.0,
+        )
         (gradient,) = torch.autograd.grad(result.loss, states)
         found.append((result.kl_sum, gradient))
     torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-12, atol=0)
@@ -325,7 +331,8 @@ def test_batches_are_bounded_and_their_progress_told(tmp_path):
 
 
 def test_what_is_built_again_has_the_same_bits(tmp_path):
-    """Documents that are there are computed once more where they share a batch with a missing one, and stored only once."""
+    """Documents that are there are computed once more where they share a batch with a missing one, and stored only
+    once."""
     found = keyed(documents(*range(3, 15)))
     whole, cut, source = (
         StateStore(tmp_path / "whole", teacher="t"),
@@ -436,8 +443,15 @@ def test_the_stated_rounding_error_is_that_of_the_losss_gradient():
         for teacher in (whole, states.to(torch.bfloat16).double()):
             student = (whole + size * noise).requires_grad_(True)
             result = annealed_loss(
-                student, double, labels, teacher_hidden_NK=teacher, teacher_head=double, kl_scale=1.0, kl_mask_N=labels == -100, backend="reference"
-            )  # fmt: skip
+                student,
+                double,
+                labels,
+                teacher_hidden_NK=teacher,
+                teacher_head=double,
+                kl_scale=1.0,
+                kl_mask_N=labels == -100,
+                backend="reference",
+            )
             gradients.append(torch.autograd.grad(result.loss, student)[0])
             kl = float(result.kl_sum) / 128 if teacher is whole else kl
         size *= (target / kl) ** 0.5

@@ -1,4 +1,5 @@
-"""The pull back to an anchor: its gradient is the penalty's, its decoupled form the proximal step's, wherever anchor and importance lie."""
+"""The pull back to an anchor: its gradient is the penalty's, its decoupled form the proximal step's, wherever anchor
+and importance lie."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import math
 
 import pytest
 import torch
-from cases import largest_difference, make_trainer, weights
+from cases import CASES, largest_difference, make_trainer, weights
 
 from holdfast.errors import ModelError
 from holdfast.retention.anchor import Anchors, unnamed_file
@@ -93,7 +94,8 @@ def test_a_gradient_that_is_not_there_stays_away():
 
 
 def test_a_transposed_parameter_gets_its_gradient():
-    """A parameter or gradient whose memory is in another order than its elements is worked on through a copy that is put back."""
+    """A parameter or gradient whose memory is in another order than its elements is worked on through a copy that is
+    put back."""
     weight = torch.nn.Parameter(torch.randn(30, 20).t())
     weight.grad = torch.zeros(30, 20).t()
     anchor = {"w": torch.zeros(20, 30)}
@@ -108,7 +110,8 @@ def test_importance_of_another_shape_is_refused():
     named = parameters(torch.float32)
     with pytest.raises(
         ModelError,
-        match=r"The Fisher information of ewc does not fit .*\n.*b\.weight: expected \(37, 11\), the checkpoint has \(11, 37\)",
+        match=r"The Fisher information of ewc does not fit .*\n.*b\.weight: expected \(37, 11\), the "
+        r"checkpoint has \(11, 37\)",
     ):
         Pull(
             tensors(2), importance=tensors(3) | {"b.weight": torch.ones(11, 37)}, strength=1.0, prefix="ewc"
@@ -116,11 +119,12 @@ def test_importance_of_another_shape_is_refused():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("decoupled", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_runs_end_the_same_wherever_the_start_is_kept(decoupled, tmp_path):
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize(("method", "parameters"), [("l2", {"coefficient": 2.0}), ("ewc", CASES["ewc"]["data"])])
+def test_runs_end_the_same_wherever_things_are_kept(method, parameters, decoupled, tmp_path):
     results = []
     for keep in ("device", "cpu", "disk"):
-        trainer = make_trainer(tmp_path, {"l2": {"coefficient": 2.0, "decoupled": decoupled, "keep": keep}})
+        trainer = make_trainer(tmp_path, {method: {**parameters, "decoupled": decoupled, "keep": keep}})
         trainer.train()
         results.append(weights(trainer))
     assert largest_difference(results[0], results[1]) == 0 and largest_difference(results[0], results[2]) == 0

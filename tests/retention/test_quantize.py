@@ -45,7 +45,8 @@ def device(request):
 
 
 def model_of(dtype: torch.dtype = torch.float32) -> nn.Module:
-    """Wide enough that rounding averages out, with logits about as spread as a trained model's (an untrained one's KL is nearly nothing)."""
+    """Wide enough that rounding averages out, with logits about as spread as a trained model's (an untrained one's KL
+    is nearly nothing)."""
     model = build_model(320, seed=0, tie=False, width=128, layers=4).to(dtype).eval().requires_grad_(False)
     with torch.no_grad():
         model.lm_head.weight.mul_(10.0)

@@ -1,4 +1,5 @@
-"""The store of teacher states: what is written is read back bit for bit; whatever is damaged is found, left out and replaced."""
+"""The store of teacher states: what is written is read back bit for bit; whatever is damaged is found, left out and
+replaced."""
 
 from __future__ import annotations
 

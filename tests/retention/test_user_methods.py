@@ -94,6 +94,7 @@ def test_an_import_path_and_an_entry_point(place, monkeypatch):
         ("taken.py:Dropback", "the name 'l2' is that of a method of holdfast"),
         ("nameless.py:Dropback", "expected the class to say its title, source"),
         ("thawed.py:Dropback", "expected a frozen dataclass"),
+        ("strong.py:Dropback", "the parameters sha256, strength, title would hide .* such as 'sha256_'"),
     ],
 )
 def test_what_is_refused(name, said, place):
@@ -103,6 +104,8 @@ def test_what_is_refused(name, said, place):
     (place / "taken.py").write_text(code.replace('"dropback"\n', '"l2"\n', 1))
     lines = [line for line in code.splitlines() if not line.strip().startswith(("title:", "source:"))]
     (place / "nameless.py").write_text("\n".join(lines))
+    more = "    strength: float = 1.0\n    title: str = 'x'\n    sha256: str = ''\n    seed: int = 0\n"
+    (place / "strong.py").write_text(code.replace("    seed: int = 0\n", more))
     (place / "thawed.py").write_text(code.replace("@dataclass(frozen=True, kw_only=True)\n", ""))
     with pytest.raises(ConfigError, match=said):
         retention([name])
@@ -143,5 +146,8 @@ def test_finding_one_loads_no_torch_by_itself(place):
     (place / "light.py").write_text(
         (place / "my_method.py").read_text().replace("from holdfast.checkpoints.live import Pieces\n", "")
     )
-    code = "import sys; from holdfast.retention.registry import retention; retention(['light.py:Dropback']); assert 'torch' not in sys.modules"
+    code = (
+        "import sys; from holdfast.retention.registry import retention; retention(['light.py:Dropback']); "
+        "assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

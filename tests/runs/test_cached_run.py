@@ -1,4 +1,5 @@
-"""Training with the cached teacher: the online teacher's run without its forward passes; caches are shared, resumed, checked and rebuilt."""
+"""Training with the cached teacher: the online teacher's run without its forward passes; caches are shared, resumed,
+checked and rebuilt."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ import json
 import logging
 from pathlib import Path
 
+import cases
 import pytest
 import torch
-from cases import largest_difference, rows, weights
+from cases import history, largest_difference, lora, rows, weights
 from datasets import Dataset
 
 from holdfast.cli.main import main
@@ -17,51 +19,16 @@ from holdfast.records.run import RunFolder
 from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.teacher_states import StartModel
 from holdfast.training import teacher_cache
-from holdfast.training.hosts import RetentionTrainer, SFTRetentionTrainer
+from holdfast.training.hosts import RetentionTrainer
 from tiny import SENTENCES, build_model, build_tokenizer
 
 
-def make_trainer(
-    folder: Path,
-    *,
-    peft=None,
-    model=None,
-    data=None,
-    evaluated=None,
-    collator=None,
-    teacher="cached",
-    annealing=None,
-    **settings,
-):
-    """The tiny model under TRL's data preparation; plain SGD, so that rounding stays rounding."""
-    from trl import SFTConfig
-
-    defaults = dict(
-        output_dir=str(folder / "run"), max_steps=4, per_device_train_batch_size=4, optim="sgd", learning_rate=0.1, lr_scheduler_type="constant",
-        bf16=False, use_cpu=True, report_to="none", save_strategy="no", logging_steps=1, gradient_checkpointing=False, disable_tqdm=True,
-        max_length=64, seed=3,
-    )  # fmt: skip
+def make_trainer(folder: Path, *, teacher="cached", annealing=None, **settings):
+    """Plain SGD, so that rounding stays rounding."""
     place = {"cache_dir": str(folder / "cache")} if teacher == "cached" else {}
-    return SFTRetentionTrainer(
-        model=model if model is not None else build_model(),
-        args=SFTConfig(**{**defaults, **settings}),
-        train_dataset=data if data is not None else Dataset.from_list(rows()),
-        eval_dataset=evaluated,
-        data_collator=collator,
-        processing_class=build_tokenizer(),
-        peft_config=peft,
-        retain=[LabelAnnealing(weight=2.0, teacher=teacher, **place, **(annealing or {}))],
-    )
-
-
-def lora():
-    from peft import LoraConfig
-
-    return LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=0.1)
-
-
-def history(trainer, key: str) -> list[float]:
-    return [row[key] for row in trainer.state.log_history if key in row]
+    method = LabelAnnealing(weight=2.0, teacher=teacher, **place, **(annealing or {}))
+    defaults = dict(max_steps=4, optim="sgd", learning_rate=0.1, logging_steps=1)
+    return cases.make_trainer(folder, [method], **{**defaults, **settings})
 
 
 @pytest.fixture
@@ -133,11 +100,22 @@ def test_batches_padded_on_the_left(tmp_path):
         trainer = RetentionTrainer(
             model=build_model(),
             args=TrainingArguments(
-                str(tmp_path / "run"), max_steps=3, per_device_train_batch_size=4, use_cpu=True, report_to="none", save_strategy="no",
-                logging_steps=1, disable_tqdm=True, optim="sgd", learning_rate=0.1,
+                str(tmp_path / "run"),
+                max_steps=3,
+                per_device_train_batch_size=4,
+                use_cpu=True,
+                report_to="none",
+                save_strategy="no",
+                logging_steps=1,
+                disable_tqdm=True,
+                optim="sgd",
+                learning_rate=0.1,
             ),
-            train_dataset=data, data_collator=DataCollatorForSeq2Seq(tokenizer), processing_class=tokenizer, retain=[annealing],
-        )  # fmt: skip
+            train_dataset=data,
+            data_collator=DataCollatorForSeq2Seq(tokenizer),
+            processing_class=tokenizer,
+            retain=[annealing],
+        )
         trainer.train()
         kl.append(history(trainer, "kl"))
     assert kl[0] == pytest.approx(kl[1], rel=1e-3, abs=2e-6) and kl[0][-1] > 1e-4
@@ -224,38 +202,6 @@ def test_another_start_is_another_teacher(tmp_path):
     assert one.teacher_info["key"] != two.teacher_info["key"] and two.teacher_info["computed"] == len(rows())
 
 
-def test_a_killed_build_goes_on(tmp_path, monkeypatch):
-    from holdfast.retention import state_store, teacher_states
-
-    monkeypatch.setattr(
-        teacher_states.build_states,
-        "__kwdefaults__",
-        {**teacher_states.build_states.__kwdefaults__, "shard_bytes": 2000},
-    )
-    added = state_store.ShardWriter.add
-    count = 0
-
-    def dies(self, key, states_NK):
-        nonlocal count
-        count += 1
-        if count == 30:
-            raise RuntimeError("killed")
-        added(self, key, states_NK)
-
-    monkeypatch.setattr(state_store.ShardWriter, "add", dies)
-    with pytest.raises(RuntimeError, match="killed"):
-        make_trainer(tmp_path).train()
-    assert len(shards(tmp_path)) > 3
-    monkeypatch.setattr(state_store.ShardWriter, "add", added)
-    again = make_trainer(tmp_path)
-    again.train()
-    assert len(rows()) - 30 < again.teacher_info["computed"] < len(rows()) - 20
-    # The very bits of a build that was not killed, because its batches are the same.
-    whole = make_trainer(tmp_path / "whole")
-    whole.train()
-    assert largest_difference(weights(whole), weights(again)) == 0.0
-
-
 def test_a_run_that_waits_for_another_says_so_and_finds_the_work_done(tmp_path):
     from holdfast.retention.state_store import StateStore
 
@@ -315,30 +261,6 @@ def test_stale_states_are_found_and_replaced(tmp_path, monkeypatch, forwards):
     forwards.clear()
     make_trainer(tmp_path).prepare_teacher()
     assert len(forwards) == 1
-
-
-@pytest.mark.parametrize("where", ["states", "tables", "cut", "empty"])
-def test_damage_is_found_said_and_rebuilt(where, tmp_path, caplog):
-    caplog.set_level(logging.INFO, logger="holdfast")
-    whole = make_trainer(tmp_path)
-    whole.train()
-    (path,) = shards(tmp_path)
-    content = bytearray(path.read_bytes())
-    length = int.from_bytes(content[:8], "little")
-    begins = {
-        n: 8 + length + v["data_offsets"][0]
-        for n, v in json.loads(content[8 : 8 + length]).items()
-        if n != "__metadata__"
-    }
-    if where in ("states", "tables"):
-        content[begins["hidden" if where == "states" else "keys"] + 3] ^= 1
-    path.write_bytes({"cut": content[:-7], "empty": b""}.get(where, content))
-    again = make_trainer(tmp_path)
-    again.train()
-    assert again.teacher_info["computed"] == len(rows())
-    assert "removed the damaged shard" in caplog.text
-    assert largest_difference(weights(whole), weights(again)) == 0.0
-    assert make_trainer(tmp_path)._cache.prepare([again.train_dataset], at_start=True, say=caplog.messages.append)
 
 
 @pytest.mark.parametrize("adapters", [False, True])
@@ -492,10 +414,8 @@ def test_a_model_that_is_made_later_is_refused(tmp_path):
 
 
 def test_adapters_that_change_the_base_are_refused(tmp_path):
-    from peft import LoraConfig
-
     with pytest.raises(ModelError, match="init_lora_weights"):
-        make_trainer(tmp_path, peft=LoraConfig(r=4, target_modules="all-linear", init_lora_weights="pissa"))
+        make_trainer(tmp_path, peft=lora(init_lora_weights="pissa"))
 
 
 def test_streaming_is_refused(tmp_path):
@@ -531,7 +451,7 @@ def test_a_sharded_model_uses_a_cache_but_builds_none(tmp_path, monkeypatch):
     )
 
 
-# ------------------------------------------------------------------------------------------------------- a smaller dtype
+# ------------------------------------------------------------------------------------------------------ a smaller dtype
 
 
 def test_a_lossy_dtype_states_its_error(tmp_path, caplog):
@@ -560,7 +480,7 @@ def test_a_wider_dtype_loses_nothing(tmp_path):
     assert trainer._teacher.dtype == torch.bfloat16
 
 
-# ------------------------------------------------------------------------------------------------------ the command line
+# ----------------------------------------------------------------------------------------------------- the command line
 
 
 def test_from_a_yaml_to_the_record(tmp_path, model_folder, monkeypatch, capsys):
@@ -570,8 +490,10 @@ def test_from_a_yaml_to_the_record(tmp_path, model_folder, monkeypatch, capsys):
         "".join(json.dumps({"text": f"{n}. {s}"}) + "\n" for n in range(6) for s in SENTENCES)
     )
     text = (
-        f"model_name_or_path: {model_folder}\ndataset_name: train.jsonl\noutput_dir: OUT\nmax_steps: 4\nlogging_steps: 1\nlearning_rate: 1e-2\n"
-        "per_device_train_batch_size: 4\nmax_length: 64\nretention:\n  - label_annealing: {weight: W, teacher: cached}\n"
+        f"model_name_or_path: {model_folder}\ndataset_name: train.jsonl\noutput_dir: OUT\nmax_steps: "
+        f"4\nlogging_steps: 1\nlearning_rate: 1e-2\n"
+        "per_device_train_batch_size: 4\nmax_length: 64\nretention:\n  - label_annealing: {weight: W, teacher: "
+        "cached}\n"
     )
     for out, weight in (("one", "0.5"), ("two", "1.5")):
         Path(f"{out}.yaml").write_text(
@@ -601,8 +523,23 @@ def test_ctrl_c_while_computing_keeps_what_was_computed(tmp_path, model_folder, 
     Path("train.jsonl").write_text(
         "".join(json.dumps({"text": f"{n}. {s}"}) + "\n" for n in range(6) for s in SENTENCES)
     )
-    words = ["train", "--model_name_or_path", str(model_folder), "--dataset_name", "train.jsonl", "--output_dir", "out", "--max_steps", "2",
-             "--max_length", "64", "--save_strategy", "no", "--retention", "label_annealing:teacher=cached,cache_dir=states"]  # fmt: skip
+    words = [
+        "train",
+        "--model_name_or_path",
+        str(model_folder),
+        "--dataset_name",
+        "train.jsonl",
+        "--output_dir",
+        "out",
+        "--max_steps",
+        "2",
+        "--max_length",
+        "64",
+        "--save_strategy",
+        "no",
+        "--retention",
+        "label_annealing:teacher=cached,cache_dir=states",
+    ]
     monkeypatch.setattr(teacher_cache, "BUILD_TOKENS", {"cpu": 1})
     whole, count = StartModel.hidden, 0
 
@@ -626,21 +563,6 @@ def test_an_online_run_names_its_teacher(tmp_path):
     assert trainer.teacher_info == {"name": "online", "dtype": "bfloat16", "on_cpu": False}
 
 
-def test_all_mistakes_in_the_teachers_settings_at_once():
-    from holdfast.retention.registry import parse_retention
-
-    wrong = {
-        "teacher": "cache",
-        "teacher_bits": 5,
-        "cache_dtype": "int8",
-        "direction": "sideways",
-        "beta": 1.0,
-        "teacher_dtype": "double",
-    }
-    _, problems = parse_retention([{"label_annealing": wrong}])
-    assert [m.path[-1] for m in problems] == list(wrong)
-
-
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
@@ -650,7 +572,7 @@ def test_all_mistakes_in_the_teachers_settings_at_once():
         ({"teacher_bits": 8}, "teacher_bits.*teacher: online only"),
         ({"teacher": "adapter_off", "teacher_on_cpu": True}, "teacher_on_cpu.*teacher: online only"),
         ({"teacher": "online", "teacher_bits": 4, "teacher_on_cpu": True}, "got both"),
-        ({"teacher": "online", "teacher_sharded": True, "teacher_on_cpu": True}, "teacher_sharded alone"),
+        ({"teacher": "online", "teacher_sharded": True, "teacher_on_cpu": True}, "teacher_sharded without them"),
         ({"teacher": "cached", "teacher_sharded": True}, "teacher_sharded.*teacher: online only"),
         ({"beta": 0.3}, "direction: jsd only"),
     ],
@@ -660,13 +582,6 @@ def test_settings_that_say_nothing_are_mistakes(parameters, words):
 
     (problem,) = LabelAnnealing(**parameters).problems()
     assert re.search(words, problem)
-
-
-def test_where_the_states_lie_is_in_no_label_and_no_identity():
-    method = LabelAnnealing(teacher="cached", cache_dir="/somewhere")
-    assert method.label() == "label_annealing(teacher=cached)"
-    assert method.identity() == LabelAnnealing(teacher="cached").identity() != LabelAnnealing().identity()
-    assert method.describe()["cache_dir"] == "/somewhere"
 
 
 def test_a_sharded_teacher_without_fsdp2_is_refused(tmp_path):

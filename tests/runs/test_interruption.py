@@ -1,4 +1,5 @@
-"""Runs that are killed, stopped or started twice: the same command again ends with the weights of an uninterrupted run, bit for bit."""
+"""Runs that are killed, stopped or started twice: the same command again ends with the weights of an uninterrupted run,
+bit for bit."""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ from tiny import SENTENCES
 
 STEPS, EVERY = 40, 5
 
-# The command line in a process of its own. With a speed limit, so that a signal finds the run at work on any machine: HOLDFAST_TEST_PAUSE names
-# a moment and the seconds to wait there: before an evaluation or a step, or half way through a checkpoint or the saving of the result.
+# The command line in a process of its own. With a speed limit, so that a signal finds the run at work on any machine:
+# HOLDFAST_TEST_PAUSE names a moment and the seconds to wait there: before an evaluation or a step, or half way through
+# a checkpoint or the saving of the result.
 PROGRAM = """
 import os, sys, time
 from holdfast.cli.main import main
@@ -162,7 +164,8 @@ MOMENTS: dict[str, tuple[str, Callable[[], bool]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("moments", [["checkpoint"], list(MOMENTS)], ids=["while writing", "at any moment"])
 def test_kill_at_any_moment_and_the_same_command_again(moments: list[str], place: Path) -> None:
-    """kill -9 during the first evaluation, in training, while a checkpoint is written, while the model is saved, during the last evaluation."""
+    """kill -9 during the first evaluation, in training, while a checkpoint is written, while the model is saved, during
+    the last evaluation."""
     trained = [m for m in moments if m not in ("first evaluation", "last evaluation")]
     for moment in moments:
         pause, reached = MOMENTS[moment]
@@ -223,7 +226,8 @@ def test_a_second_process_is_refused_with_the_reason(place: Path, capsys: pytest
 def test_ctrl_c_outside_of_training(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """During an evaluation, by a signal or from the keyboard: exit code 130, and the record says where the run stands."""
+    """During an evaluation, by a signal or from the keyboard: exit code 130, and the record says where the run
+    stands."""
     from holdfast.runs import run
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from holdfast.errors import HoldfastError
+from holdfast.retention.registered import VARIABLE
+from holdfast.retention.registry import METHODS
 from holdfast.runs import launch
 
 
@@ -120,14 +124,15 @@ def test_a_launcher_that_did_not_distribute_is_found_out() -> None:
         launch.check_world({launch.LAUNCHED: "2"})
 
 
-def test_start_replaces_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = []
-    monkeypatch.setenv(launch.LAUNCHED, "")
+def test_start_replaces_the_process_and_hands_registered_methods_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr("os.environ", {})
+    gentle = type("Gentle", (METHODS["l2"],), {"name": "gentle", "__module__": __name__})
+    monkeypatch.setitem(METHODS, "gentle", gentle)
     monkeypatch.setattr("os.execv", lambda path, words: started.append((path, words)))
     launch.start({"num_processes": 2}, ["--seed", "1"], has_accelerator=False)
     ((path, words),) = started
     assert path == words[0] == sys.executable
     assert words[-4:] == ["holdfast", "train", "--seed", "1"]
-    import os
-
     assert os.environ[launch.LAUNCHED] == "2"
+    assert json.loads(os.environ[VARIABLE]) == {"gentle": [str(Path(__file__).resolve()), "Gentle"]}

@@ -17,7 +17,10 @@ from holdfast.cli.main import main
 from holdfast.records.run import RunFolder, RunRecord
 from tiny import SENTENCES
 
-CHAT = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+CHAT = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<|end|>{% endfor %}{% if "
+    "add_generation_prompt %}<|assistant|>{% endif %}"
+)
 QUESTIONS = [{"question": f"What is {i} plus one?", "answer": f"It is {i + 1}."} for i in range(24)]
 
 
@@ -280,25 +283,6 @@ def test_lora_saves_its_adapter_and_measures_the_bare_start(place: Path) -> None
     assert isinstance(PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained("tiny"), "out"), PeftModel)
 
 
-def test_methods_compose(place: Path) -> None:
-    (place / "run.yaml").write_text(
-        "model_name_or_path: tiny\ndataset_name: train.jsonl\noutput_dir: out\nmax_steps: 4\nlogging_steps: 2\nlearning_rate: 1e-2\n"
-        "per_device_train_batch_size: 4\nmax_length: 64\nretention:\n  - label_annealing: {weight: 0.3, temperature: 2}\n  - l2: {coefficient: 1e-3}\n"
-        "  - sfa: {p: 0.5}\n  - replay: {data: old.jsonl, fraction: 0.25}\nevaluation:\n  source: [prose.jsonl]\n  target: [held_out.jsonl]\n"
-    )
-    assert main(["train", "--config", "run.yaml"]) == 0
-    folder = RunFolder("out")
-    record, last = folder.read(), folder.metrics()[-1]
-    assert [m["method"] for m in record.retention] == ["label_annealing", "l2", "sfa", "replay"]
-    assert last["kl"] > 0 and last["l2_distance"] > 0 and last["sfa_averages"] == 2.0
-    (mixed,) = record.data["mixed"]
-    assert mixed["method"] == "replay" and record.data["examples"] > 36
-    # After the last average the model stands half way to the start: closer than any run without it.
-    run("--retention", "l2:coefficient=0", out="direct")
-    total = {out: next(d.l2 for d in RunFolder(out).read().distance if d.layer == "total") for out in ("out", "direct")}
-    assert 0 < total["out"] < 0.7 * total["direct"]
-
-
 LAYOUTS: dict[str, tuple[str, list[dict[str, Any]], list[str], str]] = {
     "prompt_completion": (
         "rows.jsonl",
@@ -361,27 +345,12 @@ def test_layouts(layout: str, place: Path) -> None:
     assert last < first
 
 
-def test_text_and_parquet_files_and_folders(place: Path) -> None:
-    import datasets
-
-    (place / "texts").mkdir()
-    for number, sentence in enumerate(SENTENCES):
-        (place / "texts" / f"{number}.txt").write_text(sentence * 3)
-    datasets.Dataset.from_list(QUESTIONS).to_parquet(str(place / "rows.parquet"))
-    assert run(data="texts", out="a").data["examples"] == len(SENTENCES)
-    assert run(data="texts/0.txt", out="b").data["examples"] == 1
-    assert run(data="rows.parquet", out="c").data == {
-        **RunFolder("c").read().data,
-        "examples": 24,
-        "format": "question_answer",
-    }
-
-
 def write_colour_task(place: Path) -> None:
     rows = [{"q": f"Is item {i} red or blue?", "options": ["red", "blue"], "right": i % 2} for i in range(8)]
     write_rows(place / "colours.jsonl", rows)
     (place / "colour_task.yaml").write_text(
-        "task: colour_task\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: colours.jsonl\ntest_split: test\noutput_type: multiple_choice\n"
+        "task: colour_task\ndataset_path: json\ndataset_kwargs:\n  data_files:\n    test: "
+        "colours.jsonl\ntest_split: test\noutput_type: multiple_choice\n"
         'doc_to_text: "Question: {{q}}\\nAnswer:"\ndoc_to_choice: options\ndoc_to_target: right\n'
         "metric_list:\n  - metric: acc\n    aggregation: mean\n    higher_is_better: true\n"
     )

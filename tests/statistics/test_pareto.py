@@ -21,10 +21,10 @@ def test_the_frontier_by_hand():
 @given(st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), max_size=25))
 @settings(max_examples=150, deadline=None)
 def test_the_frontier_is_what_nothing_beats(points):
-    def beats(a, b):
+    def better(a, b):
         return a[0] >= b[0] and a[1] >= b[1] and a != b
 
-    expected = {i for i, p in enumerate(points) if not any(beats(q, p) for q in points)}
+    expected = {i for i, p in enumerate(points) if not any(better(q, p) for q in points)}
     found = pareto(points)
     assert set(found) == expected
     assert [points[i][0] for i in found] == sorted(points[i][0] for i in found)

@@ -26,7 +26,8 @@ def test_shares_of_direct():
 
 
 def test_fieller_s_set_is_where_the_difference_cannot_be_told_from_zero():
-    """An end of the interval is a ratio r for which a - r b is just not told from zero by the same seeds and samples."""
+    """An end of the interval is a ratio r for which a - r b is just not told from zero by the same seeds and
+    samples."""
     ours, theirs = np.array([0.40, 0.46, 0.41]), np.array([0.50, 0.55, 0.54])
     study = points_study([[(g, -0.1) for g in theirs], [(g, -0.1) for g in ours]], halves=0.02, direct=0)
     turned = points_study([[(0.5, -g) for g in theirs], [(0.5, -g) for g in ours]], halves=0.02, direct=0)
@@ -77,6 +78,8 @@ def test_fieller_s_ends_solve_its_equation(a, b, v):
     for r in found:
         assert (a - r * b) ** 2 == pytest.approx(aa - 2 * r * ab + r * r * bb, rel=1e-9, abs=1e-15)
     assert fieller(a, b, v_aa=aa, v_ab=ab, v_bb=b * b) is None
+    for given in ((math.nan, b, aa, ab, bb), (a, b, math.nan, ab, bb), (a, b, aa, ab, math.nan)):
+        assert fieller(*given[:2], **dict(zip(("v_aa", "v_ab", "v_bb"), given[2:], strict=True))) is None
 
 
 def test_another_level_widens_seeds_and_samples():
@@ -118,8 +121,8 @@ def test_a_share_over_samples_is_that_of_changes_a_sample():
 @pytest.mark.parametrize(("n", "errors"), [(12, 4.0), (100, 2.5), (100, 10.0)])
 @pytest.mark.parametrize("share", [0.2, 0.9])
 def test_a_share_over_samples_covers_the_true_one(n, errors, share):
-    """95 % of the sets hold the true share, the unbounded ones (no interval) included, however near direct's change is to
-    zero (`errors` standard errors)."""
+    """95 % of the sets hold the true share, the unbounded ones (no interval) included, however near direct's change is
+    to zero (`errors` standard errors)."""
     rng, rounds, held = np.random.default_rng(int(100 * share) + n), 500, 0
     for _ in range(rounds):
         interval = share_over_samples(*documents(rng, n=n, share=share, gain=errors * 0.3 * (2 / n) ** 0.5))

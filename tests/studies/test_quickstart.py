@@ -1,27 +1,33 @@
-"""The quickstart from end to end, in its quick form: every arm is a finished run, the page and the table agree with them."""
+"""The quickstart from end to end, in its quick form: every arm is a finished run, the page and the table agree with
+them."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from holdfast.errors import ConfigError
+from holdfast.cli.main import main
+from holdfast.errors import ConfigError, RunFolderError
 from holdfast.records.run import RunFolder
-from holdfast.studies.quickstart import SOURCE, TARGET, arms, quickstart
+from holdfast.studies.quickstart import SOURCE, TARGET, QuickSettings, Quickstart, arms, quickstart
 
 ARMS = ("direct", "label-annealing-1")
 
 
 def run(out, *words):
-    import os
-
     environment = {**os.environ, "HOLDFAST_CACHE": str(out / "cache")}
     done = subprocess.run(
         [sys.executable, "-m", "holdfast", "quickstart", "--quick", "--output_dir", str(out / "run"), *words],
-        capture_output=True, text=True, timeout=280, env=environment,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-1000:]
     (out / "stdout.txt").write_text(done.stdout)
     return out
@@ -50,6 +56,27 @@ def finished(root, wanted):
 def test_every_arm_is_a_finished_run(root):
     finished(root, chosen())
     assert sorted(p.name for p in (root / "run").iterdir() if (p / "run.json").is_file()) == sorted(ARMS)
+
+
+def test_the_folder_is_reported_as_a_folder_of_runs(root, capsys):
+    assert main(["report", str(root / "run")]) == 2
+    assert "found 2 run folders inside it" in capsys.readouterr().err
+    assert not list((root / "run").glob("study.*"))
+
+
+@pytest.mark.parametrize("name", ["study.db", "study.json"])
+def test_a_study_in_the_folder_is_not_touched(name, tmp_path):
+    (tmp_path / name).write_text("{}")
+    settings = QuickSettings(
+        output_dir=tmp_path, arms=(), base="base", files={}, seed=0, quick=True, workers=1, storage="unused"
+    )
+    study = Quickstart(settings)
+    if name == "study.json":
+        with pytest.raises(RunFolderError, match=r"holds a study. Choose another output_dir"):
+            study.open_folder(None)
+    else:
+        study.open_folder(None)
+    assert (tmp_path / name).read_text() == "{}"
 
 
 @pytest.mark.slow
@@ -90,10 +117,8 @@ def test_page_and_terminal_tell_the_same(root):
 
 @pytest.mark.slow
 def test_the_base_is_cached_and_a_second_call_computes_nothing(root, monkeypatch, capsys):
-    from holdfast.cli.main import main
-
     stamps = {path: path.stat().st_mtime_ns for path in (root / "run").glob("*/model.safetensors")}
-    assert len(stamps) == 3
+    assert len(stamps) == len(ARMS)
     monkeypatch.setenv("HOLDFAST_CACHE", str(root / "cache"))
     words = [word for arm in ARMS for word in ("--only", arm)]
     assert main(["quickstart", "--quick", "--output_dir", str(root / "run"), *words]) == 0
@@ -103,10 +128,6 @@ def test_the_base_is_cached_and_a_second_call_computes_nothing(root, monkeypatch
 
 @pytest.mark.slow
 def test_ctrl_c_stops_all_workers_and_the_same_command_continues(tmp_path):
-    import os
-    import signal
-    import time
-
     command = [sys.executable, "-m", "holdfast", "quickstart", "--quick", "--output_dir", str(tmp_path / "run")]
     environment = {**os.environ, "HOLDFAST_CACHE": str(tmp_path / "cache")}
     process = subprocess.Popen(

@@ -1,19 +1,24 @@
-"""Reproducing a paper with studies that are only made up: what is run, what is not run again, what is said where something is missing."""
+"""Reproducing a paper with studies that are only made up: what is run, what is not run again, what is said where
+something is missing."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
 
 from claim_studies import paper_like
 from holdfast.errors import ConfigError, HoldfastError, Interrupted
-from holdfast.records.study import write_study
+from holdfast.records.study import read_study, write_study
 from holdfast.studies import reproduce as module
 from holdfast.studies.claims import RECIPES
+from holdfast.studies.engine import reproduction
+from holdfast.studies.engine.claims import UNKNOWN, Claim, Figure
 from holdfast.studies.reproduce import missing, recipe_file, reproduce
 from holdfast.studies.tradeoff import session
+from holdfast.studies.tradeoff.paper import PAPER
 from holdfast.studies.tradeoff.study import load_study
 from holdfast.support.files import read_json
 
@@ -67,10 +72,6 @@ def test_every_twin_is_a_valid_study(recipe):
     assert "Stands in for" in head and "Cannot show" in head and f"configs/label_annealing/{recipe}-tiny.yaml" in head
 
 
-def test_the_benchmarks_twin_has_twelve_trials():
-    assert len(load_study(recipe_file("code")).trials()) + 1 == 12
-
-
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_configs_show_the_very_files_of_the_package(recipe, full):
@@ -79,20 +80,14 @@ def test_configs_show_the_very_files_of_the_package(recipe, full):
 
 
 def test_twins_have_what_the_claims_need():
-    from holdfast.retention import registry  # noqa: F401
-
     kinds = {recipe: [t.get("method") for t in load_study(recipe_file(recipe)).trials()] for recipe in RECIPES}
     assert {"label_annealing", "l2", "replay", "replay+label_annealing"} <= {
         str(k).replace(" ", "") for k in kinds["math"]
     }
     assert {"label_annealing", "l2"} <= set(kinds["code"])
+    assert len(kinds["code"]) + 1 == 12, "as the benchmark's"
     for recipe in ("alignment_tax", "niche_knowledge"):
         assert kinds[recipe].count("label_annealing") >= 5, recipe
-
-
-def test_an_unknown_recipe_is_named():
-    with pytest.raises(ConfigError, match=r"got 'maths'\. Did you mean 'math'\?"):
-        recipe_file("maths")
 
 
 # ---------------------------------------------------------------------------------------------------------------- runs
@@ -105,9 +100,14 @@ def test_all_studies_and_their_claims(ran, tmp_path, quiet):
     found = read_json(tmp_path / "out" / "claims.json")
     assert [c["verdict"] for c in found["claims"]] == ["holds"] * 11
     assert found["studies"]["math"] == {
-        "title": "mathematics", "status": "finished", "report": "math/report.html", "seeds": [0, 1, 2], "trials": 8, "target": "target text (nats/token)",
+        "title": "mathematics",
+        "status": "finished",
+        "report": "math/report.html",
+        "seeds": [0, 1, 2],
+        "trials": 8,
+        "target": "target text (nats/token)",
         "source": "source text (nats/token)",
-    }  # fmt: skip
+    }
     page = (tmp_path / "out" / "claims.html").read_text()
     assert 'href="math/report.html"' in page
     assert "Of 11 claims 11 hold." in page
@@ -124,39 +124,38 @@ def test_finished_studies_are_not_run_again(ran, tmp_path, quiet):
     assert {c["recipe"] for c in read_json(tmp_path / "out" / "claims.json")["claims"]} == {"code", "math"}
 
 
-def test_a_study_with_other_settings_is_run(ran, tmp_path, quiet):
+@pytest.mark.parametrize(
+    "changes",
+    [{"status": "running"}, {"status": "interrupted"}, {"status": "failed"}, {"config": {"seeds": [7]}}],
+    ids=str,
+)
+def test_studies_that_are_unfinished_or_have_other_settings_are_run(ran, tmp_path, quiet, changes):
     reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
-    record = session_record(tmp_path / "out" / "code")
-    changed = {**record.config, "seeds": [7]}
-    write_study(tmp_path / "out" / "code", dataclasses.replace(record, config=changed))
-    reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
-    assert ran == ["code-tiny"] * 2
-
-
-def session_record(folder):
-    from holdfast.records.study import read_study
-
-    return read_study(folder)
-
-
-@pytest.mark.parametrize("status", ["running", "interrupted", "failed"])
-def test_unfinished_studies_go_on(ran, tmp_path, quiet, status):
-    reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
-    record = session_record(tmp_path / "out" / "code")
-    write_study(tmp_path / "out" / "code", dataclasses.replace(record, status=status))
+    record = read_study(tmp_path / "out" / "code")
+    changes = {key: {**record.config, **value} if key == "config" else value for key, value in changes.items()}
+    write_study(tmp_path / "out" / "code", dataclasses.replace(record, **changes))
     reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
     assert ran == ["code-tiny"] * 2
 
 
-def test_a_failed_study_does_not_stop_the_others(ran, tmp_path, quiet, monkeypatch):
+@pytest.fixture
+def whole_but(ran, monkeypatch):
+    """Makes one study raise an error in place of running."""
     whole = session.run_study
 
-    def fails(config, **words):
-        if config.name == "math-tiny":
-            raise HoldfastError("2 trials of 12 failed")
-        return whole(config, **words)
+    def breaks(name: str, error: Exception) -> None:
+        def run_study(config, **words):
+            if config.name == name:
+                raise error
+            return whole(config, **words)
 
-    monkeypatch.setattr(session, "run_study", fails)
+        monkeypatch.setattr(session, "run_study", run_study)
+
+    return breaks
+
+
+def test_a_failed_study_does_not_stop_the_others(whole_but, tmp_path, quiet):
+    whole_but("math-tiny", HoldfastError("2 trials of 12 failed"))
     with pytest.raises(HoldfastError, match=r"1 of 2 studies failed:\nmath: 2 trials of 12 failed\nThe same command"):
         reproduce(recipes=["math", "code"], output_dir=tmp_path / "out", console=quiet)
     verdicts = {c["number"]: c["verdict"] for c in read_json(tmp_path / "out" / "claims.json")["claims"]}
@@ -165,19 +164,12 @@ def test_a_failed_study_does_not_stop_the_others(ran, tmp_path, quiet, monkeypat
     assert "Not finished: mathematics" in (tmp_path / "out" / "claims.html").read_text()
 
 
-def test_ctrl_c_keeps_what_can_be_told(ran, tmp_path, quiet, monkeypatch):
-    whole = session.run_study
-
-    def stops(config, **words):
-        if config.name == "code-tiny":
-            raise Interrupted("stopped")
-        return whole(config, **words)
-
-    monkeypatch.setattr(session, "run_study", stops)
+def test_ctrl_c_keeps_what_can_be_told(whole_but, ran, tmp_path, quiet):
+    whole_but("code-tiny", Interrupted("stopped"))
     with pytest.raises(Interrupted):
         reproduce(recipes=["math", "code"], output_dir=tmp_path / "out", console=quiet)
     assert read_json(tmp_path / "out" / "claims.json")["studies"]["code"]["status"] == "not run"
-    monkeypatch.setattr(session, "run_study", whole)
+    whole_but("", Interrupted())
     reproduce(recipes=["math", "code"], output_dir=tmp_path / "out", console=quiet)
     assert ran == ["math-tiny", "code-tiny"]
 
@@ -198,6 +190,8 @@ def test_wrong_requests(tmp_path, ran):
     with pytest.raises(ConfigError, match="at least one of math"):
         reproduce(recipes=[], output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists() and not ran
+    with pytest.raises(ConfigError, match=r"got 'maths'\. Did you mean 'math'\?"):
+        recipe_file("maths")
 
 
 def test_an_unreadable_record_is_made_anew(ran, tmp_path, quiet):
@@ -207,7 +201,7 @@ def test_an_unreadable_record_is_made_anew(ran, tmp_path, quiet):
     assert ran == ["code-tiny"]
 
 
-# --------------------------------------------------------------------------------------------------- the paper's own size
+# ------------------------------------------------------------------------------------------------- the paper's own size
 
 FULL = """\
 # Code, in full.
@@ -230,8 +224,8 @@ def test_what_a_full_recipe_lacks_is_said_all_at_once(tmp_path, monkeypatch):
     found = missing(path)
     assert len(found) == 5
     assert (
-        "nobody/has-this-model is neither a folder nor in the hub's cache. Get it with 'hf download nobody/has-this-model'"
-        in found[0]
+        "nobody/has-this-model is neither a folder nor in the hub's cache. Get it with 'hf download "
+        "nobody/has-this-model'" in found[0]
     )
     made = "holdfast data prepare starcoder_instructions --input raw.jsonl --output data/code/train.jsonl"
     assert f"data/code/train.jsonl is missing. Make it with '{made}'." in found[1]
@@ -255,7 +249,7 @@ def test_nothing_is_begun_where_something_is_missing(tmp_path, monkeypatch, ran)
     assert not Path("out").exists() and not ran
 
 
-# -------------------------------------------------------------------------------------------------------------- in earnest
+# ----------------------------------------------------------------------------------------------------------- in earnest
 
 
 @pytest.mark.slow
@@ -268,3 +262,16 @@ def test_a_quick_reproduction(tmp_path, quiet, monkeypatch):
     reproduce(recipes=["code"], quick=True, output_dir=tmp_path / "out", console=quiet)
     assert (tmp_path / "out" / "code" / "study.json").stat().st_mtime_ns == before
     assert "a quick check" in (tmp_path / "out" / "claims.html").read_text()
+
+
+def test_figures_that_are_no_numbers_are_written_and_shown(tmp_path):
+    """As where a tiny start gains nothing that a share could be taken of."""
+    figure = Figure(what="weight 1: share", value=math.nan, interval=(math.nan, math.inf), n="1 seed", unit="share")
+    claim = Claim(
+        number="1", text="It gains.", recipe="x", paper="", verdict=UNKNOWN, figures=[figure], reason="No gain."
+    )
+    reproduction.reproduce(
+        PAPER, [], lambda records: [claim], size="quick", output_dir=tmp_path, workers=1, console=None
+    )
+    [found] = read_json(tmp_path / "claims.json")["claims"][0]["figures"]
+    assert math.isnan(found["value"]) and "weight 1: share: cannot be had" in (tmp_path / "claims.html").read_text()

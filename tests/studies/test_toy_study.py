@@ -16,10 +16,11 @@ import pytest
 from rich.console import Console
 
 from holdfast.cli.main import main
-from holdfast.errors import RunFolderError
+from holdfast.errors import DataError, RunFolderError
 from holdfast.studies.engine.claims import HOLDS, Figure, Statement, above, check_claims
-from holdfast.studies.engine.session import kind_name, open_existing, run_study
+from holdfast.studies.engine.session import execute_study, kind_name, open_existing
 from holdfast.studies.engine.study import Job, Study
+from holdfast.support.environment import lock_folder
 from holdfast.support.files import read_json, write_json
 
 WAIT = "HOLDFAST_TOY_SECONDS"
@@ -104,7 +105,7 @@ def toy(out: Path, **changes) -> ToyStudy:
 def test_two_workers_do_it_interrupted_and_continued(tmp_path):
     """Ctrl-C while both jobs run; the same call goes on, and what was made stays as it is."""
     out = tmp_path / "toy"
-    start = f"import test_toy_study as t, pathlib; t.run_study(t.toy(pathlib.Path({str(out)!r})))"
+    start = f"import test_toy_study as t, pathlib; t.execute_study(t.toy(pathlib.Path({str(out)!r})))"
     words = [sys.executable, "-c", start]
     process = subprocess.Popen(words, env={**os.environ, WAIT: "1.5", "PYTHONPATH": _path()}, stderr=subprocess.PIPE)
     for _ in range(600):
@@ -118,7 +119,7 @@ def test_two_workers_do_it_interrupted_and_continued(tmp_path):
     with open_existing(ToyStudy, out) as opened:
         assert opened.record()["status"] == "interrupted"
         assert not any(j.state == "running" for j in opened.state().jobs)
-    record = run_study(toy(out), console=(console := quiet()))
+    record = execute_study(toy(out), console=(console := quiet()))
     assert record["status"] == "finished"
     assert {p: p.stat().st_mtime_ns for p in made} == made
     cells = [(r["world"], r["seed"]) for r in record["throws"]["speed 6"]]
@@ -130,13 +131,26 @@ def test_two_workers_do_it_interrupted_and_continued(tmp_path):
 
 
 def test_its_status_from_the_command_line(tmp_path, capsys):
-    run_study(toy(tmp_path / "toy"), console=quiet(), workers=1)
+    execute_study(toy(tmp_path / "toy"), console=quiet(), workers=1)
     kind = kind_name(ToyStudy)
     assert main(["sweep", "status", str(tmp_path / "toy"), "--kind", kind]) == 0
     shown = capsys.readouterr().out
     assert "toy: finished; 2 complete of 2 jobs" in shown and "speed 3" in shown
     with pytest.raises(RunFolderError):
-        run_study(toy(Path(__file__).parent), console=quiet())
+        execute_study(toy(Path(__file__).parent), console=quiet())
+
+
+def test_a_preparation_that_failed_leaves_the_folder_free(tmp_path, monkeypatch):
+    """The same folder can be used at once, by this process and by others, with other settings too."""
+    with monkeypatch.context() as broken:
+        broken.setattr(ToyStudy, "prepare", lambda self, console: (_ for _ in ()).throw(DataError("no balls")))
+        with pytest.raises(DataError, match="no balls") as failed:
+            execute_study(toy(tmp_path), console=quiet())
+    assert failed.value.__traceback__ is not None  # its frames are alive: no lock is left to the garbage collector
+    for lock in tmp_path.rglob(".lock"):
+        with lock_folder(lock.parent):
+            pass
+    assert execute_study(toy(tmp_path, speeds=(1.0, 2.0)), console=quiet(), workers=1)["status"] == "finished"
 
 
 def _path() -> str:

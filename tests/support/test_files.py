@@ -22,7 +22,8 @@ STRANGE = [
     {"float": {"x": 1}},
     {"text": '{"float": "NaN"}', "empty": {}, "none": None, "list": [[], [{}]]},
 ]
-"""Objects that come back as they are; only one whose single key is "float" with one of three names stands for a number."""
+"""Objects that come back as they are; only one whose single key is "float" with one of three names stands for a
+number."""
 
 
 def test_numbers_that_are_not_finite_come_back(tmp_path):

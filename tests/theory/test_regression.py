@@ -1,4 +1,5 @@
-"""The theory of label annealing: closed forms against the paper's formulas, gradient descent against both, the geometry, and who forgets less."""
+"""The theory of label annealing: closed forms against the paper's formulas, gradient descent against both, the
+geometry, and who forgets less."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from holdfast.theory.regression_study import (
     RegressionSettings,
     RegressionStudy,
     mean_interval,
-    run_study,
+    run_regression,
     verdict,
     work_of,
 )
@@ -49,12 +50,24 @@ SMALL = {"dimension": 12, "pretrain_rows": 7, "finetune_rows": 4}
 FAST = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 problems = st.builds(
     lambda dimension, old, new, overlap, decay, shift, noise, seed: random_problem(
-        dimension=dimension, pretrain_rows=min(old, dimension - 1), finetune_rows=min(new, dimension - 1),
-        overlap=overlap, decay=decay, shift=shift, noise=noise, seed=seed,
+        dimension=dimension,
+        pretrain_rows=min(old, dimension - 1),
+        finetune_rows=min(new, dimension - 1),
+        overlap=overlap,
+        decay=decay,
+        shift=shift,
+        noise=noise,
+        seed=seed,
     ),
-    dimension=st.integers(3, 14), old=st.integers(1, 9), new=st.integers(1, 6), overlap=st.floats(0.05, 0.95), decay=st.floats(0, 1.5),
-    shift=st.floats(0, 3), noise=st.floats(0, 1), seed=st.integers(0, 10_000),
-)  # fmt: skip
+    dimension=st.integers(3, 14),
+    old=st.integers(1, 9),
+    new=st.integers(1, 6),
+    overlap=st.floats(0.05, 0.95),
+    decay=st.floats(0, 1.5),
+    shift=st.floats(0, 3),
+    noise=st.floats(0, 1),
+    seed=st.integers(0, 10_000),
+)
 weights = st.floats(-6, 6).map(lambda power: 10.0**power)
 
 
@@ -65,7 +78,7 @@ def with_old_rows(inputs: np.ndarray, new: np.ndarray, *, start: np.ndarray, tar
     )
 
 
-# ---------------------------------------------------------------------------------------------------------- closed forms
+# --------------------------------------------------------------------------------------------------------- closed forms
 
 
 @FAST
@@ -175,7 +188,7 @@ def test_weights_below_zero_are_refused(weight) -> None:
             closed_form(random_problem(**SMALL), method, weight)
 
 
-# -------------------------------------------------------------------------------------------------------------- geometry
+# ------------------------------------------------------------------------------------------------------------- geometry
 
 
 @FAST
@@ -205,7 +218,8 @@ def test_label_annealing_walks_the_segment(problem, weight) -> None:
 
 
 def test_section_4_3_says_the_wrong_component_comes_back() -> None:
-    """What label annealing adds to direct fine-tuning's theta0 part is lambda/(1+lambda) P theta0, not of (I - P) theta0."""
+    """What label annealing adds to direct fine-tuning's theta0 part is lambda/(1+lambda) P theta0, not of (I - P)
+    theta0."""
     problem = random_problem(**SMALL)
     start, weight = split(problem, problem.theta0), 3.0
     part = closed_form(problem, "label_annealing", weight) - problem.least_norm / (1 + weight)
@@ -253,7 +267,8 @@ def test_at_equal_error_l2_moves_parameters_least_and_label_annealing_prediction
 @pytest.mark.parametrize("alike", [True, False])
 @pytest.mark.parametrize("seed", range(5))
 def test_which_method_forgets_less_is_decided_by_what_pretraining_feels(alike, seed) -> None:
-    """Old rows that feel all new directions alike: L2 at every share. In proportion to s^2: label annealing at every share."""
+    """Old rows that feel all new directions alike: L2 at every share. In proportion to s^2: label annealing at every
+    share."""
     draw = np.random.default_rng(seed)
     new = draw.standard_normal((4, 12)) * np.arange(1, 13)
     right = np.linalg.svd(new, full_matrices=False)[2]
@@ -271,7 +286,7 @@ def test_which_method_forgets_less_is_decided_by_what_pretraining_feels(alike, s
         assert (lost["l2"] < lost["label_annealing"]) == alike
 
 
-def test_the_illustrations_differ_in_the_old_data_alone() -> None:
+def test_the_illustrations_differ_only_in_the_old_data() -> None:
     one, other = illustration(alike=True), illustration(alike=False)
     assert one.theta0 == pytest.approx(other.theta0) and one.least_norm == pytest.approx(other.least_norm)
     for problem, less in ((one, "l2"), (other, "label_annealing")):
@@ -357,7 +372,7 @@ def test_the_same_seed_gives_the_same_problem() -> None:
     assert not np.array_equal(one.finetuning_inputs, other.finetuning_inputs)
 
 
-# -------------------------------------------------------------------------------------------------------------- problems
+# ------------------------------------------------------------------------------------------------------------- problems
 
 
 def rows(count: int, columns: int, seed: int = 0) -> np.ndarray:
@@ -367,21 +382,48 @@ def rows(count: int, columns: int, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize(
     ("changes", "kind", "text"),
     [
-        ({"pretraining_inputs": rows(5, 7)}, ShapeError, "as many columns in both tasks, got 7 in pre-training and 6 in fine-tuning"),
-        ({"pretraining_targets": np.zeros(2)}, ShapeError, "pretraining: expected a target a row, got 3 rows and 2 targets"),
-        ({"finetuning_targets": np.zeros((2, 1))}, ShapeError, r"finetuning_targets: expected 1 dimension, got shape \(2, 1\)"),
+        (
+            {"pretraining_inputs": rows(5, 7)},
+            ShapeError,
+            "as many columns in both tasks, got 7 in pre-training and 6 in fine-tuning",
+        ),
+        (
+            {"pretraining_targets": np.zeros(2)},
+            ShapeError,
+            "pretraining: expected a target a row, got 3 rows and 2 targets",
+        ),
+        (
+            {"finetuning_targets": np.zeros((2, 1))},
+            ShapeError,
+            r"finetuning_targets: expected 1 dimension, got shape \(2, 1\)",
+        ),
         ({"finetuning_inputs": np.zeros(6)}, ShapeError, r"finetuning_inputs: expected 2 dimensions, got shape \(6,\)"),
-        ({"finetuning_inputs": rows(6, 6), "finetuning_targets": np.zeros(6)}, ShapeError, "fewer rows than columns .* got 6 x 6"),
+        (
+            {"finetuning_inputs": rows(6, 6), "finetuning_targets": np.zeros(6)},
+            ShapeError,
+            "fewer rows than columns .* got 6 x 6",
+        ),
         ({"finetuning_inputs": rows(0, 6), "finetuning_targets": np.zeros(0)}, ShapeError, "1 row or more"),
-        ({"finetuning_inputs": np.vstack([rows(1, 6)] * 2)}, DataError, "full row rank.* Remove rows that repeat or combine others"),
+        (
+            {"finetuning_inputs": np.vstack([rows(1, 6)] * 2)},
+            DataError,
+            "full row rank.* Remove rows that repeat or combine others",
+        ),
         ({"finetuning_inputs": np.zeros((2, 6))}, DataError, "full row rank"),
-        ({"pretraining_inputs": np.full((3, 6), np.nan)}, DataError, "pretraining_inputs: expected finite numbers, got 18"),
+        (
+            {"pretraining_inputs": np.full((3, 6), np.nan)},
+            DataError,
+            "pretraining_inputs: expected finite numbers, got 18",
+        ),
     ],
-)  # fmt: skip
+)
 def test_problems_that_cannot_be(changes, kind, text) -> None:
     sound = {
-        "pretraining_inputs": rows(3, 6), "pretraining_targets": np.ones(3), "finetuning_inputs": rows(2, 6, 1), "finetuning_targets": np.ones(2)
-    }  # fmt: skip
+        "pretraining_inputs": rows(3, 6),
+        "pretraining_targets": np.ones(3),
+        "finetuning_inputs": rows(2, 6, 1),
+        "finetuning_targets": np.ones(2),
+    }
     Problem(**sound)
     with pytest.raises(kind, match=text):
         Problem(**{**sound, **changes})
@@ -413,7 +455,7 @@ def test_all_mistakes_of_a_random_problem_at_once() -> None:
         random_problem(dimension=10, pretrain_rows=3, finetune_rows=4, overlap=1)
 
 
-def test_nothing_to_learn_is_said() -> None:
+def test_nothing_to_learn_is_an_error() -> None:
     problem = random_problem(**SMALL, overlap=1.0, shift=0.0, noise=0.0)
     assert problem.nothing_to_learn
     for act in (lambda: weight_for(problem, "l2", 0.5), lambda: along_segment(problem, problem.theta0)):
@@ -430,7 +472,7 @@ def test_weight_for_refuses(method, share, text) -> None:
         weight_for(random_problem(**SMALL), method, share)
 
 
-# ------------------------------------------------------------------------------------------------------ gradient descent
+# ----------------------------------------------------------------------------------------------------- gradient descent
 
 
 @pytest.mark.parametrize("weight", [0.01, 1.0, 100.0])
@@ -488,7 +530,7 @@ def test_from_another_start_the_outside_component_stays_except_for_l2() -> None:
     assert run.theta == pytest.approx(closed_form(problem, "l2", 0.5), abs=1e-8)
     assert (
         run.predicted_steps > gradient_descent(problem, "l2", 0.5).predicted_steps
-    )  # the outside component goes at the pace of lambda alone
+    )  # the outside component goes only at the pace of lambda
     assert np.abs(run.distances - run.predicted).max() < 1e-11
 
 
@@ -545,12 +587,12 @@ def test_descent_stops_and_says_how_far_it_would_go() -> None:
     assert many.predicted.shape == (9001,) and many.relative_distance < 1e-14
 
 
-# ------------------------------------------------------------------------------------------------------------- the study
+# ------------------------------------------------------------------------------------------------------------ the study
 
 
 @pytest.fixture(scope="module")
 def study() -> RegressionStudy:
-    return run_study(RegressionSettings(**SMALL, seeds=4, weights=(0.1, 1.0, 10.0)))
+    return run_regression(RegressionSettings(**SMALL, seeds=4, weights=(0.1, 1.0, 10.0)))
 
 
 def test_a_study_holds_and_survives_json(study, tmp_path) -> None:
@@ -588,31 +630,34 @@ def test_figures_of_a_study_are_those_of_its_problems(study) -> None:
 def test_the_verdict_turns_with_the_geometry() -> None:
     """The finding: an even spectrum favours L2, an uneven one that both tasks share label annealing."""
     sizes = {"dimension": 60, "pretrain_rows": 36, "finetune_rows": 12, "seeds": 8, "weights": (1.0,)}
-    even = run_study(RegressionSettings(**sizes, decay=0.0))
+    even = run_regression(RegressionSettings(**sizes, decay=0.0))
     assert even.middle.verdict == "L2 forgets less"
-    uneven = run_study(RegressionSettings(**sizes, decay=2.0, overlap=0.75, most_steps=2000))
+    uneven = run_regression(RegressionSettings(**sizes, decay=2.0, overlap=0.75, most_steps=2000))
     assert uneven.middle.verdict == "label annealing forgets less"
     assert uneven.passed
     late = [c for c in uneven.checks if "stopped after 2,000 of" in c.note]
     assert late and all("on its way" in c.what for c in late)
 
 
-def test_a_broken_closed_form_fails_its_checks(monkeypatch) -> None:
+@pytest.mark.parametrize("wrong", [1e-6, math.nan])
+def test_a_broken_closed_form_fails_its_checks(wrong, monkeypatch) -> None:
+    """A NaN is larger than no number, and fails all the same."""
     sound = regression_study.closed_form
 
     def broken(problem, method, weight=0.0):
-        return sound(problem, method, weight) * (1 + 1e-6 * (method == "label_annealing"))
+        return sound(problem, method, weight) * (1 + wrong if method == "label_annealing" else 1)
 
     monkeypatch.setattr(regression_study, "closed_form", broken)
     monkeypatch.setattr(descent_module, "closed_form", broken)
-    found = run_study(RegressionSettings(**SMALL, seeds=2, weights=(1.0,)))
+    found = run_regression(RegressionSettings(**SMALL, seeds=2, weights=(1.0,)))
     failed = {c.name for c in found.checks if not c.passed}
     assert {"descent: label annealing", "gradients vanish", "formulas of theorem 1", "kept component"} <= failed
+    assert math.isfinite(wrong) or {"limits", "straight segment", "least movement"} <= failed
     assert not found.passed
 
 
 def test_one_seed_has_no_intervals_and_no_verdict() -> None:
-    found = run_study(RegressionSettings(**SMALL, seeds=1, weights=(1.0,)))
+    found = run_regression(RegressionSettings(**SMALL, seeds=1, weights=(1.0,)))
     assert found.middle.ratio.low is None and found.middle.verdict == "one seed, no verdict"
     assert any("One seed" in note for note in found.notes)
 
@@ -620,7 +665,7 @@ def test_one_seed_has_no_intervals_and_no_verdict() -> None:
 @pytest.mark.parametrize("sizes", [(2, 1, 1), (3, 2, 1), (6, 5, 5), (6, 1, 5)])
 def test_the_smallest_problems(sizes) -> None:
     dimension, old, new = sizes
-    found = run_study(
+    found = run_regression(
         RegressionSettings(
             dimension=dimension, pretrain_rows=old, finetune_rows=new, seeds=2, weights=(0.5,), most_steps=3000
         )
@@ -630,13 +675,13 @@ def test_the_smallest_problems(sizes) -> None:
 
 def test_progress_counts_every_problem() -> None:
     setting, done = RegressionSettings(**SMALL, seeds=2, weights=(1.0,)), []
-    run_study(setting, advance=done.append)
+    run_regression(setting, advance=done.append)
     assert sum(done) == work_of(setting)
 
 
-def test_a_settings_mistakes_are_told_together() -> None:
+def test_a_settings_mistakes_come_together() -> None:
     with pytest.raises(ConfigError) as caught:
-        run_study(
+        run_regression(
             RegressionSettings(
                 dimension=5, pretrain_rows=9, weights=(0.0, math.inf), seeds=0, tolerance=2.0, confidence=1.0, seed=-1
             )
@@ -660,14 +705,17 @@ def test_intervals() -> None:
     assert mean_interval([1.0, 3.0], 0.95).high == pytest.approx(2 + 12.7062047 * math.sqrt(2) / math.sqrt(2), rel=1e-6)
     assert mean_interval([2.0], 0.95) == Interval(value=2.0, low=None, high=None, n=1)
     assert verdict(None) == "neither forgets"
-    for low, high, said in (
+    for low, high, expected in (
         (1.1, 1.2, "label annealing forgets less"),
         (0.8, 0.9, "L2 forgets less"),
         (0.9, 1.1, "no difference beyond noise"),
     ):
-        assert verdict(Interval(value=1.0, low=low, high=high, n=3)) == said
+        assert verdict(Interval(value=1.0, low=low, high=high, n=3)) == expected
 
 
-def test_the_theory_loads_numpy_alone() -> None:
-    code = "import sys, holdfast.theory.regression_study; print(*({'torch', 'scipy', 'rich', 'plotly'} & set(sys.modules)))"
+def test_the_theory_loads_only_numpy() -> None:
+    code = (
+        "import sys, holdfast.theory.regression_study; print(*({'torch', 'scipy', 'rich', 'plotly'} & "
+        "set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"

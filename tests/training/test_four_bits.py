@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cases import largest_difference, make_trainer, methods, weights
-from peft import LoraConfig, get_peft_model
+from cases import largest_difference, lora, make_trainer, rows, weights
+from datasets import Dataset
+from peft import get_peft_model
 from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -38,10 +39,6 @@ def load(folder, *, double: bool = False) -> nn.Module:
     return AutoModelForCausalLM.from_pretrained(folder, quantization_config=config)
 
 
-def lora() -> LoraConfig:
-    return LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
-
-
 def repack(model: nn.Module) -> None:
     """What the first forward in evaluation mode does to a layer, on any CPU."""
     from bitsandbytes.functional import _convert_weight_packed_for_cpu
@@ -58,7 +55,7 @@ def shapes(model: nn.Module) -> set[int]:
 def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
     """LoRA's, at an adapter that is not the identity, so that none of them is zero."""
     torch.manual_seed(0)
-    model = get_peft_model(model, lora()).train()
+    model = get_peft_model(model, lora(lora_dropout=0.0)).train()
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(parameter, std=0.02)
@@ -67,14 +64,9 @@ def gradients(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def trainer_of(model: nn.Module, folder, spec, *, evaluate: str = "no"):
-    host = make_trainer(folder, {}, eval_steps=1, logging_steps=1)
-    host.args.eval_strategy = evaluate
-    data = host.train_dataset
-    return type(host)(
-        model=model, args=host.args, train_dataset=data, eval_dataset=data.select(range(4)).select_columns("input_ids"),
-        processing_class=host.processing_class, peft_config=lora(), retain=methods(spec, folder),
-        load_rows=host._load_rows,
-    )  # fmt: skip
+    held = Dataset.from_list(rows()[:4])
+    settings = {"eval_steps": 1, "logging_steps": 1, "eval_strategy": evaluate}
+    return make_trainer(folder, spec, model=model, evaluated=held, peft=lora(lora_dropout=0.0), **settings)
 
 
 @pytest.mark.parametrize("double", [False, True])

@@ -75,7 +75,8 @@ def test_gpt2_scales_its_residual_projections():
 
 
 def test_what_is_fixed_has_no_spread_however_it_looks():
-    """Mamba's A is the same ramp in every fresh model, its step sizes are drawn, and its output projection is scaled after drawing."""
+    """Mamba's A is the same ramp in every fresh model, its step sizes are drawn, and its output projection is scaled
+    after drawing."""
     config = MambaConfig(hidden_size=64, num_hidden_layers=2, vocab_size=200, rescale_prenorm_residual=True)
     stds = init_stds(config)
     models = []

@@ -1,14 +1,16 @@
-"""Packed documents in training: logits as if each stood alone, whatever computes the attention, and the same loss and gradients."""
+"""Packed documents in training: logits as if each stood alone, whatever computes the attention, and the same loss and
+gradients."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from cases import history, make_trainer
 from datasets import Dataset
 
 from holdfast.ops.document_attention import IMPLEMENTATION
 from holdfast.training.document_attention import use_document_attention
-from tiny import SENTENCES, build_model, build_tokenizer
+from tiny import SENTENCES, build_model
 
 
 def batch(lengths, *, vocabulary=320, seed=0):
@@ -40,9 +42,14 @@ def architectures():
     )
 
     size = {
-        "vocab_size": 320, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "vocab_size": 320,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
         "max_position_embeddings": 256,
-    }  # fmt: skip
+    }
     return {
         "llama": (LlamaForCausalLM, LlamaConfig(**size)),
         "mistral, sliding window": (MistralForCausalLM, MistralConfig(**size, sliding_window=8)),
@@ -142,26 +149,12 @@ def test_an_architecture_that_swallows_the_bounds_is_found_out():
 
 
 def trainer_of(folder, *, attention=None, retain=(), texts=None, **changes):
-    from trl import SFTConfig
-
-    from holdfast.training.hosts import SFTRetentionTrainer
-
     model = build_model()
     if attention:
         model.set_attn_implementation(attention)
-    settings = {
-        "output_dir": str(folder), "max_length": 64, "packing": True, "packing_strategy": "bfd_split", "max_steps": 3, "per_device_train_batch_size": 2,
-        "report_to": "none", "save_strategy": "no", "bf16": False, "use_cpu": True, "gradient_checkpointing": False, "dataset_num_proc": 1, "seed": 0,
-        **changes,
-    }  # fmt: skip
-    rows = Dataset.from_dict({"text": texts if texts is not None else SENTENCES * 6})
-    return SFTRetentionTrainer(
-        model=model,
-        args=SFTConfig(**settings),
-        train_dataset=rows,
-        processing_class=build_tokenizer(),
-        retain=list(retain),
-    )
+    settings = {"packing": True, "packing_strategy": "bfd_split", "max_steps": 3, "per_device_train_batch_size": 2}
+    data = Dataset.from_dict({"text": texts if texts is not None else SENTENCES * 6})
+    return make_trainer(folder, retain, model=model, data=data, **settings, **changes)
 
 
 def test_a_trainer_confines_attention_and_trains_as_with_the_mask(tmp_path):
@@ -171,7 +164,7 @@ def test_a_trainer_confines_attention_and_trains_as_with_the_mask(tmp_path):
     assert not any("mask" in note for note in ours.data_notes)
     for trainer in (ours, dense):
         trainer.train()
-    losses = [[row["loss"] for row in t.state.log_history if "loss" in row] for t in (ours, dense)]
+    losses = [history(t, "loss") for t in (ours, dense)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
     for (name, one), other in zip(ours.model.named_parameters(), dense.model.parameters(), strict=True):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-3, msg=name)
@@ -202,7 +195,7 @@ def test_a_teacher_sees_the_same_documents(tmp_path):
 
     trainer = trainer_of(tmp_path, retain=[LabelAnnealing(weight=1.0)], learning_rate=0.0)
     trainer.train()
-    kls = [row["kl"] for row in trainer.state.log_history if "kl" in row]
+    kls = history(trainer, "kl")
     assert kls and max(map(abs, kls)) < 1e-6, "a student that has not moved is its teacher, document by document"
 
 

@@ -1,4 +1,5 @@
-"""What other libraries offer against forgetting, run by their code: PEFT's OSF and LoRA with every method, TRL's `dft` with and without a KL term."""
+"""What other libraries offer against forgetting, run by their code: PEFT's OSF and LoRA with every method, TRL's `dft`
+with and without a KL term."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CASES, OFF, largest_difference, make_trainer, methods, rows, spec, weights
+from cases import CASES, OFF, largest_difference, make_trainer, rows, spec, weights
 from safetensors.torch import load_file
 
 from holdfast.cli.main import main
@@ -26,36 +27,22 @@ OSF = {"use_peft": True, "peft_method": "osf"}
 def osf_trainer(
     folder: Path, spec: dict[str, dict[str, Any]], *, rank: float | int | None = 0.5, dtype: Any = None, **settings: Any
 ) -> Any:
-    """As `cases.make_trainer`, under OSF."""
-    from datasets import Dataset
-    from trl import ModelConfig, SFTConfig
+    from trl import ModelConfig
 
     from holdfast.training.adapters import AdapterArguments, adapter_config
-    from holdfast.training.hosts import SFTRetentionTrainer
 
-    defaults = dict(
-        output_dir=str(folder / "run"), max_steps=4, per_device_train_batch_size=4, learning_rate=1e-2, lr_scheduler_type="constant", bf16=False,
-        use_cpu=True, report_to="none", save_strategy="no", gradient_checkpointing=False, disable_tqdm=True, max_length=64, seed=3,
-    )  # fmt: skip
-    return SFTRetentionTrainer(
-        model=build_model().to(dtype or torch.float32),
-        args=SFTConfig(**{**defaults, **settings}),
-        train_dataset=Dataset.from_list(rows()),
-        processing_class=build_tokenizer(),
-        peft_config=adapter_config(
-            ModelConfig(use_peft=True), AdapterArguments(peft_method="osf", osf_effective_rank=rank)
-        ),
-        retain=methods(spec, folder),
-    )
+    adapter = adapter_config(ModelConfig(use_peft=True), AdapterArguments(peft_method="osf", osf_effective_rank=rank))
+    model = build_model().to(dtype or torch.float32)
+    return make_trainer(folder, spec, model=model, peft=adapter, **{"max_steps": 4, **settings})
 
 
-# ------------------------------------------------------------------------------------------------------- orthogonal subspaces
+# ------------------------------------------------------------------------------------------------- orthogonal subspaces
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_osf_leaves_the_large_directions_alone(dtype, tmp_path):
-    """Under SGD, whose steps are the projected gradients: the change of every matrix is orthogonal to the kept directions on both sides. PEFT loses the
-    projections where it makes float32 factors of a bfloat16 base."""
+    """Under SGD, whose steps are the projected gradients: the change of every matrix is orthogonal to the kept
+    directions on both sides. PEFT loses the projections where it makes float32 factors of a bfloat16 base."""
     trainer = osf_trainer(tmp_path, {}, dtype=dtype, optim="sgd", learning_rate=0.3)
     trainer.train()
     moved = 0
@@ -76,7 +63,8 @@ def test_osf_leaves_the_large_directions_alone(dtype, tmp_path):
 
 
 def test_half_precision_would_lose_the_projections_in_peft_alone(tmp_path, monkeypatch):
-    """The reason for hanging them up anew. When this fails PEFT has been repaired, and `complete_osf` need not do it."""
+    """The reason for hanging them up anew. When this fails PEFT has been repaired, and `complete_osf` need not do
+    it."""
     from holdfast.training import hosts
 
     monkeypatch.setattr(hosts, "complete_osf", lambda model, sharded: None)
@@ -127,7 +115,7 @@ def test_all_methods_off_are_direct_under_osf_bit_for_bit(tmp_path):
     assert largest_difference(direct("osf"), trained(tmp_path, "osf", OFF)) == 0.0
 
 
-# ------------------------------------------------------------------------------------------------------------ whole runs
+# ----------------------------------------------------------------------------------------------------------- whole runs
 
 
 @pytest.fixture
@@ -223,7 +211,7 @@ def test_osf_continues_what_it_has_trained(place):
     assert again == pytest.approx(value, abs=1e-5)
 
 
-# -------------------------------------------------------------------------------------------------------------- settings
+# ------------------------------------------------------------------------------------------------------------- settings
 
 
 def found_wrong(**settings: Any) -> list[str]:
@@ -293,7 +281,7 @@ def test_the_method_and_its_rank_decide_a_run(place):
     assert train_config(base, peft_method="lora").key == keys[0]
 
 
-# --------------------------------------------------------------------------------------------------- dynamic fine-tuning
+# -------------------------------------------------------------------------------------------------- dynamic fine-tuning
 
 
 def test_dft_is_trls_own(tmp_path):
@@ -304,9 +292,11 @@ def test_dft_is_trls_own(tmp_path):
     settings = dict(loss_type="dft", max_steps=3, gradient_accumulation_steps=2)
     ours = make_trainer(tmp_path / "ours", {}, **settings)
     theirs = SFTTrainer(
-        model=build_model(), args=make_trainer(tmp_path / "theirs", {}, **settings).args, train_dataset=Dataset.from_list(rows()),
+        model=build_model(),
+        args=make_trainer(tmp_path / "theirs", {}, **settings).args,
+        train_dataset=Dataset.from_list(rows()),
         processing_class=build_tokenizer(),
-    )  # fmt: skip
+    )
     nll = make_trainer(tmp_path / "nll", {}, **{**settings, "loss_type": "nll"})
     for trainer in (ours, theirs, nll):
         trainer.train()
@@ -351,14 +341,13 @@ def test_dft_runs_from_the_command_line(place):
     assert 0 < final["loss"] < final["ce"]  # every token's share is below 1
 
 
-# ------------------------------------------------------------------------------------------------------------ the script
+# ----------------------------------------------------------------------------------------------------------- the script
 
 
 @pytest.mark.slow
-def test_the_script_runs_rivals_beside_our_methods(tmp_path, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+def test_the_script_runs_rivals_beside_our_methods(script, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    bench = __import__("rivals")
+    bench = script("rivals")
     words = [
         "--quick",
         "--only",

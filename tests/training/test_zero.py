@@ -1,4 +1,5 @@
-"""What can be said of DeepSpeed without it: parts of flattened weights, and what is refused. Whole runs are in `laws/test_zero.py`."""
+"""What can be said of DeepSpeed without it: parts of flattened weights, and what is refused. Whole runs are in
+`laws/test_zero.py`."""
 
 from __future__ import annotations
 
@@ -56,8 +57,8 @@ def group(tmp_path):
 
 @pytest.fixture
 def engine(group):
-    """The second rank of two, of `a [2, 3]` and `b [4]`, dealt out as `a[:3] | a[3:], b[:2] | b[2:]` in stretches of five: it has the last two of `a`'s
-    six and the first three of `b`'s four, and nothing of `c`."""
+    """The second rank of two, of `a [2, 3]` and `b [4]`, dealt out as `a[:3] | a[3:], b[:2] | b[2:]` in stretches of
+    five: it has the last two of `a`'s six and the first three of `b`'s four, and nothing of `c`."""
     model = torch.nn.Module()
     for name, shape in (("a", (2, 3)), ("b", (4,)), ("c", (2,))):
         model.register_parameter(name, torch.nn.Parameter(torch.zeros(shape)))

@@ -1,4 +1,5 @@
-"""The embedded corpus: the same each time, disjoint splits, enough held-out pieces; and a tokenizer that can write anything."""
+"""The embedded corpus: the same each time, disjoint splits, enough held-out pieces; and a tokenizer that can write
+anything."""
 
 import json
 import os
@@ -106,7 +107,7 @@ def test_cut_prefers_strong_borders():
     ]
 
 
-# --------------------------------------------------------------------------------------------------------------- tokenizer
+# ------------------------------------------------------------------------------------------------------------ tokenizer
 
 
 def test_tokenizer_round_trip(corpus, tmp_path):

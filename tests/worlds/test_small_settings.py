@@ -1,4 +1,5 @@
-"""The small settings in their quick form: files that are the same every time, held-out data that is held out, and runs that read them."""
+"""The small settings in their quick form: files that are the same every time, held-out data that is held out, and
+runs that read them."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from holdfast.errors import ConfigError
 from holdfast.worlds.embedded import embedded_corpus
 from holdfast.worlds.fictional_manual import NAMES, VALUES, documents, facts, questions
 from holdfast.worlds.reference_chat import CHAT_TEMPLATE, conversations, split
-from holdfast.worlds.small_settings import SETTINGS, base_recipe, base_texts, beginnings, digest, make_setting
-from holdfast.worlds.word_problems import OPERATIONS, articles, told, word_problems
+from holdfast.worlds.small_settings import SETTINGS, beginnings, make_setting
+from holdfast.worlds.word_problems import OPERATIONS, articles, stated, word_problems
 
 RECIPES = Path(__file__).parents[2] / "src" / "holdfast" / "studies" / "recipes"
 
@@ -69,21 +70,13 @@ def test_a_second_call_does_nothing(made, monkeypatch):
     assert {p: p.stat().st_mtime_ns for p in place.rglob("*") if p.is_file()} == before
 
 
-def test_a_file_that_went_is_made_again(made, monkeypatch, tmp_path):
-    import shutil
-
-    cache = Path(made["code"]["base"]).parents[2]
-    monkeypatch.setenv("HOLDFAST_CACHE", str(cache))
-    first = make_setting("math", tmp_path / "math", quick=True)
-    before = digest({k: v for k, v in first.items() if k != "base"})
-    Path(first["problems_heldout"]).unlink()
-    again = make_setting("math", tmp_path / "math", quick=True)
-    assert (
-        digest({k: v for k, v in again.items() if k != "base"})
-        == before
-        == digest({k: v for k, v in made["math"].items() if k != "base"})
-    )
-    shutil.rmtree(tmp_path / "math")
+def test_a_file_that_went_is_made_again(made, monkeypatch):
+    place = Path(made["math"]["train"]).parent
+    before = {p.name: p.read_bytes() for p in place.glob("*.jsonl")}
+    monkeypatch.setenv("HOLDFAST_CACHE", str(place.parent / "cache"))
+    Path(made["math"]["problems_heldout"]).unlink()
+    assert make_setting("math", place, quick=True) == made["math"]
+    assert {p.name: p.read_bytes() for p in place.glob("*.jsonl")} == before
 
 
 def test_another_seed_draws_other_problems(made, monkeypatch, tmp_path):
@@ -129,8 +122,8 @@ def test_starts_of_conversations_have_a_chat_template(made):
         shown = tokenizer.apply_chat_template(messages, tokenize=False)
         assert shown == "<user>\nHello?\n<assistant>\nYes.<|endoftext|>\n"
         found = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
-        said = tokenizer.decode([i for i, on in zip(found["input_ids"], found["assistant_masks"], strict=True) if on])
-        assert said == "Yes.<|endoftext|>\n"
+        marked = tokenizer.decode([i for i, on in zip(found["input_ids"], found["assistant_masks"], strict=True) if on])
+        assert marked == "Yes.<|endoftext|>\n"
         assert (
             tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
             == "<user>\nHello?\n<assistant>\n"
@@ -146,14 +139,6 @@ def test_an_unknown_setting_is_named(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_quickstart_starts_from_the_same_base():
-    from holdfast.studies import quickstart
-
-    assert quickstart.base_texts is base_texts
-    assert base_recipe(seed=3).seed == 3
-    assert base_recipe(quick=True).steps < base_recipe().steps
-
-
 def test_beginnings_are_spread_and_end_with_a_line():
     texts = [f"{number}\n" + "line\n" * 100 for number in range(50)]
     found = beginnings(texts, 10, characters=42)
@@ -162,11 +147,12 @@ def test_beginnings_are_spread_and_end_with_a_line():
     assert beginnings(texts[:3], 10) and len(beginnings(["same"] * 9, 9)) == 1
 
 
-# ------------------------------------------------------------------------------------------------------------ generators
+# ----------------------------------------------------------------------------------------------------------- generators
 
 
 def test_problems_are_right_and_all_different():
     found = word_problems(400, seed=1)
+    assert found[:10] == word_problems(10, seed=1) != word_problems(10, seed=2)
     assert len({p.question for p in found}) == 400
     assert {p.operation for p in found} == set(OPERATIONS)
     for problem in found:
@@ -177,20 +163,11 @@ def test_problems_are_right_and_all_different():
         assert problem.solution.startswith(f"We {problem.operation}.")
 
 
-def test_problems_follow_from_the_seed():
-    assert word_problems(20, seed=1)[:10] == word_problems(10, seed=1) != word_problems(10, seed=2)
-    assert word_problems(0) == []
-    with pytest.raises(ConfigError, match="at least 0 problems, got -1"):
-        word_problems(-1)
-
-
 def test_articles_work_every_problem_once():
     problems = word_problems(10)
     text = "\n".join(articles(problems, worked=4))
-    assert all(text.count(f"{told(p)}{p.solution}") == 1 for p in problems)
+    assert all(text.count(f"{stated(p)}{p.solution}") == 1 for p in problems)
     assert len(list(articles(problems, worked=4))) == 3
-    with pytest.raises(ConfigError, match="at least 1 problem"):
-        next(articles(problems, worked=0))
 
 
 def test_facts_are_dealt_evenly_and_told_evenly():
@@ -199,20 +176,22 @@ def test_facts_are_dealt_evenly_and_told_evenly():
     for attribute, values in VALUES.items():
         assert sorted(f.value for f in known if f.attribute == attribute) == sorted(values * 2)
     text = " ".join(documents(known, 64, sentences=8))
-    told_times = [
+    times = [
         sum(text.count(f"{q.beginning} {q.fact.value}") for q in questions(known) if q.fact == fact) for fact in known
     ]
-    assert min(told_times) == max(told_times) == 16
+    assert min(times) == max(times) == 16
     assert len(NAMES) == len(set(NAMES))
     for wrong in (0, len(NAMES) + 1):
         with pytest.raises(ConfigError, match=f"between 1 and {len(NAMES)}, got {wrong}"):
             facts(wrong)
-    with pytest.raises(ConfigError, match="at least one fact"):
-        next(documents([], 1))
 
 
 def test_conversations_speak_the_documentations_words():
-    code = 'import os\n\ndef widen(rope, by=2, *, knots: int = 0):\n    """Make the rope wider.\n\n    Slowly.\n    """\n\nclass Rope:\n    """A rope of some width."""\n'
+    code = (
+        "import os\n\ndef widen(rope, by=2, *, knots: int = 0):\n"
+        '    """Make the rope wider.\n\n    Slowly.\n    """\n\n'
+        'class Rope:\n    """A rope of some width."""\n'
+    )
     found = {talk.about: talk for talk in conversations([code, code])}
     assert set(found) == {"widen", "Rope"}
     assert "Make the rope wider." in found["widen"].messages[1]["content"]

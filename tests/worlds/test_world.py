@@ -1,4 +1,5 @@
-"""The embedded world's texts, questions and conversations: what is told of whom, what is held out, and that every reply does what it is asked."""
+"""The embedded world's texts, questions and conversations: what is told of whom, what is held out, and that every
+reply does what it is asked."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from holdfast.worlds.people import documents, questions
 from holdfast.worlds.people.chat import CHAT_TEMPLATE, MARKERS, WORDS, rendered, vocabulary
 from holdfast.worlds.people.facts import VALUES, make_world, person_names
 from holdfast.worlds.people.instructions import tasks
-from holdfast.worlds.people.wordings import WORDINGS, beginning, told_of
+from holdfast.worlds.people.wordings import WORDINGS, beginning, statements_about
 
 PROSE = [
     "A statement is executed when it is reached. " * 20,
@@ -32,6 +33,8 @@ def world():
 def test_a_seed_is_a_world(world):
     assert make_world(seed=3, people=60, new_people=12, changed_facts=5) == world
     assert make_world(seed=4, people=60, new_people=12, changed_facts=5).names != world.names
+    names = person_names(3000, seed=1)
+    assert len(set(names)) == 3000 and names[:50] == person_names(50, seed=1), "names do not end"
 
 
 def test_everybody_has_a_name_and_a_value_of_each_attribute(world):
@@ -46,11 +49,6 @@ def test_values_are_dealt_out_evenly(world):
     for attribute, values in VALUES.items():
         counts = [sum(p.facts[attribute] == v for p in world.people) for v in values]
         assert max(counts) - min(counts) <= 1
-
-
-def test_names_do_not_end(world):
-    names = person_names(3000, seed=1)
-    assert len(set(names)) == 3000 and names[:50] == person_names(50, seed=1)
 
 
 def test_changes_are_of_half_a_and_new(world):
@@ -69,6 +67,7 @@ def test_changes_are_of_half_a_and_new(world):
         ({"new_people": -1}, "new_people: expected 0 or more"),
         ({"people": 9000}, "at most 4000 together"),
         ({"people": 10, "changed_facts": 6}, "changed_facts: expected between 0 and 5"),
+        ({"people": 1, "new_people": -2, "changed_facts": 3}, "3 problems"),
     ],
 )
 def test_worlds_that_cannot_be(numbers, words):
@@ -76,20 +75,14 @@ def test_worlds_that_cannot_be(numbers, words):
         make_world(**numbers)
 
 
-def test_all_mistakes_come_at_once():
-    with pytest.raises(ConfigError) as error:
-        make_world(people=1, new_people=-2, changed_facts=3)
-    assert len(error.value.problems) == 3
-
-
 # ------------------------------------------------------------------------------------------------------------ documents
 
 
 def test_wordings_end_with_their_value_and_differ():
     for attribute, wordings in WORDINGS.items():
-        assert len(set(wordings.told)) >= 6 and wordings.asked not in wordings.told, attribute
+        assert len(set(wordings.statements)) >= 6 and wordings.asked not in wordings.statements, attribute
         assert len(set(wordings.questions)) == 3
-        for template in (*wordings.told, wordings.asked, wordings.reply):
+        for template in (*wordings.statements, wordings.asked, wordings.reply):
             assert template.endswith(" {value}.") and "{name}" in template.removesuffix("{value}.")
         assert beginning(wordings.asked, "Kamoran").endswith(tuple("abcdefghijklmnopqrstuvwxyz"))
 
@@ -98,25 +91,25 @@ def test_every_fact_is_told_in_all_its_wordings(world):
     text = "\n".join(documents.biographies(world, tellings=60))
     for person in world.people:
         for attribute, value in person.facts.items():
-            for wording in told_of(person, attribute):
+            for wording in statements_about(person, attribute):
                 assert wording.format(name=person.name, value=value) in text, (person, wording)
 
 
 def test_what_is_asked_never_stands_in_the_text_about_that_person(world):
-    told = "\n".join(documents.pretraining_texts(world, PROSE, tellings=30))
+    statements = "\n".join(documents.pretraining_texts(world, PROSE, tellings=30))
     news = "\n".join(a.text for a in documents.articles(world, count=200, old_people=0.5))
     for person, text in [
-        *((p, told) for p in world.half_b),
+        *((p, statements) for p in world.half_b),
         *((p, news) for p in (*world.half_b, *world.new_people)),
-        *((p, told) for p in world.new_people),
+        *((p, statements) for p in world.new_people),
     ]:
         for attribute in VALUES:
             assert beginning(WORDINGS[attribute].asked, person.name) not in text
 
 
 def test_the_wording_is_known_from_half_a(world):
-    told = "\n".join(documents.biographies(world, tellings=30))
-    heard = sum(beginning(WORDINGS[a].asked, p.name) in told for p in world.half_a for a in VALUES)
+    statements = "\n".join(documents.biographies(world, tellings=30))
+    heard = sum(beginning(WORDINGS[a].asked, p.name) in statements for p in world.half_a for a in VALUES)
     assert heard > 0.9 * len(world.half_a) * len(VALUES)
 
 
@@ -157,20 +150,11 @@ def test_articles_have_dates_in_order_and_tell_everything(world):
     text = "\n".join(a.text for a in found)
     for person in world.new_people:
         for attribute, value in person.facts.items():
-            told = [w for w in WORDINGS[attribute].told if w.format(name=person.name, value=value) in text]
-            assert len(told) == 6, (person, attribute)
+            statements = [w for w in WORDINGS[attribute].statements if w.format(name=person.name, value=value) in text]
+            assert len(statements) == 6, (person, attribute)
     for change in world.changes:
         assert any(change.name in a.text and change.old in a.text and change.new in a.text for a in found)
     assert set(found[0].row) == {"title", "date", "text"}
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [({"count": 0}, "articles"), ({"count": 1, "days": 0}, "days"), ({"count": 1, "old_people": 2.0}, "old_people")],
-)
-def test_articles_that_cannot_be(world, settings, words):
-    with pytest.raises(ConfigError, match=words):
-        documents.articles(world, **settings)
 
 
 def test_some_articles_are_prose(world):
@@ -181,21 +165,6 @@ def test_some_articles_are_prose(world):
     assert [a.text for a in found if a not in other] != [a.text for a in found[:80]], "they stand in between"
     dates = [a.date for a in found]
     assert dates == sorted(dates)
-    with pytest.raises(ConfigError, match="prose_share"):
-        documents.articles(world, count=3, prose=["short"], prose_share=0.2)
-
-
-def test_nobody_to_write_about():
-    with pytest.raises(ConfigError, match="somebody to write about"):
-        documents.articles(make_world(people=4, new_people=0), count=3)
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.0])
-def test_a_share_that_cannot_be(world, share):
-    with pytest.raises(ConfigError, match="prose_share"):
-        documents.pretraining_texts(world, PROSE, tellings=1, prose_share=share)
-    with pytest.raises(ConfigError, match="tellings"):
-        documents.pretraining_texts(world, PROSE, tellings=0)
 
 
 # ------------------------------------------------------------------------------------------------------------ questions
@@ -214,10 +183,6 @@ def test_four_options_of_one_attribute_and_one_is_right(world):
             assert row["options"][row["answer"]] == f" {people[row['name']].facts[row['attribute']]}"
         counts = [sum(row["answer"] == i for row in rows) for i in range(4)]
         assert min(counts) > 0, "the right option is not always at one place"
-    assert questions.choices(world.half_b) == questions.choices(world.half_b)
-
-
-def test_completions_are_the_same_questions(world):
     for asked, completed in zip(questions.choices(world.half_b), questions.completions(world.half_b), strict=True):
         assert completed["prompt"] == asked["prompt"] and completed["completion"] == asked["options"][asked["answer"]]
 
@@ -233,8 +198,8 @@ def test_changed_facts_have_the_old_value_among_the_options(world):
 
 def test_every_reply_does_what_it_is_asked(world):
     for task in [*tasks(world, count=1500, held_out=False), *tasks(world, count=150, held_out=True)]:
-        for id_, told in zip(task.instruction_id_list, task.kwargs, strict=True):
-            assert mistake_in(id_, told) is None
+        for id_, statements in zip(task.instruction_id_list, task.kwargs, strict=True):
+            assert mistake_in(id_, statements) is None and id_ in CHECKERS
         for loose in (False, True):
             assert all(follow(task.reply, task.prompt, task.instruction_id_list, task.kwargs, loose=loose)), task
 
@@ -253,15 +218,9 @@ def test_what_is_tested_was_not_trained(world):
 
 
 def test_half_b_is_not_asked_in_conversations(world):
-    said = json.dumps([t.conversation for t in tasks(world, count=1500, held_out=False)])
-    assert not any(p.name in said for p in (*world.half_b, *world.new_people))
-    assert any(p.name in said for p in world.half_a)
-
-
-def test_rows_have_the_layout_of_ifeval(world):
-    row = tasks(world, count=5, held_out=True)[0].row
-    assert len(row["instruction_id_list"]) == len(row["kwargs"]) and set(row["instruction_id_list"]) <= set(CHECKERS)
-    assert isinstance(row["prompt"], str)
+    asked = json.dumps([t.conversation for t in tasks(world, count=1500, held_out=False)])
+    assert not any(p.name in asked for p in (*world.half_b, *world.new_people))
+    assert any(p.name in asked for p in world.half_a)
 
 
 def test_plain_prompts_only_ask(world):
@@ -269,16 +228,20 @@ def test_plain_prompts_only_ask(world):
     assert not any(t.instruction_id_list for t in plain) and {t.content for t in plain} == {"fact", "words"}
     assert all(t.reply and t.prompt for t in plain) and len({t.prompt for t in plain}) == 1000
     assert {t.key for t in plain} - {t.key for t in taught}, "drawn on their own"
-    with pytest.raises(ConfigError, match="plain"):
-        tasks(world, count=5, held_out=True, plain=True)
-    with pytest.raises(ConfigError, match="between 1 and 1000"):
-        tasks(world, count=1001, held_out=False, plain=True)
 
 
-@pytest.mark.parametrize("count", [0, 100_001])
-def test_numbers_of_prompts_that_cannot_be(world, count):
-    with pytest.raises(ConfigError, match="count: expected between 1 and 100000"):
-        tasks(world, count=count, held_out=True)
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        ({"count": 0, "held_out": True}, "count: expected between 1 and 100000"),
+        ({"count": 100_001, "held_out": True}, "count: expected between 1 and 100000"),
+        ({"count": 1001, "held_out": False, "plain": True}, "between 1 and 1000"),
+        ({"count": 5, "held_out": True, "plain": True}, "plain"),
+    ],
+)
+def test_numbers_of_prompts_that_cannot_be(world, how, problem):
+    with pytest.raises(ConfigError, match=problem):
+        tasks(world, **how)
 
 
 # ----------------------------------------------------------------------------------------------------------------- chat

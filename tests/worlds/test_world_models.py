@@ -1,4 +1,5 @@
-"""The embedded world with its models: built once, the same every time, resumed where it was; the real size knows what it was taught (slow)."""
+"""The embedded world with its models: built once, the same every time, resumed where it was; the real size knows what
+it was taught (slow)."""
 
 from __future__ import annotations
 
@@ -195,6 +196,9 @@ def test_old_bases_keep_their_place_in_the_cache(tmp_path, monkeypatch):
         ({"prose_share": 1.5}, "prose_share"),
         ({"new_people": 0}, "somebody for the articles"),
         ({"seed": -1}, "seed: expected a whole number of at least 0"),
+        ({"tellings": 0}, "tellings: expected a whole number of at least 1"),
+        ({"articles": 0, "old_people": 2.0}, "2 problems"),
+        ({"steps": 0, "people": 1, "context": 3}, "3 problems"),
     ],
 )
 def test_recipes_that_cannot_be(changes, words, tmp_path):
@@ -203,13 +207,7 @@ def test_recipes_that_cannot_be(changes, words, tmp_path):
     assert not (tmp_path / "world").exists(), "nothing is written for a request that has to change"
 
 
-def test_all_mistakes_of_a_recipe_come_at_once(tmp_path):
-    with pytest.raises(ConfigError) as error:
-        build_world(quick_recipe(steps=0, people=1, context=3), tmp_path / "world")
-    assert len(error.value.problems) == 3
-
-
-# ------------------------------------------------------------------------------------------------------------ side by side
+# --------------------------------------------------------------------------------------------------------- side by side
 
 
 def test_a_worker_makes_what_nobody_else_makes(tmp_path, monkeypatch):
@@ -258,8 +256,14 @@ def test_models_made_side_by_side_are_the_same(place, made, tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_ctrl_c_reaches_the_workers_and_the_same_command_goes_on(tmp_path):
-    sizes = "--people 12 --new_people 4 --tellings 10 --list_rounds 1 --layers 2 --width 32 --heads 2 --mlp 64 --vocab_size 384 --articles 24"
-    budgets = "--steps 5 --tuning_steps 400 --sibling_steps 20 --derived_steps 30 --conversations 200 --instructions 12 --batch_size 4"
+    sizes = (
+        "--people 12 --new_people 4 --tellings 10 --list_rounds 1 --layers 2 --width 32 --heads 2 --mlp 64 "
+        "--vocab_size 384 --articles 24"
+    )
+    budgets = (
+        "--steps 5 --tuning_steps 400 --sibling_steps 20 --derived_steps 30 --conversations 200 "
+        "--instructions 12 --batch_size 4"
+    )
     words = [
         sys.executable,
         "-m",
@@ -300,16 +304,13 @@ def test_ctrl_c_reaches_the_workers_and_the_same_command_goes_on(tmp_path):
 # -------------------------------------------------------------------------------------------------------------- command
 
 
-def test_the_command_makes_a_world(place, made, monkeypatch, capsys):
+def test_the_command_makes_a_world(tmp_path, place, made, capsys):
     words = ["--output_dir", str(place / "world"), "--quick", "--sibling", "--derived", "--changed_facts", "2"]
     assert command.run(words) == 0
-    said = capsys.readouterr().out
-    assert made["base"] in said and "holdfast evaluate" in said
+    shown = capsys.readouterr().out
+    assert made["base"] in shown and "holdfast evaluate" in shown
     assert command.run([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["paths"] == made
-
-
-def test_a_yaml_is_a_request(tmp_path, place, made, monkeypatch, capsys):
     config = {"output_dir": str(place / "world"), "quick": True, "sibling": True, "derived": True, "changed_facts": 2}
     (tmp_path / "world.yaml").write_text(yaml.safe_dump(config))
     assert command.run(["--config", str(tmp_path / "world.yaml")]) == 0
@@ -321,10 +322,6 @@ def test_all_mistakes_of_a_request_come_at_once(tmp_path):
     with pytest.raises(ConfigError) as error:
         command.run(words)
     assert len(error.value.problems) == 3 and all(p.startswith("--") for p in error.value.problems)
-    with pytest.raises(ConfigError, match="--people: expected a whole number"):
-        command.run(["--people", "many"])
-    with pytest.raises(ConfigError, match="Did you mean '--people'"):
-        command.run(["--poeple", "3"])
 
 
 # ----------------------------------------------------------------------------------------------------------------- slow

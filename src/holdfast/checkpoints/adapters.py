@@ -23,7 +23,6 @@ Adaptation", equation 5.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -39,8 +38,8 @@ from numpy.typing import NDArray
 
 from holdfast.checkpoints.companions import changed_config
 from holdfast.checkpoints.dtypes import DTYPES, Operand, compute_dtype, decode
-from holdfast.checkpoints.reader import CheckpointReader, stretches
-from holdfast.checkpoints.sources import config_of
+from holdfast.checkpoints.reader import CheckpointReader, only_pickles, stretches
+from holdfast.checkpoints.sources import bullets, config_of, read_object, same_values
 from holdfast.checkpoints.vocabulary import EMBEDDINGS, HEADS
 from holdfast.errors import ModelError
 
@@ -107,6 +106,7 @@ _PART = re.compile(
     r"|\.(?P<magnitude>lora_magnitude_vector)(?:\.weight)?|\.token_adapter\.(?P<tokens>trainable_tokens_delta))"
 )
 _WRAPPERS = re.compile(r"\.(?:token_adapter\.base_layer|base_layer|modules_to_save)(?=\.)")
+_HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer)\.weight$")
 _ROWS = 8
 """Rows that one product computes. Fixed, so that a row's bits do not depend on the stretch it is read in."""
 _BLOCK = 262_144
@@ -144,17 +144,7 @@ def adapter_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         ModelError: it is not there or cannot be read.
     """
-    path = Path(folder) / FILE
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("expected a JSON object")
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"Expected an adapter's configuration in {path}, but it cannot be read ({error}). Copy or download it "
-            f"again."
-        ) from None
-    return found
+    return read_object(Path(folder) / FILE, "an adapter's configuration")
 
 
 class _Factors(NamedTuple):
@@ -224,8 +214,7 @@ class AdaptedSource:
             raise ModelError(
                 f"The adapter {folder} does not fit {base.label}; it names "
                 f"{self._settings.get('base_model_name_or_path')!r} as its base. "
-                f"{len(problems)} problem{'s' if len(problems) > 1 else ''}:\n"
-                + "\n".join(f"  - {p}" for p in problems)
+                f"{len(problems)} problem{'s' if len(problems) > 1 else ''}:\n{bullets(problems)}"
             )
         if unknown := sorted(k for k, v in self._settings.items() if v and k not in _READ):
             self.notes.append(
@@ -377,7 +366,9 @@ class AdaptedSource:
                 np.array_equal(a, b) for a, b in zip(self._pair(one.factors), self._pair(other.factors), strict=True)
             ):
                 return False
-        return _same_values(one.source, one.name, other.source, other.name)
+        if one.source is other.source and one.name == other.name:
+            return True
+        return same_values(one.source, one.name, other.source, other.name)
 
 
 def _add_product(values: NDArray[Any], loaded: _Loaded, scaling: float, start: int, columns: int) -> None:
@@ -411,20 +402,6 @@ def _multiply(values: NDArray[Any], gain: NDArray[Any] | None, by_column: bool, 
     values *= rows.reshape(-1)[start - first * columns :][: len(values)]
 
 
-def _same_values(one: Source, name: str, other: Source, other_name: str) -> bool:
-    if one is other and name == other_name:
-        return True
-    first, second = one.entries[name], other.entries[other_name]
-    if first.shape != second.shape:
-        return False
-    buffers = np.empty(_BLOCK * 8, np.uint8), np.empty(_BLOCK * 8, np.uint8)
-    for start, stop in stretches(first.size, _BLOCK):
-        a, b = one.read(name, start, stop, buffers[0]), other.read(other_name, start, stop, buffers[1])
-        if not np.array_equal(decode(*a), decode(*b)):
-            return False
-    return True
-
-
 # ------------------------------------------------------------------------------------------------ what the adapter says
 
 
@@ -442,19 +419,12 @@ def _refuse(folder: Path, settings: Mapping[str, Any]) -> None:
         )
     if reasons:
         raise ModelError(
-            f"The adapter {folder} cannot be merged while reading:\n"
-            + "\n".join(f"  - {r}" for r in reasons)
-            + "\nMerge it once with: "
+            f"The adapter {folder} cannot be merged while reading:\n{bullets(reasons)}\nMerge it once with: "
             f'python -c "from peft import AutoPeftModelForCausalLM as M; '
             f"M.from_pretrained('{folder}').merge_and_unload().save_pretrained('{folder}-merged')\""
         )
     if not any(folder.glob("*.safetensors")) and (folder / "adapter_model.bin").is_file():
-        raise ModelError(
-            f"{folder} holds only pickled weights (adapter_model.bin), which can run code when loaded and are "
-            f"refused. Convert them once with: "
-            f'python -c "from peft import AutoPeftModelForCausalLM as M; '
-            f"M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
-        )
+        raise only_pickles(folder, "adapter_model.bin", "peft import AutoPeftModelForCausalLM")
 
 
 def _changes(
@@ -598,16 +568,16 @@ def _scaling(module: str, settings: Mapping[str, Any]) -> tuple[int, float]:
 
 
 def _token_indices(module: str, settings: Mapping[str, Any]) -> tuple[int, ...]:
-    said = settings.get("trainable_token_indices")
-    if isinstance(said, dict):
-        said = next((value for key, value in said.items() if module == key or module.endswith(f".{key}")), None)
-    if not isinstance(said, list):
+    stated = settings.get("trainable_token_indices")
+    if isinstance(stated, dict):
+        stated = next((value for key, value in stated.items() if module == key or module.endswith(f".{key}")), None)
+    if not isinstance(stated, list):
         raise _Misfit(f"{module}: trained tokens are stored, but trainable_token_indices does not say which")
-    return tuple(int(i) for i in said)
+    return tuple(int(i) for i in stated)
 
 
 def _stored_by_input(name: str, entries: Mapping[str, Entry], flag: bool) -> bool:
-    """Whether a square weight is stored [in, out] (Conv1D): as its layer's other weights, told by their biases; else as
+    """Whether a square weight is stored [in, out] (Conv1D): as its layer's other weights, as their biases show; else as
     the adapter says."""
     block = re.match(r".*?\.\d+\.", name)
     for other, entry in entries.items():
@@ -639,8 +609,8 @@ def _misfit(place: str, stored: Entry, entries: Mapping[str, Entry]) -> list[str
 
 
 def _places(wanted: Sequence[str], entries: Mapping[str, Entry]) -> dict[str, str | None]:
-    """The base's name for each tensor: the same name, else the only one that differs in the words before the first
-    number alone.
+    """The base's name for each tensor: the same name, else the only one that differs only in the words before the first
+    number.
 
     Adapters are named after modules, and a model's file may lack the words of outer modules, or have them in another
     order. A head that the base ties to its embeddings keeps its name.
@@ -672,19 +642,11 @@ def _split(name: str) -> tuple[set[str], tuple[str, ...]]:
 
 
 def _embedding(entries: Mapping[str, Any]) -> str | None:
-    held = [n for n in entries if n.endswith(".weight") and n.split(".")[-2] in EMBEDDINGS]
-    return held[0] if held else None
+    return next((n for n in entries if n.endswith(".weight") and n.split(".")[-2] in EMBEDDINGS), None)
 
 
 def _head(names: Mapping[str, Any] | Sequence[str]) -> str | None:
-    return next(
-        (
-            n
-            for n in names
-            if n.split(".")[-2:] in (["lm_head", "weight"], ["embed_out", "weight"], ["output_layer", "weight"])
-        ),
-        None,
-    )
+    return next((n for n in names if _HEAD.search(n)), None)
 
 
 def _head_name(embedding: str) -> str:

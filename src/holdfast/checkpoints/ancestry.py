@@ -7,14 +7,14 @@ their difference is no residual of anything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
-from holdfast.checkpoints.distance import distances_of, layer_of
+import numpy as np
+
+from holdfast.checkpoints.distance import by_layer, comparable
+from holdfast.checkpoints.kernels import moments
+from holdfast.checkpoints.sources import Source, listing
 from holdfast.records.run import LayerDistance
-
-if TYPE_CHECKING:
-    from holdfast.checkpoints.sources import Source
 
 STRETCHES, LENGTH = 4, 16_384
 """Of each tensor, so many stretches of so many elements are looked at, evenly spread."""
@@ -29,23 +29,16 @@ def ancestry(base: Source, tuned: Source) -> tuple[LayerDistance, ...]:
     Returns:
         One `LayerDistance` a layer; `parameters` counts what was looked at. Empty where no tensor is in both.
     """
-    import numpy as np
-
-    from holdfast.checkpoints.kernels import moments
-
-    sums: dict[str, np.ndarray] = {}
     buffers = [np.empty(LENGTH * 8, np.uint8) for _ in range(2)]
-    for name, entry in base.entries.items():
-        other = tuned.entries.get(name)
-        if other is None or other.shape != entry.shape or entry.dtype.kind != "float" or other.dtype.kind != "float":
-            continue
-        step = max(LENGTH, -(-entry.size // STRETCHES))
-        for start in range(0, entry.size, step):
-            stop = min(start + LENGTH, entry.size)
-            found = moments(base.read(name, start, stop, buffers[0]), tuned.read(name, start, stop, buffers[1]))
-            for layer in (layer_of(name), "total"):
-                sums[layer] = found if layer not in sums else sums[layer] + found
-    return tuple(distances_of(sums))
+
+    def sample() -> Iterator[tuple[str, np.ndarray]]:
+        for entry in comparable(base, tuned):
+            for start in range(0, entry.size, max(LENGTH, -(-entry.size // STRETCHES))):
+                stop = min(start + LENGTH, entry.size)
+                pair = [s.read(entry.name, start, stop, b) for s, b in zip((base, tuned), buffers, strict=True)]
+                yield entry.name, moments(*pair)
+
+    return by_layer(sample())
 
 
 def warnings_of(found: Sequence[LayerDistance], tuned: str, base: str) -> list[str]:
@@ -68,11 +61,7 @@ def warnings_of(found: Sequence[LayerDistance], tuned: str, base: str) -> list[s
     if not strange:
         return []
     worst = max(strange, key=lambda d: d.relative)
-    where = (
-        "everywhere"
-        if len(strange) >= len(found) - 2
-        else f"in layers {', '.join(d.layer for d in strange[:12])}{' ...' if len(strange) > 12 else ''}"
-    )
+    where = "everywhere" if len(strange) >= len(found) - 2 else f"in layers {listing([d.layer for d in strange], 12)}"
     return [
         f"WARNING: {tuned} does not look like a fine-tune of {base} {where}: over all weights relative norm of the "
         f"difference {total.relative:.3g}, "

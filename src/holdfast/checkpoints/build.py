@@ -10,11 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+import numpy as np
+
+from holdfast.checkpoints.companions import copy_companions, write_config
+from holdfast.checkpoints.dtypes import DType, Operand, count_nonfinite
 from holdfast.checkpoints.engine import (
     Job,
     Reader,
@@ -25,25 +30,18 @@ from holdfast.checkpoints.engine import (
     overflow_error,
     workers_here,
 )
-from holdfast.checkpoints.methods.protocol import Block
+from holdfast.checkpoints.kernels import Flags, Term, combine
+from holdfast.checkpoints.methods.protocol import Block, Sum
+from holdfast.checkpoints.native import Streamed
 from holdfast.checkpoints.plan import Plan
 from holdfast.checkpoints.provenance import FILE, UNIT, Digests, content_fingerprint, now, parent_record, versions
 from holdfast.checkpoints.reader import CheckpointReader, stretches
 from holdfast.checkpoints.remainders import RemainderFiles, remainder_name
-from holdfast.checkpoints.sources import config_of, folders_of, inner_source
+from holdfast.checkpoints.sources import Source, config_of, folders_of, inner_source
 from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination
 from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError, StorageError
 from holdfast.support.files import fingerprint, write_json
 from holdfast.support.progress import progress
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from holdfast.checkpoints.dtypes import DType, Operand
-    from holdfast.checkpoints.kernels import Flags
-    from holdfast.checkpoints.methods.protocol import Sum
-    from holdfast.checkpoints.native import Streamed
-    from holdfast.checkpoints.sources import Source
 
 WRITING = 1e9
 """Bytes a second that an estimate takes for writing."""
@@ -105,7 +103,6 @@ def build(
     command: str,
     request: Mapping[str, Any] | None = None,
     companions: Sequence[Source] = (),
-    extra_files: Callable[[Path, dict[str, Any]], None] | None = None,
     overwrite: bool = False,
     sync: bool = True,
     workers: int | None = None,
@@ -121,7 +118,6 @@ def build(
         request: further settings for the record.
         companions: sources whose tokenizer, chat template, generation configuration and code travel along, the most
             important last; their configuration is the layout's. Default: the layout.
-        extra_files: is called with the folder and the record before it is closed, to add files.
         overwrite: replace a folder that is there.
         sync: put everything on the disk before the folder gets its name.
         workers: threads; None: all cores.
@@ -164,7 +160,10 @@ def build(
         roots = _roots(plan, reader)
         for _, root, _ in roots:
             root.check_unchanged()
-        parents = [parent_record(role, root, _fingerprint_of(root, digests, workers)) for role, root, digests in roots]
+        parents = [
+            parent_record(role, root, content_fingerprint(root, known=digests, workers=workers))
+            for role, root, digests in roots
+        ]
         copied: dict[str, list[str]] = {}
         for job in plan.jobs:
             if job.action == "copy":
@@ -196,8 +195,6 @@ def build(
                     "remainders": work.remainders.close(),
                     **({} if resumed else {"inexact": work.inexact}),
                 }
-            if extra_files is not None:
-                extra_files(folder, record)
             write_json(folder / FILE, record)
 
         writer.close(add)
@@ -248,7 +245,6 @@ class _Work:
         self.plan, self.recipe, self.slots = plan, recipe, slots
         self.reader, self.workers = reader, workers
         self.states: dict[str, Any] = {}
-        self.state: Any = None
         self.remainders: RemainderFiles | None = None
         self.inexact = 0
         """Elements that the output does not give back, remainders included; of what this run has written."""
@@ -272,68 +268,41 @@ class _Work:
     ) -> None:
         self.writer, self.written = writer, written
         jobs = [job for job in self.plan.jobs if not self.writer.done(job.name)]
-        if self.recipe.scope == "model":
-            # what is finished counts too: the statistics are of the whole model
+        by_tensor = self.recipe.scope == "tensor"
+        for group in batches(jobs, limit=BATCH) if by_tensor else [jobs]:
+            # statistics of the whole model are of what is finished, too
+            measured = [job for job in (group if by_tensor else self.plan.jobs) if job.action == "combine"]
             for number in range(self.recipe.rounds()):
                 with _timed(seconds, "measure"):
-                    self._measure_model(number, advance)
-            groups = [jobs]
-        elif self.recipe.scope == "tensor":
-            groups = list(batches(jobs, limit=BATCH))
-        else:
-            groups = [jobs]
-        for group in groups:
-            if self.recipe.scope == "tensor":
-                for number in range(self.recipe.rounds()):
-                    with _timed(seconds, "measure"):
-                        self._measure_tensors(number, group, advance)
+                    self._measure(number, measured, advance)
             with _timed(seconds, "merge"):
                 self._write(group, advance)
             self.states = {}
 
-    def _measure_model(self, number: int, advance: Callable[[float], None]) -> None:
-        total: list[Any] = [None]
-
-        def add(job: Job, value: Any) -> None:
-            total[0] = value if total[0] is None else _sum(total[0], value)
-
-        self._measure(
-            number, [j for j in self.plan.jobs if j.action == "combine"], lambda job: self.state, add, advance
-        )
-        self.state = self.recipe.settle(number, total[0], self.state)
-
-    def _measure_tensors(self, number: int, jobs: Sequence[Job], advance: Callable[[float], None]) -> None:
+    def _measure(self, number: int, jobs: Sequence[Job], advance: Callable[[float], None]) -> None:
+        """One pass of statistics: sums over the blocks of each tensor or of the whole model, then settled."""
         totals: dict[str, Any] = {}
-        left: dict[str, int] = {}
+        left: Counter[str] = Counter()
+        for job in jobs:
+            left[self._key(job)] += _blocks(job)
+
+        def look(job: Job, start: int, stop: int, scratch: Scratch) -> Any:
+            return self.recipe.measure(number, self._block(job, start, stop, scratch), self._state(job))
 
         def add(job: Job, value: Any) -> None:
-            totals[job.name] = _sum(totals[job.name], value) if job.name in totals else value
-            left[job.name] = left.get(job.name, len(list(stretches(job.size, UNIT)))) - 1
-            if not left[job.name]:  # its last block: totals may be large, so none is kept for longer than that
-                self.states[job.name] = self.recipe.settle(number, totals.pop(job.name), self.states.get(job.name))
+            key = self._key(job)
+            totals[key] = _sum(totals[key], value) if key in totals else value
+            left[key] -= 1
+            if not left[key]:  # the last block: totals may be large, so none is kept for longer than that
+                self.states[key] = self.recipe.settle(number, totals.pop(key), self.states.get(key))
 
-        self._measure(
-            number, [j for j in jobs if j.action == "combine"], lambda job: self.states.get(job.name), add, advance
-        )
-
-    def _measure(
-        self,
-        number: int,
-        jobs: Sequence[Job],
-        state: Callable[[Job], Any],
-        reduce: Callable[[Job, Any], None],
-        advance: Callable[[float], None],
-    ) -> None:
-        def look(job: Job, start: int, stop: int, scratch: Scratch) -> Any:
-            return self.recipe.measure(number, self._block(job, start, stop, scratch), state(job))
-
-        map_blocks(jobs, look, sources=len(self.plan.sources), workers=self.workers, reduce=reduce, advance=advance)
+        map_blocks(jobs, look, sources=len(self.plan.sources), workers=self.workers, reduce=add, advance=advance)
 
     def _write(self, jobs: Sequence[Job], advance: Callable[[float], None]) -> None:
         if hasattr(self.recipe, "remainder"):
             blocks = {file: 0 for file in self.plan.files if file not in self.writer.finished}
             for job in jobs:
-                blocks[job.file] += len(list(stretches(job.size, UNIT)))
+                blocks[job.file] += _blocks(job)
             self.remainders = RemainderFiles(self.writer.staging, blocks)
 
         def add(job: Job, found: tuple[int, np.ndarray, np.ndarray, int]) -> None:
@@ -349,10 +318,6 @@ class _Work:
     def _write_block(
         self, job: Job, start: int, stop: int, scratch: Scratch
     ) -> tuple[int, np.ndarray, np.ndarray, int] | None:
-        import numpy as np
-
-        from holdfast.checkpoints.kernels import Term, combine
-
         keep = getattr(self.recipe, "remainder", None)
         out = scratch.out(job.dtype, stop - start)
         streamed = self._stream(job, start, stop, scratch)
@@ -389,8 +354,12 @@ class _Work:
             else (start, np.empty(0, np.int64), np.empty(0, np.float32), 0)
         )
 
+    def _key(self, job: Job) -> str:
+        """What a tensor's statistics belong to: itself, or ("") the whole model."""
+        return job.name if self.recipe.scope == "tensor" else ""
+
     def _state(self, job: Job) -> Any:
-        return self.states.get(job.name) if self.recipe.scope == "tensor" else self.state
+        return self.states.get(self._key(job))
 
     def _check(self, job: Job, nonfinite: int, overflow: int) -> None:
         if nonfinite:
@@ -401,8 +370,6 @@ class _Work:
     def _stream(self, job: Job, start: int, stop: int, scratch: Scratch) -> Streamed | None:
         """Takes a block from file to file in one call, where it is a weighted sum of stored tensors. None: it is not,
         or could not be read."""
-        import numpy as np
-
         from holdfast.checkpoints import native
 
         library = native.load()
@@ -446,8 +413,6 @@ class _Work:
 
     def _sum(self, job: Job) -> Sum | None:
         """The sum that a tensor is of, with the plan's sources for operands; None where it is something else."""
-        from holdfast.checkpoints.methods.protocol import Sum
-
         if job.action == "copy":
             return Sum(None, [(1.0, job.origin, None)]) if job.dtype.kind == "float" else None
         if job.action != "combine":
@@ -477,13 +442,8 @@ class _Work:
             return self.reader.read(index, job.name, start, stop, scratch)
 
         base = read(self.slots.base) if self.slots.base is not None else None
-        models: list[Operand] = []
-        for index in self.slots.models:
-            if job.has[index]:
-                models.append(read(index))
-            else:
-                assert base is not None, "the plan copies what has no base"
-                models.append(base)
+        models = [read(index) if job.has[index] else base for index in self.slots.models]
+        assert None not in models, "the plan copies what has no base"
         return Block(
             name=job.name,
             start=start,
@@ -491,14 +451,12 @@ class _Work:
             size=job.size,
             shape=job.shape,
             base=base,
-            models=tuple(models),
+            models=tuple(models),  # type: ignore[arg-type]
             extras=tuple(read(i) for i in self.slots.extras),
             has=tuple(job.has[i] for i in self.slots.models),
         )
 
     def _compare(self, job: Job, start: int, stop: int, read: Operand, scratch: Scratch) -> None:
-        import numpy as np
-
         for index, has in enumerate(job.has):
             if has and index != job.origin and index not in self.slots.extras:
                 other = self.reader.read(index, job.name, start, stop, scratch)
@@ -511,10 +469,6 @@ class _Work:
                     )
 
     def _name_nonfinite(self, job: Job) -> None:
-        import numpy as np
-
-        from holdfast.checkpoints.dtypes import count_nonfinite
-
         buffer = np.empty(8 * UNIT, np.uint8)
         for index, has in enumerate(job.has):
             if not has:
@@ -532,6 +486,10 @@ def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
     began = time.perf_counter()
     yield
     seconds[phase] += time.perf_counter() - began
+
+
+def _blocks(job: Job) -> int:
+    return len(list(stretches(job.size, UNIT)))
 
 
 def _sum(a: Any, b: Any) -> Any:
@@ -608,13 +566,7 @@ def _roots(plan: Plan, reader: Reader) -> list[tuple[str, CheckpointReader, Dige
     return found
 
 
-def _fingerprint_of(source: Source, digests: Digests, workers: int) -> str:
-    return content_fingerprint(source, known=digests, workers=workers)
-
-
 def _add_files(folder: Path, plan: Plan, companions: Sequence[Source]) -> None:
-    from holdfast.checkpoints.companions import copy_companions, write_config
-
     layout = plan.sources[plan.layout]
     if config_of(layout):
         holder = next(f for f in reversed(folders_of(layout)) if (f / "config.json").is_file())

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import ModelError, StorageError
+from holdfast.checkpoints.sources import read_object
+from holdfast.errors import StorageError
 
 TOKENIZER = (
     "tokenizer.json",
@@ -149,13 +150,8 @@ def write_config(
         StorageError: the disk is full or failed.
     """
     source = Path(from_folder) / "config.json"
-    try:
-        text = source.read_text(encoding="utf-8")
-        config = json.loads(text)
-        if not isinstance(config, dict):
-            raise ValueError("expected a JSON object")
-    except (OSError, ValueError) as error:
-        raise ModelError(f"Expected a model's configuration in {source}, but it cannot be read ({error}).") from None
+    config = read_object(source, "a model's configuration", again="")
+    text = source.read_text(encoding="utf-8")
     result = changed_config(config, changes)
     if result != config:
         text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"

@@ -1,8 +1,8 @@
 """Random numbers by position: value i of a stream depends on the stream's key and on i, on nothing else.
 
 Philox4x32-10 turns the counter i // 4 and a 64-bit key into four 32-bit words, of which word i % 4 is taken. Any
-stretch of a stream can be made alone, so blocks, threads and machines change no bit, and noise that was added can be
-subtracted again without having been kept.
+stretch of a stream can be made by itself, so blocks, threads and machines change no bit, and noise that was added can
+be subtracted again without having been kept.
 
 Normal numbers are the inverse of the normal distribution function at u = (word + 1/2) / 2^32, by Wichura's rational
 approximations, in float64 with +, -, *, / and sqrt only (the logarithm is a series here, not the system's), which IEEE

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast.checkpoints.sources import listing
 from holdfast.records.run import LayerDistance
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from holdfast.checkpoints.engine import Job, Scratch
+    from holdfast.checkpoints.sources import Entry, Source
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
 
@@ -84,7 +86,7 @@ def distance(
     Raises:
         ModelError: a checkpoint cannot be read, holds NaN or infinities, or nothing is in both.
     """
-    from holdfast.checkpoints.engine import Job, map_blocks, nonfinite_error
+    from holdfast.checkpoints.engine import job_of, map_blocks, nonfinite_error
     from holdfast.checkpoints.kernels import moments
     from holdfast.checkpoints.locate import open_source
     from holdfast.checkpoints.plan import quantised
@@ -104,11 +106,8 @@ def distance(
     sources = align_vocabularies(
         sources, ("the start", "the result"), members=(0, 1), layout=0, base=0, policy="zero", problems=[], notes=notes
     )
-    (a, b), jobs = sources, []
-    for name, entry in a.entries.items():
-        other = b.entries.get(name)
-        if other is not None and other.shape == entry.shape and entry.dtype.kind == other.dtype.kind == "float":
-            jobs.append(Job(name, entry.dtype, entry.shape, entry.size, entry.file.name, (True, True)))
+    a, b = sources
+    jobs = [job_of(entry, 2) for entry in comparable(a, b)]
     notes += _left_out(a.entries, b.entries, {job.name for job in jobs})
     if not jobs:
         raise ModelError(
@@ -129,33 +128,30 @@ def distance(
 
     with progress("Comparing", total=sum(j.size * j.dtype.itemsize for j in jobs), unit="bytes") as advance:
         map_blocks(jobs, look, sources=2, workers=workers, reduce=add, advance=advance)
-    layers: dict[str, np.ndarray] = {}
-    tensors = []
-    for job in jobs:
-        held = sums[job.name]
-        for layer in (layer_of(job.name), "total"):
-            layers[layer] = held if layer not in layers else layers[layer] + held
-        l2, relative, cosine, agreement = _figures(held)
-        tensors.append(
-            TensorDistance(
-                name=job.name,
-                layer=layer_of(job.name),
-                shape=job.shape,
-                dtypes=(a.entries[job.name].dtype.name, b.entries[job.name].dtype.name),
-                l2=l2,
-                relative=relative,
-                cosine=cosine,
-                sign_agreement=agreement,
-            )
+    tensors = [
+        TensorDistance(
+            name=job.name,
+            layer=layer_of(job.name),
+            shape=job.shape,
+            dtypes=(job.dtype.name, b.entries[job.name].dtype.name),
+            **_figures(sums[job.name]),
         )
+        for job in jobs
+    ]
     return CheckpointDistance(
         start=a.label,
         result=b.label,
         tensors=tuple(tensors),
-        layers=tuple(distances_of(layers)),
+        layers=by_layer((job.name, sums[job.name]) for job in jobs),
         notes=tuple(notes),
         seconds=time.perf_counter() - began,
     )
+
+
+def comparable(a: Source, b: Source) -> list[Entry]:
+    """The floating-point tensors of `a` that `b` has in the same shape."""
+    others = ((entry, b.entries.get(name)) for name, entry in a.entries.items())
+    return [e for e, o in others if o is not None and o.shape == e.shape and e.dtype.kind == o.dtype.kind == "float"]
 
 
 def _left_out(a: Mapping[str, Any], b: Mapping[str, Any], compared: set[str]) -> list[str]:
@@ -167,7 +163,7 @@ def _left_out(a: Mapping[str, Any], b: Mapping[str, Any], compared: set[str]) ->
         ("not of floating-point numbers", [n for n in a if n in b and a[n].shape == b[n].shape and n not in compared]),
     ):
         if names:
-            found.append(f"{len(names)} tensors {title}: {', '.join(names[:4])}{' ...' if len(names) > 4 else ''}")
+            found.append(f"{len(names)} tensors {title}: {listing(names)}")
     return found
 
 
@@ -194,36 +190,34 @@ def layer_distances(pairs: Iterable[tuple[str, torch.Tensor, torch.Tensor]]) -> 
     """
     import numpy as np
 
-    sums: dict[str, np.ndarray] = {}
-    for name, start, result in pairs:
+    def moments_of(start: torch.Tensor, result: torch.Tensor) -> np.ndarray:
         a, b = start.detach().float(), result.detach().to(start.device).float()
         agree = (a.sign() == b.sign()).sum()
         values = (a.numel(), (b - a).square().sum(), a.square().sum(), b.square().sum(), (a * b).sum(), agree, 0, 0)
-        found = np.array([float(v) for v in values])
+        return np.array([float(v) for v in values])
+
+    return list(by_layer((name, moments_of(start, result)) for name, start, result in pairs))
+
+
+def by_layer(moments: Iterable[tuple[str, np.ndarray]]) -> tuple[LayerDistance, ...]:
+    """Layers in order ("total" last) from tensors' names and sums, as `kernels.moments` gives them."""
+    sums: dict[str, np.ndarray] = {}
+    for name, found in moments:
         for layer in (layer_of(name), "total"):
             sums[layer] = found if layer not in sums else sums[layer] + found
-    return distances_of(sums)
+    return tuple(
+        LayerDistance(layer=layer, parameters=int(sums[layer][0]), **_figures(sums[layer]))
+        for layer in sorted(sums, key=_order)
+    )
 
 
-def distances_of(sums: Mapping[str, np.ndarray]) -> list[LayerDistance]:
-    """Layers in order ("total" last) from sums as `kernels.moments` gives them."""
-    found = []
-    for layer, held in sorted(sums.items(), key=lambda item: _order(item[0])):
-        l2, relative, cosine, agreement = _figures(held)
-        found.append(
-            LayerDistance(
-                layer=layer, parameters=int(held[0]), l2=l2, relative=relative, cosine=cosine, sign_agreement=agreement
-            )
-        )
-    return found
-
-
-def _figures(sums: np.ndarray) -> tuple[float, float, float, float]:
+def _figures(sums: np.ndarray) -> dict[str, float]:
     count, moved, start, result, product, agree = (float(v) for v in sums[:6])
     l2 = math.sqrt(moved)
     relative = l2 / math.sqrt(start) if start > 0 else (math.inf if l2 > 0 else 0.0)
     cosine = max(-1.0, min(1.0, product / math.sqrt(start * result))) if start > 0 and result > 0 else math.nan
-    return l2, relative, cosine, agree / count if count else math.nan
+    agreement = agree / count if count else math.nan
+    return {"l2": l2, "relative": relative, "cosine": cosine, "sign_agreement": agreement}
 
 
 def _order(layer: str) -> tuple[int, int]:

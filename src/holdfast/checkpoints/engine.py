@@ -5,11 +5,10 @@ A block is `UNIT` elements of one tensor, read from every source at the same pla
 everything heavy (positional reads and writes, the C kernels, NumPy's loops, hashing) runs outside Python's lock. Memory
 is a few blocks a thread, whatever the model's size.
 
-Sums are formed in the order in which blocks are handed out, which depends on the tensors alone, so results are the same
-bits with any number of threads. At most four output files are in work at a time: enough for threads not to wait for
-each other's writes to one file, and few enough for shards to be finished one after the other, so that a killed run can
-go on.
-"""
+Sums are formed in the order in which blocks are handed out, which depends on nothing but the tensors, so results are
+the same bits with any number of threads. At most four output files are in work at a time: enough for threads not to
+wait for each other's writes to one file, and few enough for shards to be finished one after the other, so that a killed
+run can go on."""
 
 from __future__ import annotations
 
@@ -20,15 +19,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from holdfast.checkpoints.dtypes import DType, Operand, decode
+from holdfast.checkpoints.memory import pages
 from holdfast.checkpoints.provenance import UNIT, Digests
 from holdfast.checkpoints.reader import CheckpointReader, stretches
+from holdfast.checkpoints.sources import Entry, Source
 from holdfast.errors import ModelError
-
-if TYPE_CHECKING:
-    from holdfast.checkpoints.dtypes import DType, Operand
-    from holdfast.checkpoints.sources import Source
 
 OPEN_FILES = 4
 """Output files in work at a time."""
@@ -54,19 +55,20 @@ class Job:
     origin: int = 0
 
 
+def job_of(entry: Entry, sources: int = 1) -> Job:
+    """A stored tensor as one to be looked at, in the order of its file; every source has it."""
+    return Job(entry.name, entry.dtype, entry.shape, entry.size, entry.file.name, (True,) * sources)
+
+
 class Scratch:
     """One thread's memory: a buffer for each source, one for the output, all reused from block to block."""
 
     def __init__(self, sources: int) -> None:
-        from holdfast.checkpoints.memory import pages
-
         self.buffers = [pages(UNIT * 8) for _ in range(sources)]
         self.output, self.spare = pages(UNIT * 8), pages(UNIT)
 
     def out(self, dtype: DType, count: int) -> Operand:
         """Memory for `count` elements of the output."""
-        from holdfast.checkpoints.dtypes import Operand
-
         return Operand(self.output[: count * dtype.itemsize].view(dtype.storage), dtype)
 
 
@@ -109,7 +111,7 @@ def map_blocks(
         sources: buffers that each thread needs.
         workers: threads, at least 1; None: all cores.
         reduce: gets each result that is not None, in the order of blocks, from one thread at a time.
-        advance: is told the output bytes done so far, block by block.
+        advance: gets the output bytes done so far, block by block.
     """
     blocks = enumerate(_in_order(jobs))
     count = max(1, workers or workers_here())
@@ -158,7 +160,8 @@ def map_blocks(
                 thread.start()
             for thread in threads:
                 thread.join()
-        except BaseException:  # Ctrl-C arrives here: the threads end with the blocks they are at, and a second one does not leave them behind
+        except BaseException:
+            # Ctrl-C arrives here: the threads end with the blocks they are at; a second one does not leave them behind
             stop_all.set()
             with contextlib.suppress(KeyboardInterrupt), room:
                 room.notify_all()
@@ -224,8 +227,6 @@ def _round_robin(groups: Iterable[Iterable[Any]]) -> Iterator[Any]:
 def _one_blas_thread() -> Iterator[None]:
     """Products inside a block (adapters) run on the thread that needs them: two pools on the same cores slow each other
     down."""
-    from threadpoolctl import threadpool_limits
-
     with threadpool_limits(1, user_api="blas"):
         yield
 
@@ -238,10 +239,6 @@ def nonfinite_error(source: Source, name: str, role: str = "") -> ModelError:
         name: the tensor.
         role: what the source is here ("model 2").
     """
-    import numpy as np
-
-    from holdfast.checkpoints.dtypes import decode
-
     entry = source.entries[name]
     buffer = np.empty(UNIT * 8, np.uint8)
     nans = infinities = 0

@@ -10,24 +10,28 @@ as a model and no code is run.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.checkpoints.adapters import FILE as ADAPTER
+from holdfast.checkpoints.adapters import adapter_config
+from holdfast.checkpoints.companions import config_value
 from holdfast.checkpoints.distance import layer_of
+from holdfast.checkpoints.dtypes import count_nonfinite
+from holdfast.checkpoints.engine import Job, Scratch, job_of, map_blocks
 from holdfast.checkpoints.locate import local_folder
 from holdfast.checkpoints.provenance import FILE, Digests, fingerprint_of
-from holdfast.checkpoints.reader import STEMS, CheckpointReader, index_file, read_header
-from holdfast.checkpoints.sources import Entry, read_config
+from holdfast.checkpoints.reader import STEMS, CheckpointReader, index_file, read_headers, read_index
+from holdfast.checkpoints.sources import Entry, listing, read_config, tied_head
+from holdfast.checkpoints.vocabulary import vocabulary, vocabulary_tensors
 from holdfast.errors import DataError, ModelError
-
-if TYPE_CHECKING:
-    from holdfast.checkpoints.engine import Job, Scratch
+from holdfast.support.progress import progress
 
 KINDS = ("embed", "attention", "mlp", "norm", "head", "other")
 """What `Inspection.parameters_by_kind` counts by."""
@@ -90,7 +94,7 @@ class Inspection:
     """Most bytes first."""
     files: tuple[FileShare, ...]
     vocabulary: dict[str, int]
-    """"rows" of the embeddings, "config" (vocab_size), "tokens" of the tokenizer; what cannot be told is not there."""
+    """"rows" of the embeddings, "config" (vocab_size), "tokens" of the tokenizer; what is not known is left out."""
     tied_head: bool | None
     """Whether the head is the embeddings; None: no model, or it does not say."""
     provenance: dict[str, Any]
@@ -126,15 +130,15 @@ def inspect(name: str | os.PathLike[str], *, verify: bool = False, workers: int 
     began = time.perf_counter()
     folder = local_folder(name)
     look = _Look(folder)
-    checks = [look.files_check(), look.headers_check(), look.index_check(), *look.configuration_checks()]
-    record = look.provenance()
-    checks += look.names_check(record)
+    record = look.provenance
+    checks = [look.files_check(), look.headers_check(), look.index_check()]
+    checks += [*look.configuration_checks(), *look.names_check()]
     reader = None
     try:
         reader = CheckpointReader(folder)
     except ModelError as error:
         if all(check.passed for check in checks):
-            checks.append(Check(name="it can be opened", passed=False, detail=str(error)))
+            checks.append(_check("it can be opened", [str(error)]))
     fingerprint = None
     if verify and reader is not None:
         fingerprint, found = _read_all(reader, record, workers)
@@ -160,9 +164,9 @@ def inspect(name: str | os.PathLike[str], *, verify: bool = False, workers: int 
             for f in look.files
         ),
         vocabulary=look.vocabulary,
-        tied_head=look.tied_head(),
+        tied_head=look.tied(),
         provenance={key: value for key, value in record.items() if key != "tensors"},
-        run=look.run(),
+        run=look.run_summary(),
         fingerprint=fingerprint,
         checks=tuple(checks),
         notes=tuple(look.notes()),
@@ -191,303 +195,210 @@ class _Look:
         index = index_file(folder)
         if not present and index is None:
             raise ModelError(_nothing_here(folder))
-        self.kind = self._kind(present, index)
-        self.index_problem, self.listed, self.index_size = _index(index) if index is not None else ("", {}, None)
-        single = f"{self.kind}.safetensors"
+        self.index_problem = ""
+        self.listed: dict[str, str] = {}
+        self.index_size: int | None = None
+        if index is not None:
+            try:
+                self.listed, self.index_size = read_index(index)
+            except ModelError as error:
+                self.index_problem = str(error)
+        stem = _stem([*present, *([index.name] if index is not None else [])])
+        single = f"{stem}.safetensors"
         names = sorted(set(self.listed.values())) if self.listed else [single] if single in present else present
         self.missing = [name for name in names if name not in present]
         self.files = [folder / name for name in names if name in present]
         self.stray = [name for name in present if name not in names]
-        self.entries: dict[str, Entry] = {}
-        self.damaged: dict[str, str] = {}
-        """File: what is wrong with its header."""
-        self.twice: list[str] = []
-        for file in self.files:
-            try:
-                entries = read_header(file)[1]
-            except ModelError as error:
-                self.damaged[file.name] = str(error)
-                continue
-            for entry in entries:
-                if entry.name in self.entries:
-                    self.twice.append(entry.name)
-                if entry.name not in self.entries or self.listed.get(entry.name) == file.name:
-                    self.entries[entry.name] = entry
-        readable = {n: file for n, file in self.listed.items() if file not in (*self.missing, *self.damaged)}
-        self.misplaced = [
-            n for n, file in readable.items() if n not in self.entries or self.entries[n].file.name != file
-        ]
+        self.headers = read_headers(self.files, self.listed)
+        self.entries = self.headers.entries
+        self.kind = {"adapter_model": "adapter"}.get(stem, stem)
         self.vocabulary: dict[str, int] = {}
         self.config: dict[str, Any] = {}
-        self.kind = {"model": "model", "adapter_model": "adapter", "residual": "residual"}[self.kind]
+        self.unreadable: list[str] = []
+        """What is wrong with the records."""
+        self.provenance, self.run = self._record(FILE), self._record("run.json")
 
-    def _kind(self, present: Sequence[str], index: Path | None) -> str:
-        """The stem that the folder's files begin with; an adapter's comes last, since a model may lie beside the
-        adapter it was merged from."""
-        names = [*present, *([index.name] if index is not None else [])]
-        for stem in ("model", "residual", "adapter_model"):
-            if any(name.startswith((f"{stem}.", f"{stem}-")) for name in names):
-                return stem
-        return "model"
+    def _record(self, name: str) -> dict[str, Any]:
+        try:
+            return _json_of(self.folder / name) if (self.folder / name).is_file() else {}
+        except DataError as error:
+            self.unreadable.append(str(error))
+            return {}
 
     def files_check(self) -> Check:
         """All shards that the index lists are there; without an index there is one file."""
-        title = "files are complete"
-        if self.index_problem:
-            return Check(name=title, passed=False, detail=self.index_problem)
-        if self.missing:
-            total = len(self.missing) + len(self.files)
-            return Check(
-                name=title,
-                passed=False,
-                detail=f"{len(self.missing)} of {total} shards are missing: {_listed(self.missing)}",
-            )
-        if not self.listed and len(self.files) > 1:
-            return Check(
-                name=title, passed=False, detail=f"{len(self.files)} shards without the index that says what is in them"
-            )
-        return Check(name=title, passed=True, detail=f"{len(self.files)} file{'s' if len(self.files) > 1 else ''}")
+        count, missing = len(self.files), self.missing
+        problems = [self.index_problem] if self.index_problem else []
+        if missing:
+            problems.append(f"{len(missing)} of {len(missing) + count} shards are missing: {listing(missing, _NAMED)}")
+        elif not self.listed and not problems and count > 1:
+            problems.append(f"{count} shards without the index that says what is in them")
+        return _check("files are complete", problems, f"{count} file{'s' if count > 1 else ''}")
 
     def headers_check(self) -> Check:
         """Every header fits its file."""
-        title = "headers are sound"
-        if self.damaged:
-            return Check(name=title, passed=False, detail="\n".join(self.damaged.values()))
-        return Check(name=title, passed=True, detail=f"{len(self.entries)} tensors, no gaps, no bytes missing")
+        damage = "\n".join(map(str, self.headers.damaged.values()))
+        fine = f"{len(self.entries)} tensors, no gaps, no bytes missing"
+        return _check("headers are sound", [damage] if damage else [], fine)
 
     def index_check(self) -> Check:
         """Every tensor is where the index says, once, and none is left out."""
-        title = "index fits the shards"
-        if not self.listed and not self.index_problem:
-            repeated = f"{len(self.twice)} tensors are in more than one file: {_listed(self.twice)}"
-            return Check(
-                name=title, passed=not self.twice, detail=repeated if self.twice else "no index, and none needed"
-            )
-        problems = []
-        if self.misplaced:
-            problems.append(
-                f"{len(self.misplaced)} of {len(self.listed)} tensors are not where the index says: "
-                f"{_listed(self.misplaced)}"
-            )
         unlisted = [n for n in self.entries if n not in self.listed] if self.listed else []
-        if unlisted:
-            problems.append(f"{len(unlisted)} tensors are in the shards and not in the index: {_listed(unlisted)}")
-        if self.index_problem:
-            problems.append(self.index_problem)
-        return Check(
-            name=title,
-            passed=not problems,
-            detail="; ".join(problems) or f"{len(self.listed)} tensors in {len(self.files)} shards",
+        twice = [name for name, _, _ in self.headers.twice] if not self.listed and not self.index_problem else []
+        wrong = (
+            (twice, "tensors are in more than one file"),
+            (self.headers.misplaced, f"of {len(self.listed)} tensors are not where the index says"),
+            (unlisted, "tensors are in the shards and not in the index"),
         )
+        problems = [f"{len(names)} {what}: {listing(names, _NAMED)}" for names, what in wrong if names]
+        problems += [self.index_problem] if self.index_problem else []
+        fine = f"{len(self.listed)} tensors in {len(self.files)} shards" if self.listed else "no index, and none needed"
+        return _check("index fits the shards", problems, fine)
 
     def configuration_checks(self) -> list[Check]:
         """config.json can be read, and says of vocabulary and head what the tensors say."""
+        title = "configuration can be read"
         try:
-            self.config = read_config(self.folder)
+            adapter = self.kind == "adapter"
+            self.config = adapter_config(self.folder) if adapter else read_config(self.folder)
         except ModelError as error:
-            return [Check(name="configuration can be read", passed=False, detail=str(error))]
+            return [_check(title, [str(error)])]
         if self.kind == "adapter":
-            return [self._adapter_check()]
-        found = [Check(name="configuration can be read", passed=True, detail="config.json")] if self.config else []
-        if self.kind == "model" and not self.config:
-            found.append(
-                Check(
-                    name="configuration can be read",
-                    passed=False,
-                    detail="there is no config.json: nothing can load this as a model",
-                )
-            )
-        return [*found, *self._vocabulary_check(), *self._head_check()]
-
-    def _adapter_check(self) -> Check:
-        path, title = self.folder / "adapter_config.json", "configuration can be read"
-        try:
-            self.config = _json_of(path)
-        except DataError as error:
-            return Check(name=title, passed=False, detail=str(error))
-        return Check(name=title, passed=True, detail="adapter_config.json")
+            return [_check(title, [], ADAPTER)]
+        lacking = ["there is no config.json: nothing can load this as a model"]
+        found = [_check(title, [] if self.config else lacking, "config.json")]
+        read = found if self.config or self.kind == "model" else []
+        return [*read, *self._vocabulary_check(), *self._head_check()]
 
     def _vocabulary_check(self) -> list[Check]:
-        from holdfast.checkpoints.companions import config_value
-        from holdfast.checkpoints.vocabulary import vocabulary, vocabulary_tensors
-
         names = vocabulary_tensors(self.config, self.entries)
         rows = sorted({self.entries[n].shape[0] for n in names})
-        said = config_value(self.config, "vocab_size")
-        problems = []
+        stated = config_value(self.config, "vocab_size")
+        problems, tokens = [], None
         if rows:
             self.vocabulary["rows"] = rows[-1]
-        if isinstance(said, int):
-            self.vocabulary["config"] = said
-            if rows and said not in rows:
-                problems.append(f"config.json says {said:,} rows, the embeddings have {rows[-1]:,}")
+        if isinstance(stated, int):
+            self.vocabulary["config"] = stated
+            if rows and stated not in rows:
+                problems.append(f"config.json says {stated:,} rows, the embeddings have {rows[-1]:,}")
         if len(rows) > 1:
-            problems.append(
-                f"embeddings and head differ: {', '.join(f'{self.entries[n].shape[0]:,} rows in {n}' for n in names)}"
-            )
+            differing = ", ".join(f"{self.entries[n].shape[0]:,} rows in {n}" for n in names)
+            problems.append(f"embeddings and head differ: {differing}")
         try:
             tokens = vocabulary(self.folder)
         except ModelError as error:
-            tokens = None
             problems.append(str(error))
         if tokens:
             self.vocabulary["tokens"] = len(tokens)
             beyond = [token for token, number in tokens.items() if rows and number >= rows[0]]
             if beyond:
-                problems.append(
-                    f"the tokenizer has {len(beyond):,} tokens beyond the {rows[0]:,} rows: {_listed(beyond)}"
-                )
+                count, named = f"{len(beyond):,} tokens beyond the {rows[0]:,} rows", listing(beyond, _NAMED)
+                problems.append(f"the tokenizer has {count}: {named}")
         if not self.vocabulary and not problems:
             return []
-        shown = ", ".join(
-            f"{n:,} {what}"
-            for what, n in (("rows", self.vocabulary.get("rows")), ("tokens", self.vocabulary.get("tokens")))
-            if n
-        )
-        return [Check(name="vocabulary fits", passed=not problems, detail="; ".join(problems) or shown)]
+        shown = ", ".join(f"{self.vocabulary[what]:,} {what}" for what in ("rows", "tokens") if what in self.vocabulary)
+        return [_check("vocabulary fits", problems, shown)]
 
     def _head_check(self) -> list[Check]:
-        tied, head = self._says_tied(), self._head()
+        tied, head = tied_head(self.config), self._head()
         if self.kind != "model" or tied is None or not self.entries:
             return []
-        if (
-            not tied
-            and head is None
-            and "embed" in {kind_of(n) for n in self.entries}
-            and "CausalLM" in str(self.architecture())
-        ):
-            return [
-                Check(
-                    name="head is there",
-                    passed=False,
-                    detail="config.json says that the head is not tied, and none is stored",
-                )
-            ]
-        detail = "tied to the embeddings" if tied else str(head)
-        return [Check(name="head is there", passed=True, detail=detail)] if tied or head is not None else []
+        if tied or head is not None:
+            return [_check("head is there", [], "tied to the embeddings" if tied else str(head))]
+        expected = "embed" in map(kind_of, self.entries) and "CausalLM" in str(self.architecture())
+        problem = "config.json says that the head is not tied, and none is stored"
+        return [_check("head is there", [problem])] if expected else []
 
-    def names_check(self, record: Mapping[str, Any]) -> list[Check]:
+    def names_check(self) -> list[Check]:
         """The tensors are those that the record lists."""
-        listed = record.get("tensors")
-        if not isinstance(listed, dict) or self.missing or self.damaged:
+        listed = self.provenance.get("tensors")
+        if not isinstance(listed, dict) or self.missing or self.headers.damaged:
             return []
         lost, new = [n for n in listed if n not in self.entries], [n for n in self.entries if n not in listed]
-        problems = [
-            f"{len(names)} {title}: {_listed(names)}" for title, names in (("lost", lost), ("new", new)) if names
-        ]
-        detail = "; ".join(problems) or f"{len(listed)} tensors"
-        return [Check(name="tensors are as recorded", passed=not problems, detail=detail)]
+        wrong = (("lost", lost), ("new", new))
+        problems = [f"{len(names)} {title}: {listing(names, _NAMED)}" for title, names in wrong if names]
+        return [_check("tensors are as recorded", problems, f"{len(listed)} tensors")]
 
     def architecture(self) -> str | None:
         """What the configuration calls it."""
+        config = self.config
         if self.kind == "adapter":
-            said = [str(self.config.get("peft_type") or "adapter")]
-            said += [f"r={self.config['r']}"] if self.config.get("r") else []
-            said += (
-                [f"alpha={self.config['lora_alpha']:g}"]
-                if isinstance(self.config.get("lora_alpha"), (int, float))
-                else []
-            )
-            base = self.config.get("base_model_name_or_path")
-            return " ".join(said) + (f" of {base}" if base else "")
-        named = self.config.get("architectures")
-        if isinstance(named, list) and named:
-            return str(named[0])
-        return str(self.config["model_type"]) if self.config.get("model_type") else None
+            alpha, base = config.get("lora_alpha"), config.get("base_model_name_or_path")
+            words = [
+                str(config.get("peft_type") or "adapter"),
+                f"r={config['r']}" if config.get("r") else "",
+                f"alpha={alpha:g}" if isinstance(alpha, (int, float)) else "",
+                f"of {base}" if base else "",
+            ]
+            return " ".join(filter(None, words))
+        named = config.get("architectures")
+        return str(named[0]) if isinstance(named, list) and named else config.get("model_type") or None
 
-    def tied_head(self) -> bool | None:
+    def tied(self) -> bool | None:
         """Whether the head is the embeddings."""
-        tied = self._says_tied()
+        tied = tied_head(self.config)
         if self.kind != "model":
             return None
         return False if tied is None and self._head() is not None else tied
 
-    def provenance(self) -> dict[str, Any]:
-        """provenance.json; empty where there is none or it cannot be read, which `notes` then says."""
-        try:
-            return _json_of(self.folder / FILE) if (self.folder / FILE).is_file() else {}
-        except DataError:
-            return {}
-
-    def run(self) -> dict[str, Any]:
+    def run_summary(self) -> dict[str, Any]:
         """What a run record says that matters here."""
-        path = self.folder / "run.json"
-        try:
-            found = _json_of(path) if path.is_file() else {}
-        except DataError:
-            return {}
         kept = ("name", "status", "stage", "retention", "seed", "created", "finished", "versions")
-        result = {key: found[key] for key in kept if key in found}
-        for key in ("model", "data"):
-            if isinstance(found.get(key), dict):
-                result[key] = {k: v for k, v in found[key].items() if k in ("name", "hash")}
-        if isinstance(found.get("training"), dict):
-            result["training"] = {k: v for k, v in found["training"].items() if k in ("steps", "tokens", "seconds")}
+        parts = {"model": ("name", "hash"), "data": ("name", "hash"), "training": ("steps", "tokens", "seconds")}
+        result = {key: self.run[key] for key in kept if key in self.run}
+        for key, wanted in parts.items():
+            if isinstance(self.run.get(key), dict):
+                result[key] = {k: v for k, v in self.run[key].items() if k in wanted}
         return result
 
     def notes(self) -> list[str]:
         """Stray files, a head that is stored and not used, an unreadable record, leftovers of an interrupted writer."""
-        found = []
+        found, folder, head = [], self.folder.absolute(), self._head()
         if self.stray:
-            found.append(f"not part of the checkpoint, and not looked at: {_listed(self.stray)}")
-        pickles = sorted(p.name for p in self.folder.iterdir() if p.suffix in _PICKLES)
-        if pickles:
+            found.append(f"not part of the checkpoint, and not looked at: {listing(self.stray, _NAMED)}")
+        if pickles := _pickles(folder):
             found.append(
-                f"pickle files, which can run code when loaded, lie beside the weights: {_listed(pickles)}. holdfast "
-                f"never reads them as weights."
+                f"pickle files, which can run code when loaded, lie beside the weights: {listing(pickles, _NAMED)}. "
+                f"holdfast never reads them as weights."
             )
-        head = self._head()
-        if self._says_tied() and head is not None:
+        if tied_head(self.config) and head is not None:
             found.append(f"{head} is stored although the head is tied to the embeddings: loading ignores it")
-        if (
-            self.index_size is not None
-            and not self.damaged
-            and not self.missing
-            and self.index_size != sum(e.nbytes for e in self.entries.values())
-        ):
-            found.append(
-                f"the index gives {self.index_size:,} bytes in total, the tensors take "
-                f"{sum(e.nbytes for e in self.entries.values()):,}"
-            )
-        for name in (FILE, "run.json"):
-            if (self.folder / name).is_file():
-                try:
-                    _json_of(self.folder / name)
-                except DataError as error:
-                    found.append(str(error))
-        folder = self.folder.absolute()
-        left = [
-            path.name
-            for path in folder.parent.iterdir()
-            if path.name.startswith(f".{folder.name}.") and path.name.endswith(".partial")
-        ]
+        size, whole = sum(e.nbytes for e in self.entries.values()), not self.headers.damaged and not self.missing
+        if whole and self.index_size not in (None, size):
+            found.append(f"the index gives {self.index_size:,} bytes in total, the tensors take {size:,}")
+        found += self.unreadable
+        left = [path.name for path in folder.parent.glob(f".{escape(folder.name)}.*") if path.suffix == ".partial"]
         if left:
             found.append(
-                f"an interrupted command left {_listed(left)} beside it; the same command goes on from there, or "
-                f"remove it"
+                f"an interrupted command left {listing(left, _NAMED)} beside it; the same command goes on from there, "
+                f"or remove it"
             )
         return found
 
-    def _says_tied(self) -> bool | None:
-        for holder in (self.config, self.config.get("text_config")):
-            if isinstance(holder, dict) and isinstance(holder.get("tie_word_embeddings"), bool):
-                return bool(holder["tie_word_embeddings"])
-        return None
-
     def _head(self) -> str | None:
         return next((n for n in self.entries if layer_of(n) == "head" and n.endswith(".weight")), None)
+
+
+def _check(name: str, problems: Sequence[str], fine: str = "") -> Check:
+    """A check that failed if there are problems; `fine` is its detail where there are none."""
+    return Check(name=name, passed=not problems, detail="; ".join(problems) or fine)
+
+
+def _stem(names: Sequence[str]) -> str:
+    """What the names of the weight files begin with; an adapter's comes last, since a model may lie beside the adapter
+    it was merged from."""
+    return next(
+        (s for s in ("model", "residual", "adapter_model") if any(n.startswith((f"{s}.", f"{s}-")) for n in names)),
+        "model",
+    )
 
 
 def _read_all(
     reader: CheckpointReader, record: Mapping[str, Any], workers: int | None
 ) -> tuple[str | None, list[Check]]:
     """Reads every tensor once: counts what is not finite, and compares with the record."""
-    from holdfast.checkpoints.dtypes import count_nonfinite
-    from holdfast.checkpoints.engine import Job, map_blocks
-    from holdfast.support.progress import progress
-
     entries = reader.entries
-    jobs = [Job(e.name, e.dtype, e.shape, e.size, e.file.name, (True,)) for e in entries.values()]
+    jobs = [job_of(entry) for entry in entries.values()]
     digests, bad = Digests(), dict.fromkeys(entries, 0)
 
     def read(job: Job, start: int, stop: int, scratch: Scratch) -> int:
@@ -504,44 +415,22 @@ def _read_all(
         ) as advance:
             map_blocks(jobs, read, sources=1, workers=workers, reduce=add, advance=advance)
     except ModelError as error:
-        return None, [Check(name="values are finite", passed=False, detail=str(error))]
+        return None, [_check("values are finite", [str(error)])]
     finally:
         reader.close()
     named = [f"{name} ({count:,} of {entries[name].size:,})" for name, count in bad.items() if count]
-    problem = f"NaN or infinities in {len(named)} tensors: {_listed(named)}"
-    checks = [Check(name="values are finite", passed=not named, detail=problem if named else f"{len(jobs)} tensors")]
+    problems = [f"NaN or infinities in {len(named)} tensors: {listing(named, _NAMED)}"] if named else []
+    checks = [_check("values are finite", problems, f"{len(jobs)} tensors")]
     found = {name: digests.tensor(name, entry.size) or "" for name, entry in entries.items()}
     fingerprint = fingerprint_of({name: (e.dtype, e.shape, found[name]) for name, e in entries.items()})
     listed = record.get("tensors")
     if isinstance(listed, dict):
         differ = [name for name, digest in listed.items() if name in found and found[name] != digest]
-        problem = f"{len(differ)} tensors are not as they were written: {_listed(differ)}"
+        problems = [f"{len(differ)} tensors are not as they were written: {listing(differ, _NAMED)}"] if differ else []
         if not differ and record.get("fingerprint") not in (None, fingerprint):
-            problem = "the tensors hold the recorded bytes under other names, dtypes or shapes"
-        passed = not differ and record.get("fingerprint") in (None, fingerprint)
-        checks.append(
-            Check(
-                name="content is as recorded", passed=passed, detail=f"fingerprint {fingerprint}" if passed else problem
-            )
-        )
+            problems = ["the tensors hold the recorded bytes under other names, dtypes or shapes"]
+        checks.append(_check("content is as recorded", problems, f"fingerprint {fingerprint}"))
     return fingerprint, checks
-
-
-def _index(path: Path) -> tuple[str, dict[str, str], int | None]:
-    """What is wrong with an index, its tensors' files, and the bytes it gives in total."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        listed = found["weight_map"]
-        if (
-            not isinstance(listed, dict)
-            or not listed
-            or not all(isinstance(v, str) and v == os.path.basename(v) for v in listed.values())
-        ):
-            raise ValueError("no file names in weight_map")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{path.name} cannot be read ({error})", {}, None
-    total = (found.get("metadata") or {}).get("total_size") if isinstance(found.get("metadata"), dict) else None
-    return "", listed, int(total) if isinstance(total, (int, float)) else None
 
 
 def _json_of(path: Path) -> dict[str, Any]:
@@ -558,12 +447,11 @@ def _nothing_here(folder: Path) -> str:
     if inside:
         listed = "\n".join(f"  {folder / name}" for name in inside[:10])
         return f"Expected a checkpoint in {folder}, found {len(inside)} in folders inside it. Choose one:\n{listed}"
-    pickles = sorted(p.name for p in folder.iterdir() if p.suffix in _PICKLES)
-    if pickles:
+    if pickles := _pickles(folder):
         return (
-            f"{folder} holds no safetensors, only pickle files ({_listed(pickles)}), which can run code when loaded "
-            f"and are not read. Convert them "
-            "with transformers' save_pretrained, in a place that you trust them in."
+            f"{folder} holds no safetensors, only pickle files ({listing(pickles, _NAMED)}), which can run code when "
+            f"loaded and are not read. Convert them with transformers' save_pretrained, in a place that you trust them "
+            f"in."
         )
     return (
         f"Expected a checkpoint in {folder} (model.safetensors, adapter_model.safetensors or "
@@ -571,17 +459,16 @@ def _nothing_here(folder: Path) -> str:
     )
 
 
+def _pickles(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
+
+
 def _by_dtype(entries: Sequence[Entry]) -> tuple[DtypeShare, ...]:
-    shares = []
-    for name in {e.dtype.name for e in entries}:
-        mine = [e for e in entries if e.dtype.name == name]
-        shares.append(
-            DtypeShare(
-                dtype=name, tensors=len(mine), parameters=sum(e.size for e in mine), bytes=sum(e.nbytes for e in mine)
-            )
-        )
+    held: dict[str, list[Entry]] = {}
+    for entry in entries:
+        held.setdefault(entry.dtype.name, []).append(entry)
+    shares = [
+        DtypeShare(dtype=n, tensors=len(es), parameters=sum(e.size for e in es), bytes=sum(e.nbytes for e in es))
+        for n, es in held.items()
+    ]
     return tuple(sorted(shares, key=lambda s: (-s.bytes, s.dtype)))
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

@@ -13,7 +13,7 @@ sums of `moments` agree to about 1e-12. The C forms release the interpreter lock
 side by side; none starts threads of its own.
 
 Arithmetic is float32, float64 as soon as an operand or the result is F64, left to right, without fused multiplications,
-with one rounding into `out`. The result is stored where it is told to be, which may be an operand's own memory if both
+with one rounding into `out`. The result is stored in the memory given, which may be an operand's own memory if both
 have one type, and does not depend on how a tensor is cut into blocks.
 """
 

@@ -46,7 +46,7 @@ from holdfast.checkpoints import corrections, counter, counter_torch
 from holdfast.checkpoints.corrections import Corrections
 from holdfast.checkpoints.live_tensors import LiveTensor, checkpoint_names, is_sharded, live_tensors, part_in, refuse
 from holdfast.checkpoints.reader import CheckpointReader
-from holdfast.checkpoints.sources import Source
+from holdfast.checkpoints.sources import Source, listing
 from holdfast.errors import ConfigError, ModelError
 
 Weights: TypeAlias = Mapping[str, Tensor] | Source | str | os.PathLike[str]
@@ -89,8 +89,7 @@ def lerp_(named: Live, other: Weights, weight: float) -> None:
     """
     _finite("weight", weight)
     with _opened(other) as held:
-        named = _parameters(named)
-        pairs = counterparts(named, held, header=f"lerp_: {_label(held)} does not fit the model")
+        pieces = Pieces(_parameters(named), [held], [f"lerp_: {_label(held)}"], model="the model")
         if weight == 0:
             return
 
@@ -106,7 +105,7 @@ def lerp_(named: Live, other: Weights, weight: float) -> None:
                     compute = _compute(p.dtype, o.dtype)
                     p.copy_(p.to(compute).lerp_(o.to(compute), weight))
 
-        _each_bucket(pairs, held, step)
+        _each_bucket(pieces, step)
 
 
 @torch.no_grad()
@@ -125,18 +124,13 @@ def add_residual_(named: Live, residual: Weights, scale: float = 1.0) -> None:
     """
     _finite("scale", scale)
     with _opened(residual) as held:
-        named = _parameters(named)
-        pairs = counterparts(named, held, header=f"add_residual_: {_label(held)} does not fit the model", all_used=True)
-        if scale == 0:
-            return
-
-        def step(bucket: list[tuple[Tensor, Tensor]]) -> None:
-            for p, r in bucket:
-                compute = _compute(p.dtype, r.dtype)
-                r = r.to(compute)
-                p.copy_(p.to(compute) + (r if scale == 1 else r * scale))
-
-        _each_bucket(pairs, held, step)
+        label = f"add_residual_: {_label(held)}"
+        pieces = Pieces(_parameters(named), [held], [label], model="the model", all_used=True)
+        for piece in pieces if scale != 0 else ():
+            p, r = piece.weight, piece.others[0]
+            compute = _compute(p.dtype, r.dtype)
+            r = r.to(compute)
+            p.copy_(p.to(compute) + (r if scale == 1 else r * scale))
 
 
 # ------------------------------------------------------------------------------------------------------------- noise
@@ -152,7 +146,7 @@ class Perturbation:
         self.elements = 0
         """Weights that got noise, on this rank."""
         self.missed = 0
-        """Of these, weights that subtracting the noise alone would not bring back."""
+        """Of these, weights that mere subtraction of the noise would not bring back."""
         self.undone = False
         self._tensors: list[_Perturbed] = []
 
@@ -185,7 +179,7 @@ class Perturbation:
             raise ModelError(
                 f"The perturbation cannot be undone: weights were changed since ({len(changed)} of "
                 f"{len(self._tensors)} tensors: "
-                f"{', '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}). Undo before training or loading, or "
+                f"{listing(changed)}). Undo before training or loading, or "
                 f"load the weights again."
             )
         self._remove()
@@ -284,24 +278,27 @@ class _Block:
         return 8 + (0 if self.kept is None else self.kept.nbytes)
 
 
-def _noise(target: LiveTensor, key: int, start: int, stop: int) -> Tensor:
-    """`[stop - start]` float32 standard normal numbers, on the CPU, by the elements' places in the whole tensor."""
-    out = np.empty(stop - start, np.float32)
-    done = 0
-    for first, count in target.spans(start, stop):
-        counter.normal(key, first, count, out=out[done : done + count])
-        done += count
-    return torch.from_numpy(out)
-
-
-def _noise_there(target: LiveTensor, key: int, start: int, stop: int, device: torch.device) -> Tensor:
-    """The same, made on an accelerator."""
+def _noise(target: LiveTensor, key: int, start: int, stop: int, device: torch.device) -> Tensor:
+    """`[stop - start]` float32 standard normal numbers on the device, by the elements' places in the whole tensor."""
     spans = list(target.spans(start, stop))
+    if device.type == "cpu":
+        out = np.empty(stop - start, np.float32)
+        done = 0
+        for first, count in spans:
+            counter.normal(key, first, count, out=out[done : done + count])
+            done += count
+        return torch.from_numpy(out)
+    return _noise_there(key, spans, device)
+
+
+def _noise_there(key: int, spans: list[tuple[int, int]], device: torch.device) -> Tensor:
+    """The same, made on an accelerator."""
     if len(spans) == 1:
         return counter_torch.normal(key, *spans[0], device)
-    first = torch.tensor([s for s, _ in spans], device=device)
-    counts = torch.tensor([c for _, c in spans], device=device)
-    within = torch.arange(stop - start, device=device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    first, counts = (torch.tensor(column, device=device) for column in zip(*spans, strict=True))
+    within = torch.arange(sum(count for _, count in spans), device=device) - (
+        counts.cumsum(0) - counts
+    ).repeat_interleave(counts)
     return counter_torch.normal_at(key, first.repeat_interleave(counts) + within)
 
 
@@ -312,21 +309,9 @@ class _Perturbed:
         self.target = target
         self.key = key
         self.sigma = sigma
-        self.size = _block_elements(target.local().device)
+        self.pieces = _stretches(target)
+        """The blocks' elements: (start, stop) in this rank's part; the same wherever the weights are moved to."""
         self.blocks: list[_Block] = []
-
-    def pieces(self) -> list[tuple[int, int]]:
-        """The blocks' elements: (start, stop) in this rank's part."""
-        count = self.target.local().numel()
-        return [(start, min(start + self.size, count)) for start in range(0, count, self.size)]
-
-    def noise(self, start: int, stop: int) -> Tensor:
-        """`[stop - start]` float32, on the CPU."""
-        return _noise(self.target, self.key, start, stop)
-
-    def noise_there(self, start: int, stop: int, device: torch.device) -> Tensor:
-        """The same, made on an accelerator."""
-        return _noise_there(self.target, self.key, start, stop, device)
 
     def disturb(self, number: int, part: Tensor, noise: Tensor) -> int:
         """Adds the noise to one block and records what subtracting it would miss; gives how many elements that is."""
@@ -345,7 +330,7 @@ class _Perturbed:
                 kept = part.clone()
         self.blocks.append(
             _Block(_sum_of_bits(moved), kept)
-        )  # first, so that an interruption finds either both or one that can be told
+        )  # first, so that an interruption finds either both or one that can be recognised
         part.copy_(moved)
         return len(places)
 
@@ -370,9 +355,9 @@ class _Perturbed:
     def changed(self) -> bool:
         """Whether the tensor is no longer what it was with the noise on."""
         flat, _ = self.target.flat()
-        return len(self.pieces()) != len(self.blocks) or any(
+        return len(self.pieces) != len(self.blocks) or any(
             _sum_of_bits(flat[start:stop]) != block.total
-            for (start, stop), block in zip(self.pieces(), self.blocks, strict=True)
+            for (start, stop), block in zip(self.pieces, self.blocks, strict=True)
         )
 
     def forget_unwritten(self) -> None:
@@ -381,7 +366,7 @@ class _Perturbed:
         flat, copied = self.target.flat()
         written = [
             _sum_of_bits(flat[start:stop]) == block.total
-            for (start, stop), block in zip(self.pieces(), self.blocks, strict=False)
+            for (start, stop), block in zip(self.pieces, self.blocks, strict=False)
         ]
         if not all(written):
             self.blocks = [] if copied else self.blocks[:-1]
@@ -394,7 +379,7 @@ def _noisy(tensors: Iterable[_Perturbed], act: Callable[[_Perturbed, int, Tensor
         for tensor in tensors:
             flat, copied = tensor.target.flat()
             # While perturbing no blocks are there yet; while undoing, those that were perturbed.
-            pieces = tensor.pieces() if act is _Perturbed.disturb else tensor.pieces()[: len(tensor.blocks)]
+            pieces = tensor.pieces if act is _Perturbed.disturb else tensor.pieces[: len(tensor.blocks)]
             for number, ((start, stop), noise) in enumerate(
                 zip(pieces, _ahead(tensor, pieces, flat.device, pool, threads), strict=True)
             ):
@@ -406,14 +391,15 @@ def _noisy(tensors: Iterable[_Perturbed], act: Callable[[_Perturbed, int, Tensor
 def _ahead(
     tensor: _Perturbed, pieces: list[tuple[int, int]], device: torch.device, pool: Any, threads: int
 ) -> Iterator[Tensor]:
-    if device.type != "cpu":
-        yield from (tensor.noise_there(*piece, device) for piece in pieces)
-    elif pool is None:
-        yield from (tensor.noise(*piece) for piece in pieces)
+    def noise(piece: tuple[int, int]) -> Tensor:
+        return _noise(tensor.target, tensor.key, *piece, device)
+
+    if device.type != "cpu" or pool is None:
+        yield from map(noise, pieces)
     else:
         waiting: deque[Future[Tensor]] = deque()
         for piece in pieces:
-            waiting.append(pool.submit(tensor.noise, *piece))
+            waiting.append(pool.submit(noise, piece))
             if len(waiting) > threads:
                 yield waiting.popleft().result()
         while waiting:
@@ -468,10 +454,7 @@ class Piece(_Stretch):
         """`[elements]` float32 standard normal numbers on the weight's device, decided by the seed, the parameter, the
         names and the elements' places in the whole tensor: the same however the parameter is sharded."""
         key = counter.stream_key(seed, checkpoint_names(self.name)[-1], *names)
-        stop, device = self.start + len(self.weight), self.weight.device
-        if device.type == "cpu":
-            return _noise(self.target, key, self.start, stop)
-        return _noise_there(self.target, key, self.start, stop, device)
+        return _noise(self.target, key, self.start, self.start + len(self.weight), self.weight.device)
 
 
 class Pieces:
@@ -484,21 +467,35 @@ class Pieces:
         named: parameters by name, as in `lerp_`.
         others: operands as in `lerp_`; those in memory may lie on another device, folders and readers are streamed.
         labels: what errors call each operand.
+        model: what errors call the parameters.
+        all_used: the operands may hold nothing that `named` does not have.
 
     Raises:
         ModelError: see `lerp_`.
     """
 
     def __init__(
-        self, named: Mapping[str, Tensor], others: Sequence[Mapping[str, Tensor] | Source], labels: Sequence[str]
+        self,
+        named: Mapping[str, Tensor],
+        others: Sequence[Mapping[str, Tensor] | Source],
+        labels: Sequence[str],
+        *,
+        model: str = "the model being trained",
+        all_used: bool = False,
     ) -> None:
         self._others = list(others)
         found = [
-            counterparts(named, o, header=f"{label} does not fit the model being trained")
-            for o, label in zip(others, labels, strict=True)
+            counterparts(named, other, header=f"{label} does not fit {model}", all_used=all_used)
+            for other, label in zip(others, labels, strict=True)
         ]
         self._targets = [target for target, _ in found[0]]
         self._keys = [[key for _, key in pairs] for pairs in zip(*found, strict=True)]
+
+    def moves_on(self, piece: Piece) -> bool:
+        """Whether a piece has to be worked on before the next one is asked for: it is a copy, or memory that the next
+        one is read into."""
+        in_memory = all(isinstance(other, Mapping) for other in self._others)
+        return not in_memory or not piece.target.local().is_contiguous()
 
     @torch.no_grad()
     def __iter__(self) -> Iterator[Piece]:
@@ -669,48 +666,21 @@ def _described(held: Mapping[str, Tensor] | Source, key: str) -> tuple[tuple[int
     return held.entries[key].shape, held.entries[key].dtype.kind == "float"
 
 
-def _each_bucket(
-    pairs: list[tuple[LiveTensor, str]],
-    held: Mapping[str, Tensor] | Source,
-    step: Callable[[list[tuple[Tensor, Tensor]]], None],
-) -> None:
-    """Calls `step` with lists of (part of a parameter, the same part of its counterpart), `[elements]` each, on the
-    parameter's device."""
+def _each_bucket(pieces: Pieces, step: Callable[[list[tuple[Tensor, Tensor]]], None]) -> None:
+    """Calls `step` with lists of (stretch of a parameter, the same stretch of the one operand), `[elements]` each, on
+    the parameter's device: as many at a time as `Pieces` gives at once, so that small parameters share one call."""
     bucket: list[tuple[Tensor, Tensor]] = []
-    buffer = np.empty(0, np.uint8)
-    used = count = 0
-
-    def flush() -> None:
-        nonlocal used, count
-        if bucket:
+    for piece in pieces:
+        count = sum(len(weight) for weight, _ in bucket) + len(piece.weight)
+        if bucket and count > _block_elements(piece.weight.device):
             step(bucket)
-        bucket.clear()
-        used = count = 0
-
-    for target, key in pairs:
-        flat, copied = target.flat()
-        size = _block_elements(flat.device)
-        if not isinstance(held, Mapping) and len(buffer) < 8 * size:
-            flush()
-            buffer = np.empty(8 * size, np.uint8)
-        other = target.part_of(held[key]) if isinstance(held, Mapping) else None
-        for start in range(0, len(flat), size):
-            stop = min(start + size, len(flat))
-            if count + stop - start > size:
-                flush()
-            if other is not None:
-                value = other[start:stop].to(flat.device)
-            else:
-                value, taken = _read(held, target, key, start, stop, buffer[used:])
-                if flat.device.type == "cpu":  # elsewhere it is copied at once, and the memory is free again
-                    used += -(-taken // 8) * 8
-                value = value.to(flat.device)
-            bucket.append((flat[start:stop], value))
-            count += stop - start
-        if copied:
-            flush()
-            target.write_back(flat)
-    flush()
+            bucket = []
+        bucket.append((piece.weight, piece.others[0]))
+        if pieces.moves_on(piece):
+            step(bucket)
+            bucket = []
+    if bucket:
+        step(bucket)
 
 
 def _read(held: Any, target: LiveTensor, key: str, start: int, stop: int, buffer: Any) -> tuple[Tensor, int]:

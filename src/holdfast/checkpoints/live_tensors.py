@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from holdfast.checkpoints.sources import bullets
 from holdfast.errors import ModelError
 
 _WRAPPERS = re.compile(r"^module\.|_orig_mod\.|_fsdp_wrapped_module\.|_checkpoint_wrapped_module\.")
@@ -211,9 +212,7 @@ def refuse(header: str, problems: list[str], count: int, expected: str) -> None:
         expected: what to do.
     """
     if problems:
-        shown = "\n".join(f"  - {p}" for p in problems[:20]) + (
-            f"\n  - ... and {len(problems) - 20} more" if len(problems) > 20 else ""
-        )
+        shown = bullets(problems, 20)
         raise ModelError(f"{header} ({len(problems)} of {count} parameters):\n{shown}\n{expected} Nothing was changed.")
 
 

@@ -10,16 +10,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.checkpoints.build import Built, Recipe, Slots, build, estimate
 from holdfast.checkpoints.locate import open_source
+from holdfast.checkpoints.methods.protocol import MergeMethod
 from holdfast.checkpoints.plan import Plan, Policies, make_plan
+from holdfast.checkpoints.sources import Source
 from holdfast.errors import ConfigError
-
-if TYPE_CHECKING:
-    from holdfast.checkpoints.methods.protocol import MergeMethod
-    from holdfast.checkpoints.sources import Source
 
 Name = str | os.PathLike[str]
 
@@ -113,16 +111,14 @@ def prepare_merge(
         models=tuple(range(first, len(sources))),
         extras=tuple(range(len(sources), len(sources) + len(extras))),
     )
-    from holdfast.checkpoints.dtypes import dtype as dtype_named
-
     plan = make_plan(
         [*sources, *extras],
         [*roles, *(f"Fisher {i}" for i in range(1, len(extras) + 1))],
         layout=layout_at,
         base=slots.base,
-        policies=policies or Policies(),
+        policies=policies,
         optional=slots.extras,
-        dtype=dtype_named(dtype) if dtype else None,
+        dtype=dtype,
         vocabulary_of=tokenizer_at,
         passes=1 + value.rounds(),
     )

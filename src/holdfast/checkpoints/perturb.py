@@ -15,21 +15,24 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from holdfast.checkpoints import kernels
 from holdfast.checkpoints.build import Built, Slots
+from holdfast.checkpoints.counter import stream_key
+from holdfast.checkpoints.dtypes import Operand, count_nonfinite, decode
+from holdfast.checkpoints.engine import Job, Scratch, job_of, map_blocks, nonfinite_error
+from holdfast.checkpoints.kernels import Flags, Term
 from holdfast.checkpoints.locate import open_source
 from holdfast.checkpoints.merge import Name, Prepared, companions_of
-from holdfast.checkpoints.plan import Policies, make_plan
+from holdfast.checkpoints.methods.protocol import Block
+from holdfast.checkpoints.plan import make_plan
 from holdfast.checkpoints.residual import Passless
+from holdfast.checkpoints.sources import listing
 from holdfast.errors import ConfigError
 from holdfast.support.files import fingerprint
-
-if TYPE_CHECKING:
-    from holdfast.checkpoints.dtypes import Operand
-    from holdfast.checkpoints.engine import Job, Scratch
-    from holdfast.checkpoints.kernels import Flags
-    from holdfast.checkpoints.methods.protocol import Block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +44,10 @@ class Perturb(Passless):
     stds: Mapping[str, float]
 
     def combine(self, block: Block, state: Any, out: Operand) -> Flags:
-        from holdfast.checkpoints.counter import stream_key
-        from holdfast.checkpoints.kernels import Term, combine, perturb
-
         sigma = self.scale * self.stds.get(block.name, 0.0)
         if sigma == 0:
-            return combine(None, [Term(1.0, block.models[0])], out)
-        return perturb(block.models[0], stream_key(self.seed, block.name), block.start, sigma, out)
+            return kernels.combine(None, [Term(1.0, block.models[0])], out)
+        return kernels.perturb(block.models[0], stream_key(self.seed, block.name), block.start, sigma, out)
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -83,8 +83,6 @@ def prepare_perturb(
             missing: heads that are tied).
         ModelError: the checkpoint cannot be read; NaN or infinities where stds are taken of its values.
     """
-    from holdfast.checkpoints.dtypes import dtype as dtype_named
-
     source = open_source(model, base=adapter_base)
     found = own_stds(source) if isinstance(stds, str) and stds == "tensor" else stds
     problems = []
@@ -103,9 +101,7 @@ def prepare_perturb(
         problems.append(f"stds: none of the {len(found)} names is a tensor of {source.label}: {', '.join(unknown[:4])}")
     if problems:
         raise ConfigError(problems)
-    plan = make_plan(
-        [source], ["model"], layout=0, base=None, policies=Policies(), dtype=dtype_named(dtype) if dtype else None
-    )
+    plan = make_plan([source], ["model"], layout=0, base=None, dtype=dtype)
     kept = {n: float(v) for n, v in found.items() if n in source.entries}
     noisy = [job for job in plan.jobs if scale * kept.get(job.name, 0.0) > 0]
     notes = [
@@ -113,10 +109,7 @@ def prepare_perturb(
         f"stay as they are."
     ]
     if unknown:
-        notes.append(
-            f"{len(unknown)} names in stds are not in the checkpoint: "
-            f"{', '.join(unknown[:4])}{' ...' if len(unknown) > 4 else ''}."
-        )
+        notes.append(f"{len(unknown)} names in stds are not in the checkpoint: {listing(unknown)}.")
     plan = dataclasses.replace(plan, notes=(*plan.notes, *notes))
     return Prepared(
         command="perturb",
@@ -154,16 +147,7 @@ def own_stds(source: Any, *, workers: int | None = None) -> dict[str, float]:
     Raises:
         ModelError: NaN or infinities.
     """
-    import numpy as np
-
-    from holdfast.checkpoints.dtypes import count_nonfinite, decode
-    from holdfast.checkpoints.engine import Job, map_blocks, nonfinite_error
-
-    jobs = [
-        Job(e.name, e.dtype, e.shape, e.size, e.file.name, (True,))
-        for e in source.entries.values()
-        if e.dtype.kind == "float"
-    ]
+    jobs = [job_of(entry) for entry in source.entries.values() if entry.dtype.kind == "float"]
     sums: dict[str, tuple[int, float, float]] = {}
 
     def look(job: Job, start: int, stop: int, scratch: Scratch) -> tuple[int, float, float]:

@@ -11,24 +11,30 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from holdfast.checkpoints.companions import config_value
+from holdfast.checkpoints.dtypes import DType, Operand
+from holdfast.checkpoints.dtypes import dtype as dtype_named
 from holdfast.checkpoints.engine import Job
 from holdfast.checkpoints.policies import Policies
-from holdfast.checkpoints.reader import CheckpointReader, stretches
-from holdfast.checkpoints.sources import Entry, Source, changes_of, config_of, notes_of
+from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.checkpoints.sources import (
+    Entry,
+    Source,
+    bullets,
+    changes_of,
+    config_of,
+    listing,
+    notes_of,
+    same_values,
+    tied_head,
+)
 from holdfast.checkpoints.vocabulary import EMBEDDINGS, HEADS, align_vocabularies, vocabulary_tensors
 from holdfast.errors import ConfigError, ShapeError
 from holdfast.records.run import LayerDistance
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from holdfast.checkpoints.dtypes import DType, Operand
-
-LENGTH = 262_144
-"""Elements that are compared at a time where two tensors may be one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,15 +109,6 @@ class Alias:
         return self.source.read(self._names.get(name, name), start, stop, buffer)
 
 
-def is_tied(source: Source) -> bool | None:
-    """Whether the configuration ties the head to the embeddings; None where it does not say."""
-    found = config_of(source)
-    for holder in (found, found.get("text_config") or {}):
-        if isinstance(holder, dict) and isinstance(holder.get("tie_word_embeddings"), bool):
-            return holder["tie_word_embeddings"]
-    return None
-
-
 def quantised(source: Source) -> str:
     """How the configuration says that the stored weights are quantised; empty where it does not. (Plain fp8 numbers
     need no such entry.)"""
@@ -125,9 +122,9 @@ def make_plan(
     *,
     layout: int,
     base: int | None,
-    policies: Policies,
+    policies: Policies | None = None,
     optional: Sequence[int] = (),
-    dtype: DType | None = None,
+    dtype: str | None = None,
     vocabulary_of: int | None = None,
     lacking_rows: str = "layout",
     stem: str = "model",
@@ -141,7 +138,7 @@ def make_plan(
         layout: index of the parent that the output looks like.
         base: index of the parent that deltas are taken to; a model that lacks one of its tensors has delta 0 there.
             None: no such parent.
-        policies: what to do where they differ.
+        policies: what to do where they differ. Default: refuse.
         optional: sources that must match but give the output no tensors of their own (Fisher information).
         dtype: of all floating-point tensors of the output; None: the layout's, tensor by tensor.
         vocabulary_of: index of the parent whose tokens the output's rows are; None: the layout.
@@ -154,8 +151,9 @@ def make_plan(
         ShapeError: what does not fit, all of it, each with the policy that would settle it.
         ConfigError: `dtype` is no floating-point type.
     """
-    if dtype is not None and dtype.kind != "float":
-        raise ConfigError(f"dtype: expected a floating-point type such as bfloat16 or float32, got {dtype.name}")
+    policies, wanted = policies or Policies(), dtype_named(dtype) if dtype else None
+    if wanted is not None and wanted.kind != "float":
+        raise ConfigError(f"dtype: expected a floating-point type such as bfloat16 or float32, got {wanted.name}")
     problems: list[str] = []
     notes = [f"{role}: {note}" for role, source in zip(roles, sources, strict=True) for note in notes_of(source)]
     config = changes_of(sources[layout])
@@ -181,12 +179,12 @@ def make_plan(
     )
     if target != layout:
         config |= _vocabulary_size(sources[layout])
-    jobs = _match(sources, roles, members, layout, base, policies, dtype, problems, notes)
+    jobs = _match(sources, roles, members, layout, base, policies, wanted, problems, notes)
     if problems:
         raise ShapeError(_listed("These checkpoints do not fit together", problems))
     renamed, files = _files(jobs, sources[layout], stem)
-    if dtype is not None:
-        config["dtype"] = dtype.name
+    if wanted is not None:
+        config["dtype"] = wanted.name
     return Plan(
         sources=tuple(sources),
         roles=tuple(roles),
@@ -208,15 +206,8 @@ def _vocabulary_size(layout: Source) -> dict[str, Any]:
     return {} if rows == config_value(config, "vocab_size") else {"vocab_size": rows}
 
 
-def _listed(title: str, problems: Sequence[str], limit: int = 40) -> str:
-    shown = [f"  - {p}" for p in problems[:limit]] + (
-        [f"  - ... and {len(problems) - limit} more"] if len(problems) > limit else []
-    )
-    return f"{title} ({len(problems)} difference{'s' if len(problems) > 1 else ''}):\n" + "\n".join(shown)
-
-
-def _named(names: Sequence[str], limit: int = 4) -> str:
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+def _listed(title: str, problems: Sequence[str]) -> str:
+    return f"{title} ({len(problems)} difference{'s' if len(problems) > 1 else ''}):\n{bullets(problems)}"
 
 
 # ----------------------------------------------------------------------------------------------------------- tied heads
@@ -236,20 +227,6 @@ def _vocabulary_matrix(source: Source, modules: Sequence[str]) -> str | None:
     return next((n for n in names if n.endswith(".weight") and n.split(".")[-2] in modules), None)
 
 
-def _same_tensor(source: Source, one: str, other: str) -> bool:
-    """Whether two tensors of a source hold the same bytes."""
-    import numpy as np
-
-    a, b = source.entries[one], source.entries[other]
-    if (a.dtype, a.shape) != (b.dtype, b.shape):
-        return False
-    buffers = [np.empty(8 * LENGTH, np.uint8) for _ in range(2)]
-    return all(
-        np.array_equal(source.read(one, start, stop, buffers[0]).raw, source.read(other, start, stop, buffers[1]).raw)
-        for start, stop in stretches(a.size, LENGTH)
-    )
-
-
 def _heads_in_line(
     sources: list[Source],
     roles: Sequence[str],
@@ -262,9 +239,10 @@ def _heads_in_line(
 ) -> list[Source]:
     for i in members:
         head, embedding = _head_of(sources[i]), _embedding_of(sources[i])
-        if head is None or embedding is None or not is_tied(sources[i]):
+        if head is None or embedding is None or not tied_head(config_of(sources[i])):
             continue
-        if _same_tensor(sources[i], head, embedding):
+        same_type = sources[i].entries[head].dtype == sources[i].entries[embedding].dtype
+        if same_type and same_values(sources[i], head, sources[i], embedding):
             sources[i] = Alias(sources[i], without=[head])
             notes.append(
                 f"{roles[i]} stores {head} although its configuration ties the head to the embeddings, which are the "
@@ -282,14 +260,14 @@ def _heads_in_line(
     tied = [
         i
         for i in members
-        if i not in separate and is_tied(sources[i]) is not False and _embedding_of(sources[i]) is not None
+        if i not in separate and tied_head(config_of(sources[i])) is not False and _embedding_of(sources[i]) is not None
     ]
     if not separate or not tied:
         return sources
     head = str(_head_of(sources[separate[0]]))
     who = (
-        f"tied to the embeddings in {_named([roles[i] for i in tied])}, separate ({head}) in "
-        f"{_named([roles[i] for i in separate])}"
+        f"tied to the embeddings in {listing([roles[i] for i in tied], 4)}, separate ({head}) in "
+        f"{listing([roles[i] for i in separate], 4)}"
     )
     if policies.tied_heads == "error":
         problems.append(
@@ -358,7 +336,7 @@ def _match(
         out = dtype if dtype is not None and entry.dtype.kind == "float" else entry.dtype
         jobs.append(Job(name, out, entry.shape, entry.size, "", has, action, origin))
     for lacking_in, names in kept.items():
-        sentence = f"{len(names)} tensors are not in {_named([roles[i] for i in lacking_in])}: {_named(names)}"
+        sentence = f"{len(names)} tensors are not in {listing([roles[i] for i in lacking_in], 4)}: {listing(names, 4)}"
         if policies.unmatched == "error" or any(i not in members for i in lacking_in):
             problems.append(
                 f"{sentence}. --unmatched keep takes them from who has them; --unmatched drop leaves out those that "

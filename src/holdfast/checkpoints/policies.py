@@ -5,7 +5,7 @@ says what to do:
 
 | difference | policy | choices besides "error" (the default) |
 |---|---|---|
-| vocabularies | `vocabulary` | "keep": rows that not all have come from the layout; "zero": who lacks a row has no say |
+| vocabularies | `vocabulary` | "keep": such rows come from the layout; "zero": who lacks a row has no say |
 | one head tied, one separate | `tied_heads` | "untie": the output gets a head of its own; "tie": heads are left out |
 | tensors that not all have | `unmatched` | "keep": from who has them; "drop": left out, unless the layout has them |
 """

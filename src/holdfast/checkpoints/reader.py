@@ -20,12 +20,12 @@ import os
 import re
 import resource
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.checkpoints.sources import Entry
+from holdfast.checkpoints.sources import Entry, listing, read_object
 from holdfast.errors import ModelError
 
 if TYPE_CHECKING:
@@ -57,37 +57,25 @@ class CheckpointReader:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self.label = str(folder)
-        self.files = weight_files(self.folder)
-        self.metadata: dict[str, str] = {}
-        """The files' free text (`{"format": "pt"}`), of all files together."""
+        self.files, listed = _located(self.folder)
         self._stats = {file: _stat(file) for file in self.files}
         self._descriptors: dict[Path, int] = {}
         self._torch: dict[Path, Any] = {}
         self._lock = threading.Lock()
-        found: dict[str, Entry] = {}
-        listed = _weight_map(self.folder)
-        for file in self.files:
-            metadata, entries = read_header(file)
-            self.metadata |= metadata
-            for entry in entries:
-                if entry.name in found and listed.get(entry.name) != file.name:
-                    if entry.name not in listed:
-                        raise ModelError(
-                            f"{self.folder}: {entry.name} is in {found[entry.name].file.name} and in {file.name}. "
-                            f"Expected it once."
-                        )
-                    continue
-                found[entry.name] = entry
-        absent = [
-            f"{name} (in {file})" for name, file in listed.items() if name not in found or found[name].file.name != file
-        ]
-        if absent:
+        found = read_headers(self.files, listed)
+        for error in found.damaged.values():
+            raise error
+        for name, one, other in found.twice:
+            raise ModelError(f"{self.folder}: {name} is in {one} and in {other}. Expected it once.")
+        if found.misplaced:
+            absent = [f"{name} (in {listed[name]})" for name in found.misplaced]
             raise ModelError(
                 f"{self.folder}: its index does not fit its shards. {len(absent)} of {len(listed)} tensors are not "
-                f"where the index says: "
-                f"{', '.join(absent[:5])}{' ...' if len(absent) > 5 else ''}. Copy or download the folder again."
+                f"where the index says: {listing(absent)}. Copy or download the folder again."
             )
-        self.entries: Mapping[str, Entry] = found
+        self.metadata = found.metadata
+        """The files' free text (`{"format": "pt"}`), of all files together."""
+        self.entries: Mapping[str, Entry] = found.entries
 
     def names(self) -> list[str]:
         """Tensor names, sorted."""
@@ -251,13 +239,13 @@ def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
     except (ValueError, RecursionError) as error:
         raise refuse(f"its header cannot be read ({error})") from None
     entries = []
-    for name, said in header.items():
+    for name, described in header.items():
         try:
-            kind, shape, (begin, end) = said["dtype"], tuple(said["shape"]), said["data_offsets"]
+            kind, shape, (begin, end) = described["dtype"], tuple(described["shape"]), described["data_offsets"]
             if not isinstance(kind, str) or not all(type(n) is int for n in (*shape, begin, end)):
                 raise ValueError
         except (TypeError, KeyError, ValueError):
-            raise refuse(f"its header's entry for {name} is not one: {str(said)[:100]}") from None
+            raise refuse(f"its header's entry for {name} is not one: {str(described)[:100]}") from None
         if kind not in DTYPES:
             raise ModelError(f"{file}: {name} has dtype {kind}, which is not supported. Known: {', '.join(DTYPES)}.")
         entry = Entry(name, DTYPES[kind], shape, file, 8 + size + begin)
@@ -274,9 +262,54 @@ def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
         position += entry.nbytes
     if position != length:
         cut = [e.name for e in entries if e.offset + e.nbytes > length]
-        where = f"; cut off: {', '.join(cut[:5])}{' ...' if len(cut) > 5 else ''}" if cut else ""
+        where = f"; cut off: {listing(cut)}" if cut else ""
         raise refuse(f"it cannot be read: its tensors take {position:,} bytes, the file has {length:,}{where}")
     return {str(k): str(v) for k, v in metadata.items()}, entries
+
+
+class Headers(NamedTuple):
+    """What the headers of a folder's weight files say, as far as they can be read."""
+
+    entries: dict[str, Entry]
+    """By name; of a name that several files have, the one where the index says."""
+    metadata: dict[str, str]
+    """The files' free text."""
+    damaged: dict[str, ModelError]
+    """By file: what is wrong with its header."""
+    twice: list[tuple[str, str, str]]
+    """Tensors that the index does not list and two files have: name, file, file."""
+    misplaced: list[str]
+    """Tensors that are not in the readable file that the index names."""
+
+
+def read_headers(files: Sequence[Path], listed: Mapping[str, str]) -> Headers:
+    """Reads the headers of all weight files of a folder.
+
+    Args:
+        files: the safetensors files, in order.
+        listed: tensor name: file name, of the index; empty where there is none.
+    """
+    found = Headers({}, {}, {}, [], [])
+    for file in files:
+        try:
+            metadata, entries = read_header(file)
+        except ModelError as error:
+            found.damaged[file.name] = error
+            continue
+        found.metadata.update(metadata)
+        for entry in entries:
+            other = found.entries.get(entry.name)
+            if other is not None and entry.name not in listed:
+                found.twice.append((entry.name, other.file.name, file.name))
+            if other is None or listed.get(entry.name) == file.name:
+                found.entries[entry.name] = entry
+    read = {file.name for file in files} - set(found.damaged)
+    found.misplaced.extend(
+        name
+        for name, file in listed.items()
+        if file in read and (name not in found.entries or found.entries[name].file.name != file)
+    )
+    return found
 
 
 def weight_files(folder: str | os.PathLike[str]) -> list[Path]:
@@ -285,23 +318,28 @@ def weight_files(folder: str | os.PathLike[str]) -> list[Path]:
     Raises:
         ModelError: see `CheckpointReader`.
     """
-    folder = Path(folder)
+    return _located(Path(folder))[0]
+
+
+def _located(folder: Path) -> tuple[list[Path], dict[str, str]]:
+    """A folder's weight files, and the file of each tensor where there is an index."""
     if not folder.is_dir():
         raise ModelError(f"Expected a checkpoint folder at {folder}, found none.")
-    listed = _weight_map(folder)
-    if listed:
+    index = index_file(folder)
+    if index is not None:
+        listed = read_index(index)[0]
         names = sorted(set(listed.values()))
         missing = [n for n in names if not (folder / n).is_file()]
         if missing:
             raise ModelError(
                 f"{folder} is incomplete: its index lists {len(names)} shards, {len(missing)} missing: "
-                f"{', '.join(missing[:5])}."
+                f"{listing(missing)}."
             )
-        _refuse_unlisted(folder, names)
-        return [folder / n for n in names]
+        _refuse_unlisted(index, names)
+        return [folder / n for n in names], listed
     for stem in STEMS:
         if (folder / f"{stem}.safetensors").is_file():
-            return [folder / f"{stem}.safetensors"]
+            return [folder / f"{stem}.safetensors"], {}
     shards = sorted(p.name for p in folder.glob("*.safetensors") if re.fullmatch(r".+-\d+-of-\d+\.safetensors", p.name))
     if shards:
         stem = shards[0].rsplit("-", 3)[0]
@@ -312,28 +350,30 @@ def weight_files(folder: str | os.PathLike[str]) -> list[Path]:
         )
     pickles = [name for name in _PICKLES if (folder / name).is_file()]
     if pickles:
-        raise ModelError(
-            f"{folder} holds only pickled weights ({pickles[0]}), which can run code when loaded and are refused. "
-            f"Convert them once with: "
-            f'python -c "from transformers import AutoModelForCausalLM as M; '
-            f"M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
-        )
+        raise only_pickles(folder, pickles[0], "transformers import AutoModelForCausalLM")
     raise ModelError(f"Expected model.safetensors (or a sharded set with its index) in {folder}, found neither.")
 
 
-def _refuse_unlisted(folder: Path, listed: list[str]) -> None:
+def only_pickles(folder: Path, file: str, loader: str) -> ModelError:
+    """Refuses a folder with nothing but pickled weights; `loader` is the import that can convert them."""
+    return ModelError(
+        f"{folder} holds only pickled weights ({file}), which can run code when loaded and are refused. Convert them "
+        f'once with: python -c "from {loader} as M; '
+        f"M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
+    )
+
+
+def _refuse_unlisted(index: Path, listed: list[str]) -> None:
     """Refuses a folder with weight files beside those of its index: one of the two is of another version, or the index
     is not whole."""
-    index = index_file(folder)
-    assert index is not None
-    stem = index.name.removesuffix(".safetensors.index.json")
+    folder, stem = index.parent, index.name.removesuffix(".safetensors.index.json")
     totals = {found[1] for name in listed if (found := re.fullmatch(r".+-\d+-of-(\d+)\.safetensors", name))}
     names = {f"{stem}.safetensors"} | {
         p.name for total in totals for p in folder.glob(f"*-of-{total}.safetensors") if p.name.startswith(f"{stem}-")
     }
     if unlisted := sorted(n for n in names - set(listed) if (folder / n).is_file()):
         raise ModelError(
-            f"{folder} holds {', '.join(unlisted[:5])}, which {index.name} does not list: the weights of two saves, "
+            f"{folder} holds {listing(unlisted)}, which {index.name} does not list: the weights of two saves, "
             f"or an index that is not whole. "
             "Remove what does not belong there, or copy the folder again."
         )
@@ -344,24 +384,22 @@ def index_file(folder: Path) -> Path | None:
     return next((path for stem in STEMS if (path := folder / f"{stem}.safetensors.index.json").is_file()), None)
 
 
-def _weight_map(folder: Path) -> dict[str, str]:
-    """Tensor name: shard, of the index; empty where there is none."""
-    index = index_file(folder)
-    if index is None:
-        return {}
-    try:
-        found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        if (
-            not isinstance(found, dict)
-            or not found
-            or not all(isinstance(v, str) and v == os.path.basename(v) for v in found.values())
-        ):
-            raise ValueError("no file names in weight_map")
-    except (ValueError, KeyError, TypeError) as error:
+def read_index(index: Path) -> tuple[dict[str, str], int | None]:
+    """Of an index of shards: the file of each tensor, and the bytes of all tensors where it gives them.
+
+    Raises:
+        ModelError: it cannot be read, or names no files.
+    """
+    found = read_object(index, "an index of shards")
+    listed, metadata = found.get("weight_map"), found.get("metadata")
+    names = listed.values() if isinstance(listed, dict) else ()
+    if not names or not all(isinstance(v, str) and v == os.path.basename(v) for v in names):
         raise ModelError(
-            f"Expected an index of shards in {index}, but it cannot be read ({error}). Copy or download it again."
-        ) from None
-    return found
+            f"Expected an index of shards in {index}, but it cannot be read (no file names in weight_map). Copy or "
+            f"download it again."
+        )
+    total = metadata.get("total_size") if isinstance(metadata, dict) else None
+    return dict(listed or {}), int(total) if isinstance(total, (int, float)) else None
 
 
 def checkpoint_hash(folder: str | os.PathLike[str]) -> str:

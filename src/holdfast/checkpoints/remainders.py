@@ -20,18 +20,17 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+import numpy as np
+
+from holdfast.checkpoints.dtypes import DTYPES, Operand, decode
+from holdfast.checkpoints.engine import Job
+from holdfast.checkpoints.kernels import Term, combine
+from holdfast.checkpoints.methods.protocol import Block
 from holdfast.checkpoints.reader import CheckpointReader, read_header
 from holdfast.checkpoints.sources import Entry
 from holdfast.checkpoints.writer import disk_errors
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from holdfast.checkpoints.dtypes import Operand
-    from holdfast.checkpoints.engine import Job
-    from holdfast.checkpoints.methods.protocol import Block
 
 SUFFIX = ".remainder.safetensors"
 
@@ -47,11 +46,6 @@ def remainder(block: Block, hi: Operand) -> tuple[np.ndarray, np.ndarray, int]:
         `[K]` int64 positions within the block, `[K]` float32 values, and how many elements will not come back bit for
         bit even so.
     """
-    import numpy as np
-
-    from holdfast.checkpoints.dtypes import Operand, decode
-    from holdfast.checkpoints.kernels import Term, combine
-
     wanted, base = block.models[0], block.base
     assert base is not None
     bits = wanted.dtype.bits
@@ -66,16 +60,10 @@ def remainder(block: Block, hi: Operand) -> tuple[np.ndarray, np.ndarray, int]:
     kept = low != 0
     places, low = places[kept], low[kept]
     fixed = Operand(np.empty_like(wanted.raw[: len(places)]), wanted.dtype)
-    whole = Operand(h[kept] + low.astype(np.float64), _float64())
+    whole = Operand(h[kept] + low.astype(np.float64), DTYPES["F64"])
     combine(Operand(base.raw[places], base.dtype), [Term(1.0, whole)], fixed)
     left = int(np.count_nonzero(fixed.raw.view(bits) != wanted.raw[places].view(bits))) + int((~kept).sum())
     return places.astype(np.int64), low, left
-
-
-def _float64() -> Any:
-    from holdfast.checkpoints.dtypes import DTYPES
-
-    return DTYPES["F64"]
 
 
 class RemainderFiles:
@@ -196,10 +184,6 @@ class Remaindered:
 
     def read(self, name: str, start: int, stop: int, buffer: np.ndarray) -> Operand:
         """See `Source.read`."""
-        import numpy as np
-
-        from holdfast.checkpoints.dtypes import Operand, decode
-
         operand = self.source.read(name, start, stop, buffer)
         index, value = self._held.get(name, (None, None))
         if index is None or value is None:
@@ -209,12 +193,10 @@ class Remaindered:
             return operand
         wide = decode(operand.raw, operand.dtype).astype(np.float64)
         wide[np.asarray(index[first:last]) - start] += value[first:last]
-        return Operand(wide, _float64())
+        return Operand(wide, DTYPES["F64"])
 
 
 def _mapped(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    import numpy as np
-
     _, entries = read_header(path)
     arrays = {
         e.name: np.memmap(path, e.dtype.storage, mode="r", offset=e.offset, shape=(e.size,)) for e in entries if e.size

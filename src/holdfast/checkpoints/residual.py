@@ -4,9 +4,8 @@
     theta_new_instruct = theta_new_base + scale * residual         apply
     theta_new_instruct = theta_new_base + scale * (theta_instruct - theta_base)      transfer, the two in one pass
 
-A residual is a checkpoint of its own (`residual.safetensors`, so that nothing loads it as a model), float32 unless told
-otherwise. It carries the instruct model's tokenizer, chat template and generation configuration, which belong to the
-result.
+A residual is a checkpoint of its own (`residual.safetensors`, so that nothing loads it as a model), float32 by default.
+It carries the instruct model's tokenizer, chat template and generation configuration, which belong to the result.
 
 Rounding the difference to float32 loses something where a weight changed by more than a factor of two (float32 models)
 or became more than 2^16 times smaller than the base's (bfloat16; 2^13 for float16). What is lost there is kept beside
@@ -27,25 +26,23 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from holdfast.checkpoints.ancestry import ancestry, warnings_of
 from holdfast.checkpoints.build import Built, Slots
+from holdfast.checkpoints.dtypes import DTYPES, DType, Operand
+from holdfast.checkpoints.kernels import Flags, Term, combine
 from holdfast.checkpoints.locate import local_folder, open_source
 from holdfast.checkpoints.merge import Name, Prepared, companions_of
+from holdfast.checkpoints.methods.protocol import Block, Sum, weighted_sum
 from holdfast.checkpoints.plan import Alias, Plan, Policies, make_plan
 from holdfast.checkpoints.provenance import FILE
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.remainders import SUFFIX, Remaindered, remainder
+from holdfast.checkpoints.sources import Source
 from holdfast.errors import ConfigError, ModelError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from holdfast.checkpoints.dtypes import DType, Operand
-    from holdfast.checkpoints.kernels import Flags
-    from holdfast.checkpoints.methods.protocol import Block, Sum
-    from holdfast.checkpoints.sources import Source
 
 STEM = "residual"
 
@@ -74,14 +71,10 @@ class Extract(Passless):
     """`model 1 - base`, as `-(base - model 1)`, which is -0.0 where nothing changed."""
 
     def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None:
-        from holdfast.checkpoints.methods.protocol import Sum
-
         # of float32 weights most blocks have remainders, for which the operands are needed once more
         return None if models[0].itemsize >= 4 else Sum(None, [(-1.0, 0, 1)])
 
     def combine(self, block: Block, state: Any, out: Operand) -> Flags:
-        from holdfast.checkpoints.methods.protocol import Sum, weighted_sum
-
         return weighted_sum(block, Sum(None, [(-1.0, 0, 1)]), out)
 
     def remainder(self, block: Block, out: Operand) -> tuple[np.ndarray, np.ndarray, int]:
@@ -99,8 +92,6 @@ class Apply(Passless):
     scale: float = 1.0
 
     def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None:
-        from holdfast.checkpoints.methods.protocol import Sum
-
         if len(models) == 2:
             return Sum(1, [(self.scale, 2, None)])
         # with the signs of `Extract`, so that one pass gives the bits of two; what rounding loses of a wider difference
@@ -108,9 +99,6 @@ class Apply(Passless):
         return None if any(dtype.itemsize >= 4 for dtype in models[1:]) else Sum(1, [(-self.scale, 3, 2)])
 
     def combine(self, block: Block, state: Any, out: Operand) -> Flags:
-        from holdfast.checkpoints.kernels import Term, combine
-        from holdfast.checkpoints.methods.protocol import weighted_sum
-
         formula = self.as_sum([model.dtype for model in block.models], state)
         if formula is not None:
             return weighted_sum(block, formula, out)
@@ -123,11 +111,6 @@ class Apply(Passless):
 
 def _difference(block: Block, instruct: Operand, base: Operand) -> Operand:
     """`instruct - base` as it would be stored and read again: float32, or float64 where a remainder belongs to it."""
-    import numpy as np
-
-    from holdfast.checkpoints.dtypes import DTYPES, Operand
-    from holdfast.checkpoints.kernels import Term, combine
-
     pair = dataclasses.replace(block, base=base, models=(instruct,), has=(True,))
     hi = Operand(np.empty(block.count, np.float32), DTYPES["F32"])
     combine(None, [Term(-1.0, base, instruct)], hi)
@@ -160,16 +143,14 @@ def prepare_extract(
     Raises:
         ConfigError, ModelError, ShapeError: see `prepare_merge`.
     """
-    from holdfast.checkpoints.dtypes import dtype as dtype_named
-
     sources = [open_source(base), open_source(instruct, base=adapter_base if adapter_base is not None else base)]
     plan = make_plan(
         sources,
         ["base", "instruct"],
         layout=1,
         base=0,
-        policies=policies or Policies(),
-        dtype=dtype_named(dtype),
+        policies=policies,
+        dtype=dtype,
         stem=STEM,
         vocabulary_of=1,
         lacking_rows="zeros",
@@ -230,10 +211,10 @@ def prepare_apply(
 def _opened(residual: Name) -> Source:
     source = CheckpointReader(local_folder(residual))
     whole = Remaindered(source)
-    said = _record(source.folder).get("audit", {}).get("remainders")
-    if said is not None and said != whole.elements:
+    stated = _record(source.folder).get("audit", {}).get("remainders")
+    if stated is not None and stated != whole.elements:
         raise ModelError(
-            f"{residual} was written with {said:,} remainders (*{SUFFIX}) and has {whole.elements:,}: files are "
+            f"{residual} was written with {stated:,} remainders (*{SUFFIX}) and has {whole.elements:,}: files are "
             f"missing. Copy the whole folder again."
         )
     return whole if whole.elements else source
@@ -328,15 +309,13 @@ def _applied(
     *,
     minus: int | None,
 ) -> Prepared:
-    from holdfast.checkpoints.dtypes import dtype as dtype_named
-
     plan = make_plan(
         list(sources),
         list(roles),
         layout=0,
         base=None,
-        policies=policies or Policies(),
-        dtype=dtype_named(dtype) if dtype else None,
+        policies=policies,
+        dtype=dtype,
         vocabulary_of=tokenizer,
         lacking_rows="zeros",
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from holdfast.checkpoints.dtypes import DType, Operand
+
+
+LENGTH = 262_144
+"""Elements that are compared at a time where two tensors may be one."""
 
 
 class Entry(NamedTuple):
@@ -70,6 +74,37 @@ class Source(Protocol):
         ...
 
 
+def listing(names: Sequence[str], most: int = 5) -> str:
+    """The first names, and how many more there are: "a, b and 3 more"."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def bullets(problems: Sequence[str], most: int = 40) -> str:
+    """One line a problem, for an error that lists them all; beyond `most` it says how many more there are."""
+    more = [f"... and {len(problems) - most} more"] if len(problems) > most else []
+    return "\n".join(f"  - {line}" for line in [*problems[:most], *more])
+
+
+def read_object(path: Path, what: str, *, again: str = " Copy or download it again.") -> dict[str, Any]:
+    """A JSON object.
+
+    Args:
+        path: the file.
+        what: what it is, for the error ("a tokenizer's file").
+        again: how the error ends: what to do.
+
+    Raises:
+        ModelError: it is not there, or no JSON object.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("expected a JSON object")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"Expected {what} in {path}, but it cannot be read ({error}).{again}") from None
+    return found
+
+
 def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """`config.json` of a folder; empty where there is none.
 
@@ -77,15 +112,7 @@ def read_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
         ModelError: it is there and cannot be read.
     """
     path = Path(folder) / "config.json"
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("expected a JSON object")
-    except ValueError as error:
-        raise ModelError(f"Expected a model's configuration in {path}, but it cannot be read ({error}).") from None
-    return found
+    return read_object(path, "a model's configuration", again="") if path.is_file() else {}
 
 
 def config_of(source: Source) -> dict[str, Any]:
@@ -96,6 +123,29 @@ def config_of(source: Source) -> dict[str, Any]:
         return own
     inner = inner_source(source)
     return read_config(source.folder) or (config_of(inner) if inner is not None else {})
+
+
+def tied_head(config: Mapping[str, Any]) -> bool | None:
+    """Whether a model's configuration ties the head to the embeddings; None where it does not say."""
+    for holder in (config, config.get("text_config")):
+        if isinstance(holder, dict) and isinstance(holder.get("tie_word_embeddings"), bool):
+            return bool(holder["tie_word_embeddings"])
+    return None
+
+
+def same_values(one: Source, name: str, other: Source, other_name: str) -> bool:
+    """Whether two tensors hold the same numbers in the same shape, bit for bit once they are widened."""
+    import numpy as np
+
+    from holdfast.checkpoints.dtypes import decode
+    from holdfast.checkpoints.reader import stretches
+
+    size, buffers = one.entries[name].size, [np.empty(8 * LENGTH, np.uint8) for _ in range(2)]
+    return one.entries[name].shape == other.entries[other_name].shape and all(
+        decode(*one.read(name, start, stop, buffers[0])).tobytes()
+        == decode(*other.read(other_name, start, stop, buffers[1])).tobytes()
+        for start, stop in stretches(size, LENGTH)
+    )
 
 
 def changes_of(source: Source) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from holdfast.checkpoints.companions import config_value
 from holdfast.checkpoints.dtypes import DTYPES, Operand, compute_dtype, decode
-from holdfast.checkpoints.sources import config_of, folders_of
+from holdfast.checkpoints.sources import bullets, config_of, folders_of, listing, read_object
 from holdfast.errors import ModelError, ShapeError
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ def vocabulary_tensors(config: Mapping[str, Any], entries: Mapping[str, Entry]) 
         for n, parts in held.items()
         if parts[-2] in EMBEDDINGS and parts[-1] == "weight" and len(entries[n].shape) == 2
     }
-    said = config_value(config, "vocab_size")
-    if isinstance(said, int) and (said in rows or not rows):
-        rows = {said}
+    stated = config_value(config, "vocab_size")
+    if isinstance(stated, int) and (stated in rows or not rows):
+        rows = {stated}
     return [
         n
         for n, parts in held.items()
@@ -92,14 +92,16 @@ def vocabulary(folder: str | Path) -> dict[str, int] | None:
     if (folder / "tokenizer.json").is_file():
         tokens = _from_tokenizer_json(folder / "tokenizer.json")
     elif (folder / "vocab.json").is_file():
-        tokens = _numbers(_read_json(folder / "vocab.json"), folder / "vocab.json")
+        tokens = _numbers(read_object(folder / "vocab.json", "a tokenizer's file"), folder / "vocab.json")
     elif (folder / "vocab.txt").is_file():
         lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
         tokens = {line.rstrip("\r"): i for i, line in enumerate(lines) if line or i + 1 < len(lines)}
     if not tokens:
         return None
     if (folder / "added_tokens.json").is_file():
-        tokens |= _numbers(_read_json(folder / "added_tokens.json"), folder / "added_tokens.json")
+        tokens |= _numbers(
+            read_object(folder / "added_tokens.json", "a tokenizer's file"), folder / "added_tokens.json"
+        )
     for token, number in _declared(folder).items():
         tokens.setdefault(token, number)
     return tokens
@@ -118,7 +120,7 @@ def why_unreadable(folder: str | Path) -> str:
 
 
 def same_tokenizer_files(one: str | Path, other: str | Path) -> bool:
-    """Whether two folders hold the same tokens, told from their files' bytes alone; False says nothing."""
+    """Whether two folders hold the same tokens, judged by their files' bytes; False proves nothing."""
     one, other = Path(one), Path(other)
     here, there = ([name for name in FILES if (folder / name).is_file()] for folder in (one, other))
     if not here or here != there:
@@ -139,7 +141,7 @@ def _from_tokenizer_json(path: Path) -> dict[str, int]:
         except ValueError:
             found = None
     if not isinstance(found, dict) or "added_tokens" not in found or "vocab" not in (found.get("model") or {}):
-        found = _read_json(path)
+        found = read_object(path, "a tokenizer's file")
     model = found.get("model") or {}
     pieces = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(pieces, list):
@@ -156,26 +158,14 @@ def _declared(folder: Path) -> dict[str, int]:
     path = folder / "tokenizer_config.json"
     if not path.is_file():
         return {}
-    decoder = _read_json(path).get("added_tokens_decoder")
+    decoder = read_object(path, "a tokenizer's file").get("added_tokens_decoder")
     if not isinstance(decoder, dict):
         return {}
     return {
-        said["content"]: int(number)
-        for number, said in decoder.items()
-        if isinstance(said, dict) and "content" in said and number.isdigit()
+        stated["content"]: int(number)
+        for number, stated in decoder.items()
+        if isinstance(stated, dict) and "content" in stated and number.isdigit()
     }
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("expected a JSON object")
-    except ValueError as error:
-        raise ModelError(
-            f"Expected a tokenizer's file in {path}, but it cannot be read ({error}). Copy or download it again."
-        ) from None
-    return found
 
 
 def _numbers(found: Mapping[str, Any], path: Path) -> dict[str, int]:
@@ -288,7 +278,7 @@ class RowMappedSource:
                 )
         self.entries: Mapping[str, Entry] = entries
         if problems:
-            raise ShapeError("Rows cannot be matched:\n" + "\n".join(f"  - {p}" for p in problems))
+            raise ShapeError(f"Rows cannot be matched:\n{bullets(problems)}")
 
     def read(self, name: str, start: int, stop: int, buffer: NDArray[np.uint8]) -> Operand:
         """See `Source.read`. float32 (float64) where the stretches are stored in different dtypes."""
@@ -378,7 +368,7 @@ def align_vocabularies(
         policy: "error", "keep" or "zero".
         problems, notes: get sentences.
         lacking: what stands in under "keep": "layout", the layout's row for all sources, or "zeros", for the one that
-            lacks the row alone.
+            lacks the row only.
 
     Returns:
         The sources, those that need it behind a `RowMappedSource`.
@@ -500,12 +490,10 @@ def _doubt(homes: Sequence[tuple[Path | None, Path]], known: Mapping[Path, dict[
 def _difference(found: RowMap, role: str, layout: str) -> str:
     parts = []
     if found.missing:
-        parts.append(f"it lacks {len(found.missing)} ({_some(found.missing)})")
+        parts.append(f"it lacks {len(found.missing)} ({listing(list(map(repr, found.missing)), 8)})")
     if found.extra:
-        parts.append(f"it has {len(found.extra)} of its own, which are not in the output ({_some(found.extra)})")
+        parts.append(
+            f"it has {len(found.extra)} of its own, which are not in the output "
+            f"({listing(list(map(repr, found.extra)), 8)})"
+        )
     return f"The tokens of {role} are not those of {layout}: {' and '.join(parts)}"
-
-
-def _some(tokens: Sequence[str], limit: int = 8) -> str:
-    shown = ", ".join(repr(t) for t in tokens[:limit])
-    return shown + (f" and {len(tokens) - limit} more" if len(tokens) > limit else "")

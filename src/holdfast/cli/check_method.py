@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from holdfast.retention.method import RetentionMethod
 
 DESCRIPTION = """\
-Runs the laws that every method of holdfast satisfies on a method of your own (or on one of holdfast's), with a tiny model
-built in memory, in about ten seconds: a strength of nothing is direct fine-tuning bit for bit, a continued run gives the
-weights of no interruption, no state from run to run, gradient accumulation changes nothing but rounding, documentation,
-and that it keeps in memory what it declares. Prints the copies of the weights that it keeps. Exit code 1 if a law is
-broken.
+Runs the laws that every method of holdfast satisfies on a method of your own (or on one of holdfast's), with a tiny
+model built in memory, in about ten seconds: a strength of nothing is direct fine-tuning bit for bit, a continued run
+gives the weights of no interruption, no state from run to run, gradient accumulation changes nothing but rounding,
+documentation, and that it keeps in memory what it declares. Prints the copies of the weights that it keeps. Exit code 1
+if a law is broken.
 """
 EPILOG = """\
 examples
@@ -52,7 +52,7 @@ def run(argv: list[str]) -> int:
     request = COMMAND.read(argv)
     method = _method(request.method)
 
-    from holdfast.cli.checkpoint_options import print_json, stdout_console
+    from holdfast.cli.console import print_json, stdout_console
     from holdfast.support.files import to_jsonable
     from holdfast.training.method_laws import check_laws
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from holdfast.cli.console import print_json, stderr_console, stdout_console, stoppable
+from holdfast.cli.console import print_json, stderr_console, stdout_console
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake, Refused
 from holdfast.errors import ConfigError, ModelError, StorageError
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.plan import Plan
     from holdfast.checkpoints.sources import Source
     from holdfast.records.run import LayerDistance
-
-__all__ = ["print_json", "stderr_console", "stdout_console", "stoppable"]
 
 
 # ------------------------------------------------------------------------------------------------------- common options
@@ -74,8 +72,8 @@ class Output:
 
 
 def missing_folders(request: Any, *names: str) -> list[Mistake]:
-    """Mistakes in settings that name a folder which is not there, with the nearest names. Asks no network: what could be
-    a model of the hub is left for later.
+    """Mistakes in settings that name a folder which is not there, with the nearest names. Asks no network: what could
+    be a model of the hub is left for later.
 
     Args:
         request: a settings value.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import Interrupted
@@ -34,6 +34,18 @@ def stderr_console() -> Console:
 def print_line(target: Console, text: str = "", **style: Any) -> None:
     """A line as it is: not wrapped, no markup, no colours but those of `style`."""
     target.print(text, soft_wrap=True, markup=False, highlight=False, **style)
+
+
+def print_counts(target: Console, rows: Iterable[tuple[int, str]]) -> None:
+    """Numbers and what they count, one a line; long texts are wrapped beside their number."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for count, text in rows:
+        table.add_row(f"{count:,}", text)
+    target.print(table, markup=False)
 
 
 def print_json(value: Any) -> None:

@@ -140,7 +140,7 @@ def _estimated(run: Planned, request: CostRequest) -> CostEstimate:
 
 def _write(path: str | None, record: Any) -> None:
     if path == "-":
-        from holdfast.cli.checkpoint_options import print_json
+        from holdfast.cli.console import print_json
 
         print_json(record)
     elif path is not None:

@@ -16,7 +16,8 @@ usage: holdfast data prepare|synthesise|crawl [options]
 
 examples
   holdfast data prepare metamath --input MetaMathQA-395K.json --output data/math/metamath.jsonl --seed 0
-  holdfast data prepare stackexchange --input Posts.xml --tags algebra calculus --min_score 3 --output data/math/stack.jsonl
+  holdfast data prepare stackexchange --input Posts.xml --tags algebra calculus --min_score 3 \\
+      --output data/math/stack.jsonl
   holdfast data synthesise --input data/math/metamath.jsonl data/math/stack.jsonl --model gpt-4o-mini \\
       --base_url https://api.openai.com/v1 --budget_usd 50 --output data/math/articles.jsonl --dry_run
   holdfast train --config run.yaml --dataset_name data/math/articles.jsonl

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from holdfast.cli.console import print_line, stderr_console, stdout_console, stoppable
+from holdfast.cli.console import print_counts, print_line, stderr_console, stdout_console, stoppable
 from holdfast.config.command_line import Command, switch_is_on
 from holdfast.config.declare import settings_of
 from holdfast.data.crawl import Crawl, Crawled
+from holdfast.support.progress import counted
 
 DESCRIPTION = """\
-Gathers articles of newspapers with the library fundus, which knows the publishers. Their robots.txt is minded, and the
-pauses that it asks for. Every article is kept the moment it is there: after Ctrl-C the same command goes on, and no address is
-fetched again. Publishers whose robots.txt forbids training on their articles are left out. Whether you may use what you
-gather is for you to find out: the articles stay their publishers'.
+Collects articles of newspapers with the library fundus, which knows the publishers. Their robots.txt is respected, and
+the pauses that it asks for. Every article is saved as soon as it arrives: after Ctrl-C the same command continues, and
+no address is fetched again. Publishers whose robots.txt forbids training on their articles are left out. Whether you
+may use what you collect is for you to find out: the articles stay their publishers'.
 """
 EPILOG = """\
 examples
@@ -30,8 +29,9 @@ needs
   pip install 'holdfast[crawl]'
 
 dates
-  A page's date is known once it is fetched: pages outside the range are fetched once, counted and not kept. Feeds and site
-  maps hold what is recent; for years back use Common Crawl's WET files, which 'holdfast data prepare corpus' reads.
+  A page's date is known once it is fetched: pages outside the range are fetched once, counted and not kept. Feeds and
+  site maps hold what is recent; for years back use Common Crawl's WET files, which 'holdfast data prepare corpus'
+  reads.
 """
 
 
@@ -68,7 +68,17 @@ def run(argv: list[str]) -> int:
     from holdfast.data.crawl import crawl
 
     text = f"Stopped. What was fetched is kept in {request.output}; the same command goes on from there."
-    with terminated_is_interrupted(), stoppable(text), _bar(request.limit) as report:
+    with (
+        terminated_is_interrupted(),
+        stoppable(text),
+        counted("Fetching articles", console=stderr_console()) as bar,
+    ):
+
+        def report(total: int, kept: Mapping[str, int]) -> None:
+            most = sorted(kept.items(), key=lambda item: -item[1])[:3]
+            bar(total, request.limit, ", ".join(f"{name} {count:,}" for name, count in most if count))
+
+        report(0, {})
         found = crawl(request, report=report)
     show(request, found)
     return 0
@@ -90,20 +100,14 @@ def list_publishers() -> None:
 
 def show(asked: Crawl, found: Crawled) -> None:
     """Prints what a session came to, publisher by publisher."""
-    from rich.table import Table
-
     out = stdout_console()
     say = functools.partial(print_line, out)
-    table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
+    rows = []
     for name, count in found.kept.items():
-        reasons = found.left_out.get(name, {})
-        left_out = ", ".join(
-            f"{number:,} {reason}" for reason, number in sorted(reasons.items(), key=lambda item: -item[1])
-        )
-        table.add_row(f"{count:,}", f"{name}{f' (not kept: {left_out})' if left_out else ''}")
-    out.print(table, markup=False)
+        reasons = sorted(found.left_out.get(name, {}).items(), key=lambda item: -item[1])
+        left_out = ", ".join(f"{number:,} {reason}" for reason, number in reasons)
+        rows.append((count, f"{name}{f' (not kept: {left_out})' if left_out else ''}"))
+    print_counts(out, rows)
     ends = {
         "exhausted": "all sources are exhausted",
         "limit": f"the limit of {asked.limit:,} is reached" if asked.limit is not None else "",
@@ -114,40 +118,3 @@ def show(asked: Crawl, found: Crawled) -> None:
     )
     for note in found.notes:
         say(f"note: {note}")
-
-
-@contextlib.contextmanager
-def _bar(limit: int | None) -> Iterator[Callable[[int, Mapping[str, int]], None]]:
-    """A bar on stderr, where somebody is watching: articles so far, of the limit where there is one, and the time left
-    to it."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = stderr_console()
-    last = TextColumn("{task.fields[last]}")
-    columns: Sequence[Any] = (
-        TextColumn("Fetching articles"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        last,
-    )
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    row = bar.add_task("", total=limit, last="")
-
-    def report(total: int, kept: Mapping[str, int]) -> None:
-        most = sorted(kept.items(), key=lambda item: -item[1])[:3]
-        bar.update(row, completed=total, last=", ".join(f"{name} {count:,}" for name, count in most if count))
-
-    bar.start()
-    try:
-        yield report
-    finally:
-        bar.stop()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from holdfast.cli.console import print_line, stdout_console, stoppable
+from holdfast.cli.console import print_counts, print_line, stdout_console, stoppable
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import with_floats
@@ -18,16 +19,13 @@ from holdfast.data.prepare.registry import FORMATS
 from holdfast.data.prepare.run import Preparation, Prepared, Rows
 from holdfast.data.prepare.stackexchange import StackExchangeOptions
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 _MONTHS = 24
 """Months that are listed; with more, years are."""
 
 DESCRIPTION = """\
-Reads files of a public data set or of a corpus as they are and writes one JSON object a line. Equal rows are written once;
-what was skipped is counted with the reason, malformed records are named with their lines. The same question never is on
-both sides of --heldout. The output is whole or absent, and OUTPUT.json beside it says how it came about.
+Reads files of a public data set or of a corpus as they are and writes one JSON object a line. Equal rows are written
+once; what was skipped is counted with the reason, malformed records are named with their lines. The same question is
+never on both sides of --heldout. The output is whole or absent, and OUTPUT.json beside it records how it was made.
 
 formats
 """
@@ -101,61 +99,39 @@ def run(argv: list[str]) -> int:
 
 def show_prepared(asked: Preparation, found: Prepared) -> None:
     """Prints what was written, and every count."""
-    from rich.table import Table
-
     counts, out = found.record["counts"], stdout_console()
     say = functools.partial(print_line, out)
     if found.done_before:
         say(f"Nothing to do: {asked.output} is there, from the same input and options.")
-    table = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row(f"{counts['records']:,}", "records read")
-    table.add_row(f"{counts['train']:,}", f"rows in {asked.output}")
+    rows = [(counts["records"], "records read"), (counts["train"], f"rows in {asked.output}")]
     if asked.heldout_path is not None:
-        table.add_row(f"{counts['heldout']:,}", f"rows in {asked.heldout_path}")
-    for reason, count in counts["skipped"].items():
-        table.add_row(f"{count:,}", f"skipped: {reason}")
-    for reason, count in counts["shortened"].items():
-        table.add_row(f"{count:,}", f"left out of its row: {reason}")
-    if counts["malformed"]:
-        table.add_row(f"{counts['malformed']:,}", "malformed and left out")
-    if "documents" in counts:
-        _add_documents(table, counts)
-    out.print(table, markup=False)
+        rows.append((counts["heldout"], f"rows in {asked.heldout_path}"))
+    rows += [(count, f"skipped: {reason}") for reason, count in counts["skipped"].items()]
+    rows += [(count, f"left out of its row: {reason}") for reason, count in counts["shortened"].items()]
+    rows += [(counts["malformed"], "malformed and left out")] if counts["malformed"] else []
+    print_counts(out, rows + (_documents(counts) if "documents" in counts else []))
     for place in found.record["malformed_places"]:
         say(f"  malformed: {place}")
     for place in found.record.get("malformed_date_places", []):
         say(f"  no usable date: {place}")
 
 
-def _add_documents(table: Table, counts: Mapping[str, Any]) -> None:
+def _documents(counts: Mapping[str, Any]) -> list[tuple[int, str]]:
     """What is counted of a corpus beside its rows: files, characters, dates, and documents a month (a year where there
     are many)."""
     from holdfast.data.prepare.inputs import counts_in_words
 
-    table.add_row(
-        f"{sum(counts['kinds'].values()):,}",
-        f"files read ({', '.join(f'{n:,} {kind}' for kind, n in counts['kinds'].items())})",
-    )
-    if counts["other_files"]:
-        table.add_row(
-            f"{sum(counts['other_files'].values()):,}",
-            f"other files in the folders ({counts_in_words(counts['other_files'])})",
-        )
-    table.add_row(f"{counts['characters']:,}", "characters")
-    if counts["malformed_dates"]:
-        table.add_row(f"{counts['malformed_dates']:,}", "dates that cannot be used; their documents count as undated")
-    if counts["undated"]:
-        table.add_row(f"{counts['undated']:,}", "rows without a date")
-    if counts["first_date"]:
-        table.add_row(
-            f"{counts['documents'] - counts['undated']:,}",
-            f"rows dated {counts['first_date']} to {counts['last_date']}",
-        )
-    periods: dict[str, int] = {}
+    kinds, others = counts["kinds"], counts["other_files"]
+    dated = counts["documents"] - counts["undated"] if counts["first_date"] else 0
+    found = [
+        (sum(kinds.values()), f"files read ({', '.join(f'{n:,} {kind}' for kind, n in kinds.items())})"),
+        (sum(others.values()), f"other files in the folders ({counts_in_words(others)})"),
+        (counts["characters"], "characters"),
+        (counts["malformed_dates"], "dates that cannot be used; their documents count as undated"),
+        (counts["undated"], "rows without a date"),
+        (dated, f"rows dated {counts['first_date']} to {counts['last_date']}"),
+    ]
+    periods: Counter[str] = Counter()
     for month, count in counts["months"].items():
-        period = month if len(counts["months"]) <= _MONTHS else month[:4]
-        periods[period] = periods.get(period, 0) + count
-    for period, count in periods.items():
-        table.add_row(f"{count:,}", f"  {period}")
+        periods[month if len(counts["months"]) <= _MONTHS else month[:4]] += count
+    return [row for row in found if row[0]] + [(count, f"  {period}") for period, count in periods.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from holdfast.config.declare import Meta
+from holdfast.config.declare import Meta, settings_of
 
 if TYPE_CHECKING:
     from holdfast.support.endpoint import Endpoint
@@ -33,12 +33,5 @@ class EndpointSettings:
         from holdfast.support.endpoint import Endpoint, find_key
 
         name, key, _ = find_key(self.base_url, variable)
-        return Endpoint(
-            base_url=self.base_url,
-            api_key=key,
-            key_variable=name,
-            workers=self.workers,
-            timeout=self.timeout,
-            attempts=self.attempts,
-            longest_wait=self.longest_wait,
-        )
+        shared = {s.name: getattr(self, s.name) for s in settings_of(EndpointSettings)}
+        return Endpoint(api_key=key, key_variable=name, **shared)

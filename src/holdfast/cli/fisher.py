@@ -17,9 +17,10 @@ from holdfast.config.values import Mistake
 from holdfast.runs.fisher import FisherSettings
 
 DESCRIPTION = """\
-How much does each weight matter to what the model says about some data? Computes the diagonal of the Fisher information,
-the squared gradients of the log-likelihood, sample by sample and averaged over trained tokens, and writes it to a folder
-of its own; the model's is not touched. EWC (retention method 'ewc') and 'holdfast merge --method fisher' take the folder.
+How much does each weight matter to what the model says about some data? Computes the diagonal of the Fisher
+information, the squared gradients of the log-likelihood, sample by sample and averaged over trained tokens, and writes
+it to a folder of its own; the model's is not touched. EWC (retention method 'ewc') and 'holdfast merge --method
+fisher' take the folder.
 """
 EPILOG = """\
 examples

@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from holdfast.checkpoints.sources import listing
 from holdfast.cli.checkpoint_options import Workers, method_text, missing_folders, seconds_text, size_text
 from holdfast.cli.console import print_json, print_line, stdout_console, stoppable
 from holdfast.config.command_line import Command
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.inspect import Check, Inspection
 
 DESCRIPTION = """\
-Shows what a checkpoint, adapter or residual folder holds: parameters, dtypes, files, vocabulary, where it comes from; and
-checks it: headers against files, index against shards, configuration against tensors. That reads headers only and takes
-milliseconds. With --verify every byte is read: NaN and infinities are named, and the content is compared with the
-fingerprints that holdfast wrote into provenance.json. Exit code 1 if a check fails.
+Shows what a checkpoint, adapter or residual folder holds: parameters, dtypes, files, vocabulary, where it comes from;
+and checks it: headers against files, index against shards, configuration against tensors. That reads headers only and
+takes milliseconds. With --verify every byte is read: NaN and infinities are named, and the content is compared with
+the fingerprints that holdfast wrote into provenance.json. Exit code 1 if a check fails.
 """
 EPILOG = """\
 examples
@@ -104,7 +105,7 @@ def _contents(found: Inspection) -> list[tuple[str, str]]:
         (
             "files",
             f"{len(found.files)} ({size_text(sum(f.bytes for f in found.files))}): "
-            f"{_few([f.name for f in found.files])}",
+            f"{listing([f.name for f in found.files], 4)}",
         ),
     ]
     if found.vocabulary:
@@ -161,7 +162,3 @@ def _indented(check: Check) -> str:
 
 def _many(name: str, values: list[str]) -> list[tuple[str, str]]:
     return [(name if i == 0 else "", value) for i, value in enumerate(values)]
-
-
-def _few(names: list[str], limit: int = 4) -> str:
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -3,22 +3,20 @@ endpoint."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from holdfast.cli.checkpoint_options import stderr_console, stdout_console
+from holdfast.cli.console import print_line, stdout_console, stoppable
 from holdfast.cli.endpoint_options import EndpointSettings
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import problems_of
 from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import nearest_sibling
-from holdfast.errors import DataError, HoldfastError, Interrupted
+from holdfast.errors import DataError
 from holdfast.evaluation.judge.settings import (
     TEMPLATE,
     AnsweringSettings,
@@ -29,9 +27,7 @@ from holdfast.evaluation.judge.settings import (
 from holdfast.support.endpoint import find_key
 
 if TYPE_CHECKING:
-    from holdfast.evaluation.judge.answers_store import AnswerSet
-    from holdfast.evaluation.judge.judge import Judged, Pair
-    from holdfast.evaluation.judge.win_rate import WinRate
+    from holdfast.evaluation.judge.contest import Contest
 
 DESCRIPTION = """\
 Which model gives the better answers? Shows a judge, a language model behind any OpenAI-compatible endpoint, the answers
@@ -52,14 +48,13 @@ examples
       --base_url http://localhost:8000/v1 --output_dir judged
 
   # two models, whose answers are generated first; how many requests there would be, and at what price
-  holdfast judge tuned --reference base --prompts prompts.jsonl --judge_model gpt-4o --base_url https://api.openai.com/v1 \\
-      --output_dir judged --price_in 2.5 --price_out 10 --dry_run
+  holdfast judge tuned --reference base --prompts prompts.jsonl --judge_model gpt-4o \\
+      --base_url https://api.openai.com/v1 --output_dir judged --price_in 2.5 --price_out 10 --dry_run
 
 the key
   is read from an environment variable, never from the command line, and is never written. For api.openai.com that is
   OPENAI_API_KEY; for any other endpoint name the variable with --api_key_env, or no key is sent.
 """
-RESULT, SAMPLES = "win_rate.json", "win_rate.samples.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,13 +120,15 @@ class JudgeRequest(_Answering, _Paid, EndpointSettings, ReplySettings, _Judge, _
 
     def problems(self) -> list[Mistake]:
         """What is wrong with files and folders, with the template and with the key."""
-        found = [
-            Mistake(path=(key,), text=problem)
-            for key in ("answers", "reference")
-            if (problem := _not_there(getattr(self, key)))
-        ]
+        found = []
+        for key in ("answers", "reference"):
+            name = getattr(self, key)
+            path = Path(name).expanduser()
+            if not path.exists():
+                text = f"expected a file of answers or a model folder at {name}, found nothing.{nearest_sibling(path)}"
+                found.append(Mistake(path=(key,), text=text))
         found += self._prompts[1] + self._template[1]
-        if self.prompts is None and any(map(_is_model, (self.answers, self.reference))):
+        if self.prompts is None and any(Path(p).expanduser().is_dir() for p in (self.answers, self.reference)):
             text = "is missing: expected a file with what the models are to answer."
             found.append(Mistake(path=("prompts",), text=text))
         if self.output_dir.is_file():
@@ -162,21 +159,29 @@ class JudgeRequest(_Answering, _Paid, EndpointSettings, ReplySettings, _Judge, _
             return TEMPLATE, [Mistake(path=("template",), text=f"{self.template} cannot be read: {reason}.")]
 
     @property
-    def texts(self) -> list[str] | None:
-        """The prompts; None: those of the reference's file."""
-        return self._prompts[0]
-
-    @property
     def settings(self) -> JudgeSettings:
         """What decides a judgement."""
         return JudgeSettings(model=self.judge_model, template=self._template[0], **_fields(self, ReplySettings))
 
-    @property
-    def generation(self) -> GenerationSettings:
-        """How models answer."""
+    def contest(self) -> Contest:
+        """What is judged, by whom, and where it is kept."""
+        from holdfast.evaluation.judge.contest import Contest
+
         device = None if self.device == "auto" else self.device
-        return GenerationSettings(
-            chat_template=not self.no_chat_template, device=device, **_fields(self, AnsweringSettings)
+        answering = _fields(self, AnsweringSettings)
+        return Contest(
+            answers=self.answers,
+            reference=self.reference,
+            prompts=self._prompts[0],
+            limit=self.limit,
+            folder=self.output_dir,
+            settings=self.settings,
+            generation=GenerationSettings(chat_template=not self.no_chat_template, device=device, **answering),
+            endpoint=self.endpoint(self.api_key_env),
+            prices=(self.price_in, self.price_out),
+            most_failures=self.most_failures,
+            confidence=self.confidence,
+            seed=self.seed,
         )
 
 
@@ -199,285 +204,18 @@ def _fields(request: JudgeRequest, part: type) -> dict[str, Any]:
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast judge --help`."""
     request = COMMAND.read(argv)
-
-    from holdfast.evaluation.judge.judge import judge_pairs
-
+    contest, target = request.contest(), stdout_console()
     if request.dry_run:
-        return preview(request)
-    with _resumable(request.output_dir):
-        candidate, reference = (_answers(name, request) for name in (request.answers, request.reference))
-        pairs = _pairs(candidate, reference, request)
-        with _bar("Judging") as report:
-            judged = judge_pairs(
-                pairs, request.settings, request.endpoint(request.api_key_env), request.output_dir, progress=report
-            )
-    return _finish(request, candidate, reference, judged)
-
-
-def preview(request: JudgeRequest) -> int:
-    """`--dry_run`: what would be generated and request, and roughly what it costs. Sends nothing, writes nothing."""
-    from holdfast.evaluation.judge.answers_store import store_of, unanswered
-    from holdfast.evaluation.judge.judge import kept_judgements, missing_questions, questions_of
-    from holdfast.support.endpoint import cost
-
-    out = stdout_console()
-
-    def say(line: str) -> None:
-        out.print(line, soft_wrap=True, markup=False, highlight=False)
-
-    say("Dry run: the request is sound; nothing was sent or written.")
-    to_generate = {}
-    for name in dict.fromkeys((request.answers, request.reference)):
-        if _is_model(name) and (
-            count := unanswered(store_of(request.output_dir, name, request.generation), request.texts or [])
-        ):
-            to_generate[name] = count
-    for name, count in to_generate.items():
-        say(f"{name}: {count} of {len(request.texts or [])} answers to generate")
-    if to_generate:
-        say(
-            f"requests: up to {2 * len(request.texts or [])}, two for each of {len(request.texts or [])} prompts; "
-            f"known once the answers are there"
-        )
+        for line in contest.preview():
+            print_line(target, line)
         return 0
-    candidate, reference = (_answers(name, request) for name in (request.answers, request.reference))
-    pairs = _pairs(candidate, reference, request)
-    questions = questions_of(pairs, request.settings)
-    missing = missing_questions(questions, kept_judgements(request.output_dir))
-    needed = len({one.key for both in questions for one in both or ()})
-    equal = sum(both is None for both in questions)
-    address = request.endpoint(request.api_key_env).shown
-    say(
-        f"requests: {len(missing)} to {address} ({len(pairs)} prompts in both orders; {equal} pairs have equal answers, "
-        f"{needed - len(missing)} judgements are there already)"
-    )
-    sent = sum(len(one.message) for one in missing) // 4
-    price = cost([(sent, request.price_in), (len(missing) * request.settings.max_tokens, request.price_out)])
-    say(
-        f"tokens: about {sent:,} sent (4 characters a token)"
-        + (f"; cost about {price:.2f}" if price is not None else "")
-    )
+
+    from holdfast.reports.judge_text import judge_blocks
+    from holdfast.reports.terminal import Printer
+
+    kept = f"What was answered and judged is kept in {request.output_dir}"
+    with stoppable(f"Stopped. {kept}; the same command goes on from there."):
+        outcome = contest.hold()
+    Printer(target, unbroken=True).show(judge_blocks(outcome))
+    outcome.check()
     return 0
-
-
-# ------------------------------------------------------------------------------------------------------------ the work
-
-
-def _answers(name: str, request: JudgeRequest) -> AnswerSet:
-    from holdfast.evaluation.judge.answers_store import generated_answers, read_answers, store_of
-
-    if not _is_model(name):
-        return read_answers(name)
-    with _bar(f"Answering: {Path(name).name}") as report:
-        return generated_answers(
-            name,
-            request.texts or [],
-            store_of(request.output_dir, name, request.generation),
-            request.generation,
-            progress=report,
-        )
-
-
-def _pairs(candidate: AnswerSet, reference: AnswerSet, request: JudgeRequest) -> list[Pair]:
-    from holdfast.evaluation.judge.answers_store import check_covered
-    from holdfast.evaluation.judge.judge import Pair
-
-    prompts = request.texts if request.texts is not None else list(reference.answers)[: request.limit]
-    for answers in (candidate, reference):
-        check_covered(prompts, answers)
-    return [Pair(instruction=p, candidate=candidate.answers[p], reference=reference.answers[p]) for p in prompts]
-
-
-def _finish(request: JudgeRequest, candidate: AnswerSet, reference: AnswerSet, judged: Judged) -> int:
-    """Writes and shows the figures.
-
-    Raises:
-        HoldfastError: more requests failed than the request allows.
-    """
-    from holdfast.evaluation.judge.win_rate import pair_rows, win_rate
-    from holdfast.support.files import write_json, write_jsonl
-
-    failures = f"{judged.failed} of {judged.questions} requests failed for good (see {request.output_dir / 'judgements.jsonl'})"
-    too_many = judged.questions > 0 and judged.failed > request.most_failures * judged.questions
-    try:
-        found = win_rate(judged.pairs, confidence=request.confidence, seed=request.seed)
-    except DataError:
-        if too_many:
-            raise HoldfastError(
-                f"{failures}; no pair was judged in both orders. The same command asks for them again."
-            ) from None
-        raise
-    write_jsonl(request.output_dir / SAMPLES, pair_rows(judged.pairs))
-    written = write_json(request.output_dir / RESULT, record(request, candidate, reference, judged, found))
-    show(found, judged, request, candidate, reference)
-    out = stdout_console()
-    out.print(f"\nWritten to {written}", soft_wrap=True, markup=False, highlight=False)
-    if too_many:
-        raise HoldfastError(
-            f"{failures}, more than {request.most_failures:.0%} (--most_failures). The same command asks for them again."
-        )
-    return 0
-
-
-def record(
-    request: JudgeRequest, candidate: AnswerSet, reference: AnswerSet, judged: Judged, found: WinRate
-) -> dict[str, Any]:
-    """What win_rate.json holds."""
-    import importlib.metadata
-
-    from holdfast import __version__
-    from holdfast.support.endpoint import cost
-
-    versions = {name: importlib.metadata.version(name) for name in ("openai", "numpy", "scipy")}
-    own = request.settings.template == TEMPLATE
-    return {
-        "candidate": {"label": candidate.label, **candidate.identity},
-        "reference": {"label": reference.label, **reference.identity},
-        "judge": {
-            **asdict(request.settings),
-            "base_url": request.endpoint(request.api_key_env).shown,
-            "own_template": not own,
-        },
-        **asdict(found),
-        "notes": [*candidate.notes, *reference.notes, *judged.notes, *found.notes],
-        "judgements": {
-            name: getattr(judged, name)
-            for name in ("questions", "asked", "judged", "refused", "failed", "by_logprobs", "mean_mass")
-        },
-        "prompt_tokens": judged.prompt_tokens,
-        "completion_tokens": judged.completion_tokens,
-        "cost": cost([(judged.prompt_tokens, request.price_in), (judged.completion_tokens, request.price_out)]),
-        "prices": {"in": request.price_in, "out": request.price_out},
-        "seed": request.seed,
-        "versions": {"holdfast": __version__, **versions},
-    }
-
-
-def show(found: WinRate, judged: Judged, request: JudgeRequest, candidate: AnswerSet, reference: AnswerSet) -> None:
-    """Prints the figures as a table, with what qualifies them below."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from holdfast.support.endpoint import cost
-
-    out = stdout_console()
-
-    def say(line: str, style: str | None = None) -> None:
-        out.print(line, soft_wrap=True, markup=False, highlight=False, style=style)
-
-    say(f"{candidate.label} against {reference.label}, judged by {request.settings.model}\n", "bold")
-    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
-    table.add_column("")
-    for title in ("value", f"{found.confidence:.0%} interval", "standard error", "n"):
-        table.add_column(title, justify="right", no_wrap=True)
-    controlled = found.length_controlled
-    table.add_row(
-        "win rate",
-        _percent(found.value),
-        _interval(found.interval),
-        _percent(found.standard_error),
-        str(found.n),
-        style="bold",
-    )
-    table.add_row(
-        "  at equal lengths*",
-        _percent(controlled.value),
-        _interval(controlled.interval),
-        _percent(controlled.standard_error),
-        str(found.n),
-    )
-    out.print(table)
-    share = "-" if found.order_changes is None else f"{found.order_changes:.1%}"
-    lines = [
-        ("wins, ties, losses", f"{found.wins}, {found.ties} ({found.identical} with equal answers), {found.losses}"),
-        ("left out", f"{found.refused} pairs without a verdict, {found.failed} that failed"),
-        (
-            "position",
-            f"the output shown first wins {_percent(found.first_preferred)}; {share} of the pairs change winners with "
-            f"the order",
-        ),
-        (
-            "length",
-            f"{found.mean_length_candidate:,.0f} against {found.mean_length_reference:,.0f} characters on average",
-        ),
-        ("verdicts", f"{judged.by_logprobs} of {judged.judged} by log-probability{_mass(judged.mean_mass)}"),
-        ("requests", f"{judged.asked} now, {judged.questions - judged.asked} from before; {_tokens(judged)}"),
-    ]
-    price = cost([(judged.prompt_tokens, request.price_in), (judged.completion_tokens, request.price_out)])
-    if price is not None:
-        lines.append(("cost", f"{price:,.4f}"))
-    out.print()
-    grid = Table(box=None, pad_edge=False, padding=(0, 2), show_header=False)
-    for left, right in lines:
-        grid.add_row(left, Text(right))
-    out.print(grid)
-    say(f"\n* {controlled.label}", "dim")
-    for note in (*candidate.notes, *reference.notes, *judged.notes, *found.notes):
-        say(f"note: {note}")
-
-
-def _is_model(name: str) -> bool:
-    return Path(name).expanduser().is_dir()
-
-
-def _not_there(name: str) -> str:
-    path = Path(name).expanduser()
-    if path.exists():
-        return ""
-    return f"expected a file of answers or a model folder at {name}, found nothing.{nearest_sibling(path)}"
-
-
-@contextlib.contextmanager
-def _resumable(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"Stopped. What was answered and judged is kept in {folder}; the same command goes on from there."
-        ) from None
-
-
-@contextlib.contextmanager
-def _bar(description: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar with the remaining time on stderr, where somebody is watching."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = stderr_console()
-    columns: Sequence[Any] = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        row = bar.add_task(description, total=None)
-        yield lambda done, total: bar.update(row, completed=done, total=total)
-
-
-# -------------------------------------------------------------------------------------------------------------- wording
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None or value != value else f"{value:.1%}"
-
-
-def _interval(pair: tuple[float, float] | None) -> str:
-    return "-" if pair is None else f"{pair[0]:.1%} to {pair[1]:.1%}"
-
-
-def _mass(value: float | None) -> str:
-    return "" if value is None else f", {value:.1%} of it on the two letters"
-
-
-def _tokens(judged: Judged) -> str:
-    return (
-        f"{judged.prompt_tokens:,} tokens sent and {judged.completion_tokens:,} received, as the endpoint counts them"
-    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import logging
 import os
 import sys
 import traceback
@@ -109,6 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # On CPUs with AVX-512 BF16 bitsandbytes warns at import of a hub kernel for 4-bit weights that holdfast never uses.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     if _take_debug(words):
         os.environ[DEBUG] = "1"  # in the environment, so that processes started by this one have it too
     debug = os.environ.get(DEBUG, "") not in ("", "0")

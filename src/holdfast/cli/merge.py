@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.checkpoints.methods.registry import ALIASES, METHODS, find_method, parse_merge_method
 from holdfast.checkpoints.policies import Policies
-from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders, stoppable
-from holdfast.cli.console import stdout_console
+from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders
+from holdfast.cli.console import stdout_console, stoppable
 from holdfast.cli.mergekit_yaml import is_mergekit, translate
 from holdfast.config.command_line import Command, find_option, switch_is_on
 from holdfast.config.declare import Meta, Setting, bounds_in_words, part_of, settings_of
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.methods.protocol import MergeMethod
 
 DESCRIPTION = """\
-Merges checkpoints of one architecture into a new one, at about the speed of copying it and in little memory. Nothing is
-dropped in silence: what does not fit is refused with a list, or follows the policy that you name. Arithmetic is in float32
-with one rounding at the end. The inputs are never modified. Adapters (LoRA) count as models: they are merged into their
-base on the fly. The result carries its tokenizer and a record of where it comes from (provenance.json).
+Merges checkpoints of one architecture into a new one, at about the speed of copying it and in little memory. Nothing
+is dropped in silence: what does not fit is refused with a list, or follows the policy that you name. Arithmetic is in
+float32 with one rounding at the end. The inputs are never modified. Adapters (LoRA) count as models: they are merged
+into their base on the fly. The result carries its tokenizer and a record of where it comes from (provenance.json).
 """
 EPILOG = """\
 examples
@@ -237,8 +237,8 @@ def _not_taken(name: str, cls: type[MergeMethod]) -> str:
 def _adapt(file: Given, *, notes: list[str]) -> None:
     """A request written for mergekit becomes one of holdfast's; weights beside the models become `weights`."""
     if is_mergekit(file.values):
-        file.values, problems = translate(file.values, notes)
-        file.mistakes += [Mistake(path=(), text=problem) for problem in problems]
+        file.values, mistakes = translate(file.values, notes)
+        file.mistakes += mistakes
         return
     entries = file.values.get("models")
     if not isinstance(entries, list) or not any(isinstance(entry, Mapping) for entry in entries):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders, stoppable
+from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders
+from holdfast.cli.console import stoppable
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.decode import with_floats
@@ -15,13 +16,14 @@ from holdfast.config.values import Mistake, Refused
 from holdfast.errors import did_you_mean
 
 DESCRIPTION = """\
-Writes model + scale * std * noise: how sensitive is a model to random changes of its weights? The noise of every element
-depends on the seed, the tensor's name and the element's place alone, so the same request gives the same bits anywhere.
+Writes model + scale * std * noise: how sensitive is a model to random changes of its weights? The noise of every
+element depends on nothing but the seed, the tensor's name and the element's place: the same request gives the same
+bits anywhere.
 """
 EPILOG = """\
 examples
   holdfast perturb model --scale 0.01 --seed 1 --output_dir perturbed
-  holdfast perturb model --scale 0.01 --seed 1 --std tensor --output_dir perturbed     # relative to each tensor as it is
+  holdfast perturb model --scale 0.01 --seed 1 --std tensor --output_dir perturbed    # relative to each tensor as it is
   holdfast perturb model --scale 1 --seed 1 --std 0.001 --output_dir perturbed         # one number for all tensors
 
 --std

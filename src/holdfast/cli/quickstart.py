@@ -1,4 +1,4 @@
-"""`holdfast quickstart`: the trade-off between learning and keeping, on this machine, now."""
+"""`holdfast quickstart`: the trade-off between learning and forgetting, on this machine, now."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ EPILOG = """\
 examples
   holdfast report runs/Qwen3-0.6B-label_annealing
   holdfast report measured                            # the output folder of 'holdfast evaluate'
-  holdfast report runs/my-study                       # that of 'holdfast sweep'; 'holdfast sweep report' has more options
+  holdfast report runs/my-study                       # of 'holdfast sweep'; 'holdfast sweep report' has more options
 """
 
 
@@ -47,7 +47,12 @@ def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast report --help`."""
     given = COMMAND.read(argv).folder
     if (given / "evaluate.json").is_file():
-        return report_evaluation(given)
+        from holdfast.cli.evaluate import show_output
+        from holdfast.evaluation.output import Output
+
+        found = Output(given)
+        show_output(found, found.labels, None, stdout_console())
+        return 0
     if (given / "study.json").is_file():
         from holdfast.cli import sweep
 
@@ -58,34 +63,6 @@ def run(argv: list[str]) -> int:
 
     write_run_report(folder)  # first: the summary names the page where there is one
     print_run_summary(folder, stdout_console())
-    return 0
-
-
-def report_evaluation(out: Path) -> int:
-    """Prints and writes what the output folder of `holdfast evaluate` holds."""
-    from holdfast.cli.evaluate import comparer, print_results, write_report
-    from holdfast.evaluation.entries import EvaluationPlan
-    from holdfast.evaluation.session import read_record
-    from holdfast.records.evaluation import EvaluationFolder
-
-    record = read_record(out)
-    plan = EvaluationPlan(confidence=record.plan.get("confidence", 0.95), seed=record.plan.get("seed", 0))
-    folders = {m["label"]: folder for m in record.models if (folder := EvaluationFolder(out / m["label"])).files()}
-    if not folders:
-        raise RunFolderError(
-            f"{out} holds no finished evaluation yet (status {record.status}). The same 'holdfast evaluate' command "
-            f"continues."
-        )
-    first, *others = folders
-    compare = comparer(out, plan)
-    report = write_report(out, record, compare)
-    target = stdout_console()
-    print_results(
-        {label: folder.all() for label, folder in folders.items()},
-        {label: compare(first, label) for label in others},
-        target,
-    )
-    target.print(f"Report    {report}", soft_wrap=True, markup=False, highlight=False)
     return 0
 
 

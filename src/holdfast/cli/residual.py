@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from holdfast.checkpoints.policies import Policies
-from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders, stoppable
+from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders
+from holdfast.cli.console import stoppable
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, part_of
 from holdfast.config.decode import with_floats
@@ -49,9 +50,9 @@ examples
 """
 
 EXTRACT = """\
-Writes instruct - base as a checkpoint of its own (residual.safetensors). In float32, the default, putting it back on the
-base gives the instruct model bit for bit in nearly all cases; how many values do not come back is counted and printed. The
-instruct model's tokenizer, chat template and generation settings are kept with it.
+Writes instruct - base as a checkpoint of its own (residual.safetensors). In float32, the default, putting it back on
+the base gives the instruct model bit for bit in nearly all cases; how many values do not come back is counted and
+printed. The instruct model's tokenizer, chat template and generation settings are kept with it.
 """
 EXTRACT_EPILOG = """\
 examples

@@ -17,10 +17,11 @@ from holdfast.studies.residual.settings import StudySettings
 PROG = "holdfast residual"
 
 DESCRIPTION = """\
-Makes every model of a grid once and measures all alike: base and instruct models as they are and continued on budgets of
-new text, base + residual at each, residuals on sibling versions and on derived models, scales of the residual. The page
-has the tables of the paper in its layout beside its figures, and scores against tokens, compute and scale.
-Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast residual worker' on the others.
+Makes every model of a grid once and measures all alike: base and instruct models as they are and continued on budgets
+of new text, base + residual at each, residuals on sibling versions and on derived models, scales of the residual. The
+page has the tables of the paper in its layout beside its figures, and scores against tokens, compute and scale.
+Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast residual worker'
+on the others.
 """
 EPILOG = """\
 study.yaml
@@ -85,11 +86,11 @@ def run(argv: list[str]) -> int:
             print(f"{number:>3}. {model.label}")
         print(f"Folder: {config.output_dir}")
         return 0
-    from holdfast.reports.residual_text import print_update
-    from holdfast.studies.residual.grid import run_study
+    from holdfast.reports.residual_report import print_update
+    from holdfast.studies.residual.grid import run_residual_study
 
     shown = stdout_console()
-    record = run_study(config, console=shown, workers=config.workers)
+    record = run_residual_study(config, console=shown, workers=config.workers)
     print_update(record, config.output_dir, shown)
     return 0
 
@@ -101,7 +102,7 @@ def run_on_study(step: str, argv: list[str]) -> int:
     if step == "status":
         return study_commands.status(STATUS.read(argv), _kind)
     request = REPORT.read(argv)
-    from holdfast.reports.residual_text import print_update
+    from holdfast.reports.residual_report import print_update
 
     with study_commands.opened(request, _kind()) as found:
         study_commands.report(found, print_update)

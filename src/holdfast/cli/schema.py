@@ -20,6 +20,7 @@ An editor with a YAML language server then completes keys and marks mistakes whi
 EPILOG = """\
 kinds
   train    a run: 'holdfast train --config', every key of trl sft and accelerate launch, and the methods' parameters
+  sweep    a study of trials: 'holdfast sweep --config'
   update   'holdfast update --config'
   study    'holdfast residual study --config'
   suite    'holdfast evaluate --suite', and what stands under evaluation: of a run
@@ -42,6 +43,13 @@ def _train() -> dict[str, Any]:
     schema["properties"]["evaluation"] = {"description": OWN["evaluation"].help, **section}
     text = "The file of 'holdfast train --config'."
     return {**schema, "description": text, "$defs": suite_schema()["$defs"]}
+
+
+def _sweep() -> dict[str, Any]:
+    from holdfast.runs.settings import known_settings
+    from holdfast.studies.tradeoff.study import sweep_schema
+
+    return sweep_schema(_train(), known_settings())
 
 
 def _update() -> dict[str, Any]:
@@ -71,6 +79,7 @@ def _merge() -> dict[str, Any]:
 
 SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "train": _train,
+    "sweep": _sweep,
     "update": _update,
     "study": _study,
     "suite": _suite,

@@ -54,11 +54,11 @@ examples
   holdfast sweep status runs/my-study --watch
   holdfast sweep report runs/my-study --rule knee
 
-  # several machines, one database (pip install 'holdfast[postgres]'; $HOLDFAST_STORAGE keeps a password out of the process list)
+  # several machines, one database (pip install 'holdfast[postgres]'; $HOLDFAST_STORAGE hides a password)
   holdfast sweep --config study.yaml --storage postgresql://user@host/database
   holdfast sweep worker --storage postgresql://user@host/database --study my-study        # on each other machine
 
-  optuna-dashboard sqlite:///runs/my-study/study.db             # the study in Optuna's dashboard (pip install optuna-dashboard)
+  optuna-dashboard sqlite:///runs/my-study/study.db             # pip install optuna-dashboard
 """
 
 

@@ -6,21 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from holdfast.cli.checkpoint_options import print_json, stderr_console, stdout_console, stoppable
+from holdfast.cli.console import print_json, stderr_console, stdout_console, stoppable
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, settings_of
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.theory.regression_settings import WEIGHTS, ComputedSettings, RegressionSettings, Weights
 
-if TYPE_CHECKING:
-    from holdfast.theory.regression_study import RegressionStudy
-
 REGRESSION = """\
 Label annealing, L2 and direct fine-tuning in linear regression with more parameters than rows (paper 000, section 4).
 Draws random problems, computes all three in closed form, runs gradient descent until it arrives there, checks every
-statement of the theory, and compares what each method forgets at equal fine-tuning error. Needs no model and no network.
+statement of the theory, and compares what each method forgets at equal fine-tuning error. Needs no model and no
+network.
 """
 REGRESSION_EPILOG = """\
 examples
@@ -81,13 +79,13 @@ def run_regression(argv: list[str]) -> int:
     computed = {s.name: getattr(request, s.name) for s in settings_of(ComputedSettings)}
     setting = RegressionSettings(**computed, weights=request.lambdas)
 
-    from holdfast.reports.theory_report import write_regression_report
+    from holdfast.reports.theory_report import print_regression, write_regression_report
     from holdfast.support.files import to_jsonable, write_json
     from holdfast.support.progress import progress
-    from holdfast.theory.regression_study import run_study, work_of
+    from holdfast.theory.regression_study import run_regression, work_of
 
     with stoppable(), progress("Random problems", total=work_of(setting)) as advance:
-        study = run_study(setting, advance=advance)
+        study = run_regression(setting, advance=advance)
     record = {**to_jsonable(study), **_circumstances()}
     written = [
         write_json(request.output_dir / "regression.json", record),
@@ -96,54 +94,11 @@ def run_regression(argv: list[str]) -> int:
     if request.json:
         print_json(record)
     else:
-        show_regression(study)
+        print_regression(study, stdout_console())
     target = stderr_console() if request.json else stdout_console()
     for label, path in zip(("JSON", "page"), written, strict=True):
         target.print(f"{label}: {path}", soft_wrap=True, markup=False, highlight=False)
     return 0 if study.passed else 1
-
-
-def show_regression(study: RegressionStudy) -> None:
-    """Prints the checks and the comparison at equal fine-tuning error."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from holdfast.reports.theory_charts import scientific, with_interval
-    from holdfast.reports.theory_report import lead
-
-    target = stdout_console()
-    target.print(lead(study), highlight=False, markup=False)
-    table = Table(
-        box=None,
-        pad_edge=False,
-        padding=(0, 2),
-        header_style="bold",
-        title="\nStatements, largest relative deviation",
-        title_justify="left",
-    )
-    for title, side in (("statement", "left"), ("deviation", "right"), ("allowed", "right"), ("holds", "left")):
-        table.add_column(title, justify="right" if side == "right" else "left")
-    for check in study.checks:
-        holds = ("yes" if check.passed else "NO") + (f" ({check.note})" if check.note else "")
-        table.add_row(
-            escape(check.name),
-            scientific(check.value),
-            scientific(check.allowed),
-            escape(holds),
-            style=None if check.passed else "red",
-        )
-    target.print(table)
-    title = "\nPre-training error where the same share of the start's fine-tuning error is left"
-    equal = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold", title=title, title_justify="left")
-    for title in ("error left", "label annealing", "L2", "L2 / label annealing", "verdict"):
-        equal.add_column(title, justify="left" if title == "verdict" else "right")
-    for e in study.equal_errors:
-        figures = [with_interval(e.pretraining[m], 4) for m in ("label_annealing", "l2")]
-        equal.add_row(f"{100 * e.share:g} %", *(escape(text) for text in (*figures, with_interval(e.ratio), e.verdict)))
-    target.print(equal)
-    for note in study.notes:
-        target.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
-    target.print()
 
 
 def _circumstances() -> dict[str, Any]:

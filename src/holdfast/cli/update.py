@@ -22,8 +22,9 @@ its BASE is trained on the new text, and what instruction tuning had changed is 
 
   new instruct model = (base + new text) + scale * (instruct - base)
 
-Documents are packed whole into windows, none sees another one; a part is held out and measured. Base, instruct and result
-are measured alike and held against each other. Interrupted? The same command continues; nothing finished is done again.
+Documents are packed whole into windows, none sees another one; a part is held out and measured. Base, instruct and
+result are measured alike and held against each other. Interrupted? The same command continues; nothing finished is done
+again.
 """
 EPILOG = """\
 update.yaml (every key is an option too)
@@ -42,7 +43,7 @@ update.yaml (every key is an option too)
   output_dir: runs/update
 
 examples
-  holdfast update --base BASE --instruct INSTRUCT --corpus news/ --dry_run        # checks everything that can be checked
+  holdfast update --base BASE --instruct INSTRUCT --corpus news/ --dry_run        # checks all that can be checked
   holdfast update --base BASE --instruct INSTRUCT --corpus news/ --after 2024-01-01 --tokens 100M \\
       --train learning_rate=1e-5 use_peft=true --evaluation instruction_residual
   holdfast update --config update.yaml
@@ -79,7 +80,7 @@ def run(argv: list[str]) -> int:
     config = read_config(given)
     if dry_run:
         return _dry_run(config)
-    from holdfast.reports.residual_text import print_update
+    from holdfast.reports.residual_report import print_update
     from holdfast.studies.residual.session import update
 
     shown = stdout_console()
@@ -109,7 +110,7 @@ def _only_keys(parts: list[Any]) -> bool:
 
 
 def _dry_run(config: ResidualConfig) -> int:
-    from holdfast.studies.residual.plan import TRAIN_DEFAULTS, is_continued
+    from holdfast.studies.residual.plan import TRAIN_DEFAULTS
     from holdfast.studies.residual.session import check_measuring, check_models, whole_plan
     from holdfast.support.token_counts import shown_tokens
 
@@ -120,11 +121,11 @@ def _dry_run(config: ResidualConfig) -> int:
         f"New text: {', '.join(config.corpus)} ({'all of it' if budget is None else shown_tokens(budget) + ' tokens'})"
     ]
     lines += [
-        f"{number}. {model.label}" + ("" if is_continued(model) else "  (as it is)")
+        f"{number}. {model.label}" + ("" if model.continued else "  (as it is)")
         for number, model in enumerate(config.models(), 1)
     ]
     if config.evaluation:
-        entries = ", ".join(f"{e.suite}/{e.name}" for e in whole_plan(config, None).entries)
+        entries = ", ".join(f"{e.suite}/{e.name}" for e in whole_plan(config).entries)
         lines.append(f"Measured of each: the held-out new text, {entries}")
     else:
         lines.append(
@@ -140,7 +141,8 @@ def _dry_run(config: ResidualConfig) -> int:
         )
         amounts = f"--tokens {shown_tokens(budget)} --epochs {config.epochs:g} --window {config.window} --packing true"
         lines.append(
-            f"What it takes: holdfast cost --model {shlex.quote(config.families[0].base)} {amounts} {keys}".rstrip()
+            f"What it takes: holdfast cost --model {shlex.quote(str(config.families[''].base))} "
+            f"{amounts} {keys}".rstrip()
         )
     lines.append(f"Folder: {config.output_dir}")
     print("\n".join(lines))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from holdfast.cli.checkpoint_options import print_json, stderr_console, stdout_console
+from holdfast.cli.console import print_json, stderr_console, stdout_console
 from holdfast.config.command_line import Command, switch_is_on
 from holdfast.config.declare import Meta, part_of, settings_of
 from holdfast.config.decode import Given

@@ -13,12 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import yaml
-
 from holdfast.config.declare import Meta, Setting, settings_of
 from holdfast.config.decode import Given, coerce_all, decode
 from holdfast.config.help import render_help
-from holdfast.config.values import Mistake
+from holdfast.config.values import Mistake, from_yaml
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, did_you_mean
 
@@ -82,7 +80,6 @@ class Command(Generic[T]):
         file = Given()
         if self.yaml and "config" in line.values and not any(m.path == ("config",) for m in line.mistakes):
             file = read_yaml(line.values["config"], needs=self.yaml_needs)
-            file.values = {key.replace("-", "_"): value for key, value in file.values.items()}
             for key in [k for k in file.values if k in known and not known[k].meta.yaml]:
                 del file.values[key]
                 file.mistakes.append(Mistake(path=(key,), text="goes on the command line, not into a file."))
@@ -237,8 +234,8 @@ def _add(given: Given, setting: Setting, values: list[str], *, extend: bool) -> 
 
 def _mapping(given: Given, name: str, text: str) -> Any:
     try:
-        parsed = yaml.safe_load(text)
-    except yaml.YAMLError:
+        parsed = from_yaml(text)
+    except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
         wanted = f"expected a mapping in quotes, as in --{name} '{{key: value}}', got {text!r}."

@@ -30,7 +30,7 @@ GROUP = "settings_group"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Meta:
-    """What a type alone does not say of a setting; stands in its `Annotated`."""
+    """What a type does not say of a setting; stands in its `Annotated`."""
 
     ge: float | None = None
     gt: float | None = None

@@ -1,12 +1,15 @@
 """From what a file and a command line say to one settings value, with every mistake at once.
 
-A request is checked in two steps: each key by its own declaration (`coerce`), then, where all keys are sound, the value
-as a whole by its `problems()` method, if it has one: sentences, or `Mistake`s that name the key they are about.
+A request is checked in two steps: each key by its own declaration (`coerce`), then the value as a whole by its
+`problems()` method, if it has one: sentences, or `Mistake`s that name the key they are about. Where a key is missing or
+refused, its default or an empty value stands in for it, and only what concerns the sound ones counts: a file that is
+not there is reported beside a key that is not.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -30,7 +33,7 @@ class Given:
     """Of those, what stood there as words without an option."""
     mistakes: list[Mistake] = dataclasses.field(default_factory=list)
     lines: dict[Path, int] = dataclasses.field(default_factory=dict)
-    """Line in the file (from 1) of every key and item that is there, by path."""
+    """Line in the file (from 1) of every key and item that is there, by path with underscores (`normal`)."""
     file: str | None = None
     """The YAML's name, None without one."""
 
@@ -69,7 +72,7 @@ class Given:
             return mistake.sentence(option=top in self.from_line - self.without_dashes)
         place = (*mistake.path, mistake.key)
         for end in range(len(place), 0, -1):
-            if (line := self.lines.get(place[:end])) is not None:
+            if (line := self.lines.get(normal(place[:end]))) is not None:
                 return f"line {line}: {mistake.sentence()}"
         return mistake.sentence()
 
@@ -97,25 +100,37 @@ def decode(
     known = {s.name: s for s in settings_of(cls)}
     found, mistakes = coerce_all(known, values, also=also, renamed=renamed)
     unknown = any(_key(k) not in known for k in values)
+    refused = {m.path[0] for m in mistakes if m.path}
     if defaults is not None:
         found = {s: getattr(defaults, s) for s in known} | found
     elif not unknown:  # otherwise the missing one is probably there, mistyped
-        refused = {m.path[0] for m in mistakes if m.path}
         for setting in known.values():
             if setting.required and setting.name not in found and setting.name not in refused:
                 mistakes.append(missing(setting))
-    if any(s.required and s.name not in found for s in known.values()):
-        return None, mistakes
+    absent = {s.name: _stand_in(s) for s in known.values() if s.required and s.name not in found}
     try:
-        value = cls(**found)
+        value = cls(**found, **absent)
+        problems = problems_of(value)
     except ConfigError as error:
-        return None, mistakes if unknown else [*mistakes, *(as_mistake(p, known) for p in error.problems)]
-    refused_keys = {m.path[0] for m in mistakes if m.path}
-    given_keys = {_key(k) for k in values} - refused_keys
-    for mistake in problems_of(value):  # where a key was refused, its default stands in: hear what concerns others
-        if not refused_keys or (mistake.path and mistake.path[0] in given_keys):
-            mistakes.append(mistake)
+        problems = [] if unknown else [as_mistake(p, known) for p in error.problems]
+    except Exception:
+        if not absent:
+            raise
+        problems = []  # a rule that cannot do without what is missing
+    sound = {_key(k) for k in values} - refused
+    partial = bool(refused or absent)
+    mistakes += [m for m in problems if not partial or (m.path and m.path[0] in sound)]
     return (None, mistakes) if mistakes else (value, [])
+
+
+def _stand_in(setting: Setting) -> Any:
+    """A value for a setting that was not given, for the rules about the others."""
+    kind = setting.types[0]
+    if setting.takes_many:
+        return ()
+    if kind in (int, float):
+        return next((bound for bound in (setting.meta.ge, setting.meta.le) if bound is not None), 1)
+    return pathlib.Path("missing") if kind is pathlib.Path else {} if setting.is_mapping else "missing"
 
 
 def coerce_all(
@@ -128,12 +143,18 @@ def coerce_all(
     """The values that fit their settings, by key, and the mistakes in the others; see `decode`."""
     found: dict[str, Any] = {}
     mistakes: list[Mistake] = []
+    spelled: dict[str, str] = {}
     for key, value in values.items():
         name = _key(key)
         if name not in known:
             text = unknown_key(str(key), [*known, *also], renamed=renamed)
             mistakes.append(Mistake(path=(), text=text, key=str(key)))
             continue
+        if name in spelled:
+            text = f"stands twice, as {spelled[name]!r} and as {str(key)!r}. Keep one of them."
+            mistakes.append(Mistake(path=(name,), text=text))
+            continue
+        spelled[name] = str(key)
         try:
             found[name] = coerce(known[name], value)
         except Refused as error:
@@ -179,8 +200,8 @@ _PATH = re.compile(r"\w+(\.\w+|\[\d+\])*")
 
 
 def as_mistake(sentence: str, keys: Collection[str]) -> Mistake:
-    """A sentence such as "people: expected ..." or "datasets[0].path: expected ..." as a mistake of that key, where there
-    is such a key. Names before it are the value's own ("sfa.beta: expected ...") and left out."""
+    """A sentence such as "people: expected ..." or "datasets[0].path: expected ..." as a mistake of that key, where
+    there is such a key. Names before it are the value's own ("sfa.beta: expected ...") and left out."""
     before, colon, text = sentence.partition(": ")
     if colon and _PATH.fullmatch(before):
         parts = [int(part) if part.isdigit() else part for part in re.findall(r"\w+", before)]
@@ -219,3 +240,8 @@ def settings_value(cls: type[T], values: Mapping[str, Any], **options: Any) -> T
 
 def _key(name: Any) -> str:
     return str(name).replace("-", "_")
+
+
+def normal(path: Path) -> Path:
+    """A path with underscores for dashes."""
+    return tuple(_key(part) if isinstance(part, str) else part for part in path)

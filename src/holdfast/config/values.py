@@ -2,7 +2,7 @@
 
 `1e-4` is a STRING in YAML 1.1 and every word of a command line is one, so text that reads as a number is a number where
 a number is wanted; `7.0` is a whole number, `TRUE` and `yes` are booleans. What is of another kind is refused, never
-guessed: `true` is no number and `[3]` is no `3`. `transformers.HfArgumentParser`, which looks at strings alone, agrees
+guessed: `true` is no number and `[3]` is no `3`. `transformers.HfArgumentParser`, which looks at strings only, agrees
 wherever it looks.
 """
 
@@ -16,8 +16,6 @@ import pathlib
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import yaml
 
 from holdfast.config.declare import (
     Meta,
@@ -276,11 +274,25 @@ def _to_str(value: Any) -> str:
     raise ValueError
 
 
+def from_yaml(text: str) -> Any:
+    """What a text means in YAML.
+
+    Raises:
+        ValueError: it is no YAML.
+    """
+    import yaml  # not at the top: a command's --help reads none
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+
+
 def _to_list(hint: Any, value: Any, meta: Meta, path: Path) -> Any:
     args = typing.get_args(hint)
     item = args[0] if args else Any
     if isinstance(value, str):
-        value = yaml.safe_load(value) if value.lstrip().startswith("[") else [value]
+        value = from_yaml(value) if value.lstrip().startswith("[") else [value]
     elif not isinstance(value, (list, tuple)) and typing.get_origin(hint) is tuple and not isinstance(value, Mapping):
         value = [value]  # `seeds: 3` is one seed
     if not isinstance(value, (list, tuple)):
@@ -313,8 +325,8 @@ def _item_bounds(meta: Meta) -> str:
 def _to_dict(hint: Any, value: Any, meta: Meta, path: Path) -> Any:
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
-            parsed = yaml.safe_load(value)
-        except yaml.YAMLError:
+            parsed = from_yaml(value)
+        except ValueError:
             parsed = None
         if not isinstance(parsed, dict):
             text = f"""expected a mapping such as '{{"key": "value"}}', got {show(value)}, which is neither JSON nor """
@@ -344,7 +356,7 @@ def _to_dataclass(cls: type, value: Any, path: Path) -> Any:
     if isinstance(value, cls):
         return value
     if isinstance(value, str) and value.lstrip().startswith("{"):
-        value = yaml.safe_load(value)
+        value = from_yaml(value)
     if not isinstance(value, Mapping):
         raise ValueError
     from holdfast.config.decode import decode

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from holdfast.config import values as value_words
-from holdfast.config.decode import Given
+from holdfast.config.decode import Given, normal
 from holdfast.config.values import Mistake, show
 from holdfast.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    import yaml
 
 
 def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") -> Given:
@@ -28,8 +29,10 @@ def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") ->
         needs: what such a file needs at least, for the message on an empty one.
 
     Raises:
-        ConfigError: no such file, not readable as text, or not YAML; nothing can be said about the keys then.
+        ConfigError: no such file, not readable as text, or not YAML; nothing is known of the keys then.
     """
+    import yaml
+
     path = Path(path).expanduser()
     try:
         text = path.read_text(encoding="utf-8")
@@ -57,10 +60,13 @@ def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") ->
 
 def parse_yaml(text: str) -> Given | list[Any] | None:
     """A YAML text's mapping with its lines and duplicate keys; what is no mapping in a list of one, None for nothing.
+    Dashes in its own keys become underscores.
 
     Raises:
         yaml.YAMLError: the text is no YAML.
     """
+    import yaml
+
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
@@ -74,27 +80,33 @@ def parse_yaml(text: str) -> Given | list[Any] | None:
     lines: dict[value_words.Path, int] = {}
     mistakes = []
     twice: set[value_words.Path] = set()
-    for path, line in _places(node, ()):
+    for spelled, line in _places(node, ()):
+        path = (*normal(spelled[:1]), *spelled[1:])  # below may be names of files and models, in which dashes count
         if any(path[:end] in twice for end in range(1, len(path))):
-            continue  # said of the key above already
+            continue  # reported with the key above already
         if path in lines:
             twice.add(path)
             again = f"stands twice, in line {lines[path]} and in line {line}. Keep one of them."
             mistakes.append(Mistake(path=(), text=f"{value_words.dotted(path)!r} {again}"))
         else:
             lines[path] = line
-    return Given(values={str(k): v for k, v in content.items()}, mistakes=mistakes, lines=lines)
+    return Given(
+        values={str(k).replace("-", "_"): v for k, v in content.items()},
+        mistakes=mistakes,
+        lines={normal(path): line for path, line in reversed(lines.items())},
+    )
 
 
-def _places(node: yaml.Node | None, path: value_words.Path) -> Iterator[tuple[value_words.Path, int]]:
+def _places(node: Any, path: value_words.Path) -> Iterator[tuple[value_words.Path, int]]:
     """Every key and list item below a node with its line."""
-    if isinstance(node, yaml.MappingNode):
+    kind = getattr(node, "id", None)
+    if kind == "mapping":
         for key, value in node.value:
             if key.tag == "tag:yaml.org,2002:merge" or not isinstance(key.value, str):
                 continue
             yield (*path, key.value), key.start_mark.line + 1
             yield from _places(value, (*path, key.value))
-    elif isinstance(node, yaml.SequenceNode):
+    elif kind == "sequence":
         for number, item in enumerate(node.value):
             yield (*path, number), item.start_mark.line + 1
             yield from _places(item, (*path, number))

@@ -8,8 +8,6 @@
 | mixing | replay rows among tokenised train rows |
 | prepare | files of public data sets, as published -> rows to train on |
 | synthesise, synthesis_prompts | articles written by a language model, kept reply by reply, within a budget |
-| word_problems, reference_chat, fictional_manual | made by rule, for studies of minutes: mathematics, conversations, a
-railway that does not exist |
-| embedded | the corpus inside every CPython, and a tokenizer for it |
-| progress | a bar that only slow work shows |
+| outputs | files of rows that are whole or absent, and the records beside them |
+| crawl | articles of newspapers, by fundus |
 """

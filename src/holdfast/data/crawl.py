@@ -2,7 +2,7 @@
 
 fundus knows the publishers, finds their articles by feeds and site maps, minds robots.txt, and takes text, title and
 date out of a page. What is added here: which publishers are meant, the range of dates and the languages, the pauses
-that robots.txt asks for, articles that are kept the moment they are there, and addresses that are not fetched again.
+that robots.txt asks for, articles that are saved as soon as they arrive, and addresses that are not fetched again.
 
 Two files grow, one line an article:
 
@@ -36,6 +36,7 @@ from typing import Annotated, Any
 
 from holdfast.config.declare import Meta
 from holdfast.config.decode import field_mistakes
+from holdfast.data.outputs import output_problems
 from holdfast.data.prepare import dates
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.support.environment import now
@@ -55,7 +56,7 @@ BROKEN = "not readable by fundus"
 UNANSWERED = "no article (not reached, refused by robots.txt, or a redirection to a known address)"
 REPEATED = "an address that leads to an article that is there"
 TRIES = 2
-"""Sessions that ask for an address before it is left alone."""
+"""Sessions that ask for an address before it is given up."""
 
 _TRACKING = re.compile(r"utm_[a-z]+|fbclid|gclid|at_medium|at_campaign", re.IGNORECASE)
 _LANGUAGE = re.compile(r"[a-z]{2}(-[a-z]{2})?")
@@ -107,9 +108,8 @@ class Crawl:
                 found += chosen(self.publishers, collection)[1]
             except ConfigError as error:
                 found += error.problems
-        if self.output.suffix != ".jsonl":
-            found.append(f"output: expected a file that ends with .jsonl, got {self.output}")
-        elif self.output.is_dir():
+        found += output_problems("output", self.output, ())
+        if self.output.is_dir():
             found.append(f"output: expected a file, {self.output} is a folder")
         found += dates.range_problems(self.after, self.before)
         found += [m.sentence() for m in field_mistakes(self)]
@@ -250,8 +250,8 @@ def crawl(
     Args:
         request: what is wanted.
         collection: the publishers; None: fundus's own.
-        report: is told of every article that is kept: how many there are, and how many of each publisher this session
-            kept.
+        report: called for every article that is kept with how many there are, and how many of each publisher this
+            session kept.
 
     Raises:
         ConfigError: mistakes in the request, all of them; fundus is not installed.
@@ -491,7 +491,7 @@ def _sound(value: Any) -> Any:
 
 
 def _language(article: Any) -> str | None:
-    """The language of an article; None where it cannot be told."""
+    """The language of an article; None where it is not recognised."""
     try:
         found = article.lang
         return str(found) if found else None
@@ -545,7 +545,7 @@ class _Heard(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(level=logging.WARNING)
-        self._said: dict[str, None] = {}
+        self._warnings: dict[str, None] = {}
         self._levels: dict[Any, int] = {}
 
     def __enter__(self) -> _Heard:
@@ -562,11 +562,11 @@ class _Heard(logging.Handler):
             handler.setLevel(level)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._said.setdefault(" ".join(record.getMessage().split())[:300])
+        self._warnings.setdefault(" ".join(record.getMessage().split())[:300])
 
     def notes(self, most: int = 10) -> list[str]:
-        """What was said, each once; the first of them where there is much."""
-        said = list(self._said)
-        return [f"fundus: {line}" for line in said[:most]] + (
-            [f"fundus: and {len(said) - most} more warnings"] if len(said) > most else []
+        """The warnings, each once; the first of them where there are many."""
+        found = list(self._warnings)
+        return [f"fundus: {line}" for line in found[:most]] + (
+            [f"fundus: and {len(found) - most} more warnings"] if len(found) > most else []
         )

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data.layouts import MESSAGE_EXTRAS, BadRow, Convert, Layout, Row, Templates, converter, recognise
-from holdfast.data.progress import quiet_datasets
 from holdfast.errors import DataError, did_you_mean
+from holdfast.support.environment import quiet_datasets
 from holdfast.support.progress import progress
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ from holdfast.errors import DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CHUNK_BYTES = 8 << 20
 ROWS_PER_TABLE = 10_000
 
@@ -60,7 +61,7 @@ def json_tables(stream: BinaryIO, name: str, *, fast: bool = True) -> Iterator[p
     chunks = _line_chunks(stream)
     for first_line, chunk in chunks:
         if first_line == 1:
-            chunk = chunk.removeprefix(b"\xef\xbb\xbf")
+            chunk = chunk.removeprefix(BYTE_ORDER_MARK)
             if chunk.lstrip()[:1] == b"[":
                 rest = [chunk, *(c for _, c in chunks)]
                 yield from _array_tables(b"".join(rest), name)
@@ -91,7 +92,7 @@ def _line_chunks(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
             yield first_line, waiting
             first_line += waiting.count(b"\n")
         waiting, pending = b"".join([*pending, head, newline]), [tail]
-    # A last line without a newline joins the chunk before it: alone, its few keys would make a schema of their own.
+    # A last line without a newline joins the chunk before it: by itself, its few keys would make a schema of their own.
     last = waiting + b"".join(pending)
     if last:
         yield first_line, last

@@ -78,7 +78,7 @@ class Templates:
     """How to make training text out of columns of any name: `str.format` strings, such as `prompt="Question:
     {question}\\nAnswer:"`.
 
-    Give `text` alone, or `prompt` and `completion` together. Only plain column names go in braces; `{{` and `}}` are
+    Give either `text`, or `prompt` and `completion` together. Only plain column names go in braces; `{{` and `}}` are
     braces themselves. Nothing is added between prompt and completion: begin the completion with a space where one
     belongs.
 
@@ -176,13 +176,13 @@ def recognise(columns: Sequence[str], first_row: Row | None = None) -> Layout | 
         first_row: tells apart columns of the same name: `text` holding a list, `conversations` that are no lists of
             messages.
     """
-    folded: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for column in columns:
-        folded.setdefault(column.lower(), column)
-    folded.update({column: column for column in columns})
+        by_name.setdefault(column.lower(), column)
+    by_name.update({column: column for column in columns})
 
     def find(*names: str) -> str | None:
-        return next((folded[name] for name in names if name in folded), None)
+        return next((by_name[name] for name in names if name in by_name), None)
 
     def first_is(column: str | None, kind: type | tuple[type, ...]) -> bool:
         return column is not None and (

@@ -22,8 +22,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, get_args
 
-from holdfast.data.progress import quiet_datasets
 from holdfast.errors import ConfigError, DataError, did_you_mean
+from holdfast.support.environment import quiet_datasets
 
 if TYPE_CHECKING:
     import datasets
@@ -96,29 +96,15 @@ def mix_replay(
             f"replay unit: expected 'tokens' or 'examples', got {unit!r}.{did_you_mean(str(unit), get_args(Unit))}"
         )
     _check(train, "train")
-    train_lengths = token_lengths(train)
-    train_tokens = int(train_lengths.sum())
     if fraction == 0.0:
-        return train, MixInfo(
-            train_examples=len(train), replay_examples=0, train_tokens=train_tokens, replay_tokens=0, repeated=0
-        )
+        return _mixture(train, None, None, None)
     _check(replay, "replay")
-    replay_lengths = token_lengths(replay)
-
-    rng = np.random.default_rng(seed)
-    if not replay_lengths.any():
+    lengths = token_lengths(replay)
+    if not lengths.any():
         raise DataError(f"The replay data holds {len(replay)} rows but not one token.")
-    weights = replay_lengths if unit == "tokens" else np.ones_like(replay_lengths)
-    drawn = draw(weights, (train_tokens if unit == "tokens" else len(train)) * fraction / (1.0 - fraction), rng)
-    order = interleave([np.arange(len(train)), drawn + len(train)], rng)
-    info = MixInfo(
-        train_examples=len(train),
-        replay_examples=len(drawn),
-        train_tokens=train_tokens,
-        replay_tokens=int(replay_lengths[drawn].sum()),
-        repeated=len(drawn) - min(len(drawn), len(replay)),
-    )
-    return _view([train, replay], order), info
+    weights, new = (lengths, token_lengths(train).sum()) if unit == "tokens" else (np.ones_like(lengths), len(train))
+    rng = np.random.default_rng(seed)
+    return _mixture(train, replay, draw(weights, int(new) * fraction / (1.0 - fraction), rng), rng)
 
 
 def mix_tasks(
@@ -147,24 +133,30 @@ def mix_tasks(
             f"multitask share: expected 0 <= share <= 1 (1 takes all of the other task's data), got {share!r}."
         )
     _check(train, "train")
-    train_tokens = int(token_lengths(train).sum())
     if share == 0.0:
-        return train, MixInfo(
-            train_examples=len(train), replay_examples=0, train_tokens=train_tokens, replay_tokens=0, repeated=0
-        )
+        return _mixture(train, None, None, None)
     _check(other, "multitask")
     rng = np.random.default_rng(seed)
-    drawn = rng.permutation(len(other))[: max(1, round(share * len(other)))]
-    order = interleave([np.arange(len(train)), drawn + len(train)], rng)
-    tokens = int(token_lengths(other)[drawn].sum())
+    return _mixture(train, other, rng.permutation(len(other))[: max(1, round(share * len(other)))], rng)
+
+
+def _mixture(
+    train: datasets.Dataset, other: datasets.Dataset | None, drawn: np.ndarray | None, rng: np.random.Generator | None
+) -> tuple[datasets.Dataset, MixInfo]:
+    """The train rows in their order with the drawn rows of `other` among them, and what that is made of; `train` itself
+    where nothing was drawn."""
+    import numpy as np
+
+    new = {"train_examples": len(train), "train_tokens": int(token_lengths(train).sum())}
+    if other is None or drawn is None or rng is None:
+        return train, MixInfo(**new, replay_examples=0, replay_tokens=0, repeated=0)
     info = MixInfo(
-        train_examples=len(train),
+        **new,
         replay_examples=len(drawn),
-        train_tokens=train_tokens,
-        replay_tokens=tokens,
-        repeated=0,
+        replay_tokens=int(token_lengths(other)[drawn].sum()),
+        repeated=max(0, len(drawn) - len(other)),
     )
-    return _view([train, other], order), info
+    return _view([train, other], interleave([np.arange(len(train)), drawn + len(train)], rng)), info
 
 
 def token_lengths(dataset: datasets.Dataset) -> np.ndarray:

@@ -35,7 +35,7 @@ class PackInfo:
     """What came of packing."""
 
     documents: int
-    """Documents with at least two tokens; one token alone is never predicted from another."""
+    """Documents with at least two tokens; a single token is predicted from nothing."""
     tokens: int
     """In the windows."""
     windows: int
@@ -101,8 +101,8 @@ def pack(lengths: np.ndarray, window: int, *, split: bool = True, seed: int | No
         first = np.repeat(np.cumsum(counts) - counts, counts)
         begin = (np.arange(len(document)) - first) * window
         length = np.minimum(window, lengths[document] - begin)
-        alone = length < 2  # the last token of a document cannot be predicted from nothing
-        document, begin, length = document[~alone], begin[~alone], length[~alone]
+        stump = length < 2  # the last token of a document cannot be predicted from nothing
+        document, begin, length = document[~stump], begin[~stump], length[~stump]
     else:
         document, begin, length = kept, np.zeros_like(kept), np.minimum(lengths[kept], window)
     home = _best_fit(length, window)

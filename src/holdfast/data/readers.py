@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
-from holdfast.data.json_rows import beginning, json_tables, nonblank_lines
+from holdfast.data.json_rows import BYTE_ORDER_MARK, beginning, json_tables, nonblank_lines
 from holdfast.errors import DataError
 
 if TYPE_CHECKING:
@@ -46,14 +46,18 @@ SUPPORTED = f"{', '.join(KINDS)} (all but .parquet also with {' or '.join(COMPRE
 _ROWS_PER_TABLE = 10_000
 
 
+def split_name(name: str) -> tuple[str, str]:
+    """A file's name in lower case without the suffix of a compression, and that suffix; empty where there is none."""
+    lower = name.lower()
+    packed = next((suffix for suffix in COMPRESSIONS if lower.endswith(suffix)), "")
+    return lower.removesuffix(packed), packed
+
+
 def kind_of(path: Path) -> str | None:
     """ "json", "csv", "parquet" or "text" by the file's suffixes; None for anything else."""
-    suffixes = [s.lower() for s in path.suffixes]
-    compressed = bool(suffixes) and suffixes[-1] in COMPRESSIONS
-    if compressed:
-        suffixes.pop()
-    kind = KINDS.get(suffixes[-1]) if suffixes else None
-    return None if compressed and kind == "parquet" else kind
+    bare, packed = split_name(path.name)
+    kind = KINDS.get(Path(bare).suffix)
+    return None if packed and kind == "parquet" else kind
 
 
 def file_tables(
@@ -90,7 +94,7 @@ def file_tables(
         hint = (
             "The file is cut short or damaged; fetch or compress it again." if packed else "The file could not be read."
         )
-        raise DataError(f"{path}: {hint} ({_first_line(error)})") from error
+        raise DataError(f"{path}: {hint} ({first_line(error)})") from error
     if rows == 0:
         held = {
             "json": "blank lines or an empty array",
@@ -107,10 +111,12 @@ def row_lines(path: Path) -> list[int] | None:
     if kind_of(path) != "json":
         return None
     with open_bytes(path, lambda amount: None) as stream:
-        if stream.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"[":
-            return None
-    with open_bytes(path, lambda amount: None) as stream:
-        return list(nonblank_lines(stream))
+        return None if holds_array(stream) else list(nonblank_lines(stream))
+
+
+def holds_array(stream: io.BufferedReader) -> bool:
+    """Whether a stream of JSON that was not read from yet begins with an array."""
+    return stream.peek(1).removeprefix(BYTE_ORDER_MARK).lstrip()[:1] == b"["
 
 
 # -------------------------------------------------------------------------------------------------------------- streams
@@ -135,7 +141,7 @@ class _Counted(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def open_bytes(path: Path, advance: Callable[[float], None]) -> Iterator[BinaryIO]:
+def open_bytes(path: Path, advance: Callable[[float], None]) -> Iterator[io.BufferedReader]:
     """The decompressed bytes. Arrow's own streams are used: they know zstd on every Python and notice a cut-off end."""
     import pyarrow as pa
 
@@ -144,6 +150,52 @@ def open_bytes(path: Path, advance: Callable[[float], None]) -> Iterator[BinaryI
         compression = COMPRESSIONS.get(path.suffix.lower())
         stream = stack.enter_context(pa.CompressedInputStream(raw, compression)) if compression else raw
         yield io.BufferedReader(_Counted(stream, raw, advance), buffer_size=1 << 20)
+
+
+class NotText(ValueError):
+    """Bytes that are no UTF-8.
+
+    Args:
+        place: file and line.
+        byte: the first wrong one.
+    """
+
+    def __init__(self, place: str, byte: int) -> None:
+        self.place = place
+        super().__init__(f"expected UTF-8, got byte 0x{byte:02x}")
+
+
+def read_text(stream: BinaryIO, path: Path) -> str:
+    """All of a stream's text, without a byte order mark.
+
+    Raises:
+        NotText: it is no UTF-8.
+    """
+    content = stream.read()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise NotText(f"{path}, line {line}", content[error.start]) from None
+
+
+@contextlib.contextmanager
+def parquet_file(path: Path) -> Iterator[Any]:
+    """An open Parquet file; what goes wrong with it in the body is about its content.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            yield file
+    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DataError(
+            f"{path} is not a readable parquet file: cut short, damaged, or another format ({first_line(error)})."
+        ) from error
 
 
 def _stream_tables(
@@ -158,7 +210,8 @@ def _stream_tables(
             yield from _text_tables(stream, path, documents)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, its name where it says nothing."""
     return (str(error) or type(error).__name__).strip().split("\n")[0]
 
 
@@ -167,32 +220,21 @@ def _first_line(error: BaseException) -> str:
 
 def _parquet_tables(path: Path, advance: Callable[[float], None]) -> Iterator[pa.Table]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    try:
-        with pq.ParquetFile(path) as file:
-            size, total = path.stat().st_size, max(1, file.metadata.num_rows)
-            for batch in file.iter_batches(batch_size=_ROWS_PER_TABLE):
-                advance(size * batch.num_rows / total)
-                yield pa.Table.from_batches([batch])
-    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise DataError(
-            f"{path} is not a readable parquet file: cut short, damaged, or another format ({_first_line(error)})."
-        ) from error
+    with parquet_file(path) as file:
+        size, total = path.stat().st_size, max(1, file.metadata.num_rows)
+        for batch in file.iter_batches(batch_size=_ROWS_PER_TABLE):
+            advance(size * batch.num_rows / total)
+            yield pa.Table.from_batches([batch])
 
 
 def _text_tables(stream: BinaryIO, path: Path, documents: Documents) -> Iterator[pa.Table]:
     import pyarrow as pa
 
-    content = stream.read()
     try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{path}, line {line}: expected UTF-8, got byte 0x{content[error.start]:02x}. Save the file as UTF-8."
-        ) from None
-    text = text.replace("\r\n", "\n")
+        text = read_text(stream, path).replace("\r\n", "\n")
+    except NotText as error:
+        raise DataError(f"{error.place}: {error}. Save the file as UTF-8.") from None
     if documents == "file":
         rows = [text]
     elif documents == "paragraph":
@@ -223,7 +265,7 @@ def _csv_tables(stream: BinaryIO, path: Path) -> Iterator[pa.Table]:
     except pa.ArrowInvalid as error:
         _explain_csv(path, delimiter, names)
         raise DataError(
-            f"{path}: expected a CSV file with the columns {', '.join(names)} ({_first_line(error)})."
+            f"{path}: expected a CSV file with the columns {', '.join(names)} ({first_line(error)})."
         ) from error
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from holdfast.data.arrow_cache import FORMAT_VERSION, cached_dataset
-from holdfast.data.readers import COMPRESSIONS, KINDS, SUPPORTED, Documents, file_tables, kind_of, row_lines
+from holdfast.data.readers import COMPRESSIONS, KINDS, SUPPORTED, Documents, file_tables, first_line, kind_of, row_lines
 from holdfast.errors import DataError, did_you_mean
 from holdfast.support.progress import progress
 
@@ -48,7 +48,6 @@ def load_rows(
     config: str | None = None,
     streaming: bool = False,
     documents: Documents = "file",
-    required: Sequence[str] = (),
 ) -> datasets.Dataset:
     """Rows of a file, of several files one after the other, of a folder, or of a hub data set.
 
@@ -63,8 +62,6 @@ def load_rows(
         streaming: gives an `IterableDataset` that reads while it is used and caches nothing; errors in the data then
             appear on the way.
         documents: how text files (.txt, .md) become rows: "file", "paragraph" or "line".
-        required: columns that must exist and hold no null. Checked here only when rows come from local files and are
-            not streamed.
 
     Returns:
         The rows in file order; every row of a local file was parsed and validated.
@@ -96,7 +93,6 @@ def load_rows(
     digest.update(repr((FORMAT_VERSION, documents, [f.suffixes[-2:] for f in files])).encode())
     with progress(f"Reading {_label(name)}", total=sum(f.stat().st_size for f in files)) as advance:
         rows = cached_dataset(digest.hexdigest(), _tables(files, documents, advance))
-    _check_required(rows, required, files)
     return _slice(rows, split)
 
 
@@ -297,27 +293,6 @@ def _slice(rows: datasets.Dataset, split: str) -> datasets.Dataset:
     return rows.select(indices)
 
 
-def _check_required(rows: datasets.Dataset, required: Sequence[str], files: Sequence[Path]) -> None:
-    absent = [name for name in required if name not in rows.column_names]
-    if absent:
-        hints = did_you_mean(absent[0], rows.column_names)
-        raise DataError(
-            f"{_label(files)}: expected the column '{absent[0]}', got {', '.join(rows.column_names)}.{hints}"
-        )
-    for name in required:
-        column = rows.data.column(name)
-        if column.null_count:
-            import numpy as np
-
-            nulls = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
-            places = "; ".join(locate_rows(files, [int(i) for i in nulls[:5]]))
-            more = f" and {len(nulls) - 5} more" if len(nulls) > 5 else ""
-            raise DataError(
-                f"The column '{name}' is missing or null in {len(nulls)} of {len(rows)} rows: {places}{more}. Fill or "
-                f"remove these rows."
-            )
-
-
 # ---------------------------------------------------------------------------------------------- saved and hub data sets
 
 
@@ -356,16 +331,16 @@ def _load_hub(name: str, *, split: str, config: str | None, streaming: bool) -> 
         raise DataError(f"{name} (hub): {error}") from error
     except (datasets.exceptions.DatasetNotFoundError, FileNotFoundError) as error:
         raise DataError(
-            f"{name}: no such data set on the hub, or no access to it ({_first_line(error)}). {local}"
+            f"{name}: no such data set on the hub, or no access to it ({first_line(error)}). {local}"
         ) from error
     except (ConnectionError, TimeoutError, OSError, datasets.exceptions.DatasetGenerationError) as error:
         raise DataError(
-            f"{name}: the hub data set could not be loaded ({_first_line(error)}). {local} Check the network, or "
+            f"{name}: the hub data set could not be loaded ({first_line(error)}). {local} Check the network, or "
             f"download the data and give its path."
         ) from error
     except RuntimeError as error:
         raise DataError(
-            f"{name} (hub): {_first_line(error)} Data sets that need their own loading code are not supported; give a "
+            f"{name} (hub): {first_line(error)} Data sets that need their own loading code are not supported; give a "
             f"file instead."
         ) from error
     return cast("datasets.Dataset", rows)
@@ -373,7 +348,3 @@ def _load_hub(name: str, *, split: str, config: str | None, streaming: bool) -> 
 
 def _names_here() -> list[str]:
     return [p.name for p in Path(".").iterdir()]
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).strip().split("\n")[0]

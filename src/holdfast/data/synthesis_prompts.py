@@ -18,13 +18,16 @@ from collections import Counter
 from collections.abc import Iterator
 
 TEXTBOOK = """\
-You write a textbook. Below is material: questions with their answers. Write one coherent section that teaches a reader everything that is needed to \
+You write a textbook. Below is material: questions with their answers. Write one coherent section that teaches a \
+reader everything that is needed to \
 answer such questions.
 
 - Introduce the ideas, the notation and the results that the answers rest on, and say why they hold.
 - Work through the questions as examples, with every step of the reasoning. Correct an answer that is wrong.
-- Write connected prose with headings, formulas in LaTeX between dollar signs, and code in fenced blocks where the material has code.
-- The section stands on its own: do not speak of "the material", "the question above" or of yourself, and begin with the heading.
+- Write connected prose with headings, formulas in LaTeX between dollar signs, and code in fenced blocks where the \
+material has code.
+- The section stands on its own: do not speak of "the material", "the question above" or of yourself, and begin with \
+the heading.
 - {focus}
 
 Material:
@@ -34,10 +37,12 @@ Material:
 """For rows that are questions with answers."""
 
 ARTICLE = """\
-You write about documents for readers who will never see them. Below is one document. Write a thorough article about it that stands on its own.
+You write about documents for readers who will never see them. Below is one document. Write a thorough article about \
+it that stands on its own.
 
 - Name the document by its title and author where they are given, and every person, place and thing by its full name.
-- Say what the document says, in detail and in your own words, with what follows from it. Add no facts from elsewhere, and invent nothing.
+- Say what the document says, in detail and in your own words, with what follows from it. Add no facts from \
+elsewhere, and invent nothing.
 - Write connected prose. Do not speak of "the document above" or of yourself, and begin at once.
 - {focus}
 

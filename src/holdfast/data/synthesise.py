@@ -22,12 +22,11 @@ next session.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import itertools
 import json
-import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -37,15 +36,16 @@ from typing import Annotated, Any, ClassVar
 from holdfast.config.declare import Meta
 from holdfast.config.decode import field_mistakes
 from holdfast.data.layouts import BadRow, Convert, converter, recognise
+from holdfast.data.outputs import found_instead, output_problems, own_record, record_path, rows_file
 from holdfast.data.prepare.reading import Reading, records
 from holdfast.data.readers import kind_of
 from holdfast.data.sources import content_hash
-from holdfast.data.synthesis_prompts import TEXTBOOK_FOCI, filled, focus_of, joined
-from holdfast.errors import ConfigError, DataError, HoldfastError, RunFolderError, StorageError, did_you_mean
+from holdfast.data.synthesis_prompts import PROMPTS, TEXTBOOK_FOCI, filled, focus_of, joined
+from holdfast.errors import ConfigError, DataError, HoldfastError, did_you_mean
 from holdfast.records.evaluation import SCHEMA
-from holdfast.support.endpoint import Answer, Client, Endpoint, cost, missing_package, run, work_through
+from holdfast.support.endpoint import Answer, Client, Endpoint, missing_package, run, work_through
 from holdfast.support.environment import now, versions
-from holdfast.support.files import fingerprint, read_json, write_json
+from holdfast.support.files import fingerprint, write_json
 from holdfast.support.ledger import Ledger, ledger_places, read_ledger
 from holdfast.support.progress import progress as shown_progress
 
@@ -54,21 +54,37 @@ REJECTED = (CUT, REFUSED, SHORT)
 _RULES = 1
 """Part of every key; raised when the same settings would ask something else."""
 ENOUGH_FAILURES = 20
-"""So many failures for good, one after the other, and it is not the prompts: the endpoint is gone."""
+"""Requests that failed for good one after the other; with so many it is the endpoint, not the prompts."""
 _REFUSALS = re.compile(
     r"(i'?m |i am )?(very |really )?(sorry|afraid)\b|i (can'?t|cannot|can not|won'?t|am unable|am not able)\b|i'?m "
     r"(unable|not able)\b|as an ai\b",
     re.I,
 )
 _REFUSAL_LENGTH = 600
-"""Characters; a long article may begin "Sorry, said the fox"."""
+"""Characters; a long article may begin with "Sorry" too."""
 _THOUGHT = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
 _FINISHED = ("stop", "eos", "end_turn", None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking:
-    """What is asked of which model; `Settings` has the template too."""
+class SynthesisFiles:
+    """What is read and written."""
+
+    input: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FILE", least=1)]
+    """Rows of any layout that 'holdfast train' knows, .jsonl, .json or .parquet, such as 'holdfast data prepare'
+    writes."""
+    output: Annotated[Path, Meta(metavar="FILE.jsonl")]
+    """The articles: text, and the hashes of the rows each was made of."""
+    limit: Annotated[int | None, Meta(ge=1, group="what is asked")] = None
+    """The first N prompts only."""
+
+
+_MONEY = "money, in USD"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthesis(SynthesisFiles):
+    """One request: rows, what is asked about them, and for how much money."""
 
     settings_group: ClassVar[str] = "what is asked"
 
@@ -86,48 +102,32 @@ class Asking:
     """Temperature of sampling."""
     least_characters: Annotated[int, Meta(ge=0)] = 300
     """Shorter replies are not kept."""
+    budget_usd: Annotated[float | None, Meta(gt=0, metavar="USD", group=_MONEY)] = None
+    """For all sessions that write this output, requests in flight counted at their maximum (no bound)."""
+    price_input: Annotated[float, Meta(ge=0, metavar="USD", group=_MONEY)] = 0.15
+    """A million tokens sent."""
+    price_output: Annotated[float, Meta(ge=0, metavar="USD", group=_MONEY)] = 0.60
+    """A million tokens received."""
 
+    @functools.cached_property
+    def template(self) -> tuple[str, str]:
+        """(name, text) of the prompt: one of holdfast's, or a file with {material} and maybe {focus}.
 
-@dataclass(frozen=True, kw_only=True)
-class Settings(Asking):
-    """What decides an article, beside its rows."""
-
-    template: str
-    """With {material} and maybe {focus}."""
-
-    def problems(self) -> list[str]:
-        """One sentence a mistake; empty when all is well."""
-        found = [m.sentence() for m in field_mistakes(self)]
-        if not self.model:
-            found.append("model: expected the name of a model, got nothing")
-        if "{material}" not in self.template:
-            found.append(
-                f"prompt: expected {{material}} in the template {self.prompt}, where the rows go; it is not there"
-            )
-        different = 10**9 if self.prompt == "article" else len(TEXTBOOK_FOCI) if "{focus}" in self.template else 1
-        if self.temperature == 0 and self.variations > different:
-            found.append(
-                f"variations: at temperature 0 the same prompt gives the same article; the template makes {different} "
-                f"different prompts of a row, "
-                f"got {self.variations}. Raise the temperature, or ask for fewer"
-            )
-        return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Synthesis:
-    """One request."""
-
-    inputs: tuple[Path, ...]
-    output: Path
-    """Ends with .jsonl."""
-    settings: Settings
-    limit: int | None = None
-    """Prompts at most, over all sessions."""
-    budget: float | None = None
-    """USD over all sessions that write this output; None: no bound."""
-    prices: tuple[float, float] = (0.0, 0.0)
-    """USD a million tokens of prompts and of replies."""
+        Raises:
+            ConfigError: neither, with the nearest name.
+        """
+        if self.prompt in PROMPTS:
+            return self.prompt, PROMPTS[self.prompt]
+        path = Path(self.prompt).expanduser()
+        try:
+            return path.name, path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            beside = [*PROMPTS, *(p.name for p in path.parent.glob("*") if path.parent.is_dir())]
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(
+                f"prompt: expected textbook, article or a file with a template, got '{self.prompt}' "
+                f"({reason}).{did_you_mean(path.name, beside)}"
+            ) from None
 
     @property
     def ledger(self) -> Path:
@@ -135,50 +135,51 @@ class Synthesis:
         return self.output.with_name(f"{self.output.name}.ledger.jsonl")
 
     @property
-    def record(self) -> Path:
-        """What says how the output came about."""
-        return self.output.with_name(f"{self.output.name}.json")
-
-    @property
     def identity(self) -> str:
         """What all sessions that write one output share."""
-        s = self.settings
         return fingerprint(
             {
-                "model": s.model,
-                "template": s.template,
-                "per": s.per_article,
-                "max": s.max_tokens,
-                "temperature": s.temperature,
+                "model": self.model,
+                "template": self.template[1],
+                "per": self.per_article,
+                "max": self.max_tokens,
+                "temperature": self.temperature,
             }
         )
 
+    def cost(self, sent: int, received: int) -> float:
+        """USD for so many tokens of prompts and of replies."""
+        return sent * self.price_input / 1e6 + received * self.price_output / 1e6
+
+    def most_cost(self, message: str) -> float:
+        """USD that one request can cost: no tokenizer makes more tokens of ordinary text than half its bytes."""
+        return self.cost(len(message.encode("utf-8", "replace")) // 2 + 16, self.max_tokens)
+
     def problems(self) -> list[str]:
         """One sentence a mistake; empty when all is well."""
-        found = self.settings.problems()
-        if not self.inputs:
-            found.append("input: expected at least one file of rows, got none")
-        for path in self.inputs:
+        found = [m.sentence() for m in field_mistakes(self)]
+        if not self.model:
+            found.append("model: expected the name of a model, got nothing")
+        name, template = self.prompt, "{material}"
+        try:
+            name, template = self.template
+        except ConfigError as error:
+            found += error.problems
+        if "{material}" not in template:
+            found.append(f"prompt: expected {{material}} in the template {name}, where the rows go; it is not there")
+        different = 10**9 if name == "article" else len(TEXTBOOK_FOCI) if "{focus}" in template else 1
+        if self.temperature == 0 and self.variations > different:
+            found.append(
+                f"variations: at temperature 0 the same prompt gives the same article; the template makes {different} "
+                f"different prompts of a row, got {self.variations}. Raise the temperature, or ask for fewer"
+            )
+        for path in self.input:
             if not path.is_file():
-                beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-                found.append(
-                    f"input: expected a file at {path}, found "
-                    f"{'a folder' if path.is_dir() else 'nothing'}.{did_you_mean(path.name, beside)}"
-                )
+                found.append(f"input: expected a file at {path}, {found_instead(path)}")
             elif kind_of(path) not in ("json", "parquet"):
                 found.append(f"input: expected a .jsonl, .json or .parquet file, got {path}")
-        if self.output.suffix != ".jsonl":
-            found.append(f"output: expected a file that ends with .jsonl, got {self.output}")
-        if self.output.resolve() in [p.resolve() for p in self.inputs]:
-            found.append(f"output: {self.output} is an input; inputs are never changed. Choose another name")
-        if self.limit is not None and self.limit < 1:
-            found.append(f"limit: expected a whole number of at least 1, got {self.limit}")
-        for name, price in zip(("price_input", "price_output"), self.prices, strict=True):
-            if not 0 <= price < float("inf"):
-                found.append(f"{name}: expected USD a million tokens, 0 or more, got {price:g}")
-        if self.budget is not None and not 0 < self.budget < float("inf"):
-            found.append(f"budget_usd: expected more than 0, got {self.budget:g}")
-        elif self.budget is not None and not any(self.prices):
+        found += output_problems("output", self.output, self.input)
+        if self.budget_usd is not None and not (self.price_input or self.price_output):
             found.append("budget_usd: needs price_input or price_output above 0; without a price nothing is counted")
         return found
 
@@ -229,14 +230,14 @@ class Synthesised:
     notes: list[str]
 
 
-def request_key(message: str, variation: int, settings: Settings) -> str:
+def request_key(message: str, variation: int, request: Synthesis) -> str:
     """All that decides an answer."""
     return fingerprint(
         {
             "message": message,
-            "model": settings.model,
-            "max_tokens": settings.max_tokens,
-            "temperature": settings.temperature,
+            "model": request.model,
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
             "variation": variation,
             "rules": _RULES,
         }
@@ -252,7 +253,7 @@ def materials(request: Synthesis, reading: Reading) -> Iterator[str]:
     Raises:
         DataError: a file that cannot be read, or whose columns make no layout.
     """
-    for file in request.inputs:
+    for file in request.input:
         convert: Convert | None = None
         columns: list[str] = []
         for place, record in records(file, reading):
@@ -295,18 +296,17 @@ def _turns(value: Any, role: str) -> list[dict[str, str]]:
 
 def prompts_of(request: Synthesis) -> Iterator[Prompt]:
     """All prompts in their order, built as they are taken."""
-    made = itertools.chain.from_iterable(_variation(request, number) for number in range(request.settings.variations))
+    made = itertools.chain.from_iterable(_variation(request, number) for number in range(request.variations))
     return itertools.islice(made, request.limit)
 
 
 def _variation(request: Synthesis, number: int) -> Iterator[Prompt]:
-    settings = request.settings
-    rows = materials(request, _reading(request))
-    while group := list(itertools.islice(rows, settings.per_article)):
+    rows, (name, template) = materials(request, _reading(request)), request.template
+    while group := list(itertools.islice(rows, request.per_article)):
         material = joined(group)
-        message = filled(settings.template, material=material, focus=focus_of(settings.prompt, number, material))
+        message = filled(template, material=material, focus=focus_of(name, number, material))
         yield Prompt(
-            key=request_key(message, number, settings),
+            key=request_key(message, number, request),
             message=message,
             sources=[fingerprint(text, length=32) for text in group],
             variation=number,
@@ -314,7 +314,7 @@ def _variation(request: Synthesis, number: int) -> Iterator[Prompt]:
 
 
 def _reading(request: Synthesis) -> Reading:
-    return Reading(files=list(request.inputs), options={}, scratch=request.output.parent)
+    return Reading(files=list(request.input), options={}, scratch=request.output.parent)
 
 
 def _count_rows(request: Synthesis) -> int:
@@ -325,7 +325,7 @@ def _count_rows(request: Synthesis) -> int:
     """
     reading = _reading(request)
     with shown_progress(
-        "Reading the input", total=sum(f.stat().st_size for f in request.inputs), unit="bytes"
+        "Reading the input", total=sum(f.stat().st_size for f in request.input), unit="bytes"
     ) as advance:
         reading.advance = advance
         count = sum(1 for _ in materials(request, reading))
@@ -340,7 +340,7 @@ def _count_rows(request: Synthesis) -> int:
 
 
 def _prompt_count(request: Synthesis, rows: int) -> int:
-    count = -(-rows // request.settings.per_article) * request.settings.variations
+    count = -(-rows // request.per_article) * request.variations
     return count if request.limit is None else min(count, request.limit)
 
 
@@ -351,13 +351,11 @@ def _prompt_count(request: Synthesis, rows: int) -> int:
 class Account:
     """What was spent and may be spent, over all sessions; sees every row of the ledger once, in order."""
 
-    settings: Settings
-    budget: float | None
+    request: Synthesis
     spent: float = 0.0
     """USD: replies, and what was sent in earlier attempts and never answered."""
     open: dict[str, float] = field(default_factory=dict)
-    """What is on its way may cost at most, by key."""
-    outcomes: Counter[str] = field(default_factory=Counter)
+    """What is in flight may cost at most, by key."""
     tokens: Counter[str] = field(default_factory=Counter)
     replies: int = 0
     """Replies whose tokens the endpoint counted."""
@@ -374,7 +372,7 @@ class Account:
             self.replies += 1
             self.tokens["completion"] += row["completion_tokens"]
             self.tokens["prompt"] += row.get("prompt_tokens") or 0
-        return {"outcome": outcome_of(row, self.settings)}
+        return {"outcome": outcome_of(row, self.request.least_characters)}
 
     def close(self) -> None:
         """Earlier sessions are over: what they left on its way is spent, as far as anybody knows."""
@@ -387,17 +385,11 @@ class Account:
         return self.spent + sum(self.open.values())
 
     def fits(self, most: float) -> bool:
-        return self.budget is None or self.committed + most <= self.budget
+        budget = self.request.budget_usd
+        return budget is None or self.committed + most <= budget
 
 
-def most_cost(message: str, settings: Settings, prices: tuple[float, float]) -> float:
-    """USD that one request can cost: no tokenizer makes more tokens of ordinary text than half its bytes."""
-    return (
-        cost([(len(message.encode("utf-8", "replace")) // 2 + 16, prices[0]), (settings.max_tokens, prices[1])]) or 0.0
-    )
-
-
-def outcome_of(row: Mapping[str, Any], settings: Settings) -> str:
+def outcome_of(row: Mapping[str, Any], least_characters: int) -> str:
     """ "kept", "cut", "refused", "short" or "failed" for a row of the ledger with a reply; its `text` decides, and how
     it ended."""
     if row["outcome"] != "answered":
@@ -411,7 +403,7 @@ def outcome_of(row: Mapping[str, Any], settings: Settings) -> str:
         return CUT
     if len(article) <= _REFUSAL_LENGTH and _REFUSALS.match(article.replace("’", "'")):
         return REFUSED
-    return KEPT if len(article) >= max(1, settings.least_characters) else SHORT
+    return KEPT if len(article) >= max(1, least_characters) else SHORT
 
 
 def article_of(text: str) -> str:
@@ -434,10 +426,10 @@ def plan(request: Synthesis) -> Plan:
         raise ConfigError(problems)
     _check_output(request)
     rows = _count_rows(request)
-    account = Account(settings=request.settings, budget=request.budget)
+    account = Account(request=request)
     kept = read_ledger(request.ledger, keep=account.note)
     account.close()
-    settings, there, characters, left = request.settings, 0, 0, 0
+    there, characters, left = 0, 0, 0
     seen: set[str] = set()
     with shown_progress("Counting prompts", total=_prompt_count(request, rows)) as advance:
         for one in prompts_of(request):
@@ -451,21 +443,16 @@ def plan(request: Synthesis) -> Plan:
                 left += 1
                 characters += len(one.message)
     prompt_tokens, mean = characters // 4, account.tokens["completion"] / account.replies if account.replies else None
-    likely = (
-        cost([(prompt_tokens, request.prices[0]), (round(left * mean), request.prices[1])])
-        if mean is not None
-        else None
-    )
     return Plan(
         rows=rows,
         prompts=len(seen),
         there=there,
         prompt_tokens=prompt_tokens,
-        most_tokens=left * settings.max_tokens,
+        most_tokens=left * request.max_tokens,
         mean_tokens=mean,
         spent=account.spent,
-        most=cost([(prompt_tokens, request.prices[0]), (left * settings.max_tokens, request.prices[1])]) or 0.0,
-        likely=likely,
+        most=request.cost(prompt_tokens, left * request.max_tokens),
+        likely=request.cost(prompt_tokens, round(left * mean)) if mean is not None else None,
     )
 
 
@@ -491,12 +478,12 @@ def synthesise(
         raise ConfigError(problems)
     _check_output(request)
     total = _prompt_count(request, _count_rows(request))
-    account = Account(settings=request.settings, budget=request.budget)
+    account = Account(request=request)
     with Ledger(request.ledger, keep=account.note) as ledger:
         account.close()
         session = _Session(request, endpoint, ledger, account, total, progress or (lambda done, total, spent: None))
-        if not request.record.is_file():
-            write_json(request.record, _record(request, account, status="writing"))
+        if not record_path(request.output).is_file():
+            write_json(record_path(request.output), _record(request, account, status="writing"))
         notes = run(session.ask_all())
         return _finish(request, session, notes)
 
@@ -526,10 +513,9 @@ class _Session:
 
     async def ask_all(self) -> list[str]:
         """Asks for everything that has no reply; returns the client's notes."""
-        settings = self.request.settings
         self.progress(0, self.total, self.account.spent)
-        parameters = {"max_tokens": settings.max_tokens, "temperature": settings.temperature}
-        async with Client(self.endpoint, model=settings.model, parameters=parameters) as client:
+        parameters = {"max_tokens": self.request.max_tokens, "temperature": self.request.temperature}
+        async with Client(self.endpoint, model=self.request.model, parameters=parameters) as client:
 
             async def work(one: Prompt) -> None:
                 await self.ask(one, client)
@@ -553,7 +539,7 @@ class _Session:
 
     async def ask(self, one: Prompt, client: Client) -> None:
         """Asks one prompt and records what came, unless the budget does not reach."""
-        most = most_cost(one.message, self.request.settings, self.request.prices)
+        most = self.request.most_cost(one.message)
 
         def send() -> None:
             """Notes that it goes out; what it may cost counts from here on, should the process die."""
@@ -593,27 +579,21 @@ class _Session:
             "key": one.key,
             "sources": one.sources,
             "variation": one.variation,
-            "model": self.request.settings.model,
+            "model": self.request.model,
             "attempts": answer.attempts,
         }
         if answer.value is None:
             return {**common, "outcome": FAILED, "error": answer.error, "cost": most if answer.lost else 0.0}
-        counted = answer.prompt_tokens is not None and answer.completion_tokens is not None
-        prices = self.request.prices
-        charged = (
-            cost([(answer.prompt_tokens or 0, prices[0]), (answer.completion_tokens or 0, prices[1])])
-            if counted
-            else most
-        )
+        sent, received = answer.prompt_tokens, answer.completion_tokens
         return {
             **common,
             "outcome": "answered",
             "text": client.without_key(answer.value.text),
             "refusal": client.without_key(answer.value.refusal) or None,
             "finish_reason": answer.value.finish_reason,
-            "prompt_tokens": answer.prompt_tokens,
-            "completion_tokens": answer.completion_tokens,
-            "cost": charged,
+            "prompt_tokens": sent,
+            "completion_tokens": received,
+            "cost": self.request.cost(sent, received) if sent is not None and received is not None else most,
         }
 
 
@@ -657,45 +637,35 @@ def _check_output(request: Synthesis) -> None:
     Raises:
         RunFolderError: it is there and is another request's.
     """
-    found = read_json(request.record) if request.record.is_file() else None
-    mine = (
-        isinstance(found, dict)
-        and found.get("command") == "data synthesise"
-        and found.get("identity") == request.identity
-    )
-    there = next((p for p in (request.output, request.record, request.ledger) if p.exists()), None)
-    if there is None or mine:
-        return
-    said = (
-        "came from another model, prompt, per_article, max_tokens or temperature"
-        if isinstance(found, dict) and found.get("command") == "data synthesise"
-        else "was not written by 'holdfast data synthesise'"
-    )
-    raise RunFolderError(
-        f"{there} is there already, and {said}. It is not overwritten: choose another --output, or move it away."
+    own_record(
+        request.output,
+        [request.output, record_path(request.output), request.ledger],
+        command="data synthesise",
+        mine={"identity": request.identity},
+        differs="it came from another model, prompt, per_article, max_tokens or temperature",
     )
 
 
 def _record(request: Synthesis, account: Account, *, status: str) -> dict[str, Any]:
-    settings = request.settings
+    name, template = request.template
     return {
         "command": "data synthesise",
         "status": status,
         "identity": request.identity,
-        "inputs": [{"name": path.name, "sha256": content_hash(path)} for path in request.inputs],
+        "inputs": [{"name": path.name, "sha256": content_hash(path)} for path in request.input],
         "settings": {
-            "model": settings.model,
-            "prompt": settings.prompt,
-            "template": settings.template,
-            "per_article": settings.per_article,
-            "variations": settings.variations,
-            "max_tokens": settings.max_tokens,
-            "temperature": settings.temperature,
-            "least_characters": settings.least_characters,
+            "model": request.model,
+            "prompt": name,
+            "template": template,
+            "per_article": request.per_article,
+            "variations": request.variations,
+            "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+            "least_characters": request.least_characters,
         },
         "limit": request.limit,
-        "budget_usd": request.budget,
-        "prices": {"input": request.prices[0], "output": request.prices[1]},
+        "budget_usd": request.budget_usd,
+        "prices": {"input": request.price_input, "output": request.price_output},
         "cost_usd": account.spent,
         "prompt_tokens": account.tokens["prompt"],
         "completion_tokens": account.tokens["completion"],
@@ -708,17 +678,17 @@ def _record(request: Synthesis, account: Account, *, status: str) -> dict[str, A
 def _finish(request: Synthesis, session: _Session, notes: list[str]) -> Synthesised:
     """Writes the articles in the order of their prompts, and the record; says what is missing."""
     outcomes = Counter(row["outcome"] for key, row in session.ledger.rows.items() if key in session.taken)
-    written, repeated, digest, size = _write_articles(request)
+    written, repeated = _write_articles(request)
     record = _record(request, session.account, status="partial" if session.left or outcomes[FAILED] else "complete")
     record["counts"] = {
         "prompts": len(session.taken),
-        "articles": written,
+        "articles": written["rows"],
         "repeated": repeated,
         **{name: outcomes[name] for name in (CUT, REFUSED, SHORT, FAILED)},
         "unasked": session.left,
     }
-    record["output"] = {"name": request.output.name, "rows": written, "bytes": size, "sha256": digest}
-    write_json(request.record, record)
+    record["output"] = written
+    write_json(record_path(request.output), record)
     if outcomes[CUT]:
         notes.append(
             f"{outcomes[CUT]} replies were cut at max_tokens and are not kept. A larger --max_tokens asks again, into "
@@ -726,7 +696,7 @@ def _finish(request: Synthesis, session: _Session, notes: list[str]) -> Synthesi
         )
     if session.left:
         notes.append(
-            f"{session.left} prompts were not asked: the budget of {request.budget:g} USD is used up. A larger "
+            f"{session.left} prompts were not asked: the budget of {request.budget_usd:g} USD is used up. A larger "
             f"--budget_usd goes on."
         )
     if outcomes[FAILED]:
@@ -734,65 +704,43 @@ def _finish(request: Synthesis, session: _Session, notes: list[str]) -> Synthesi
     return Synthesised(record=record, asked=session.asked, left=session.left, notes=notes)
 
 
-def _write_articles(request: Synthesis) -> tuple[int, int, str, int]:
-    """(articles written, equal ones left out, SHA-256, bytes) of the output, which is whole or as it was before.
+def _write_articles(request: Synthesis) -> tuple[dict[str, Any], int]:
+    """(what the record says of the output, equal articles left out); the output is whole or as it was before.
 
     Raises:
         StorageError: the disk is full.
     """
-    places = ledger_places(request.ledger)
-    settings, digest, count, repeated, size = request.settings, hashlib.sha256(), 0, 0, 0
+    places, repeated = ledger_places(request.ledger), 0
     texts: set[bytes] = set()
-    template = fingerprint(settings.template, length=16)
-    name: str | None = None
-    try:
-        with (
-            open(request.ledger, "rb") as ledger,
-            tempfile.NamedTemporaryFile(
-                dir=request.output.parent, prefix=f".{request.output.name}.", suffix=".tmp", delete=False
-            ) as file,
-            shown_progress("Writing articles", total=len(places)) as advance,
-        ):
-            name = file.name
-            for one in prompts_of(request):
-                place = places.pop(one.key, None)  # a prompt that comes twice is written once
-                if place is None:
-                    continue
-                advance(1)
-                ledger.seek(place)
-                row = json.loads(ledger.readline())
-                if outcome_of(row, settings) != KEPT:
-                    continue
-                text = article_of(row["text"])
-                known = hashlib.sha256(text.encode()).digest()[:16]
-                if known in texts:
-                    repeated += 1
-                    continue
-                texts.add(known)
-                article = {
-                    "text": text,
-                    "sources": one.sources,
-                    "prompt": settings.prompt,
-                    "template": template,
-                    "variation": one.variation,
-                }
-                line = (
-                    json.dumps({**article, "model": settings.model, "key": one.key}, ensure_ascii=False) + "\n"
-                ).encode()
-                file.write(line)
-                digest.update(line)
-                count += 1
-                size += len(line)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, request.output)
-    except OSError as error:
-        raise StorageError(
-            f"Could not write {request.output} ({error.strerror or error}). Free some space; the same command "
-            f"continues."
-        ) from error
-    finally:
-        if name is not None and os.path.exists(name):
-            os.unlink(name)
-    return count, repeated, digest.hexdigest(), size
+    name, template = request.template[0], fingerprint(request.template[1], length=16)
+    with (
+        rows_file(request.output) as file,
+        open(request.ledger, "rb") as ledger,
+        shown_progress("Writing articles", total=len(places)) as advance,
+    ):
+        for one in prompts_of(request):
+            place = places.pop(one.key, None)  # a prompt that comes twice is written once
+            if place is None:
+                continue
+            advance(1)
+            ledger.seek(place)
+            row = json.loads(ledger.readline())
+            if outcome_of(row, request.least_characters) != KEPT:
+                continue
+            text = article_of(row["text"])
+            known = hashlib.sha256(text.encode()).digest()[:16]
+            if known in texts:
+                repeated += 1
+                continue
+            texts.add(known)
+            article = {
+                "text": text,
+                "sources": one.sources,
+                "prompt": name,
+                "template": template,
+                "variation": one.variation,
+                "model": request.model,
+                "key": one.key,
+            }
+            file.add((json.dumps(article, ensure_ascii=False) + "\n").encode())
+    return file.about, repeated

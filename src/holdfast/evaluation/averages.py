@@ -9,7 +9,6 @@ residual paper (004, table 2), whose sub-averages are over the first 8 and the n
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,8 +18,8 @@ from holdfast.errors import ConfigError, did_you_mean
 from holdfast.evaluation.compare.joint_scores import JointScores, mean_of
 from holdfast.evaluation.entries import Average, EvaluationPlan
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
-from holdfast.records.metrics import is_share
-from holdfast.statistics.intervals import expanded_interval
+from holdfast.records.metrics import called, is_share
+from holdfast.statistics.intervals import expanded_interval, known_interval
 from holdfast.support.files import fingerprint
 
 SUITE = "average"
@@ -98,8 +97,7 @@ def _interval(
     if not all(metric in joint.sheet(key).figures for key, metric in wanted):
         return None
     _, draws, smallest = mean_of([joint.scores(key, metric) for key, metric in wanted])
-    low, high = expanded_interval(draws[:, 0], n=smallest, confidence=confidence)
-    return None if math.isnan(low) else (low, high)
+    return known_interval(expanded_interval(draws[:, 0], n=smallest, confidence=confidence))
 
 
 def _unit(metrics: Sequence[Metric]) -> str:
@@ -113,9 +111,7 @@ def _unit(metrics: Sequence[Metric]) -> str:
 
 def _named(evaluation: Evaluation, wanted: str, average: Average) -> str:
     """The metric's whole name: "exact_match" stands for "exact_match,strict-match" where there is no other."""
-    if wanted in evaluation.metrics:
-        return wanted
-    found = [name for name in evaluation.metrics if name.split(",")[0] == wanted]
+    found = called(wanted, evaluation.metrics)
     if len(found) == 1:
         return found[0]
     raise ConfigError(

@@ -1,8 +1,8 @@
 """What a plan is made of: one value an entry, one a plan, and the table of kinds. Nothing is loaded here.
 
 An entry's class is its declaration: types, bounds and docstrings of its fields are what a suite file may write (see
-`holdfast.evaluation.suite`). `KINDS` says for each kind which class it makes and which module measures it; a new kind is
-a class, a module with `measure` and `check`, and one line there.
+`holdfast.evaluation.suite`). `KINDS` says for each kind which class it makes and which module measures it; a new kind
+is a class, a module with `measure` and `check`, and one line there.
 """
 
 from __future__ import annotations
@@ -420,7 +420,7 @@ class EvaluationPlan(PlanSettings):
 
     entries: tuple[Entry, ...] = ()
     averages: tuple[Average, ...] = ()
-    """Made of the entries' figures; compared as such, too."""
+    """Means of the entries' figures; compared as such, too."""
 
     @property
     def suites(self) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
-"""Measures one entry: a model and an entry in, per-sample rows and figures with intervals out. Which module does it is
-said by `holdfast.evaluation.entries.KINDS`."""
+"""Measures one entry: an entry and a model in, per-sample rows and figures with intervals out. `KINDS` of
+`holdfast.evaluation.entries` names the module that does it."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.evaluation.entries import KINDS, Entry, EvaluationPlan
@@ -13,27 +14,71 @@ from holdfast.records.evaluation import Metric
 from holdfast.statistics.estimates import Ratio, estimate
 
 Report = Callable[[int, int], None]
-Outcome = tuple[list[dict[str, Any]], dict[str, Metric], str, dict[str, Any]]
-"""(rows, metrics, the leading metric, what was settled on while measuring)."""
+"""Called with (done, in all)."""
 
 
-def measure(
-    model: Any, tokenizer: Any, entry: Entry, plan: EvaluationPlan, *, report: Report, partial: Partial
-) -> Outcome:
+def no_report(done: int, total: int) -> None:
+    """A `Report` that goes nowhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """The model that is measured, and what all entries share."""
+
+    model: Any
+    """A Hugging Face causal LM, PEFT-wrapped or not, on any device in any floating dtype; left in the state it came
+    in."""
+    tokenizer: Any
+    plan: EvaluationPlan = field(default_factory=EvaluationPlan)
+    """Batch size, seed and level of the intervals."""
+    report: Report = no_report
+    partial: Partial = field(default_factory=lambda: Partial(None))
+    """Where results are kept until the entry is complete, so that an interrupted measurement continues."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What an entry's module returns."""
+
+    rows: list[dict[str, Any]]
+    """One a sample, see `holdfast.records.evaluation.Evaluation`."""
+    figures: Mapping[str, Ratio | Metric]
+    """By name: how each comes out of the rows, or the finished metric where it is no mean over samples."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What was settled on while measuring."""
+    leads: str = ""
+    """The metric that leads; empty: the first."""
+
+    @property
+    def primary(self) -> str:
+        """The metric that leads."""
+        return self.leads or next(iter(self.figures))
+
+    def metrics(self, plan: EvaluationPlan) -> dict[str, Metric]:
+        """The figures with their intervals, all of them over the same draws."""
+        return {name: self._metric(figure, plan) for name, figure in self.figures.items()}
+
+    def _metric(self, figure: Ratio | Metric, plan: EvaluationPlan) -> Metric:
+        if isinstance(figure, Metric):
+            return replace(figure, confidence=plan.confidence)
+        value, interval = estimate(figure, self.rows, confidence=plan.confidence, seed=plan.seed)
+        return Metric(
+            value=value,
+            n=len(self.rows),
+            unit=figure.unit,
+            higher_is_better=figure.higher_is_better,
+            interval=interval,
+            confidence=plan.confidence,
+        )
+
+
+def measure(entry: Entry, on: Subject) -> Outcome:
     """Measures one entry.
-
-    Args:
-        model: a Hugging Face causal LM, PEFT-wrapped or not; left in the state it came in.
-        tokenizer: its tokenizer.
-        entry: of the plan.
-        plan: settings that all entries share.
-        report: called with (done, in all).
-        partial: where what is found is kept until the entry is whole.
 
     Raises:
         UserError: the entry's task, data or tokenizer does not fit.
     """
-    outcome: Outcome = _module(entry).measure(model, tokenizer, entry, plan, report=report, partial=partial)
+    outcome: Outcome = _module(entry).measure(entry, on)
     return outcome
 
 
@@ -54,20 +99,3 @@ def versions(entry: Entry) -> dict[str, str]:
 
 def _module(entry: Entry) -> Any:
     return importlib.import_module(f"holdfast.evaluation.{KINDS[entry.kind].module}")
-
-
-def figures(rows: Sequence[dict[str, Any]], wanted: dict[str, Ratio], plan: EvaluationPlan) -> dict[str, Metric]:
-    """Figures with intervals, all of them over the same draws."""
-    found = {}
-    for name, figure in wanted.items():
-        value, interval = estimate(figure, rows, confidence=plan.confidence, seed=plan.seed)
-        better = figure.higher_is_better
-        found[name] = Metric(
-            value=value,
-            n=len(rows),
-            unit=figure.unit,
-            higher_is_better=better,
-            interval=interval,
-            confidence=plan.confidence,
-        )
-    return found

@@ -10,20 +10,21 @@ import math
 from typing import Any
 
 from holdfast.errors import DataError
-from holdfast.evaluation.entries import EvaluationPlan, OwnEntry
-from holdfast.evaluation.measures import Outcome, Report, figures
+from holdfast.evaluation.entries import OwnEntry
+from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.modes import evaluation_mode
-from holdfast.evaluation.partial import Partial
 from holdfast.statistics.estimates import Ratio
 
 
-def measure(
-    model: Any, tokenizer: Any, entry: OwnEntry, plan: EvaluationPlan, *, report: Report, partial: Partial
-) -> Outcome:
-    """See `holdfast.evaluation.measures.measure`."""
+def measure(entry: OwnEntry, on: Subject) -> Outcome:
+    """See `holdfast.evaluation.measures.measure`.
+
+    Raises:
+        DataError: no sample came, or one without a finite number for a declared metric.
+    """
     metrics = entry.own.metrics
-    with evaluation_mode(model):
-        rows = [dict(row) for row in entry.own.measure(model, tokenizer)]
+    with evaluation_mode(on.model):
+        rows = [dict(row) for row in entry.own.measure(on.model, on.tokenizer)]
     if not rows:
         raise DataError("expected at least one sample, got none.")
     for number, row in enumerate(rows):
@@ -32,7 +33,7 @@ def measure(
             if not (isinstance(row.get(name), (int, float)) and math.isfinite(row[name])):
                 raise DataError(f"sample {number}: expected a finite number for '{name}', got {row.get(name)!r}.")
     wanted = {name: Ratio(numerator=name, unit=name, higher_is_better=up) for name, up in metrics.items()}
-    return rows, figures(rows, wanted, plan), next(iter(metrics)), {}
+    return Outcome(rows=rows, figures=wanted)
 
 
 def check(entry: OwnEntry, tokenizer: Any) -> None:

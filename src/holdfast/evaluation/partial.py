@@ -8,11 +8,13 @@ the same; entries are therefore known by their place. It is removed when the eva
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.support.ledger import Ledger, read_ledger
+
+T = TypeVar("T")
 
 
 class Partial:
@@ -47,6 +49,38 @@ class Partial:
         self._waiting.update(values)
         if time.monotonic() - self._written >= self.seconds:
             self.flush()
+
+    def resumed(
+        self,
+        name: str,
+        batches: Iterable[tuple[Sequence[int], T]],
+        compute: Callable[[T], Iterable[Any]],
+        *,
+        total: int,
+        report: Callable[[int, int], None],
+    ) -> list[Any]:
+        """Values by number, computed batch by batch; a batch that an earlier process finished is not computed again.
+
+        Args:
+            name: what a value is called in the file.
+            batches: (numbers of its values, the batch), each number in one of them.
+            compute: the values of a batch, in the order of its numbers.
+            total: values in all.
+            report: called with (values done, values in all) after each batch.
+
+        Raises:
+            StorageError: the disk is full.
+        """
+        found = [self.found.get(f"{name} {number}") for number in range(total)]
+        done = 0
+        for numbers, batch in batches:
+            if any(found[number] is None for number in numbers):
+                for number, value in zip(numbers, compute(batch), strict=True):
+                    found[number] = value
+                self.add({f"{name} {number}": found[number] for number in numbers})
+            done += len(numbers)
+            report(done, total)
+        return found
 
     def flush(self) -> None:
         """Writes what is waiting.

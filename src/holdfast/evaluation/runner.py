@@ -15,20 +15,20 @@ import dataclasses
 import importlib.metadata
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, DataError, UserError
 from holdfast.evaluation.averages import SUITE, averages_of
 from holdfast.evaluation.entries import DataEntry, Entry, EvaluationPlan, TaskEntry
-from holdfast.evaluation.measures import Report, check, measure, versions
+from holdfast.evaluation.measures import Subject, check, measure, versions
 from holdfast.evaluation.partial import Partial
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.support.files import fingerprint, read_json, read_jsonl, write_json, write_jsonl
+from holdfast.support.progress import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,7 +71,6 @@ def evaluate(
     done: list[Evaluation] = []
     measured: dict[str, Evaluation] = {}
     for number, entry in enumerate(plan.entries, 1):
-        settings, used = _settings(entry, plan), _versions(entry)
         key = _key(entry, plan, tokenizer_hash, model_identity)
         kept = _kept(folder, entry, key) or _from_cache(cache, folder, entry, key, model_identity)
         if kept is None and key in measured:  # the same task in two suites
@@ -84,32 +83,32 @@ def evaluate(
             continue
         started = time.perf_counter()
         partial = Partial(folder.path / f".{key}.partial.jsonl")
+        shown = f"Evaluating {entry.suite}/{entry.name} ({number} of {len(plan.entries)})"
         try:
-            with _progress(
-                f"Evaluating {entry.suite}/{entry.name} ({number} of {len(plan.entries)})", console
-            ) as report:
-                rows, metrics, primary, found = measure(model, tokenizer, entry, plan, report=report, partial=partial)
+            with counted(shown, console=console) as report:
+                report(0)
+                on = Subject(model=model, tokenizer=tokenizer, plan=plan, report=report, partial=partial)
+                outcome = measure(entry, on)
+                metrics = outcome.metrics(plan)
         except UserError as error:
-            partial.flush()
             raise type(error)(f"{entry.suite}/{entry.name}: {error}") from error
-        except BaseException:
+        finally:
             partial.flush()
-            raise
         evaluation = Evaluation(
             suite=entry.suite,
             name=entry.name,
             kind=entry.kind,
-            primary=primary,
+            primary=outcome.primary,
             metrics=metrics,
-            settings={**settings, **found},
+            settings={**_settings(entry, plan), **outcome.settings},
             model=dict(model_identity),
             key=key,
             seconds=time.perf_counter() - started,
-            versions=used,
+            versions=_versions(entry),
         )
-        folder.write(evaluation, rows)
+        folder.write(evaluation, outcome.rows)
         if cache is not None:
-            write_jsonl(Path(cache) / key / "samples.jsonl", rows)
+            write_jsonl(Path(cache) / key / "samples.jsonl", outcome.rows)
             write_json(Path(cache) / key / "evaluation.json", evaluation)
         partial.remove()
         done.append(evaluation)
@@ -178,20 +177,19 @@ def scorer(entry: TaskEntry, plan: EvaluationPlan, tokenizer: Any) -> Callable[[
     """A function of the model that gives the entry's primary metric of each question, with the sign that makes higher
     better: what `evaluate` measures, for those who measure again and again while the model changes.
 
-    The function raises ConfigError where the metric is no mean over questions, and what `harness.run_task` raises.
+    The function raises ConfigError where the metric is no mean over questions, and what `measures.measure` raises.
     """
 
     def scores(model: Any) -> list[float]:
-        rows, metrics, primary, _ = measure(
-            model, tokenizer, entry, plan, report=lambda done, total: None, partial=Partial(None)
-        )
-        if any(primary not in row for row in rows):
+        outcome = measure(entry, Subject(model=model, tokenizer=tokenizer, plan=plan))
+        figure = outcome.figures[outcome.primary]
+        if any(outcome.primary not in row for row in outcome.rows):
             raise ConfigError(
-                f"{entry.suite}/{entry.name}: expected a metric that is a mean over questions, got {primary}. Choose "
-                f"another by `metric:`."
+                f"{entry.suite}/{entry.name}: expected a metric that is a mean over questions, got {outcome.primary}. "
+                f"Choose another by `metric:`."
             )
-        sign = 1.0 if metrics[primary].higher_is_better else -1.0
-        return [sign * float(row[primary]) for row in rows]
+        sign = 1.0 if figure.higher_is_better else -1.0
+        return [sign * float(row[outcome.primary]) for row in outcome.rows]
 
     return scores
 
@@ -295,28 +293,3 @@ def _from_cache(
     evaluation = dataclasses.replace(stored, suite=entry.suite, name=entry.name, model=dict(identity))
     folder.write(evaluation, read_jsonl(Path(cache) / key / "samples.jsonl"))
     return evaluation
-
-
-@contextmanager
-def _progress(description: str, console: Console | None) -> Iterator[Report]:
-    from rich.console import Console as RichConsole
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = console or RichConsole(stderr=True)
-    columns: Sequence[Any] = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        row = bar.add_task(description, total=None)
-        yield lambda finished, total: bar.update(row, completed=finished, total=total)

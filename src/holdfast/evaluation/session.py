@@ -16,8 +16,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,47 +61,42 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
     problems = []
     for text in names:
         label, equals, name = text.partition("=")
-        if equals and not Path(text).exists():
-            # ".." would be a folder outside, and the record and the page lie beside the models' folders
-            if not re.fullmatch(r"[\w-][\w.-]*", label) or label in (RECORD, PAGE):
-                problems.append(
-                    f"expected a label of letters, digits, '.', '_' and '-' that can be a folder's name in '{text}', "
-                    f"got '{label}'"
-                )
-            if not name:
-                problems.append(f"expected a model behind '{text}', as in {label or 'before'}=FOLDER")
-            requests.append(ModelRequest(name=_place(name), label=label))
+        if not equals or Path(text).exists():
+            name = _place(text)
+            requests.append(ModelRequest(name=name, label=_free_label(name, {r.label for r in requests})))
             continue
-        text = _place(text)
-        parts = [part for part in re.split(r"[/\\]", text.rstrip("/\\")) if part not in ("", ".", "..")] or [
-            Path(text).resolve().name
-        ]
-        taken = {request.label for request in requests}
-        plain = _file_name(parts[-1])
-        label = plain if plain not in taken or len(parts) < 2 else _file_name("-".join(parts[-2:]))
-        number = 2
-        while label in taken:
-            label, number = f"{plain}-{number}", number + 1
-        requests.append(ModelRequest(name=text, label=label))
-    labels = [request.label for request in requests]
-    twice = [label for label in dict.fromkeys(labels) if labels.count(label) > 1]
-    for label in twice:
-        first, second, *_ = [request.name for request in requests if request.label == label]
-        problems.append(
-            f"two models are called '{label}'. Give them different labels, as in before={first} after={second}"
-        )
+        # ".." would be a folder outside, and the record and the page lie beside the models' folders
+        if not re.fullmatch(r"[\w-][\w.-]*", label) or label in (RECORD, PAGE):
+            problems.append(
+                f"expected a label of letters, digits, '.', '_' and '-' that can be a folder's name in '{text}', "
+                f"got '{label}'"
+            )
+        if not name:
+            problems.append(f"expected a model behind '{text}', as in {label or 'before'}=FOLDER")
+        requests.append(ModelRequest(name=_place(name), label=label))
+    for label, count in Counter(request.label for request in requests).items():
+        if count > 1:
+            first, second, *_ = [request.name for request in requests if request.label == label]
+            problems.append(
+                f"two models are called '{label}'. Give them different labels, as in before={first} after={second}"
+            )
     if problems:
         raise ConfigError(problems)
     return requests
 
 
+def _free_label(name: str, taken: Container[str]) -> str:
+    """The model's folder as a label, with the folder above it or a number where that is taken."""
+    parts = [part for part in re.split(r"[/\\]", name.rstrip("/\\")) if part not in ("", ".", "..")]
+    parts = [re.sub(r"[^\w.-]", "-", part) for part in parts or [Path(name).resolve().name]]
+    numbered = (f"{parts[-1]}-{number}" for number in itertools.count(2))
+    wanted = itertools.chain([parts[-1]], ["-".join(parts[-2:])] if len(parts) > 1 else [], numbered)
+    return next(label for label in wanted if label not in taken)
+
+
 def _place(name: str) -> str:
     """The shell leaves `~` in LABEL=~/folder as it is."""
     return str(Path(name).expanduser()) if name.startswith("~") else name
-
-
-def _file_name(text: str) -> str:
-    return re.sub(r"[^\w.-]", "-", text)
 
 
 def evaluate_models(
@@ -127,7 +124,7 @@ def evaluate_models(
         device: None: the first accelerator, else the CPU.
         trust_remote_code: runs Python code that comes with a model.
         console: for progress bars; None: standard error.
-        say: is told what is done, a line at a time.
+        say: called with what is done, a line at a time.
 
     Raises:
         ConfigError: a model, a task or its data does not fit; all mistakes in one message, before anything is measured.
@@ -144,6 +141,7 @@ def evaluate_models(
             models, plan, out=out, cache=cache, dtype=dtype, device=device, trust_remote_code=trust_remote_code
         )
         record = _open(out, plan, suites)
+        ended = "failed"
         try:
             for number, model in enumerate(models, 1):
                 folder = EvaluationFolder(out / model.label)
@@ -172,13 +170,13 @@ def evaluate_models(
                 say(f"{model.label}: {len(plan.entries)} entries measured")
                 del loaded
                 gc.collect()
+            ended = "finished"
         except KeyboardInterrupt:
-            _end(record, out, "interrupted")
+            ended = "interrupted"
             raise Interrupted(f"Interrupted; what was finished is in {out}. The same command continues.") from None
-        except BaseException:
-            _end(record, out, "failed")
-            raise
-        _end(record, out, "finished")
+        finally:
+            record.status, record.finished = ended, now() if ended == "finished" else None
+            write_json(out / RECORD, record)
     return record
 
 
@@ -294,12 +292,6 @@ def _put(record: EvaluationRecord, model: ModelRequest, identity: Mapping[str, A
         record.models[labels.index(model.label)] = entry
     else:
         record.models.append(entry)
-    write_json(out / RECORD, record)
-
-
-def _end(record: EvaluationRecord, out: Path, status: str) -> None:
-    record.status = status
-    record.finished = now() if status == "finished" else None
     write_json(out / RECORD, record)
 
 

@@ -4,7 +4,7 @@ changes in them."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ def _join(
 
 
 def _name_in(entry: Any) -> str:
-    """The name that an entry of a suite has, or will get; empty where it cannot be told."""
+    """The name that an entry of a suite has, or will get; empty where it is not known."""
     if not isinstance(entry, Mapping):
         return str(entry)
     if entry.get("name"):
@@ -167,6 +167,7 @@ def changed(
     data: Mapping[str, str] | None = None,
     fewshot_data: Mapping[str, str] | None = None,
     skip: Sequence[str] = (),
+    find: Callable[[str], tuple[str | None, str]] | None = None,
     **settings: Any,
 ) -> tuple[EvaluationPlan, list[Mistake]]:
     """A plan with local files for its tasks, without some entries, and with settings for all tasks.
@@ -176,6 +177,7 @@ def changed(
         data: file by task or entry name, see `TaskEntry.data`.
         fewshot_data: likewise, see `TaskEntry.fewshot_data`; needs `data` for the same task.
         skip: entries that are left out, by task or entry name; averages that need them go, too.
+        find: (the file's place, what to say where there is none); None: in the working directory.
         settings: of `TaskEntry`, such as `limit` or `num_fewshot`; None leaves what is there.
 
     Returns:
@@ -184,23 +186,27 @@ def changed(
     mistakes: list[Mistake] = []
     names = sorted({name for entry in plan.entries for name in _names(entry)})
     given = {k: v for k, v in settings.items() if v is not None}
-    files = {"data": data or {}, "fewshot_data": fewshot_data or {}}
-    for option, keys in (*files.items(), ("skip", skip)):
-        for key in keys:
+    files: dict[str, dict[str, str]] = {"data": {}, "fewshot_data": {}}
+    asked = {"data": data or {}, "fewshot_data": fewshot_data or {}, "skip": dict.fromkeys(skip, "")}
+    for option, keys in asked.items():
+        for key, file in keys.items():
             if key not in names:
                 text = f"no entry or task '{key}' in what is to be measured.{did_you_mean(key, names)} There are: "
                 mistakes.append(Mistake(path=(option,), text=f"{text}{', '.join(names)}."))
-    for option, places in files.items():
-        for key, file in places.items():
-            if not Path(file).expanduser().exists():
-                mistakes.append(Mistake(path=(option, key), text=f"no such file: {file}."))
+            if option not in files:
+                continue
+            place, missing = (find or _in_the_working_directory)(file)
+            if place is None:
+                mistakes.append(Mistake(path=(option, key), text=missing))
+            else:
+                files[option][key] = place
     entries: list[Entry] = []
     for entry in plan.entries:
         if any(name in skip for name in _names(entry)):
             continue
         if isinstance(entry, TaskEntry):
             found: dict[str, Any] = {
-                option: str(Path(place).expanduser().resolve())
+                option: place
                 for option, places in files.items()
                 if (place := next((places[name] for name in _names(entry) if name in places), None)) is not None
             }
@@ -214,6 +220,11 @@ def changed(
     left = {(e.suite, e.name) for e in entries}
     averages: list[Average] = [a for a in plan.averages if all((suite, name) in left for suite, name, _ in a.members)]
     return dataclasses.replace(plan, entries=tuple(entries), averages=tuple(averages)), mistakes
+
+
+def _in_the_working_directory(file: str) -> tuple[str | None, str]:
+    path = Path(file).expanduser()
+    return (str(path.resolve()) if path.exists() else None), f"no such file: {file}."
 
 
 def _names(entry: Entry) -> list[str]:

@@ -17,7 +17,7 @@ evaluation:
     - perplexity: answers.jsonl
       prompt: "Question: {question}\\nAnswer:"
       completion: " {answer}"
-    - memorisation: answers.jsonl   # how many of its tokens the model would have said itself
+    - memorisation: answers.jsonl   # how many of its tokens were the model's most likely ones
     - classes: reviews.jsonl    # the class whose name is the likeliest
       prompt: "{text}\\nThis review is"
       options: [" negative", " positive"]
@@ -86,7 +86,8 @@ class SuiteSettings(PlanSettings):
         dict[str, Annotated[tuple[str, ...], Meta(least=1)]],
         Meta(expected="a name and a list of entries for each, as in `knowledge: [mmlu, arc_easy]`"),
     ] = dataclasses.field(default_factory=dict)
-    """Means of several figures, each counting once, by name. Members are entries, entry/metric or suite/entry/metric."""
+    """Means of several figures, each counting once, by name. Members are entries, entry/metric or
+    suite/entry/metric."""
     suites: Annotated[tuple[str, ...], Meta(expected="names such as [knowledge]")] = ()
     """Shipped suites by name, or YAML files; their entries are added to those of the section."""
     data: Annotated[dict[str, str], Meta(expected="a file for each task, as in {arc_easy: ARC-Easy.jsonl}")] = (
@@ -184,20 +185,17 @@ def _changed(
     plan: EvaluationPlan, settings: Mapping[str, Any], base: Path | None, mistakes: list[Mistake]
 ) -> EvaluationPlan:
     """The plan with what the section says for entries wherever they come from."""
-    files: dict[str, dict[str, str]] = {"data": {}, "fewshot_data": {}}
-    for key, places in files.items():
-        for task, file in settings.get(key, {}).items():
-            place = _locate(file, base)
-            if place is None:
-                mistakes.append(Mistake(path=(key, task), text=_missing(file, base)))
-            else:
-                places[task] = place
-    wanted = {**files, **{key: settings[key] for key in ("limit", "skip") if settings.get(key)}}
-    if any(wanted.values()):
-        from holdfast.evaluation.shipped import changed
+    from holdfast.evaluation.shipped import changed
 
-        plan, found = changed(plan, **wanted)
-        mistakes += found
+    plan, found = changed(
+        plan,
+        data=settings.get("data"),
+        fewshot_data=settings.get("fewshot_data"),
+        skip=settings.get("skip", ()),
+        limit=settings.get("limit"),
+        find=lambda file: (_locate(file, base), _missing(file, base)),
+    )
+    mistakes += found
     for entry in plan.entries:
         if entry.kind == "code" and not plan.allow_code_execution:
             text = (
@@ -294,13 +292,10 @@ def _entry(suite: str, value: Any, base: Path | None) -> tuple[Entry | None, lis
     source = fields.pop(given[0], None)
     if source is None:
         return None, mistakes
-    if kind.source == "data":
-        fields["data"] = _data(source, given[0], "split" in fields, base, mistakes)
-    else:
-        fields["task"] = _task(source, given[0], base, mistakes)
-    for key in ("data", "fewshot_data"):
-        if kind.source != "data" and fields.get(key) is not None:
-            fields[key] = _file(fields[key], key, base, mistakes)
+    fields[kind.source] = _source(source, given[0], "split" in fields, base, mistakes)
+    if kind.source == "task":
+        files = {key: fields[key] for key in ("data", "fewshot_data") if fields.get(key) is not None}
+        fields |= {key: _file(file, key, base, mistakes) for key, file in files.items()}
     if mistakes:
         return None, mistakes
     stem = _stem(source) if kind.source == "data" or source.endswith(TASK_SUFFIXES) else source
@@ -339,31 +334,28 @@ def _own(
 # -------------------------------------------------------------------------------------------------------------- paths
 
 
-def _data(source: str, kind: str, has_split: bool, base: Path | None, mistakes: list[Mistake]) -> str:
-    """The place of a data file, or the hub id that it is taken for."""
-    if (place := _locate(source, base)) is not None:
-        return place
-    if not _HUB_ID.match(source) or _looks_like_path(source):
-        mistakes.append(Mistake(path=(kind,), text=_missing(source, base)))
-    elif not has_split:
+def _source(source: str, key: str, has_split: bool, base: Path | None, mistakes: list[Mistake]) -> str:
+    """What an entry's own key names: the place of a file, the hub id or the task that it is taken for."""
+    place = _locate(source, base)
+    if KINDS[key].source == "task":
+        if source.endswith(TASK_SUFFIXES):
+            return _file(source, key, base, mistakes)
+        if kind_of(Path(source)) is not None:
+            text = (
+                f"expected the name of a task or a task YAML, got the data file '{source}'. Write `perplexity: "
+                f"{source}` to score its text."
+            )
+            mistakes.append(Mistake(path=(key,), text=text))
+        return source
+    if place is None and (not _HUB_ID.match(source) or _looks_like_path(source)):
+        mistakes.append(Mistake(path=(key,), text=_missing(source, base)))
+    elif place is None and not has_split:
         text = (
             f"'{source}' is no local file, so it is read as a hub data set, which needs `split:` (for example `split: "
             "test`)."
         )
         mistakes.append(Mistake(path=(), text=text))
-    return source
-
-
-def _task(task: str, kind: str, base: Path | None, mistakes: list[Mistake]) -> str:
-    if task.endswith(TASK_SUFFIXES):
-        return _file(task, kind, base, mistakes)
-    if kind_of(Path(task)) is not None:
-        text = (
-            f"expected the name of a task or a task YAML, got the data file '{task}'. Write `perplexity: {task}` to "
-            "score its text."
-        )
-        mistakes.append(Mistake(path=(kind,), text=text))
-    return task
+    return place or source
 
 
 def _file(value: str, key: str, base: Path | None, mistakes: list[Mistake]) -> str:

@@ -259,7 +259,8 @@ def _divergence_slope(q: Tensor, p: Tensor, d: Tensor, terms: Terms) -> tuple[Te
         kl = p.addcmul_(q, d, value=-1).sub_(q).sum(1)
         return kl, d.add_(kl[:, None]).neg_()
     beta = terms.beta
-    share = torch.where(d > 0, 1.0 - beta, beta)  # log(1 + beta (e^d - 1)) from the side on which e^d cannot overflow
+    # log(1 + beta (e^d - 1)) from the side on which e^d cannot overflow; of two numbers torch.where would make float32
+    share = torch.full_like(d, beta).masked_fill_(d > 0, 1.0 - beta)
     above = d.clamp(min=0)
     log_m = torch.log1p(share * torch.expm1(-d.abs())).add_(above)
     divergence = (beta * p * (d - log_m) - (1.0 - beta) * q * log_m).sum(1)

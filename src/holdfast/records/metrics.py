@@ -35,9 +35,16 @@ def is_share(unit: str, metric: str = "", values: Iterable[float] = (), *, unkno
         unknown: the answer for names that nobody knows. A rule's author who writes "pt" says that it is a share; a page
             that has nothing but the name does not.
     """
-    said = [s for word in (unit, metric) if word for s in [_scale(word)] if s is not None]
-    share = all(said) if said else unknown
+    scales = [s for word in (unit, metric) if word for s in [_scale(word)] if s is not None]
+    share = all(scales) if scales else unknown
     return share and all(-1e-9 <= v <= 1 + 1e-9 for v in values if not math.isnan(v))
+
+
+def called(wanted: str, names: Iterable[str]) -> list[str]:
+    """The metrics that a word means: the one of this very name, else all that have it before their filter
+    ("exact_match" means "exact_match,strict-match")."""
+    names = list(names)
+    return [wanted] if wanted in names else [name for name in names if name.split(",")[0] == wanted]
 
 
 def _scale(word: str) -> bool | None:

@@ -67,13 +67,23 @@ class StudiedModel:
     reason: str | None = None
     """Why it failed."""
 
+    @property
+    def continued(self) -> bool:
+        """Whether it was, or is to be, trained on new text; tokens below 0 are not counted yet."""
+        return self.tokens != 0 or self.budget is not None
+
+    @property
+    def given(self) -> bool:
+        """Whether nothing was done to it here."""
+        return not self.continued and self.residual is None
+
     def measured(self, folder: Path) -> EvaluationFolder:
         """What was measured of it; `folder` is the study's."""
         return EvaluationFolder(folder / self.evaluations)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Pair:
+class ModelPair:
     """Two models held against each other, paired sample by sample."""
 
     before: str
@@ -117,7 +127,7 @@ class ResidualRecord:
     """Name of the model that an update is about; "" in a study."""
     models: list[StudiedModel] = dataclasses.field(default_factory=list)
     """In the order of the report."""
-    pairs: list[Pair] = dataclasses.field(default_factory=list)
+    pairs: list[ModelPair] = dataclasses.field(default_factory=list)
     scale: ScaleChoice | None = None
     corpus: dict[str, Any] = dataclasses.field(default_factory=dict)
     """`{"documents", "tokens", "held_out", "first_date", "last_date", "skipped": {reason: count}, "windows", "wasted":
@@ -148,7 +158,7 @@ class ResidualRecord:
         fields = {k: v for k, v in value.items() if k in known}
         fields["models"] = [StudiedModel(**m) for m in value.get("models", [])]
         fields["pairs"] = [
-            Pair(**{**p, "comparisons": [Comparison.from_json(c) for c in p["comparisons"]]})
+            ModelPair(**{**p, "comparisons": [Comparison.from_json(c) for c in p["comparisons"]]})
             for p in value.get("pairs", [])
         ]
         fields["scale"] = ScaleChoice(**value["scale"]) if value.get("scale") else None

@@ -3,7 +3,7 @@
 A study is a folder:
 
 ```
-study.json                  StudyRecord, written anew whenever a trial ends (the storage has the truth, this is its picture)
+study.json                  StudyRecord, written anew whenever a trial ends, from the storage
 study.db                    Optuna's storage, where no other was named
 runs/<key>/seed-<n>/        one ordinary run folder a trial and seed; <key> is a hash of the trial's settings
 evaluations/                measurements shared by all runs: the start is measured once
@@ -58,7 +58,7 @@ class SeedRun:
     seconds: float
     """Of the whole run in the worker: loading, training, measuring, writing."""
     training_seconds: float
-    """Of the optimiser's steps alone."""
+    """Of the optimiser's steps."""
     comparisons: list[Comparison]
     """Start against result, for every entry and metric."""
 
@@ -87,6 +87,8 @@ class TrialRecord:
     """"direct", or the names of its methods joined by "+"."""
     label: str
     """For people: the method and what was varied, such as "label annealing, weight 1"."""
+    titles: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Titles of those of its methods that are not holdfast's own, by name."""
     params: dict[str, Any]
     """What was varied, by key."""
     settings: dict[str, Any]

@@ -6,9 +6,11 @@
     compared, methods, measured     paired comparisons, methods, evaluation folders, as every page shows them
     run_report, card                one run: page and terminal, model card
     study_report, study_text        a trade-off study: page, terminal (arms: runs of one's own, as such a study)
-    evaluation_report, comparison_report, comparison_text    models side by side; two models question by question
+    evaluation_report, comparison_report    models side by side; two models question by question
+    evaluation_text, comparison_text, judge_text    what evaluate, compare and judge print
     answers, calibration, flips     confidence, whether it comes true, and the questions whose answers changed
-    residual_report, residual_text  an update or a study of the instruction residual (paper_004: what its paper prints)
+    residual_report                 an update or a study of the instruction residual, over one table of measures
+    residual_table, residual_charts (paper_004: what its paper prints)
     distance_report                 how far one checkpoint lies from another
     claims_report, theory_report    a paper's claims beside what was found; theories: statements checked, geometry
 

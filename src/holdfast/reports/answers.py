@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.reports.blocks import Text, figure, side_by_side
+from holdfast.reports.blocks import Paragraph, Section, Table, Text, figure, side_by_side
 from holdfast.reports.calibration import Calibration, calibration, calibration_interval, confidences
 from holdfast.reports.charts import Axis, Chart, Col, Mark, Series, quantile_chart
 from holdfast.reports.format import in_percent, interval_text, number
@@ -38,6 +38,25 @@ ECE_NOTE = (
     "bootstrap over questions{paired}. Chance: what a perfectly calibrated model would show on so many questions."
 )
 Rows = Sequence[Mapping[str, Any]]
+Answered = tuple[str, Sequence[tuple[str, str, Rows]]]
+"""An entry's name, and (label, colour, rows) of each model."""
+
+
+def answers_section(entries: Sequence[Answered], table: Table | None, *, paired: str = "") -> Section | None:
+    """Calibration errors, reliability diagrams and sorted curves of entries; None where there is nothing to draw.
+
+    Args:
+        entries: in the order to draw; curves are drawn of the first `CURVE_ENTRIES`.
+        table: of the calibration errors.
+        paired: what to add where the note speaks of the intervals.
+    """
+    charts = [chart for name, models in entries[:CURVE_ENTRIES] for chart in answer_charts(name, models)]
+    if not charts:
+        return None
+    note = ECE_NOTE.format(paired=paired)
+    if len(entries) > CURVE_ENTRIES:
+        note += f" Curves are drawn for the first {CURVE_ENTRIES} of {len(entries)} entries."
+    return Section("Confidence and entropy", [table, *charts, Paragraph(note, "note")])
 
 
 def answer_charts(name: str, models: Sequence[tuple[str, str, Rows]]) -> list[Chart]:

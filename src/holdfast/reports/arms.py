@@ -12,7 +12,7 @@ instead. What is avoided is 1 - lost.
 
 Intervals of the shares are Fieller's over documents (`holdfast.statistics.shares`): start, arm and direct answered the
 same ones, so that what is hard for all of them cancels. Without the per-sample rows, or where direct's own change
-cannot be told from zero, there is no interval. It does not cover the variation between training seeds.
+may be zero, there is no interval. It does not cover the variation between training seeds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from holdfast.reports.blocks import (
     columns,
     notes,
 )
-from holdfast.reports.compared import Row, group_title
+from holdfast.reports.compared import ComparisonRow, group_title
 from holdfast.reports.format import decimals_for, direction, number, percent
 from holdfast.reports.html import write_page
 from holdfast.reports.methods import method_text
@@ -56,7 +56,6 @@ from holdfast.reports.study_figures import (
     share_text,
 )
 from holdfast.reports.study_report import frontier_section, share_tiles, study_tiles, trials_section
-from holdfast.reports.study_text import trials_table
 from holdfast.reports.terminal import Printer
 from holdfast.retention.registry import declared
 from holdfast.statistics.shares import Share, share_over_samples
@@ -81,16 +80,21 @@ class Arm:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArmFigures:
-    """One arm with what is said of it."""
+    """One arm with its figures."""
 
     arm: Arm
     record: RunRecord
-    source: Row | None
-    target: Row | None
-    kept: Share
-    lost: Share
-    reading: str
+    source: ComparisonRow | None
+    target: ComparisonRow | None
+    kept: Share = NOTHING
+    lost: Share = NOTHING
+    reading: str = ""
     """The arm in one sentence."""
+
+    @property
+    def sides(self) -> tuple[ComparisonRow, ComparisonRow] | None:
+        """(source, target); None where one of them was not compared with the start."""
+        return None if self.source is None or self.target is None else (self.source, self.target)
 
     @property
     def margin(self) -> float:
@@ -125,7 +129,7 @@ class Tradeoff:
     @property
     def measured(self) -> list[ArmFigures]:
         """Arms with both figures."""
-        return [a for a in self.arms if a.source is not None and a.target is not None]
+        return [a for a in self.arms if a.sides is not None]
 
     @property
     def best(self) -> ArmFigures | None:
@@ -136,13 +140,13 @@ class Tradeoff:
     @property
     def verdict(self) -> str:
         """What direct fine-tuning did, and the arm with the best balance."""
-        direct = self.direct
-        if direct is None or direct.source is None or direct.target is None:
+        if self.direct is None or self.direct.sides is None:
             return (
                 f"{len(self.measured)} of {len(self.arms)} arms are measured; without direct fine-tuning among them "
                 f"there is nothing to hold them against."
             )
-        lead = f"Direct fine-tuning: the target {_changed(direct.target)}, the source {_changed(direct.source)}."
+        source, target = self.direct.sides
+        lead = f"Direct fine-tuning: the target {_changed(target)}, the source {_changed(source)}."
         best = self.best
         if best is None or not best.kept.value or best.kept.value <= 0:
             return lead
@@ -169,81 +173,77 @@ def read_tradeoff(
     """
     if not arms:
         raise UserError("Expected at least one arm to report on, got none. Give the run folders to compare.")
-    said: list[str] = []
-    read: list[tuple[Arm, RunRecord, Row | None, Row | None]] = []
-    for arm in arms:
-        if not arm.folder.exists():
-            raise DataError(
-                f"Expected the run folder of arm {arm.label!r} at {arm.folder.path}, but it has no run.json. Run that "
-                f"arm first, or leave it out."
-            )
-        record = arm.folder.read()
-        rows = [None if arm.kind == "start" else _row(arm, which, metric, said) for which in (source, target)]
-        if record.status != "finished":
-            said.append(f"{arm.label}: the run is {record.status} (stage: {record.stage}).")
-        read.append((arm, record, rows[0], rows[1]))
-    _same_start([(s, t) for _, _, s, t in read], said)
-    direct = next(((a, s, t) for a, _, s, t in read if a.kind == "direct" and s is not None and t is not None), None)
+    remarks: list[str] = []
+    read = [_read(arm, (source, target), metric, remarks) for arm in arms]
+    for side in (0, 1):
+        rows = [f.sides[side] for f in read if f.sides is not None]
+        remarks += [remark for other in rows[1:] for remark in _same_start(rows[0], other)]
+    direct = next((f for f in read if f.arm.kind == "direct" and f.sides is not None), None)
     if direct is None:
-        said.append(
+        remarks.append(
             "No measured arm of direct fine-tuning is among them, so shares of its gain and loss cannot be given."
         )
-    elif sum(arm.kind == "direct" for arm, *_ in read) > 1:
-        said.append(f"Shares are given against {direct[0].label}.")
-    figures = []
-    for arm, record, s, t in read:
-        kept = lost = NOTHING
-        if direct is not None and arm is not direct[0] and s is not None and t is not None:
-            kept = _share(arm, direct[0], target, t, direct[2], wanted=1)
-            lost = _share(arm, direct[0], source, s, direct[1], wanted=-1)
-        reading = _reading(arm, record, s, t, kept, lost, direct[0] if direct is not None else None)
-        figures.append(ArmFigures(arm=arm, record=record, reading=reading, source=s, target=t, kept=kept, lost=lost))
-    study = _study([f for f in figures if f.arm.kind != "start"], source, target, metric)
-    trials = [
-        dataclasses.replace(t, kept=f.kept, avoided=f.lost.taken_from(1.0))
-        for t, f in zip(read_trials(study), (f for f in figures if f.arm.kind != "start"), strict=True)
-    ]
+    elif sum(arm.kind == "direct" for arm in arms) > 1:
+        remarks.append(f"Shares are given against {direct.arm.label}.")
+    figures = [_against(f, direct, source, target) for f in read]
+    held = [f for f in figures if f.arm.kind != "start"]
+    study = _study(held, source, target, metric)
     return Tradeoff(
         record=study,
-        trials=trials,
+        trials=[
+            dataclasses.replace(t, kept=f.kept, avoided=f.lost.taken_from(1.0))
+            for t, f in zip(read_trials(study), held, strict=True)
+        ],
         arms=figures,
-        direct=next((f for f in figures if direct is not None and f.arm is direct[0]), None),
-        notes=list(dict.fromkeys(said)),
+        direct=None if direct is None else figures[read.index(direct)],
+        notes=list(dict.fromkeys(remarks)),
     )
 
 
-def _row(arm: Arm, which: tuple[str, str], metric: str, said: list[str]) -> Row | None:
+def _read(arm: Arm, sides: tuple[tuple[str, str], tuple[str, str]], metric: str, remarks: list[str]) -> ArmFigures:
+    """An arm's record and comparisons; what is missing becomes a remark."""
+    if not arm.folder.exists():
+        raise DataError(
+            f"Expected the run folder of arm {arm.label!r} at {arm.folder.path}, but it has no run.json. Run that "
+            f"arm first, or leave it out."
+        )
+    record = arm.folder.read()
+    source, target = (None if arm.kind == "start" else _row(arm, which, metric, remarks) for which in sides)
+    if record.status != "finished":
+        remarks.append(f"{arm.label}: the run is {record.status} (stage: {record.stage}).")
+    return ArmFigures(arm=arm, record=record, source=source, target=target)
+
+
+def _row(arm: Arm, which: tuple[str, str], metric: str, remarks: list[str]) -> ComparisonRow | None:
     try:
         found = [c for c in arm.folder.comparisons() if (c.suite, c.name) == which]
     except (DataError, KeyError, TypeError) as error:
-        said.append(f"{arm.label}: its comparisons could not be read ({error}).")
+        remarks.append(f"{arm.label}: its comparisons could not be read ({error}).")
         return None
     exact = [c for c in found if c.metric == metric] or [c for c in found if c.primary]
     if not exact:
-        said.append(f"{arm.label}: {which[0]}: {which[1]} was not compared with the start.")
+        remarks.append(f"{arm.label}: {which[0]}: {which[1]} was not compared with the start.")
         return None
     if exact[0].metric != metric:
-        said.append(
+        remarks.append(
             f"{arm.label}: {which[0]}: {which[1]} has no {metric}; its primary metric {exact[0].metric} is shown."
         )
-    return Row(exact[0])
+    return ComparisonRow(exact[0])
 
 
-def _same_start(pairs: Sequence[tuple[Row | None, Row | None]], said: list[str]) -> None:
-    for side in (0, 1):
-        held = [row for p in pairs if p[0] is not None and p[1] is not None and (row := p[side]) is not None]
-        for other in held[1:]:
-            if not math.isclose(held[0].raw.before, other.raw.before, rel_tol=1e-6, abs_tol=1e-9):
-                said.append(
-                    f"The arms do not start from the same figure on {other.label}: {held[0].before} and "
-                    f"{other.before}. They can hardly be compared."
-                )
+def _same_start(first: ComparisonRow, other: ComparisonRow) -> list[str]:
+    if math.isclose(first.raw.before, other.raw.before, rel_tol=1e-6, abs_tol=1e-9):
+        return []
+    return [
+        f"The arms do not start from the same figure on {other.label}: {first.before} and {other.before}. They can "
+        "hardly be compared."
+    ]
 
 
 def _study(figures: Sequence[ArmFigures], source: tuple[str, str], target: tuple[str, str], metric: str) -> StudyRecord:
     """The arms as a study's record: a trial an arm, one seed, one entry a side."""
 
-    def objective(side: str, which: tuple[str, str], rows: Sequence[Row | None]) -> Objective:
+    def objective(side: str, which: tuple[str, str], rows: Sequence[ComparisonRow | None]) -> Objective:
         known = next((r.raw for r in rows if r is not None), None)
         return Objective(
             side=side,
@@ -307,9 +307,28 @@ def _strength(record: RunRecord) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------------------- shares
 
 
-def _share(arm: Arm, direct: Arm, which: tuple[str, str], ours: Row, theirs: Row | None, *, wanted: int) -> Share:
+def _against(f: ArmFigures, direct: ArmFigures | None, source: tuple[str, str], target: tuple[str, str]) -> ArmFigures:
+    """The arm with its shares of direct's gain and loss, and its sentence."""
+    if direct is not None and direct.sides is not None and f is not direct and f.sides is not None:
+        (s, t), (their_s, their_t) = f.sides, direct.sides
+        kept = _share(f.arm, direct.arm, target, t, their_t, wanted=1)
+        f = dataclasses.replace(f, kept=kept, lost=_share(f.arm, direct.arm, source, s, their_s, wanted=-1))
+        return dataclasses.replace(f, reading=_reading(f, s, t))
+    if f.arm.kind == "start":
+        reading = "the starting model, before any training."
+    elif f.sides is None:
+        side = "only one side" if f.source is not None or f.target is not None else "neither side"
+        reading = f"{side} was compared with the start (the run is {f.record.status}), so there is nothing to read yet."
+    else:
+        reading = f"the target {_changed(f.sides[1])}; the source {_changed(f.sides[0])}."
+    return dataclasses.replace(f, reading=f"{f.arm.label}: {reading}")
+
+
+def _share(
+    arm: Arm, direct: Arm, which: tuple[str, str], ours: ComparisonRow, theirs: ComparisonRow, *, wanted: int
+) -> Share:
     """The arm's gain over direct's; none where direct's has not the wanted sign."""
-    if theirs is None or theirs.raw.gain * wanted <= 0:
+    if theirs.raw.gain * wanted <= 0:
         return NOTHING
     interval = share_interval(arm, direct, which, ours.raw, theirs.raw)
     return Share(value=ours.raw.gain / theirs.raw.gain, interval=interval, reason=None)
@@ -321,7 +340,7 @@ def per_sample(
     """(numerator, denominator) of a metric for every document, or None where the rows are not there or not understood.
 
     The metric is the ratio of the sums: nats over tokens, bits over bytes, score over one. Documents that occur twice
-    are told apart by their place.
+    are distinguished by their place.
     """
     try:
         rows = folder.evaluated(which).samples(*name)
@@ -378,7 +397,7 @@ def share_interval(
 # ------------------------------------------------------------------------------------------------------------ prose
 
 
-def _changed(r: Row) -> str:
+def _changed(r: ComparisonRow) -> str:
     """`improved by 0.123 nats/token`, with "within noise" where the interval includes zero."""
     if r.raw.gain == 0:
         return "did not change"
@@ -387,39 +406,28 @@ def _changed(r: Row) -> str:
     return text + (" (within noise)" if r.verdict == "within noise" else "")
 
 
-def _said(share: Share) -> str:
+def _with_bounds(share: Share) -> str:
     return covered(share_text(share), share_interval_text(share))
 
 
-def _reading(
-    arm: Arm, record: RunRecord, s: Row | None, t: Row | None, kept: Share, lost: Share, direct: Arm | None
-) -> str:
-    if arm.kind == "start":
-        return f"{arm.label}: the starting model, before any training."
-    if s is None or t is None:
-        side = "neither side" if s is None and t is None else "only one side"
-        return (
-            f"{arm.label}: {side} was compared with the start (the run is {record.status}), so there is nothing to "
-            f"read yet."
-        )
-    if direct is None or arm is direct:
-        return f"{arm.label}: the target {_changed(t)}; the source {_changed(s)}."
-    if kept.value is None:
+def _reading(f: ArmFigures, s: ComparisonRow, t: ComparisonRow) -> str:
+    label = f.arm.label
+    if f.kept.value is None:
         first = (
-            f"{arm.label}: direct fine-tuning gained nothing on the target, so there is no gain to keep a share of; "
+            f"{label}: direct fine-tuning gained nothing on the target, so there is no gain to keep a share of; "
             f"here the target {_changed(t)}"
         )
     elif t.raw.gain <= 0:
-        first = f"{arm.label} kept none of the target gain of direct fine-tuning: the target {_changed(t)}"
+        first = f"{label} kept none of the target gain of direct fine-tuning: the target {_changed(t)}"
     else:
-        first = f"{arm.label} kept {_said(kept)} of the target gain of direct fine-tuning"
+        first = f"{label} kept {_with_bounds(f.kept)} of the target gain of direct fine-tuning"
     if s.raw.gain >= 0:
         second = f"lost nothing on the source, which {_changed(s)}" if s.raw.gain > 0 else "lost nothing on the source"
         return f"{first} and {second}."
-    if lost.value is None:
+    if f.lost.value is None:
         return f"{first}; the source {_changed(s)}, where direct fine-tuning lost nothing."
     noise = ", a loss within noise" if s.verdict == "within noise" else ""
-    return f"{first} while losing {_said(lost)} of what direct lost{noise}."
+    return f"{first} while losing {_with_bounds(f.lost)} of what direct lost{noise}."
 
 
 # ------------------------------------------------------------------------------------------------- page and terminal
@@ -455,14 +463,19 @@ def write_tradeoff_report(
     """
     path = Path(path)
     found = read_tradeoff(arms, source=source, target=target, metric=metric)
+    return write_page(tradeoff_page(found, path.parent, title=title, intro=intro, next_steps=next_steps), path)
+
+
+def tradeoff_page(found: Tradeoff, here: Path, *, title: str, intro: str, next_steps: str | None = None) -> Page:
+    """The page as blocks; links start from the folder `here`."""
     held = [f for f in found.arms if f.arm.kind != "start"]
-    links = {n: link for n, f in enumerate(held) if (link := _link(f.arm, path.parent))}
+    links = {n: link for n, f in enumerate(held) if (link := _link(f.arm, here))}
     more = {n: f.below for n, f in enumerate(held)}
     best = found.best
     tiles: list[Tile] = study_tiles(found.trials, None)[1:]
     if best is not None:
         tiles += share_tiles(best.arm.label, best.kept, best.lost.taken_from(1.0))
-    page = Page(
+    return Page(
         tab=f"{title} (holdfast)",
         eyebrow="holdfast trade-off report",
         title=title,
@@ -471,14 +484,13 @@ def write_tradeoff_report(
             *_paragraphs(intro),
             Tiles(tiles),
             frontier_section(found.record, found.trials, None),
-            trials_section(found.record, found.trials, [], path.parent, title="All arms", links=links, more=more),
+            trials_section(found.record, found.trials, [], here, title="All arms", links=links, more=more),
             Section("In words", [Panel([Bullets([f.reading for f in found.arms])], "card")]),
             notes(found.notes),
             Section("What next", _paragraphs(next_steps)) if next_steps else None,
         ],
         footer="Written by holdfast from the files of the run folders.",
     )
-    return write_page(page, path)
 
 
 def _link(arm: Arm, here: Path) -> str:
@@ -533,21 +545,15 @@ def print_tradeoff(
         DataError: a folder has no readable run.json.
     """
     found = read_tradeoff(arms, source=source, target=target, metric=metric)
-    table = trials_table(found.record, found.trials, narrow=True)
-    known = next((f for f in found.measured if f.source is not None and f.target is not None), None)
-    if known is not None and known.source is not None and known.target is not None:
-        before = [f"{side} {r.before}" for side, r in (("target", known.target), ("source", known.source))]
-        better = direction(found.record.target.higher_is_better)
-        table = dataclasses.replace(table, title=f"{table.title}; start: {', '.join(before)}, {better}")
     levels = Table(
         columns=columns("Arm", "Target after", "Source after", right=(1, 2)),
-        rows=[[f.arm.label, f.target.after, f.source.after] for f in found.measured if f.target and f.source],
+        rows=[[f.arm.label, f.sides[1].after, f.sides[0].after] for f in found.arms if f.sides is not None],
     )
-    blocks: list[Block] = [
-        table,
-        levels,
-        Paragraph(found.verdict),
-        Paragraph(""),
-        Bullets([f.reading for f in found.arms]),
-    ]
-    Printer(console).show([*blocks, *(Paragraph(f"Note: {n}", "note") for n in found.notes)])
+    for source_row, target_row in [f.sides for f in found.arms if f.sides is not None][:1]:
+        better = direction(found.record.target.higher_is_better)
+        title = f"Start: target {target_row.before}, source {source_row.before}, {better}"
+        levels = dataclasses.replace(levels, title=title)
+    shown = trials_section(found.record, found.trials, [], Path(), title="All arms", narrow=True)
+    words: list[Block] = [Paragraph(found.verdict), Paragraph(""), Bullets([f.reading for f in found.arms])]
+    remarks = [Paragraph(f"Note: {n}", "note") for n in found.notes]
+    Printer(console).show([*shown.blocks, levels, *words, *remarks])

@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.reports.format import percent
+
 if TYPE_CHECKING:
     from holdfast.reports.charts import Chart
 
@@ -26,7 +28,7 @@ class Span:
 
     content: Text
     form: str = ""
-    """"sub" (small, on a line of its own), "chip", "strong", "code", "mark" (its tone is a class of the style sheet)."""
+    """"sub" (small, on a line of its own), "chip", "strong", "code", "mark" (its tone is a class of the styles)."""
     tone: Tone = ""
     link: str = ""
     """An address relative to the page's folder."""
@@ -99,6 +101,8 @@ class Code:
     """Commands, equations, configurations: as they are."""
 
     text: str
+    language: str = ""
+    """For Markdown: "python", "yaml", ..."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,13 +200,18 @@ class Bars:
 
     items: Sequence[tuple[str, float, bool]]
 
+    @property
+    def texts(self) -> list[tuple[str, str]]:
+        """Each name with its share in percent."""
+        return [(n, f"{100 * s:.0f} %" if s >= 0.01 else percent(100 * s, sign=False)) for n, s, _ in self.items]
+
 
 @dataclasses.dataclass(frozen=True)
 class Markup:
-    """Markup of the page alone, for what no other block can say; the other renderers leave it out."""
+    """Markup that is for the page only, for what no other block can say; the other renderers leave it out."""
 
     html: str
-    """Made with `holdfast.reports.html.tag`, so that text in it is escaped."""
+    """Built with `holdfast.reports.html.tag`, so that text in it is escaped."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,6 +245,14 @@ class Page:
     footer: str = ""
 
 
+def document(page: Page) -> list[Block]:
+    """The whole page as blocks, its head and foot too: for renderers that know no frame around it."""
+    status = f" ({page.status[0]})" if page.status else ""
+    details = [Paragraph(page.details, "note")] if page.details else []
+    head = [Heading(f"{page.title}{status}", 1), Paragraph(page.lead), *details]
+    return [*head, *page.blocks, *([Paragraph(page.footer, "note")] if page.footer else [])]
+
+
 # ------------------------------------------------------------------------------------------------------ small patterns
 
 
@@ -248,13 +265,19 @@ def facts_or_nothing(items: Sequence[tuple[str, Text]]) -> list[Block]:
     return [Facts(items) if items else Paragraph("Not recorded.", "note")]
 
 
+def fold_facts(title: str, items: Sequence[tuple[str, Text]]) -> Fold | None:
+    """Label and text behind a heading, None without any."""
+    return Fold(title, [Facts(items)]) if items else None
+
+
 def notes(items: Sequence[str], title: str = "Notes", anchor: str = "") -> Section | None:
     """A section of sentences, None without any."""
     return Section(title, [Panel([Bullets(items)], "card")], anchor=anchor) if items else None
 
 
 def widths(n: int) -> list[str]:
-    """Widths of `n` charts that fill every row: one alone, two or four two a row, else three a row as far as they go."""
+    """Widths of `n` charts that fill every row: one in full width, two or four two a row, else three a row as far
+    as they go."""
     if n == 1:
         return ["full"]
     halves = {0: 0, 1: 4, 2: 2}[n % 3]
@@ -262,7 +285,7 @@ def widths(n: int) -> list[str]:
 
 
 def side_by_side(charts: Sequence[Chart | None]) -> list[Any]:
-    """Charts two a row; one alone has the whole width."""
+    """Charts two a row; a single one has the whole width."""
     held = [c for c in charts if c is not None]
     return [dataclasses.replace(c, width="half" if len(held) > 1 else "full") for c in held]
 

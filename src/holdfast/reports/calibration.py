@@ -104,10 +104,12 @@ def calibration_interval(
     """
     found = calibration(confidence, correct, bins=bins).error
     draws = _resampled_errors([(confidence, correct)], bins=bins, resamples=resamples, seed=seed)[:, 0]
+    import numpy as np
+
     from holdfast.statistics.intervals import basic_interval
 
-    low, high = basic_interval(found, draws, confidence=level)
-    return max(0.0, low), min(1.0, max(0.0, high))
+    low, high = np.clip(basic_interval(found, draws, confidence=level), 0.0, 1.0)  # NaN stays NaN
+    return float(low), float(high)
 
 
 def calibration_change(

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.records.run import RunFolder
-from holdfast.reports.blocks import Block, Bullets, Code, Fold, Heading, Paragraph, Section, Span, Table, columns, sub
-from holdfast.reports.format import direction, flatten, hardware_text
+from holdfast.reports.blocks import Block, Bullets, Code, Fold, Heading, Paragraph, Section, Span, Table, columns
+from holdfast.reports.format import flatten, hardware_text
 from holdfast.reports.markdown import render
 from holdfast.reports.methods import method_name
-from holdfast.reports.run_report import RunFigures, read_run
+from holdfast.reports.run_report import RunFigures, change_tables, read_run
 from holdfast.support.files import write_bytes_atomic
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
@@ -129,34 +129,7 @@ def _body(run: RunFigures, folder: RunFolder) -> list[Block]:
 
 
 def _what_changed(run: RunFigures) -> Section:
-    found: list[Block] = []
-    if run.rows:
-        titles = ("Measure", "Before", "After", "Difference (interval)", "Relative gain", "p", "n", "Test", "Verdict")
-        cells = [
-            [
-                (r.label, sub(f"{r.raw.metric}, {r.unit}, {direction(r.raw.higher_is_better)}")),
-                r.before,
-                r.after,
-                f"{r.difference} {r.interval}",
-                r.relative,
-                r.p,
-                r.n,
-                r.raw.test + (f" ({r.flips})" if r.flips else ""),
-                r.verdict,
-            ]
-            for r in run.rows
-        ]
-        text = (
-            "Target is what was to be learnt, source what was to be kept. Intervals: paired, "
-            f"{100 * run.rows[0].raw.confidence:g} %, over the evaluated samples; they do not cover the variation "
-            "between training seeds. Relative gain: the change in percent of the value before, positive is better."
-        )
-        found += [Table(columns=columns(*titles, right=range(1, 7)), rows=cells), Paragraph(text)]
-    if run.levels:
-        rows = [[v.which, f"{v.group}: {v.name} ({v.unit})", v.value, v.interval, v.n] for v in run.levels]
-        heads = columns("Model", "Measure", "Value", "Interval", "n", right=(2, 3, 4))
-        found.append(Table(columns=heads, rows=rows))
-    return Section("What changed", [*found, *(Paragraph(m) for m in (*run.missing, *run.problems))])
+    return Section("What changed", [*change_tables(run), *(Paragraph(m) for m in (*run.missing, *run.problems))])
 
 
 def _how_to_load(folder: RunFolder) -> Section:
@@ -171,7 +144,7 @@ def _how_to_load(folder: RunFolder) -> Section:
 name = "<this repository or folder>"
 model = {name}.from_pretrained(name{more})
 tokenizer = AutoTokenizer.from_pretrained(name)"""
-    return Section("How to load it", [Code(code)])
+    return Section("How to load it", [Code(code, "python")])
 
 
 def _training(run: RunFigures) -> Section:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.reports.blocks import Column, Table, Text, figure, words
@@ -29,6 +29,8 @@ SYMBOLS = ("circle", "diamond", "square", "triangle-up", "pentagon")
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 Row = Mapping[str, Any]
+Item = Any
+"""What a line of a table is about: a mapping, or a value with attributes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,19 +52,30 @@ class Value:
 
 @dataclasses.dataclass(frozen=True)
 class Col:
-    """A column of the chart's table."""
+    """A column of a table, declared: its title, and what it says of each item."""
 
-    title: str
-    of: str | Callable[[Row], Any]
-    """A key of the rows, or what makes the cell of one."""
+    title: Text
+    of: str | Callable[[Any], Any]
+    """A key or an attribute of the items, or what makes the cell of one."""
     numeric: bool = True
+    wide: bool = False
+    """Takes the full width of a card on a phone."""
 
-    def cell(self, row: Row) -> Text:
-        """What the table says of a row here."""
-        found = self.of(row) if callable(self.of) else row.get(self.of)
+    def cell(self, row: Item) -> Text:
+        """What the table says of an item here."""
+        if callable(self.of):
+            found = self.of(row)
+        else:
+            found = row.get(self.of) if isinstance(row, Mapping) else getattr(row, self.of)
         if isinstance(found, Value):
             return figure(found.text or significant(found.value), found.interval)
         return "" if found is None else significant(found) if isinstance(found, (int, float)) else found
+
+
+def tabulate(items: Iterable[Item], columns: Sequence[Col], **options: Any) -> Table:
+    """A line an item under declared columns; `options` are those of `Table`."""
+    heads = [Column(title=c.title, numeric=c.numeric, wide=c.wide) for c in columns]
+    return Table(columns=heads, rows=[[c.cell(item) for c in columns] for item in items], **options)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,7 +109,8 @@ class Mark:
     where: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Rows with these values."""
     rows: Sequence[Row] | None = None
-    """Not the chart's rows but these: lines and areas to read the others by, which the table need not say."""
+    """These instead: some of the chart's rows in an order of their own, or lines and areas to read the others by, which
+    the table need not show and which have no words at the mouse."""
     name: str = ""
     """In the legend."""
     colour: str = "accent"
@@ -114,7 +128,7 @@ class Mark:
     side: str = "@side"
     legend: bool = True
     bars: float = 1.4
-    """Thickness of the interval bars."""
+    """Thickness of the interval bars; 0 draws none."""
     base: str = "base"
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -174,12 +188,12 @@ class Chart:
     def table(self) -> Table:
         """The numbers of the figure."""
         held = sorted(self.rows, key=lambda r: r[self.order]) if self.order else self.rows
-        cells: list[list[Text]] = [[c.cell(r) for c in self.columns] for r in held]
-        heads = [Column(title=c.title, numeric=c.numeric) for c in self.columns]
-        if self.across:
-            first, *rest = zip(*cells, strict=True)
-            cells = [[c.title, *cell] for c, cell in zip(self.columns[1:], rest, strict=True)]
-            heads = [Column(title=heads[0].title), *(Column(title=words(t), numeric=True) for t in first)]
+        found = tabulate(held, self.columns, cards=False)
+        if not self.across:
+            return found
+        first, *rest = zip(*found.rows, strict=True)
+        heads = [Column(title=self.columns[0].title), *(Column(title=words(t), numeric=True) for t in first)]
+        cells = [[c.title, *cell] for c, cell in zip(self.columns[1:], rest, strict=True)]
         return Table(columns=heads, rows=cells, cards=False)
 
 
@@ -210,7 +224,7 @@ def colour_of(place: int, models: int = 2) -> str:
 
 
 def log_ticks(low: float, high: float, steps: Sequence[float] = (1, 2, 5), most: int = 4) -> list[tuple[float, str]]:
-    """Ticks at `steps` times the powers of ten, or at the powers alone where these are more than `most`."""
+    """Ticks at `steps` times the powers of ten, or at the powers only where these are more than `most`."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     places = [step * 10.0**power for power in powers for step in (steps if len(powers) <= most else (1,))]
     return [(place, significant(place) if place < 1e4 else f"{place:g}") for place in places]
@@ -368,12 +382,16 @@ def _colour(mark: Mark, rows: Sequence[Row]) -> Any:
 
 def _hover(mark: Mark, chart: Chart, rows: Sequence[Row]) -> dict[str, Any]:
     """What the table says of each row."""
-    if mark.rows is not None:
+    own = {id(r) for r in chart.rows}
+    if not any(id(r) in own for r in rows):
         return {"hoverinfo": "skip"}
     texts = []
     for row in rows:
+        if id(row) not in own:
+            texts.append("")
+            continue
         head, *rest = (words(c.cell(row), below=" ") for c in chart.columns)
-        lines = [f"{plain(c.title)}: {plain(t)}" for c, t in zip(chart.columns[1:], rest, strict=True) if t]
+        lines = [f"{plain(words(c.title))}: {plain(t)}" for c, t in zip(chart.columns[1:], rest, strict=True) if t]
         title = f"{plain(mark.name)}: " if mark.name and mark.name not in head and mark.kind == "bars" else ""
         texts.append("<br>".join([f"<b>{title}{plain(head)}</b>", *lines]))
     return {"hovertext": texts, "hoverinfo": "text"}
@@ -381,7 +399,7 @@ def _hover(mark: Mark, chart: Chart, rows: Sequence[Row]) -> dict[str, Any]:
 
 def _error(values: Sequence[Any], colour: Any, thickness: float) -> dict[str, Any] | None:
     """Interval bars; None where no value has an interval."""
-    if not any(isinstance(v, Value) and (v.low is not None or v.high is not None) for v in values):
+    if not thickness or not any(isinstance(v, Value) and (v.low is not None or v.high is not None) for v in values):
         return None
     reach = [v.reach() if isinstance(v, Value) else (0.0, 0.0) for v in values]
     ends = {"arrayminus": [low for low, _ in reach], "array": [high for _, high in reach]}
@@ -413,7 +431,8 @@ def _cartesian(mark: Mark, chart: Chart, rows: Sequence[Row]) -> list[dict[str, 
         if mark.text:
             sides = _each(mark.side, rows)
             trace |= {"text": [plain(str(r.get(mark.text) or "")) for r in rows], "cliponaxis": False}
-            trace |= {"textposition": sides, "textfont": _font("muted", 11), "meta": "named in legend"}
+            trace |= {"textposition": sides, "textfont": _font("muted", 11)}
+            trace |= {"meta": "named in legend"} if mark.name else {}
     for key, values in (("error_x", xs), ("error_y", ys)):
         error = _error(values, colour, mark.bars)
         if error is not None:
@@ -442,7 +461,8 @@ def _curves(mark: Mark, chart: Chart, rows: Sequence[Row]) -> list[dict[str, Any
             ys = smooth(ys, max(5, len(xs) // 40))
         x, y = thin(xs, ys)
         name = plain(squeeze(str(row.get("name", mark.name)), 34))
-        trace = {**shared, "mode": "lines+markers" if points else "lines", "x": x, "y": y, "name": name, "line": line}
+        legend = plain(squeeze(str(row.get("legend", row.get("name", mark.name))), 34))
+        trace = {**shared, "mode": "lines+markers" if points else "lines", "x": x, "y": y, "name": legend, "line": line}
         trace["marker"] = {"size": row.get("size", 5), "symbol": row.get("symbol", "circle")}
         hover = (
             {"hoverinfo": "skip"} if mark.rows is not None else {"hovertemplate": f"{name} %{{y:.5g}}<extra></extra>"}
@@ -521,12 +541,12 @@ def row_notes(names: Sequence[str], texts: Sequence[str], tones: Sequence[str]) 
     """Words above each row of a plot: its name at the left, its figure at the right."""
     found = []
     for place, (name, text, tone) in enumerate(zip(names, texts, tones, strict=True)):
-        for said, side, colour in (
+        for label, side, colour in (
             (squeeze(name, 34), "left", "ink"),
             (text, "right", "ink" if tone == "flat" else tone),
         ):
             more = {"xref": "paper", "yshift": 17, "xanchor": side}
-            found.append(Note(text=said, x=float(side == "right"), y=place, colour=colour, more=more))
+            found.append(Note(text=label, x=float(side == "right"), y=place, colour=colour, more=more))
     return found
 
 
@@ -552,7 +572,7 @@ def logged_curves(
         wanted: (key, name, colour, whether its points are marked) of each curve.
         title: of the chart.
         unit: of all of them.
-        caption: said first below.
+        caption: what stands first below.
         height: in CSS pixels.
         may_be_log: on a logarithmic axis where positive values span more than a factor of 20.
     """
@@ -569,8 +589,8 @@ def logged_curves(
     if not rows:
         return None
     log = may_be_log and bool(everything) and min(everything) > 0 and max(everything) / min(everything) > 20
-    said = [caption, "Logarithmic axis." if log else ""]
-    said.append(
+    sentences = [caption, "Logarithmic axis." if log else ""]
+    sentences.append(
         f"{gaps} logged {'value is' if gaps == 1 else 'values are'} not finite and shown as gaps." if gaps else ""
     )
 
@@ -591,7 +611,7 @@ def logged_curves(
         marks=[Mark(kind="curves", width=2.2)],
         x=Axis(title="optimiser step"),
         y=Axis(title=unit, log=log, ticks=log_ticks(min(everything), max(everything)) if log else ()),
-        caption=" ".join(s for s in said if s),
+        caption=" ".join(s for s in sentences if s),
         height=height,
         layout={"hovermode": "x unified"},
     )

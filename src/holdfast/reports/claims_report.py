@@ -43,7 +43,7 @@ READING = (
     "Kept: a trial's gain on the target as a share of what direct fine-tuning gained. Avoided: 1 minus its loss on "
     "the source as a share of what "
     "direct fine-tuning lost. 1 is all of it.",
-    "Intervals are at 95 % and cover training seeds and evaluated samples; with one seed the samples alone. A claim "
+    "Intervals are at 95 % and cover training seeds and evaluated samples; with one seed the samples only. A claim "
     "about some of several weights "
     "has wider ones, for there were several chances.",
     "Keeping the start's level, no loss, and alike mean: within 20 % of what direct fine-tuning lost or gained, with "
@@ -65,14 +65,22 @@ def write_claims_report(found: Mapping[str, Any], path: str | os.PathLike[str]) 
         DataError: `found` is no such record.
         StorageError: the page could not be written; an earlier one is intact.
     """
+    return write_page(claims_page(found), Path(path))
+
+
+def claims_page(found: Mapping[str, Any]) -> Page:
+    """The page as blocks.
+
+    Raises:
+        DataError: `found` is no such record.
+    """
     try:
-        page = _page(found)
+        return _page(found)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
             f"Expected the record of 'holdfast reproduce' (claims.json), got something else ({type(error).__name__}: "
             f"{error})."
         ) from error
-    return write_page(page, Path(path))
 
 
 def _page(found: Mapping[str, Any]) -> Page:
@@ -100,7 +108,7 @@ def _page(found: Mapping[str, Any]) -> Page:
             _studies(studies),
             Section("How to read this", [Panel([Bullets(reading)], "card")]),
             Section(
-                "Made with",
+                "Software and hardware",
                 [
                     Panel([Facts([("machine", machine), ("written", written)])], "card"),
                     Fold("Versions", [Facts(versions)]) if versions else None,
@@ -112,7 +120,7 @@ def _page(found: Mapping[str, Any]) -> Page:
 
 
 def _title(recipe: str, studies: Mapping[str, Any]) -> str:
-    """What a study is called in front of people; records made before studies had titles have their names alone."""
+    """The title of a study; its name in records that were made before studies had titles."""
     return str((studies.get(recipe) or {}).get("title") or recipe.replace("_", " "))
 
 

@@ -15,8 +15,20 @@ from typing import Any
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.metrics import is_share
-from holdfast.reports.blocks import Paragraph, Table, Text, Tile, chip, columns, figure, sub
-from holdfast.reports.charts import COMPACT_FROM, Axis, Chart, Col, Mark, Rule, Value, narrow, radar_layout, row_notes
+from holdfast.reports.blocks import Paragraph, Table, Text, Tile, chip, figure, sub
+from holdfast.reports.charts import (
+    COMPACT_FROM,
+    Axis,
+    Chart,
+    Col,
+    Mark,
+    Rule,
+    Value,
+    narrow,
+    radar_layout,
+    row_notes,
+    tabulate,
+)
 from holdfast.reports.format import (
     decimals_for,
     direction,
@@ -49,7 +61,7 @@ def section_title(suite: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One comparison, every figure of it as text."""
 
     raw: Comparison
@@ -147,17 +159,17 @@ class Row:
         return f"{before.partition(' ')[0]} → {after}"
 
 
-def ordered(comparisons: Iterable[Comparison]) -> list[Row]:
+def ordered(comparisons: Iterable[Comparison]) -> list[ComparisonRow]:
     """Target, source, then other suites; within a suite primary metrics first, otherwise as recorded."""
-    return [Row(c) for c in sorted(comparisons, key=lambda c: (group_rank(c.suite), not c.primary))]
+    return [ComparisonRow(c) for c in sorted(comparisons, key=lambda c: (group_rank(c.suite), not c.primary))]
 
 
-def primary_of(rows: Sequence[Row]) -> list[Row]:
+def primary_of(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     """The rows that lead; all where none does."""
     return [r for r in rows if r.raw.primary] or list(rows)
 
 
-def short_names(rows: Sequence[Row]) -> list[str]:
+def short_names(rows: Sequence[ComparisonRow]) -> list[str]:
     """A name a row: the entry's, with its suite where two entries share it and its metric where one entry has
     several."""
     names = [r.name for r in rows]
@@ -170,7 +182,7 @@ def short_names(rows: Sequence[Row]) -> list[str]:
 
 def headline(comparisons: Sequence[Comparison]) -> str:
     """What changed, suite by suite, in one sentence of plain words."""
-    primary = primary_of([Row(c) for c in comparisons])
+    primary = primary_of([ComparisonRow(c) for c in comparisons])
     parts: list[str] = []
     for suite in sorted({r.raw.suite for r in primary}, key=group_rank):
         verdicts = [r.verdict for r in primary if r.raw.suite == suite]
@@ -189,7 +201,7 @@ def headline(comparisons: Sequence[Comparison]) -> str:
     return "; ".join(parts) + "." if parts else "Nothing was compared."
 
 
-def largest_loss(rows: Sequence[Row]) -> str:
+def largest_loss(rows: Sequence[ComparisonRow]) -> str:
     """`the largest loss is arc, −5.0 pt`, of what was lost beyond noise: shares in points first, since they are what
     the rest is compared with; empty where nothing was lost."""
     lost = [(r, name) for r, name in zip(rows, short_names(rows), strict=True) if r.verdict == "lost"]
@@ -201,7 +213,7 @@ def largest_loss(rows: Sequence[Row]) -> str:
     return f"the largest loss is {name}, {r.change()[0]}"
 
 
-def pair_sentence(labels: tuple[str, str], rows: Sequence[Row], before: Sequence[str] = ()) -> str:
+def pair_sentence(labels: tuple[str, str], rows: Sequence[ComparisonRow], before: Sequence[str] = ()) -> str:
     """What became of the rows that lead from one model to the other, in one sentence; `before` comes first in it."""
     if rows:
         found = (
@@ -213,8 +225,8 @@ def pair_sentence(labels: tuple[str, str], rows: Sequence[Row], before: Sequence
     return text[:1].upper() + text[1:]
 
 
-def difference_note(rows: Sequence[Row]) -> Paragraph:
-    """What difference, interval and verdict mean, said once below them."""
+def difference_note(rows: Sequence[ComparisonRow]) -> Paragraph:
+    """What difference, interval and verdict mean, below the tables."""
     text = (
         f"Difference: after \u2212 before, with its paired {100 * rows[0].raw.confidence:g} % interval over the "
         "evaluated samples. Gained or lost: the interval excludes zero. Flips: samples right before and wrong after, "
@@ -239,41 +251,49 @@ def count_tile(suite: str, verdicts: Sequence[str]) -> Tile:
 
 # --------------------------------------------------------------------------------------------------------------- tables
 
-
-def measures(rows: Sequence[Row], title: Text = "", *, relative: bool = False) -> Table:
-    """Comparisons as a table; metrics that do not lead are greyed. `relative` adds the gain in percent of before."""
-    heads = ["Measure", "Before", "After", "Difference", *(["Relative gain"] if relative else []), "p", "n"]
-    cells = [
-        [
-            (r.name, sub(f"{r.raw.metric}, {r.unit}; {direction(r.raw.higher_is_better)}")),
-            r.before,
-            r.after,
-            figure(r.difference, r.interval),
-            *([r.relative] if relative else []),
-            r.p,
-            r.n,
-            r.raw.test,
-            r.flips,
-            chip(r.verdict, r.tone),
-        ]
-        for r in rows
-    ]
-    titles = (*heads, "Test", "Flips", "Verdict")
-    tones = ["" if r.raw.primary else "minor" for r in rows]
-    right = range(1, len(heads))
-    return Table(columns=columns(*titles, right=right), rows=cells, title=title, kind="dense compared", tones=tones)
+BEFORE, AFTER, RELATIVE = Col("Before", "before"), Col("After", "after"), Col("Relative gain", "relative")
+P, N, TEST = Col("p", "p"), Col("n", "n"), Col("Test", lambda r: r.raw.test, numeric=False)
+DIFFERENCE = Col("Difference", lambda r: figure(r.difference, r.interval))
+"""Columns of tables whose items are rows."""
 
 
-def measures_by_suite(rows: Sequence[Row], **options: Any) -> list[Table]:
+def arrow(row: ComparisonRow) -> str:
+    """Which way is better."""
+    return "↑" if row.raw.higher_is_better else "↓"
+
+
+def measure_table(rows: Sequence[ComparisonRow], columns: Sequence[Col], **options: Any) -> Table:
+    """A line a comparison; metrics that do not lead are greyed."""
+    return tabulate(rows, columns, tones=["" if r.raw.primary else "minor" for r in rows], **options)
+
+
+def _what_and_direction(r: ComparisonRow) -> Text:
+    return r.name, sub(f"{r.raw.metric}, {r.unit}; {direction(r.raw.higher_is_better)}")
+
+
+def measures(rows: Sequence[ComparisonRow], title: Text = "", *, relative: bool = False) -> Table:
+    """Comparisons as a page shows them; `relative` adds the gain in percent of before."""
+    what = Col("Measure", _what_and_direction, numeric=False)
+    flips = Col("Flips", "flips", numeric=False)
+    verdict = Col("Verdict", lambda r: chip(r.verdict, r.tone), numeric=False)
+    held = [what, BEFORE, AFTER, DIFFERENCE, *([RELATIVE] if relative else []), P, N, TEST, flips, verdict]
+    return measure_table(rows, held, title=title, kind="dense compared")
+
+
+def by_suite(rows: Sequence[ComparisonRow]) -> list[list[ComparisonRow]]:
+    """The rows of each suite, in the order of the rows."""
+    return [[r for r in rows if r.raw.suite == s] for s in dict.fromkeys(r.raw.suite for r in rows)]
+
+
+def measures_by_suite(rows: Sequence[ComparisonRow], **options: Any) -> list[Table]:
     """A table a suite, titled."""
-    suites = dict.fromkeys(r.raw.suite for r in rows)
-    return [measures([r for r in rows if r.raw.suite == s], section_title(s), **options) for s in suites]
+    return [measures(held, section_title(held[0].raw.suite), **options) for held in by_suite(rows)]
 
 
 # ---------------------------------------------------------------------------------------------------------------- gains
 
 
-def gains(rows: Sequence[Row]) -> list[Chart]:
+def gains(rows: Sequence[ComparisonRow]) -> list[Chart]:
     """Forests of comparisons: shares in points on one axis, everything else on a second."""
     shares, others = [r for r in rows if r.share], [r for r in rows if not r.share]
     both = bool(shares and others)
@@ -284,8 +304,20 @@ def gains(rows: Sequence[Row]) -> list[Chart]:
     return [c for c in found if c is not None]
 
 
+def _drawn(rows: Sequence[tuple[ComparisonRow, str, Value]]) -> list[dict[str, Any]]:
+    """Rows of a chart out of (comparison, name, value): the lowest value first, each with its place."""
+    return [
+        {"place": place, "name": name, "value": value, "tone": r.tone, "verdict": r.verdict, "row": r}
+        | {"before": r.before, "after": r.after, "p": r.p, "n": r.n}
+        for place, (r, name, value) in enumerate(sorted(rows, key=lambda found: found[2].value))
+    ]
+
+
+_NAME = Col("Measure", "name", numeric=False)
+
+
 def gain_forest(
-    rows: Sequence[Row], *, title: str, names: Sequence[str] | None = None, caption: str = ""
+    rows: Sequence[ComparisonRow], *, title: str, names: Sequence[str] | None = None, caption: str = ""
 ) -> Chart | None:
     """Gains with their paired intervals, one line a comparison, the largest loss first; right of zero is better.
 
@@ -296,75 +328,60 @@ def gain_forest(
         rows: what was compared.
         title: of the chart.
         names: how each row is called; None: `short_names`.
-        caption: said first below the figure.
+        caption: the first sentence below the figure.
 
     Returns:
         None where nothing can be drawn.
     """
-    names = short_names(rows) if names is None else names
     share = all(r.share for r in rows)
     relative = not share and len({r.unit for r in rows}) > 1
     unit = "points" if share else "% of the value before" if relative else rows[0].unit if rows else ""
 
-    def scaled(r: Row, value: float) -> float:
+    def scaled(r: ComparisonRow, value: float) -> float:
         return 100 * value if share else (r.to_relative(value) or 0.0) if relative else value
 
-    def gain(r: Row) -> Value:
+    def gain(r: ComparisonRow) -> Value:
         low, high = r.gain_interval
         text, interval = with_interval(r.raw.gain, (low, high), share=share, sign=True)
         if relative:
             text = r.relative
             if math.isfinite(low):
                 interval = f"[{percent(r.to_relative(low))}, {percent(r.to_relative(high))}]"
-        ends = (scaled(r, low), scaled(r, high))
-        return Value(value=scaled(r, r.raw.gain), low=ends[0], high=ends[1], text=text, interval=interval)
+        return Value(
+            value=scaled(r, r.raw.gain), low=scaled(r, low), high=scaled(r, high), text=text, interval=interval
+        )
 
-    found: list[dict[str, Any]] = []
-    left_out = []
-    for r, name in zip(rows, names, strict=True):
-        if math.isfinite(r.raw.gain) and (not relative or r.to_relative(1.0) is not None):
-            found.append({"name": name, "gain": gain(r), "tone": r.tone, "row": r})
-        else:
-            left_out.append(name)
+    named = list(zip(rows, short_names(rows) if names is None else names, strict=True))
+    fit = [math.isfinite(r.raw.gain) and (not relative or r.to_relative(1.0) is not None) for r in rows]
+    found = _drawn([(r, name, gain(r)) for (r, name), fits in zip(named, fit, strict=True) if fits])
     if not found:
         return None
-    found.sort(key=lambda f: f["gain"].value)
-    for place, f in enumerate(found):
-        f["place"] = place
     compact = len(found) >= COMPACT_FROM
     called = [f["name"] for f in found]
-    said = [caption] if caption else []
-    said.append(
+    notes = [caption] if caption else []
+    notes.append(
         f"Right of zero is better whatever the metric's direction. Bars: paired {100 * rows[0].raw.confidence:g} % "
         "intervals over the evaluated samples. Filled: the interval excludes zero."
     )
-    if left_out:
+    if not all(fit):
+        left_out = ", ".join(name for (_, name), fits in zip(named, fit, strict=True) if not fits)
         reason = "a start of 0 has no relative change" if relative else "the difference is not a number"
-        said.append(f"Not drawn, because {reason}: {', '.join(left_out)}.")
+        notes.append(f"Not drawn, because {reason}: {left_out}.")
     end = (len(found) - 0.4, -0.7 if compact else -0.9)
+    quiet = Axis(range=end, more={"visible": False, "fixedrange": True})
     return Chart(
         title=title,
         rows=found,
-        columns=[
-            Col("Measure", "name", numeric=False),
-            Col(f"Gain, {unit}", "gain"),
-            Col("Before", lambda f: f["row"].before),
-            Col("After", lambda f: f["row"].after),
-            Col("p", lambda f: f["row"].p),
-            Col("n", lambda f: f["row"].n),
-            Col("Verdict", lambda f: f["row"].verdict, numeric=False),
-        ],
+        columns=[_NAME, Col(f"Gain, {unit}", "value"), BEFORE, AFTER, P, N, Col("Verdict", "verdict", numeric=False)],
         marks=[
-            Mark(x="gain", y="place", where={"tone": t}, colour=t, hollow=t == "flat", size=8 if compact else 11)
+            Mark(x="value", y="place", where={"tone": t}, colour=t, hollow=t == "flat", size=8 if compact else 11)
             for t in ("flat", "bad", "good")
         ],
         x=Axis(title=f"gain, {unit} → better", zero=True, from_zero=True, more={"nticks": 7}),
-        y=Axis(names=called, length=26, range=end)
-        if compact
-        else Axis(range=end, more={"visible": False, "fixedrange": True}),
-        notes=[] if compact else row_notes(called, [f["gain"].text for f in found], [f["tone"] for f in found]),
+        y=Axis(names=called, length=26, range=end) if compact else quiet,
+        notes=[] if compact else row_notes(called, [f["value"].text for f in found], [f["tone"] for f in found]),
         narrow=narrow(called) if compact else (),
-        caption=" ".join(said),
+        caption=" ".join(notes),
         height=66 + (19 if compact else 46) * len(found),
     )
 
@@ -372,26 +389,23 @@ def gain_forest(
 # ------------------------------------------------------------------------------------------------------------ retention
 
 
-def retained(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def retained(rows: Sequence[ComparisonRow]) -> list[dict[str, Any]]:
     """The rows of which a share can be kept (more is better, and there was something before), least kept first."""
     held = [r for r in rows if r.raw.higher_is_better and r.raw.before > 0 and math.isfinite(r.raw.after)]
-    found: list[dict[str, Any]] = []
-    for r, name in zip(held, short_names(held), strict=True):
-        kept = 100 * r.raw.after / r.raw.before
-        low, high = (100 + (r.to_relative(v) or 0.0) if math.isfinite(v) else kept for v in r.raw.interval)
+
+    def kept(r: ComparisonRow) -> Value:
+        value = 100 * r.raw.after / r.raw.before
+        low, high = (100 + (r.to_relative(v) or 0.0) if math.isfinite(v) else value for v in r.raw.interval)
         interval = f"[{number(low, 1)}, {number(high, 1)}] %"
-        value = Value(value=kept, low=low, high=high, text=f"{number(kept, 1)} %", interval=interval)
-        found.append({"name": name, "kept": value, "tone": r.tone, "row": r})
-    found.sort(key=lambda f: f["kept"].value)
-    for place, f in enumerate(found):
-        f["place"] = place
-    return found
+        return Value(value=value, low=low, high=high, text=f"{number(value, 1)} %", interval=interval)
+
+    return _drawn([(r, name, kept(r)) for r, name in zip(held, short_names(held), strict=True)])
 
 
-_KEPT = [Col("Measure", "name", numeric=False), Col("Kept", "kept")]
+_KEPT = [_NAME, Col("Kept", "value")]
 
 
-def retention_bars(rows: Sequence[Row], width: str = "full") -> Chart | None:
+def retention_bars(rows: Sequence[ComparisonRow], width: str = "full") -> Chart | None:
     """After in percent of before, a bar an entry, with a line at 100 %; None where no figure has a meaning as a share
     kept."""
     found = retained(rows)
@@ -406,8 +420,8 @@ def retention_bars(rows: Sequence[Row], width: str = "full") -> Chart | None:
     return Chart(
         title="Kept of the value before",
         rows=found,
-        columns=[*_KEPT, Col("Before", lambda f: f["row"].before), Col("After", lambda f: f["row"].after)],
-        marks=[Mark(kind="bars", x="kept", y="place", colour="@tone", bars=1.2)],
+        columns=[*_KEPT, BEFORE, AFTER],
+        marks=[Mark(kind="bars", x="value", y="place", colour="@tone", bars=1.2)],
         x=Axis(title="after in % of before", from_zero=True),
         y=Axis(names=[f["name"] for f in found], more={"showgrid": False}),
         rules=[Rule(x=100, colour="ink")],
@@ -418,24 +432,23 @@ def retention_bars(rows: Sequence[Row], width: str = "full") -> Chart | None:
     )
 
 
-def retention_radar(rows: Sequence[Row], labels: tuple[str, str], *, fewest: int = 3, most: int = 12) -> Chart | None:
+def retention_radar(
+    rows: Sequence[ComparisonRow], labels: tuple[str, str], *, fewest: int = 3, most: int = 12
+) -> Chart | None:
     """After in percent of before as a radar chart; None unless `fewest` to `most` accuracies can be compared."""
     held = [r for r in rows if r.share]
     found = sorted(retained(held), key=lambda f: held.index(f["row"]))
     if not fewest <= len(found) <= most:
         return None
-    top = 1.05 * max(100.0, *(f["kept"].value for f in found))
-    ring = [{"kept": 100.0}] * len(found)
+    radar = Mark(kind="radar", y="value", name=labels[1], opacity=0.85)
+    ring = [{"value": 100.0}] * len(found)
     return Chart(
         title="Kept, all tasks at a glance",
         rows=found,
         columns=_KEPT,
-        marks=[
-            Mark(kind="radar", y="kept", rows=ring, name=labels[0], colour="muted", dash="dot", opacity=0.85),
-            Mark(kind="radar", y="kept", name=labels[1], opacity=0.85),
-        ],
+        marks=[dataclasses.replace(radar, rows=ring, name=labels[0], colour="muted", dash="dot"), radar],
         caption="Each task in percent of its value before; the dotted ring is 100 %.",
         height=380,
         width="half",
-        layout=radar_layout([f["name"] for f in found], top),
+        layout=radar_layout([f["name"] for f in found], 1.05 * max(100.0, *(f["value"].value for f in found))),
     )

@@ -2,7 +2,7 @@
 
 Figures, intervals and tests come from the comparisons given; the page reads the two folders for what a figure cannot
 say: the questions that flipped, the subjects of a group, calibration and entropies, the documents that moved most.
-Nothing is drawn for kinds that are not there, and what could not be read or compared is said.
+Nothing is drawn for kinds that are not there, and what could not be read or compared is named.
 
 What it does not do: decide. Rules and their outcomes are given (`GateOutcome`); the page shows them first.
 """
@@ -14,17 +14,15 @@ import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DataError
-from holdfast.records.comparison import Comparison, GateOutcome, StageMatrix
-from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.records.comparison import GateOutcome, StageMatrix
+from holdfast.records.evaluation import Evaluation
 from holdfast.records.metrics import is_share
-from holdfast.reports.answers import CONFIDENT, CURVE_ENTRIES, ECE_NOTE, answer_charts, ece_cell
+from holdfast.reports.answers import CONFIDENT, Answered, answers_section, ece_cell
 from holdfast.reports.blocks import (
-    Block,
     Facts,
-    Fold,
     Page,
     Panel,
     Paragraph,
@@ -35,6 +33,7 @@ from holdfast.reports.blocks import (
     chip,
     columns,
     figure,
+    fold_facts,
     notes,
     problems,
     sub,
@@ -42,7 +41,7 @@ from holdfast.reports.blocks import (
 from holdfast.reports.calibration import calibration_change, confidences
 from holdfast.reports.charts import Axis, Chart, Col, Mark, Series, finite, quantile_chart
 from holdfast.reports.compared import (
-    Row,
+    ComparisonRow,
     count_tile,
     difference_note,
     gain_forest,
@@ -64,11 +63,12 @@ from holdfast.reports.flips import (
     flips_of,
     flips_panel,
     has_documents,
-    joined,
+    paired,
 )
 from holdfast.reports.format import (
     in_percent,
     interval_text,
+    joined,
     last_part,
     number,
     plural,
@@ -81,40 +81,30 @@ from holdfast.reports.format import (
 from holdfast.reports.html import write_page
 from holdfast.reports.measured import Measured, averages_of, settings_of
 
+if TYPE_CHECKING:
+    from holdfast.evaluation.compare.result import Result
+
 SUBJECT_RESAMPLES = 1000
 """Bootstrap draws for the difference on one subject of a group; a drawing needs fewer than a verdict."""
 OUTCOMES = {"failed": "bad", "undecided": "warn", "passed": "good"}
 """Outcomes of rules, worst first, with their tones."""
 
 
-def write_comparison_report(
-    path: str | os.PathLike[str],
-    *,
-    before: EvaluationFolder,
-    after: EvaluationFolder,
-    labels: tuple[str, str],
-    comparisons: Sequence[Comparison],
-    gates: Sequence[GateOutcome] = (),
-    unmatched: Sequence[str] = (),
-    matrix: StageMatrix | None = None,
-) -> Path:
+def write_comparison_report(path: str | os.PathLike[str], result: Result) -> Path:
     """Writes the page and returns its path.
-
-    Args:
-        path: the HTML file.
-        before: what was measured of the first model.
-        after: what was measured of the second.
-        labels: names of the two for readers.
-        comparisons: what was compared, paired.
-        gates: rules and what they say.
-        unmatched: what was not compared, one sentence each.
-        matrix: scores over the stages of sequential training.
 
     Raises:
         StorageError: the page could not be written; an earlier one is intact.
     """
-    sides = (Measured(before, labels[0]), Measured(after, labels[1]))
-    rows = ordered(comparisons)
+    return write_page(comparison_page(result), Path(path))
+
+
+def comparison_page(result: Result) -> Page:
+    """A comparison as a page; the rows of the two models are read from their folders."""
+    labels, gates, unmatched, matrix = result.labels, result.gates, result.unmatched, result.matrix
+    first, last = (Measured(side.folder, side.label) for side in (result.sides[0], result.sides[-1]))
+    sides = (first, last)
+    rows = ordered(result.comparisons)
     primary = primary_of(rows)
     pairs = _pairs(sides, primary)
     flips = [
@@ -127,17 +117,15 @@ def write_comparison_report(
     averages = averages_of(sides)
     outcome = next((o for o in OUTCOMES if any(g.outcome == o for g in gates)), None)
     samples = sum({(r.raw.suite, r.raw.name): r.raw.n for r in primary}.values())
-    details = [
-        f"{samples:,} paired samples" if primary else "",
-        f"{len(unmatched):,} not compared" if unmatched else "",
-    ]
-    page = Page(
+    return Page(
         tab=f"{labels[0]} → {labels[1]}: holdfast comparison",
         eyebrow="holdfast comparison",
         title=f"{labels[0]} → {labels[1]}",
         status=(outcome, OUTCOMES[outcome]) if outcome else None,
         lead=comparison_verdict(labels, primary, gates),
-        details=" · ".join(d for d in details if d),
+        details=joined(
+            f"{samples:,} paired samples" if primary else "", f"{len(unmatched):,} not compared" if unmatched else ""
+        ),
         blocks=[
             *problems("Some files could not be used.", [p for side in sides for p in side.problems]),
             Tiles(_tiles(primary, flips, averages)) if primary else None,
@@ -154,7 +142,6 @@ def write_comparison_report(
         ],
         footer="Written by holdfast from the files of the two evaluations.",
     )
-    return write_page(page, Path(path))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +149,7 @@ class _Pair:
     """One entry of both models with its rows side by side."""
 
     name: str
-    shown: Row
+    shown: ComparisonRow
     before: Evaluation
     after: Evaluation
     before_rows: list[Mapping[str, Any]]
@@ -170,7 +157,7 @@ class _Pair:
     file: str
 
 
-def _pairs(sides: tuple[Measured, Measured], primary: Sequence[Row]) -> list[_Pair]:
+def _pairs(sides: tuple[Measured, Measured], primary: Sequence[ComparisonRow]) -> list[_Pair]:
     """Entries whose rows of both models are there and fit together."""
     pairs = []
     seen = set()
@@ -184,7 +171,7 @@ def _pairs(sides: tuple[Measured, Measured], primary: Sequence[Row]) -> list[_Pa
         if rows[0] is None or rows[1] is None:
             continue
         try:
-            left, right = joined(rows[0], rows[1], what=name)
+            left, right = paired(rows[0], rows[1], what=name)
         except DataError as error:
             sides[1].problems.append(f"{error} Its questions are not shown.")
             continue
@@ -196,7 +183,9 @@ def _pairs(sides: tuple[Measured, Measured], primary: Sequence[Row]) -> list[_Pa
 # ---------------------------------------------------------------------------------------------------------------- head
 
 
-def comparison_verdict(labels: tuple[str, str], rows: Sequence[Row], gates: Sequence[GateOutcome] = ()) -> str:
+def comparison_verdict(
+    labels: tuple[str, str], rows: Sequence[ComparisonRow], gates: Sequence[GateOutcome] = ()
+) -> str:
     """The comparison in one sentence.
 
     Args:
@@ -204,17 +193,17 @@ def comparison_verdict(labels: tuple[str, str], rows: Sequence[Row], gates: Sequ
         rows: the primary comparisons.
         gates: rules and what they say.
     """
-    said = [g.outcome for g in gates]
+    outcomes = [g.outcome for g in gates]
     if not gates:
         first = []
-    elif said.count("passed") == len(said):
+    elif outcomes.count("passed") == len(outcomes):
         first = [f"{'the rule' if len(gates) == 1 else f'all {len(gates)} rules'} passed"]
     else:
-        first = [f"of {plural(len(gates), 'rule')} {tally(said, list(OUTCOMES))}"]
+        first = [f"of {plural(len(gates), 'rule')} {tally(outcomes, list(OUTCOMES))}"]
     return pair_sentence(labels, rows, first)
 
 
-def _tiles(rows: Sequence[Row], flips: Sequence[Flips], averages: Collection[tuple[str, str]]) -> list[Tile]:
+def _tiles(rows: Sequence[ComparisonRow], flips: Sequence[Flips], averages: Collection[tuple[str, str]]) -> list[Tile]:
     found = []
     suites = sorted({r.raw.suite for r in rows}, key=group_rank)
     for suite in suites[: 4 if flips else 5]:
@@ -266,14 +255,16 @@ def rules_section(gates: Sequence[GateOutcome]) -> Section:
     return Section("Rules", [Table(columns=heads, rows=cells), Paragraph(words, "note")])
 
 
-def _differences(rows: Sequence[Row], primary: Sequence[Row]) -> Section:
+def _differences(rows: Sequence[ComparisonRow], primary: Sequence[ComparisonRow]) -> Section:
     if not rows:
         text = "No entry of the one model could be compared with one of the other."
         return Section("Before and after", [Paragraph(text, "note")])
     return Section("Before and after", [*gains(primary), *measures_by_suite(rows), difference_note(primary)])
 
 
-def _retention(rows: Sequence[Row], labels: tuple[str, str], averages: Collection[tuple[str, str]]) -> Section | None:
+def _retention(
+    rows: Sequence[ComparisonRow], labels: tuple[str, str], averages: Collection[tuple[str, str]]
+) -> Section | None:
     radar = retention_radar([r for r in rows if (r.raw.suite, r.raw.name) not in averages], labels)
     bars = retention_bars(rows, "full" if radar is None else "half")
     return Section("Retention", [bars, radar]) if bars is not None else None
@@ -358,15 +349,15 @@ def _subjects(pairs: Sequence[_Pair]) -> Section | None:
         metric, level = pair.shown.raw.metric, pair.shown.raw.confidence
         if len(places) < 2 or not all(metric in r for r in (*pair.before_rows, *pair.after_rows)):
             continue
-        alone = [
+        metrics = [
             dataclasses.replace(e, primary=metric, metrics={metric: e.metrics[metric]})
             for e in (pair.before, pair.after)
         ]
         rows = []
         for task, held in sorted(places.items()):
             left, right = ([side[i] for i in held] for side in (pair.before_rows, pair.after_rows))
-            found = compare_samples(left, right, *alone, confidence=level, resamples=SUBJECT_RESAMPLES)
-            rows += [Row(dataclasses.replace(c, name=task)) for c in found]
+            found = compare_samples(left, right, *metrics, confidence=level, resamples=SUBJECT_RESAMPLES)
+            rows += [ComparisonRow(dataclasses.replace(c, name=task)) for c in found]
         outside = sum(r.verdict != "within noise" for r in rows)
         chance = (1 - level) * len(rows)
         words = (
@@ -387,33 +378,23 @@ def subject_names(tasks: Sequence[str]) -> list[str]:
 
 
 def _answers(pairs: Sequence[_Pair], labels: tuple[str, str]) -> Section | None:
-    held = [
-        (p, before, after)
-        for p in pairs
-        if p.before.kind in CONFIDENT and p.before_rows
-        for before, after in [(confidences(p.before_rows), confidences(p.after_rows))]
-        if before and after
-    ]
-    if not held:
-        return None
-    charts: list[Chart] = []
+    entries: list[Answered] = []
     cells: list[list[Any]] = []
-    for place, (p, *sides) in enumerate(held):
-        if place < CURVE_ENTRIES:
-            colours = zip(labels, ("flat", "accent"), (p.before_rows, p.after_rows), strict=True)
-            charts += answer_charts(p.name, list(colours))
+    for p in pairs:
+        before, after = confidences(p.before_rows), confidences(p.after_rows)
+        if p.before.kind not in CONFIDENT or not p.before_rows or before is None or after is None:
+            continue
+        entries.append((p.name, list(zip(labels, ("flat", "accent"), (p.before_rows, p.after_rows), strict=True))))
         level = p.shown.raw.confidence
-        change, interval = calibration_change(sides[0], sides[1], level=level)
-        means = zip(*([100 * sum(v) / len(v) for v in side] for side in sides), strict=True)
+        change, interval = calibration_change(before, after, level=level)
+        means = zip(*([100 * sum(v) / len(v) for v in side] for side in (before, after)), strict=True)
         moved = [f"{first:.1f} → {second:.1f} %" for first, second in means]
         shift = figure(points(change, 1), interval_text(in_percent(interval), 1, sign=True))
-        cells.append([p.name, *(ece_cell(s, level) for s in sides), shift, *moved, f"{len(p.before_rows):,}"])
-    note = ECE_NOTE.format(paired=", paired for the change")
-    if len(held) > CURVE_ENTRIES:
-        note += f" Curves are drawn for the first {CURVE_ENTRIES} of {len(held)} entries."
+        errors = [ece_cell(side, level) for side in (before, after)]
+        cells.append([p.name, *errors, shift, *moved, f"{len(p.before_rows):,}"])
     heads = columns("Entry", "ECE before", "ECE after", "Change", "Confidence", "Right", "n")
     table = Table(columns=heads, rows=cells, kind="dense")
-    return Section("Confidence and entropy", [table, *charts, Paragraph(note, "note")])
+    return answers_section(entries, table, paired=", paired for the change")
 
 
 def _flips(found: Sequence[Flips]) -> Section | None:
@@ -445,16 +426,11 @@ def _small_print(sides: tuple[Measured, Measured], pairs: Sequence[_Pair]) -> Se
     models = []
     versions: dict[str, str] = {}
     for side in sides:
-        known = next(iter(side.evaluations.values()), None)
-        model = dict(known.model) if known is not None else {}
-        said = [last_part(model.get("name"))[:64], shorten(str(model.get("hash") or ""), 17)]
-        models.append((side.label, " · ".join(v for v in said if v) or "not recorded"))
-        for e in side.evaluations.values():
-            versions |= {k: str(v) for k, v in e.versions.items()}
-    settings = settings_of(p.before for p in pairs)
-    blocks: list[Block | None] = [
-        Panel([Facts(models)], "card"),
-        Fold("Settings of the entries", [Facts(settings)]) if settings else None,
-        Fold("Versions", [Facts(sorted(versions.items()))]) if versions else None,
-    ]
+        held = list(side.evaluations.values())
+        model = held[0].model if held else {}
+        name = joined(last_part(model.get("name"))[:64], shorten(str(model.get("hash") or ""), 17))
+        models.append((side.label, name or "not recorded"))
+        versions |= {k: str(v) for e in held for k, v in e.versions.items()}
+    settings = fold_facts("Settings of the entries", settings_of(p.before for p in pairs))
+    blocks = [Panel([Facts(models)], "card"), settings, fold_facts("Versions", sorted(versions.items()))]
     return Section("What was compared", blocks)

@@ -5,27 +5,43 @@ are those of the report pages.
   away, and tables end after `MOST_ROWS` rows with a sentence on how many more there are.
 - JUnit: one test suite. With rules, a test case a rule: a failure where it failed (or is undecided and the gate is
   strict), skipped where it is undecided; without rules, a test case a comparison, which passes and carries its figures
-  as output, because nobody said what would be too much. Attributes and elements are those that the schema of Jenkins'
+  as output, because no rule tells what would be too much. Attributes and elements are those that the schema of Jenkins'
   xUnit plugin knows; characters that XML 1.0 forbids are left out.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.evaluation.compare.gate import by_rule, is_failed, outcome_of
+from holdfast.evaluation.compare.gate import by_rule, outcome_of
 from holdfast.records.comparison import Comparison, GateOutcome, StageMatrix
 from holdfast.reports import markdown
-from holdfast.reports.blocks import Block, Bullets, Fold, Heading, Paragraph, Span, Table, columns, figure, sub
-from holdfast.reports.compared import Row, group_title, headline
+from holdfast.reports.blocks import Block, Bullets, Fold, Heading, Paragraph, Span, Table, columns, sub
+from holdfast.reports.charts import Col, tabulate
+from holdfast.reports.compared import (
+    AFTER,
+    BEFORE,
+    DIFFERENCE,
+    ComparisonRow,
+    N,
+    P,
+    arrow,
+    by_suite,
+    group_title,
+    headline,
+    measure_table,
+)
 from holdfast.reports.comparison_report import OUTCOMES, STAGE_MEASURES
 from holdfast.reports.format import direction, interval_text, number, plural, tally
 from holdfast.reports.terminal import Printer
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from holdfast.evaluation.compare.result import Result
 
 FOLD_FROM = 25
 """Tables longer than this show what changed and fold the rest away."""
@@ -36,17 +52,6 @@ WORDS = {"passed": "PASS", "failed": "FAIL", "undecided": "UNDECIDED"}
 # ------------------------------------------------------------------------------------------------------------- shared
 
 
-def what_decided(gates: Sequence[GateOutcome]) -> list[GateOutcome]:
-    """The outcomes of one rule that made it what it is."""
-    whole = outcome_of(gates)
-    return [g for g in gates if g.outcome == whole]
-
-
-def gate_line(gate: GateOutcome) -> str:
-    """One outcome as `suite/name metric: reason`."""
-    return f"{gate.suite}/{gate.name}{f' {gate.metric}' if gate.metric else ''}: {gate.reason}"
-
-
 def how(comparisons: Sequence[Comparison]) -> str:
     """What stands behind intervals and p values."""
     level = f"{100 * comparisons[0].confidence:g} %"
@@ -55,208 +60,188 @@ def how(comparisons: Sequence[Comparison]) -> str:
     )
 
 
-def _matrix_tables(matrix: StageMatrix, titles: tuple[str, str], heads: tuple[str, str]) -> list[Table]:
+def _matrix_tables(matrix: StageMatrix, titles: tuple[str, str], after: str, heads: Sequence[str]) -> list[Table]:
+    """Scores after every stage, and what they say of the sequence; `after` and `heads` title the columns."""
+    title = Col(
+        heads[0], lambda m: f"{STAGE_MEASURES.get(m[0], (m[0],))[0]} ({direction(m[1].higher_is_better)})", False
+    )
+    value, interval = (
+        Col(heads[1], lambda m: number(m[1].value, 4)),
+        Col(heads[2], lambda m: interval_text(m[1].interval, 4)),
+    )
+    n = Col("n", lambda m: f"{m[1].n:,}" if m[1].n else "n/a")
     scores = [[s, *(number(v, 4) for v in line)] for s, line in zip(matrix.stages, matrix.scores, strict=True)]
-    rows = []
-    for name, m in matrix.measures.items():
-        title = f"{STAGE_MEASURES.get(name, (name,))[0]} ({direction(m.higher_is_better)})"
-        rows.append([title, number(m.value, 4), interval_text(m.interval, 4), f"{m.n:,}" if m.n else "n/a"])
-    said = [t.format(unit=matrix.unit) for t in titles]
-    value = [heads[1], *(w if heads[1].islower() else w.capitalize() for w in ("value", "interval"))]
     return [
-        Table(columns=columns(heads[0], *matrix.tasks), rows=scores, title=said[0]),
-        Table(columns=columns(*value, "n"), rows=rows, title=said[1]),
+        Table(columns=columns(after, *matrix.tasks), rows=scores, title=titles[0].format(unit=matrix.unit)),
+        tabulate(matrix.measures.items(), [title, value, interval, n], title=titles[1]),
     ]
 
 
-def _flips(r: Row) -> str:
+def _flips(r: ComparisonRow) -> str:
     return f"{r.raw.flips_lost or 0:,} / {r.raw.flips_gained or 0:,}" if r.flips else ""
 
 
-def _arrow(r: Row) -> str:
-    return "↑" if r.raw.higher_is_better else "↓"
+@dataclasses.dataclass(frozen=True)
+class _Rule:
+    """A rule with its outcomes, one an entry."""
+
+    text: str
+    gates: list[GateOutcome]
+    strict: bool
+
+    @property
+    def outcome(self) -> str:
+        return outcome_of(self.gates)
+
+    @property
+    def fails(self) -> str:
+        """What to add where the rule is undecided and that counts as failed."""
+        return ", which fails" if self.strict and self.outcome == "undecided" else ""
+
+    @property
+    def decided(self) -> list[str]:
+        """The outcomes that made it what it is, each as `suite/name metric: reason`."""
+        return [
+            f"{g.suite}/{g.name}{f' {g.metric}' if g.metric else ''}: {g.reason}"
+            for g in self.gates
+            if g.outcome == self.outcome
+        ]
+
+
+def _rules(result: Result) -> list[_Rule]:
+    return [_Rule(text, held, result.settings.strict) for text, held in by_rule(result.gates).items()]
 
 
 # ----------------------------------------------------------------------------------------------------------- terminal
 
 
-def print_comparison(
-    comparisons: Sequence[Comparison],
-    console: Console | None = None,
-    *,
-    labels: tuple[str, str],
-    gates: Sequence[GateOutcome] = (),
-    strict: bool = False,
-    unmatched: Sequence[str] = (),
-    notes: Sequence[str] = (),
-    matrix: StageMatrix | None = None,
-) -> None:
-    """Prints tables, rules and what was left out; plain ASCII where the terminal cannot show more.
+def print_comparison(found: Result, console: Console | None = None) -> None:
+    """Prints tables, rules and what was left out; plain ASCII where the terminal cannot show more."""
+    Printer(console).show(comparison_blocks(found))
 
-    Args:
-        comparisons: in the order to show.
-        console: where to print; the terminal by default.
-        labels: of the model before and the one after.
-        gates: outcomes of rules.
-        strict: whether undecided rules fail.
-        unmatched: sentences on what was not compared.
-        notes: sentences on what to know.
-        matrix: of sequential training, if it was asked for.
-    """
+
+def comparison_blocks(result: Result) -> list[Block]:
+    """The same as blocks."""
+    comparisons, matrix, labels = result.comparisons, result.matrix, result.labels
     blank = Paragraph("")
+    rows = [ComparisonRow(c) for c in comparisons]
     found: list[Block] = [Heading(f"{labels[0]} → {labels[1]}"), Paragraph(headline(comparisons)), blank]
-    rows = [Row(c) for c in comparisons]
-    for suite in dict.fromkeys(r.raw.suite for r in rows):
-        found.append(brief_measures([r for r in rows if r.raw.suite == suite]))
+    found += [brief_measures(held) for held in by_suite(rows)]
     if rows:
         text = f"{how(comparisons)} Under a verdict: samples lost / gained, where a sample is right or wrong."
         found += [Paragraph(text, "note"), blank]
     if matrix is not None:
         titles = ("Scores ({unit}, higher is better)", "Sequential training")
-        found += _matrix_tables(matrix, titles, ("After", "Measure"))
-    for rule, held in by_rule(gates).items():
-        outcome, decided = outcome_of(held), what_decided(held)
-        tone = "bad" if strict and outcome == "undecided" else OUTCOMES[outcome]
-        counted = f" ({len(decided)} of {len(held)})" if len(held) > 1 else ""
-        fails = ", which fails" if strict and outcome == "undecided" else ""
-        found.append(Paragraph(f"{WORDS[outcome]:<10} {rule}{counted}{fails}", tone))
-        found += [Paragraph(f"{'':10} {gate_line(g)}") for g in decided[: 5 if outcome == "passed" else 20]]
-    found += [blank] if gates else []
-    found += [Paragraph(f"Not compared: {u}", "note") for u in unmatched] + [
-        Paragraph(f"Note: {n}", "note") for n in notes
-    ]
-    Printer(console).show(found)
+        found += _matrix_tables(matrix, titles, "After", ("Measure", "Value", "Interval"))
+    for rule in _rules(result):
+        of = f" ({len(rule.decided)} of {len(rule.gates)})" if len(rule.gates) > 1 else ""
+        tone = "bad" if rule.fails else OUTCOMES[rule.outcome]
+        found.append(Paragraph(f"{WORDS[rule.outcome]:<10} {rule.text}{of}{rule.fails}", tone))
+        found += [Paragraph(f"{'':10} {line}") for line in rule.decided[: 5 if rule.outcome == "passed" else 20]]
+    found += [blank] if result.gates else []
+    remarks = [*(f"Not compared: {u}" for u in result.unmatched), *(f"Note: {n}" for n in result.notes)]
+    return found + [Paragraph(text, "note") for text in remarks]
 
 
-def brief_measures(rows: Sequence[Row]) -> Table:
+def brief_measures(rows: Sequence[ComparisonRow]) -> Table:
     """Two lines a comparison, so that sixty of them can be read through in a terminal."""
-    cells = [
-        [
-            (r.name, sub(f"{r.raw.metric} {_arrow(r)}")),
-            r.before,
-            r.after,
-            figure(r.difference, r.interval),
-            (r.p, sub(r.n)),
-            Span((r.verdict, sub(_flips(r)) if r.flips else None), tone=r.tone),
-        ]
-        for r in rows
-    ]
-    heads = columns("Measure", "Before", "After", "Difference", "p, n", "Verdict", right=(1, 2, 3, 4))
-    tones = ["" if r.raw.primary else "minor" for r in rows]
-    return Table(columns=heads, rows=cells, title=group_title(rows[0].raw.suite), tones=tones)
+    what = Col("Measure", lambda r: (r.name, sub(f"{r.raw.metric} {arrow(r)}")), numeric=False)
+    p_and_n = Col("p, n", lambda r: (r.p, sub(r.n)))
+    verdict = Col(
+        "Verdict", lambda r: Span((r.verdict, sub(_flips(r)) if r.flips else None), tone=r.tone), numeric=False
+    )
+    held = [what, BEFORE, AFTER, DIFFERENCE, p_and_n, verdict]
+    return measure_table(rows, held, title=group_title(rows[0].raw.suite))
 
 
 # ----------------------------------------------------------------------------------------------------------- markdown
 
 
-def comparison_markdown(
-    comparisons: Sequence[Comparison],
-    *,
-    labels: tuple[str, str],
-    gates: Sequence[GateOutcome] = (),
-    strict: bool = False,
-    unmatched: Sequence[str] = (),
-    notes: Sequence[str] = (),
-    matrix: StageMatrix | None = None,
-) -> str:
-    """The comparison for a pull request's comment; arguments as of `print_comparison`."""
+def comparison_markdown(result: Result) -> str:
+    """The comparison for a pull request's comment."""
+    comparisons, matrix, labels = result.comparisons, result.matrix, result.labels
     found: list[Block] = [Heading(f"{labels[0]} → {labels[1]}"), Paragraph(headline(comparisons))]
-    if gates:
-        outcomes = {rule: outcome_of(held) for rule, held in by_rule(gates).items()}
-        counts = tally(list(outcomes.values()), ("passed", "failed", "undecided"))
-        counted = " (undecided counts as failed)" if strict and "undecided" in outcomes.values() else ""
-        found.append(Paragraph(Span(f"{plural(len(outcomes), 'rule')}: {counts}{counted}", "strong")))
-        cells: list[list[Any]] = []
-        for rule, held in by_rule(gates).items():
-            decided = what_decided(held)
-            lines = [gate_line(g) for g in decided[:5]]
-            lines += [f"and {len(decided) - 5} more"] if len(decided) > 5 else []
-            word = outcomes[rule] + (", which fails" if strict and outcomes[rule] == "undecided" else "")
-            on = (lines[0], *(sub(line) for line in lines[1:]))
-            cells.append([f"{SYMBOLS[outcomes[rule]]} {word}", Span(rule, "code"), on])
-        found.append(Table(columns=columns("", "rule", "on", right=()), rows=cells))
-    rows = [Row(c) for c in comparisons]
-    first, folded = rows, []
-    if len(rows) > FOLD_FROM:
-        first = [r for r in rows if r.tone != "flat" and r.raw.primary]
-        folded = [r for r in rows if r not in first]
-    found += [_table(first)] if first else []
-    if folded:
-        noise = sum(r.tone == "flat" for r in folded)
-        found.append(Fold(f"{len(folded)} more, of which {noise} within noise", [_table(folded)]))
+    rules = _rules(result)
+    if rules:
+        counts = tally([r.outcome for r in rules], ("passed", "failed", "undecided"))
+        counted = " (undecided counts as failed)" if any(r.fails for r in rules) else ""
+        found.append(Paragraph(Span(f"{plural(len(rules), 'rule')}: {counts}{counted}", "strong")))
+        outcome = Col("", lambda r: f"{SYMBOLS[r.outcome]} {r.outcome}{r.fails}", numeric=False)
+        rule = Col("rule", lambda r: Span(r.text, "code"), numeric=False)
+        found.append(tabulate(rules, [outcome, rule, Col("on", lambda r: _first_lines(r.decided), numeric=False)]))
+    rows = [ComparisonRow(c) for c in comparisons]
+    shown = [r for r in rows if len(rows) <= FOLD_FROM or (r.tone != "flat" and r.raw.primary)]
+    rest = [r for r in rows if r not in shown]
+    found += [tabulate(shown, _COLUMNS)] if shown else []
+    if rest:
+        noise = sum(r.tone == "flat" for r in rest)
+        found.append(Fold(f"{len(rest)} more, of which {noise} within noise", [tabulate(rest, _COLUMNS)]))
     if matrix is not None:
-        found += _matrix_tables(
-            matrix, ("Scores after each stage ({unit}, higher is better):", ""), ("after", "measure")
-        )
+        titles = ("Scores after each stage ({unit}, higher is better):", "")
+        found += _matrix_tables(matrix, titles, "after", ("measure", "value", "interval"))
     found += [Paragraph(how(comparisons))] if comparisons else []
-    said = [*(f"Not compared: {u}" for u in unmatched[: markdown.MOST_ROWS]), *notes[: markdown.MOST_ROWS]]
-    return markdown.render([*found, Bullets(said)])
+    most = markdown.MOST_ROWS
+    remarks = [*(f"Not compared: {u}" for u in result.unmatched[:most]), *result.notes[:most]]
+    return markdown.render([*found, Bullets(remarks)])
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    cells = []
-    for r in rows:
-        what = (f"{r.raw.suite}/{r.name} ", Span(r.raw.metric, "code"), f" {_arrow(r)}")
-        mark = {"good": "▲ ", "bad": "▼ ", "flat": ""}[r.tone]
-        change = f"{r.difference} {r.interval}"
-        cells.append([what, r.before, r.after, change, r.p, _flips(r), r.n, f"{mark}{r.verdict}"])
-    heads = columns("task", "before", "after", "difference", "p", "lost / gained", "n", "verdict", right=range(1, 7))
-    return Table(columns=heads, rows=cells)
+def _first_lines(lines: Sequence[str], most: int = 5) -> list[Any]:
+    more = [f"and {len(lines) - most} more"] if len(lines) > most else []
+    return [lines[0], *(sub(line) for line in (*lines[1:most], *more))]
+
+
+MARKS = {"good": "▲ ", "bad": "▼ ", "flat": ""}
+_COLUMNS = [
+    Col("task", lambda r: (f"{r.raw.suite}/{r.name} ", Span(r.raw.metric, "code"), f" {arrow(r)}"), numeric=False),
+    Col("before", "before"),
+    Col("after", "after"),
+    Col("difference", lambda r: f"{r.difference} {r.interval}"),
+    P,
+    Col("lost / gained", _flips),
+    N,
+    Col("verdict", lambda r: f"{MARKS[r.tone]}{r.verdict}", numeric=False),
+]
 
 
 # -------------------------------------------------------------------------------------------------------------- junit
 
 
-def comparison_junit(
-    comparisons: Sequence[Comparison],
-    *,
-    labels: tuple[str, str],
-    gates: Sequence[GateOutcome] = (),
-    strict: bool = False,
-    seconds: float = 0.0,
-) -> bytes:
+def comparison_junit(result: Result, *, seconds: float = 0.0) -> bytes:
     """The gate, or the comparisons where there is none, as JUnit XML (module docstring); `seconds` is what it took."""
     import xml.etree.ElementTree as ET
 
-    name = _xml(f"holdfast compare {labels[0]} {labels[1]}")
-    suite = ET.Element("testsuite", name=name)
-    counts = {"failures": 0, "skipped": 0}
-    for rule, found in by_rule(gates).items():
-        case = ET.SubElement(suite, "testcase", classname="holdfast.compare", name=_xml(rule), time="0")
-        outcome = outcome_of(found)
-        lines = [_xml(gate_line(g)) for g in what_decided(found)]
-        if is_failed(found, strict=strict):
-            counts["failures"] += 1
-            ET.SubElement(case, "failure", message=lines[0], type=outcome).text = "\n".join(lines)
-        elif outcome == "undecided":
-            counts["skipped"] += 1
-            ET.SubElement(case, "skipped", message=f"undecided: {lines[0]}")
+    suite = ET.Element("testsuite", name=_xml(" ".join(["holdfast compare", *result.labels])))
+
+    def case(kind: str, classname: str, name: str, text: str = "", **attributes: str) -> None:
+        found = ET.SubElement(suite, "testcase", classname=_xml(classname), name=_xml(name), time="0")
+        ET.SubElement(found, kind, {k: _xml(v) for k, v in attributes.items()}).text = _xml(text) or None
+
+    for rule in _rules(result):
+        lines = rule.decided
+        if rule.outcome == "failed" or rule.fails:
+            case("failure", _CLASS, rule.text, "\n".join(lines), message=lines[0], type=rule.outcome)
+        elif rule.outcome == "undecided":
+            case("skipped", _CLASS, rule.text, message=f"undecided: {lines[0]}")
         else:
-            ET.SubElement(case, "system-out").text = "\n".join(lines)
-    if not gates:
-        for c in comparisons:
-            case = ET.SubElement(
-                suite,
-                "testcase",
-                classname=_xml(f"holdfast.compare.{c.suite}"),
-                name=_xml(f"{c.name} {c.metric}"),
-                time="0",
-            )
-            ET.SubElement(case, "system-out").text = _xml(comparison_line(c))
-    suite.set("tests", str(len(suite)))
-    suite.set("failures", str(counts["failures"]))
-    suite.set("errors", "0")
-    suite.set("skipped", str(counts["skipped"]))
-    suite.set("time", f"{seconds:.3f}")
+            case("system-out", _CLASS, rule.text, "\n".join(lines))
+    for c in () if result.gates else result.comparisons:
+        case("system-out", f"{_CLASS}.{c.suite}", f"{c.name} {c.metric}", comparison_line(c))
+    counts = {name: len(suite.findall(f"testcase/{kind}")) for name, kind in _COUNTED.items()}
+    for name, value in {"tests": len(suite), "failures": 0, "errors": 0, **counts, "time": f"{seconds:.3f}"}.items():
+        suite.set(name, str(value))
     root = ET.Element("testsuites")
     root.append(suite)
     ET.indent(root)
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
+_CLASS = "holdfast.compare"
+_COUNTED = {"failures": "failure", "skipped": "skipped"}
+
+
 def comparison_line(c: Comparison) -> str:
     """One comparison as a line of text."""
-    r = Row(c)
+    r = ComparisonRow(c)
     flips = f", {r.flips}" if r.flips else ""
     change = f"{r.before} -> {r.after}, difference {r.difference} {r.interval}, p {r.p}"
     return f"{c.suite}/{c.name} {c.metric}: {change}, n {r.n}{flips}: {r.verdict}"

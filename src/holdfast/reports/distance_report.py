@@ -1,5 +1,5 @@
 """One page on how far a checkpoint moved from another: totals, a heat map of layers and modules, bars per layer, every
-tensor.
+tensor. The same figures as a table for a terminal.
 
 Reads the plain record of a `CheckpointDistance` (its `to_jsonable` form), never a tensor. The definitions are those of
 the record:
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError
-from holdfast.records.run import LayerDistance
 from holdfast.reports.blocks import (
+    Block,
     Bullets,
     Page,
     Panel,
@@ -38,10 +38,9 @@ from holdfast.reports.blocks import (
     Text,
     Tile,
     Tiles,
-    columns,
     sub,
 )
-from holdfast.reports.charts import Axis, Chart, Col, Mark, Note, layer_chart, moved, signs_kept
+from holdfast.reports.charts import Axis, Chart, Col, Mark, Note, layer_chart, moved, rounded, signs_kept, tabulate
 from holdfast.reports.format import count, duration, number, plural, shorten, significant
 from holdfast.reports.html import write_page
 
@@ -57,15 +56,20 @@ def write_distance_report(distance: Mapping[str, Any], path: str | os.PathLike[s
     """Writes the page and returns its path.
 
     Args:
-        distance: a `CheckpointDistance` as `to_jsonable` or `read_json` gives it: `start`, `result`, `tensors`,
-            `layers` ("total" last), `notes`, `seconds`.
+        distance: as for `read_distance`.
         path: the HTML file.
 
     Raises:
         DataError: `distance` is not such a record.
         StorageError: the page could not be written; an earlier one is intact.
     """
-    record = _read(distance)
+    return write_page(distance_page(read_distance(distance)), Path(path))
+
+
+def distance_page(record: DistanceRecord) -> Page:
+    """The distances as a page; checkpoints are called by the last parts of their folders."""
+    start, result = _names(record.start, record.result)
+    record = dataclasses.replace(record, start=start, result=result)
     found: list[Any] = [Tiles(_tiles(record))]
     if record.total.l2 > 0:
         found += [_heat(record), Section("Layer by layer", [layer_chart(record.layers, heading=False)])]
@@ -75,16 +79,16 @@ def write_distance_report(distance: Mapping[str, Any], path: str | os.PathLike[s
     details: list[Text] = [f"{plural(len(record.tensors), 'tensor')} compared"]
     if record.notes:
         details += [" · ", Span((plural(len(record.notes), "note"), " on what was not"), link="#notes")]
-    page = Page(
-        tab=f"{record.start} → {record.result}: holdfast distance report",
+    title = f"{record.start} → {record.result}"
+    return Page(
+        tab=f"{title}: holdfast distance report",
         eyebrow="holdfast distance report",
-        title=f"{record.start} → {record.result}",
+        title=title,
         lead=_verdict(record),
         details=details,
         blocks=[*found, Section("What was not compared", [notes], anchor="notes")],
         footer=f"Compared in {duration(record.seconds)} by holdfast.",
     )
-    return write_page(page, Path(path))
 
 
 DEFINITIONS = (
@@ -98,49 +102,61 @@ DEFINITIONS = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Tensor:
-    name: str
+class Move:
+    """How far something moved: a tensor, the tensors that share a cell of the heat map, a layer, the whole."""
+
     layer: str
-    shape: tuple[int, ...]
-    dtypes: tuple[str, ...]
+    """As in `LayerDistance`."""
+    parameters: int
     l2: float
     relative: float
     cosine: float
     sign_agreement: float
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
+    name: str = ""
+    """Of a tensor."""
+    shape: tuple[int, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    tensors: int = 1
+    """How many it is made of, in a cell of the heat map."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Record:
+class DistanceRecord:
+    """What a page or a table says."""
+
     start: str
     result: str
-    tensors: list[_Tensor]
-    layers: list[LayerDistance]
-    total: LayerDistance
+    """Names of the two."""
+    tensors: list[Move]
+    layers: list[Move]
+    total: Move
     notes: list[str]
     seconds: float
 
 
-def _read(distance: Mapping[str, Any]) -> _Record:
+def read_distance(distance: Mapping[str, Any]) -> DistanceRecord:
+    """The record of a distance.
+
+    Args:
+        distance: a `CheckpointDistance` as `to_jsonable` or `read_json` gives it: `start`, `result`, `tensors`,
+            `layers` ("total" last), `notes`, `seconds`.
+
+    Raises:
+        DataError: `distance` is not such a record.
+    """
     try:
-        layers = [
-            LayerDistance(layer=str(d["layer"]), parameters=int(d["parameters"]), **_figures(d))
-            for d in distance["layers"]
-        ]
+        layers = [_move(d, parameters=int(d["parameters"])) for d in distance["layers"]]
         tensors = [
-            _Tensor(
+            _move(
+                t,
                 name=str(t["name"]),
-                layer=str(t["layer"]),
                 shape=tuple(t["shape"]),
                 dtypes=tuple(t["dtypes"]),
-                **_figures(t),
+                parameters=math.prod(t["shape"]),
             )
             for t in distance["tensors"]
         ]
-        start, result = _names(str(distance["start"]), str(distance["result"]))
+        start, result = str(distance["start"]), str(distance["result"])
         notes, seconds = [str(n) for n in distance["notes"]], _number(distance["seconds"])
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(
@@ -152,13 +168,15 @@ def _read(distance: Mapping[str, Any]) -> _Record:
             "Expected the record of a distance with its total as the last layer. Have holdfast distance --json write "
             "it again."
         )
-    return _Record(
-        start=start, result=result, tensors=tensors, layers=layers[:-1], total=layers[-1], notes=notes, seconds=seconds
+    *layers, total = layers
+    return DistanceRecord(
+        start=start, result=result, tensors=tensors, layers=layers, total=total, notes=notes, seconds=seconds
     )
 
 
-def _figures(found: Mapping[str, Any]) -> dict[str, float]:
-    return {key: _number(found[key]) for key in ("l2", "relative", "cosine", "sign_agreement")}
+def _move(found: Mapping[str, Any], **fields: Any) -> Move:
+    figures: dict[str, Any] = {key: _number(found[key]) for key in ("l2", "relative", "cosine", "sign_agreement")}
+    return Move(layer=str(found["layer"]), **figures, **fields)
 
 
 def _number(value: Any) -> float:
@@ -199,11 +217,11 @@ def _place(layer: str) -> str:
     return f"layer {layer}" if layer.isdigit() else OUTSIDE.get(layer, "what belongs to no layer")
 
 
-def _largest(record: _Record) -> LayerDistance | None:
+def _largest(record: DistanceRecord) -> Move | None:
     return max((d for d in record.layers if math.isfinite(d.relative)), key=lambda d: d.relative, default=None)
 
 
-def _verdict(record: _Record) -> str:
+def _verdict(record: DistanceRecord) -> str:
     if record.total.l2 == 0:
         return f"{record.start} and {record.result} are the same: no compared parameter differs."
     text = f"From {record.start} to {record.result} the weights moved by {moved(record.total.relative)} of their norm"
@@ -214,7 +232,7 @@ def _verdict(record: _Record) -> str:
     return text + (f". {plural(same, 'tensor')} of {len(record.tensors):,} did not move." if same else ".")
 
 
-def _tiles(record: _Record) -> list[Tile]:
+def _tiles(record: DistanceRecord) -> list[Tile]:
     total, largest = record.total, _largest(record)
     most = (moved(largest.relative), f"of its norm, in {_place(largest.layer)}") if largest else None
     return [
@@ -227,30 +245,77 @@ def _tiles(record: _Record) -> list[Tile]:
     ]
 
 
-def _tensors(record: _Record) -> Table:
-    rows = []
-    for t in sorted(record.tensors, key=lambda t: (math.isnan(t.relative), -t.relative)):
-        shape = " × ".join(str(n) for n in t.shape) or "scalar"
-        texts = (moved(t.relative), significant(t.l2), number(t.cosine, 6), signs_kept(t.sign_agreement))
-        values = (t.relative, t.l2, t.cosine, t.sign_agreement)
-        cells = [Span(text, value=value) for text, value in zip(texts, values, strict=True)]
-        rows.append([(t.name, sub(f"{shape} · {' → '.join(dict.fromkeys(t.dtypes))}")), *cells])
-    heads = columns("Tensor", "Relative", "L2", "Cosine", "Signs kept")
-    return Table(columns=heads, rows=rows, kind="tensors", find="tensor")
+# ------------------------------------------------------------------------------------------------------------- tables
+
+
+def _shape(t: Move, times: str) -> str:
+    return f" {times} ".join(map(str, t.shape)) or "scalar"
+
+
+def _tensors(record: DistanceRecord) -> Table:
+    def name(t: Move) -> Text:
+        return t.name, sub(f"{_shape(t, '×')} · {' → '.join(dict.fromkeys(t.dtypes))}")
+
+    def column(title: str, view: _View) -> Col:
+        return Col(title, lambda t: Span(view.text(t), value=getattr(t, view.of)))
+
+    relative, cosine, signs, l2 = VIEWS
+    figures = [column("Relative", relative), column("L2", l2), column("Cosine", cosine), column("Signs kept", signs)]
+    held = sorted(record.tensors, key=lambda t: (math.isnan(t.relative), -t.relative))
+    return tabulate(held, [Col("Tensor", name, numeric=False), *figures], kind="tensors", find="tensor")
+
+
+def distance_blocks(record: DistanceRecord, *, per: str, sort: str = "none", top: int | None = None) -> list[Block]:
+    """The distances as a table for a terminal, with the total and the notes below.
+
+    Args:
+        record: the distances.
+        per: what has a row: "layer", "tensor", or "total" for the total alone.
+        sort: see `ordered`.
+        top: rows at most.
+    """
+    rows = {"tensor": record.tensors, "layer": record.layers}.get(per, [])
+    shown = ordered(rows, sort)[:top]
+    total = dataclasses.replace(record.total, name="total", layer="total")
+    size = [Col("parameters", lambda d: f"{d.parameters:,}")]
+    if per == "tensor":
+        shape = Col("shape", lambda t: _shape(t, "x") if t is not total else "")
+        size = [shape, Col("dtypes", lambda t: ", ".join(dict.fromkeys(t.dtypes)))]
+    columns = [Col(per, lambda d: d.name or d.layer, numeric=False), *size, *_FIGURES]
+    title = f"{record.start} -> {record.result}: {len(record.tensors)} tensors, {record.total.parameters:,} parameters"
+    left_out = [Paragraph(f"\n{len(shown)} of {len(rows)} {per}s shown (--top)")] if len(shown) < len(rows) else []
+    table = tabulate([*shown, total], columns, tones=[*[""] * len(shown), "taken"])
+    return [Paragraph(title), table, *left_out, *(Paragraph(f"note: {n}\n") for n in record.notes)]
+
+
+def _figure(title: str, of: str, form: str) -> Col:
+    return Col(title, lambda d: "-" if math.isnan(getattr(d, of)) else format(getattr(d, of), form))
+
+
+_FIGURES = [
+    _figure("L2", "l2", ".4g"),
+    _figure("relative", "relative", ".4g"),
+    _figure("cosine", "cosine", ".8f"),
+    _figure("sign agreement", "sign_agreement", ".4%"),
+]
+
+
+def ordered(rows: Sequence[Any], sort: str) -> list[Any]:
+    """Rows with what moved most first: largest norm, smallest cosine; by name in natural order; "none" leaves them. NaN
+    comes last."""
+    if sort == "none":
+        return list(rows)
+    if sort == "name":
+        return sorted(rows, key=lambda row: _natural(getattr(row, "name", "") or row.layer))
+    sign = 1 if sort == "cosine" else -1
+    return sorted(rows, key=lambda row: (math.isnan(getattr(row, sort)), sign * getattr(row, sort)))
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
 
 
 # ---------------------------------------------------------------------------------------------------------- heat map
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Cell:
-    """What the heat map shows at one place: one tensor, or several of one kind."""
-
-    l2: float
-    relative: float
-    cosine: float
-    sign_agreement: float
-    tensors: int = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -259,50 +324,60 @@ class _Row:
     all."""
 
     label: str
-    cells: dict[int | None, _Cell]
+    cells: dict[int | None, Move]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _View:
-    """One of the figures that the heat map can show. `shade` grows with the distance, whatever the figure."""
+    """One of the figures that the heat map can show."""
 
     title: str
     unit: str
-    shade: Callable[[_Cell], float]
-    text: Callable[[_Cell], str]
+    of: str
+    """The field of a `Move`."""
+    form: Callable[[float], str]
+    scaled: Callable[[float], float]
+    """What the colour stands for; it grows with the distance, whatever the figure."""
     reversed: bool = False
-    """Colours show `-shade`: the figure itself falls as the distance grows."""
+    """Colours show the negative of that: the figure itself falls as the distance grows."""
+
+    def text(self, move: Move) -> str:
+        return self.form(getattr(move, self.of))
+
+    def shade(self, move: Move) -> float:
+        return self.scaled(getattr(move, self.of))
 
 
 VIEWS = (
     _View(
         title="Relative norm",
         unit="% of the tensor's norm",
-        shade=lambda c: 100 * c.relative,
-        text=lambda c: moved(c.relative),
+        of="relative",
+        form=moved,
+        scaled=lambda v: 100 * v,
     ),
     _View(
         title="Cosine",
         unit="1 \u2212 cosine",
-        shade=lambda c: math.nan if math.isnan(c.cosine) else max(0.0, 1 - c.cosine),
-        text=lambda c: number(c.cosine, 6),
+        of="cosine",
+        form=lambda v: number(v, 6),
+        scaled=lambda v: v if math.isnan(v) else max(0.0, 1 - v),
     ),
     _View(
         title="Signs kept",
         unit="% of the signs kept",
-        shade=lambda c: -100 * c.sign_agreement,
-        text=lambda c: signs_kept(c.sign_agreement),
+        of="sign_agreement",
+        form=signs_kept,
+        scaled=lambda v: -100 * v,
         reversed=True,
     ),
-    _View(
-        title="L2 norm", unit="L2 norm of result \u2212 start", shade=lambda c: c.l2, text=lambda c: significant(c.l2)
-    ),
+    _View(title="L2 norm", unit="L2 norm of result \u2212 start", of="l2", form=significant, scaled=float),
 )
 
-Groups = tuple[list[_Row], list[_Row], list[_Row]]
+Groups = list[list[_Row]]
 
 
-def _heat(record: _Record) -> Section | None:
+def _heat(record: DistanceRecord) -> Section | None:
     groups = _groups(record)
     if not any(groups):
         return None
@@ -311,32 +386,35 @@ def _heat(record: _Record) -> Section | None:
     return Section("Where it moved", [Tabs(charts, [view.title for view in VIEWS])])
 
 
-def _groups(record: _Record) -> Groups:
+def _groups(record: DistanceRecord) -> Groups:
     """Rows of the heat map: embeddings, the kinds of the numbered layers, then what follows them."""
-    inside = [t for t in record.tensors if t.layer.isdigit()]
     outside = [t for t in record.tensors if not t.layer.isdigit()]
-    found: dict[tuple[str, str], dict[int | None, list[_Tensor]]] = {}
-    for t in inside:
-        found.setdefault(_kind(t), {}).setdefault(int(t.layer), []).append(t)
+    found: dict[tuple[str, str], dict[int, list[Move]]] = {}
+    for t in record.tensors:
+        if t.layer.isdigit():
+            found.setdefault(_kind(t), {}).setdefault(int(t.layer), []).append(t)
     kinds = sorted(found, key=_rank)
     blocks = [
-        _Row(label=label, cells={layer: _cell(tensors) for layer, tensors in found[kind].items()})
+        _Row(label=label, cells={layer: _together(tensors) for layer, tensors in found[kind].items()})
         for kind, label in zip(kinds, _labels(kinds), strict=True)
     ]
+    strips, labels = outside, _labels([("", t.name) for t in outside])
     if len(outside) > MOST_STRIPS:
-        totals = [d for d in record.layers if not d.layer.isdigit()]
-        strips = [(d.layer, _Row(label=d.layer, cells={None: _of_layer(d, outside)})) for d in totals]
-    else:
-        labels = _labels([("", t.name) for t in outside])
-        strips = [
-            (t.layer, _Row(label=label, cells={None: _cell([t])})) for t, label in zip(outside, labels, strict=True)
-        ]
+        held = [t.layer for t in outside]
+        strips = [dataclasses.replace(d, tensors=held.count(d.layer)) for d in record.layers if not d.layer.isdigit()]
+        labels = [d.layer for d in strips]
     order = [*OUTSIDE, "other"]
-    strips.sort(key=lambda strip: order.index(strip[0]) if strip[0] in order else len(order))
-    return [r for layer, r in strips if layer == "embed"], blocks, [r for layer, r in strips if layer != "embed"]
+    rows = sorted(
+        zip(strips, labels, strict=True), key=lambda r: order.index(r[0].layer) if r[0].layer in order else len(order)
+    )
+    first, last = (
+        [_Row(label=label, cells={None: t}) for t, label in rows if (t.layer == "embed") == is_first]
+        for is_first in (True, False)
+    )
+    return [first, blocks, last]
 
 
-def _kind(t: _Tensor) -> tuple[str, str]:
+def _kind(t: Move) -> tuple[str, str]:
     """(stack, kind): what stands before and after the layer's number; an expert's own number is left out."""
     parts = t.name.split(".")
     at = parts.index(t.layer) if t.layer in parts else -1
@@ -345,17 +423,19 @@ def _kind(t: _Tensor) -> tuple[str, str]:
     return ".".join(parts[: max(0, at - 1)]), ".".join(kept)
 
 
-def _cell(tensors: Sequence[_Tensor]) -> _Cell:
+def _together(tensors: Sequence[Move]) -> Move:
+    """Several tensors as one (module docstring)."""
     if len(tensors) == 1:
-        t = tensors[0]
-        return _Cell(l2=t.l2, relative=t.relative, cosine=t.cosine, sign_agreement=t.sign_agreement)
-    size = sum(t.size for t in tensors) or 1
+        return tensors[0]
+    size = sum(t.parameters for t in tensors) or 1
 
     def mean(values: Iterable[float]) -> float:
-        return sum(v * t.size for v, t in zip(values, tensors, strict=True)) / size
+        return sum(v * t.parameters for v, t in zip(values, tensors, strict=True)) / size
 
-    return _Cell(
-        l2=math.sqrt(sum(t.l2**2 for t in tensors)),
+    return Move(
+        layer=tensors[0].layer,
+        parameters=size,
+        l2=math.hypot(*(t.l2 for t in tensors)),
         relative=math.sqrt(mean(t.relative**2 for t in tensors)),
         cosine=mean(t.cosine for t in tensors),
         sign_agreement=mean(t.sign_agreement for t in tensors),
@@ -363,30 +443,9 @@ def _cell(tensors: Sequence[_Tensor]) -> _Cell:
     )
 
 
-def _of_layer(d: LayerDistance, outside: Sequence[_Tensor]) -> _Cell:
-    held = sum(t.layer == d.layer for t in outside)
-    return _Cell(l2=d.l2, relative=d.relative, cosine=d.cosine, sign_agreement=d.sign_agreement, tensors=held)
-
-
 _ATTENTION = (
-    "q",
-    "q_proj",
-    "query",
-    "query_key_value",
-    "qkv",
-    "qkv_proj",
-    "c_attn",
-    "k",
-    "k_proj",
-    "key",
-    "v",
-    "v_proj",
-    "value",
-    "o",
-    "o_proj",
-    "out_proj",
-    "c_proj",
-    "dense",
+    *("q", "q_proj", "query", "query_key_value", "qkv", "qkv_proj", "c_attn", "k", "k_proj", "key"),
+    *("v", "v_proj", "value", "o", "o_proj", "out_proj", "c_proj", "dense"),
 )
 _MLP = (
     "gate",
@@ -400,6 +459,7 @@ _MLP = (
     "fc2",
     "dense_4h_to_h",
 )
+"""Modules in the order of the computation."""
 
 
 def _rank(kind: tuple[str, str]) -> tuple[Any, ...]:
@@ -446,33 +506,28 @@ def _short_stack(stack: str, stacks: set[str]) -> str:
 
 def _heat_chart(view: _View, groups: Groups, across: range) -> Chart:
     rows = [row for group in groups for row in group]
-    shades = [view.shade(cell) for row in rows for cell in row.cells.values()]
-    scale, colours = _colours(view, [s for s in shades if math.isfinite(s)])
+    scale, colours = _colours(view, [view.shade(cell) for row in rows for cell in row.cells.values()])
     drawn: list[dict[str, Any]] = []
     marks: list[Mark] = []
     ticks: list[tuple[float, str]] = []
     top = 0.0
     ends = (across[0] - 0.5, across[-1] + 0.5)
-    for number_, group in enumerate(g for g in groups if g):
-        strip = None in group[0].cells
-        places: list[int | None] = [None] if strip else list(across)
-        for place, row in enumerate(group):
-            z = [scale(view.shade(row.cells[n])) if n in row.cells else None for n in places]
-            texts = [_hover(view, row, n) for n in places]
-            drawn.append({"row": row, "group": number_, "z": z, "texts": texts})
-            ticks.append((top + place + 0.5, _tick(row.label)))
-        edges = list(ends) if strip else [n - 0.5 for n in across] + [ends[1]]
+    for place, group in enumerate(g for g in groups if g):
+        layers: list[int | None] = [None] if None in group[0].cells else list(across)
+        edges = list(ends) if layers == [None] else [n - 0.5 for n in across] + [ends[1]]
+        for row in group:
+            z = [scale(view.shade(row.cells[n])) if n in row.cells else None for n in layers]
+            texts = [_hover(view, row, n) for n in layers]
+            drawn.append({"row": row, "group": place, "z": z, "texts": texts})
+        ticks += [(top + n + 0.5, _tick(row.label)) for n, row in enumerate(group)]
         more = {"x": edges, "y": [top + n for n in range(len(group) + 1)], "coloraxis": "coloraxis"}
-        gap = 1 if len(across) <= 64 else 0
-        marks.append(
-            Mark(kind="heat", y="z", text="texts", where={"group": number_}, more={**more, "xgap": gap, "ygap": 1})
-        )
+        gaps = {"xgap": 1 if len(across) <= 64 else 0, "ygap": 1}
+        marks.append(Mark(kind="heat", y="z", text="texts", where={"group": place}, more={**more, **gaps}))
         top += len(group) + 0.3
     inside = bool(groups[1])
     below = {"xref": "paper", "yref": "paper", "yshift": -34, "yanchor": "middle", "visible": inside}
     quiet = {"showgrid": False}
     few = {"dtick": 1} if len(across) < 10 else {}
-    height = round(21 * top) + 92
 
     def cell(place: int | None) -> Callable[[Mapping[str, Any]], str]:
         return lambda r: view.text(r["row"].cells[place]) if place in r["row"].cells else ""
@@ -493,19 +548,17 @@ def _heat_chart(view: _View, groups: Groups, across: range) -> Chart:
         # Plotly's own title of the axis lands on the tick labels beside a colour bar.
         notes=[Note(text="layer", x=0.5, y=0, more=below)],
         caption=_caption(view, rows),
-        height=height,
+        height=round(21 * top) + 92,
         layout={"coloraxis": colours, "margin": {"l": 0, "r": 8, "t": 4, "b": 44 if inside else 8}},
     )
 
 
-def _hover(view: _View, row: _Row, place: int | None) -> str:
-    cell = row.cells.get(place)
+def _hover(view: _View, row: _Row, layer: int | None) -> str:
+    cell = row.cells.get(layer)
     if cell is None:
         return ""
-    where = "outside the layers" if place is None else f"layer {place}"
-    others = [
-        f"{v.title if v.title.startswith('L2') else v.title.lower()} {v.text(cell)}" for v in VIEWS if v is not view
-    ]
+    where = "outside the layers" if layer is None else f"layer {layer}"
+    others = [f"{v.title if v.of == 'l2' else v.title.lower()} {v.text(cell)}" for v in VIEWS if v is not view]
     many = [f"{cell.tensors} tensors"] if cell.tensors > 1 else []
     return "\n".join([f"{row.label}, {where}", f"{view.title} {view.text(cell)}", *others, *many])
 
@@ -516,32 +569,35 @@ def _tick(label: str) -> str:
 
 
 def _caption(view: _View, rows: Sequence[_Row]) -> str:
-    words = ["The stronger the colour, the further from the start; see the bar for the range."]
-    if any(None in row.cells for row in rows):
-        words.append("Strips across all layers: tensors outside them.")
-    cells = [cell for row in rows for cell in row.cells.values()]
-    if any(cell.tensors > 1 for row in rows for layer, cell in row.cells.items() if layer is not None):
-        words.append(
-            "Cells of several tensors (experts): L2 of all together, root mean square of the relative norms, means of "
-            "the rest."
-        )
-    if any(math.isinf(view.shade(cell)) for cell in cells):
-        words.append("Where the start is zero and the result is not, the strongest colour.")
-    return " ".join(words)
+    cells = [(layer, cell) for row in rows for layer, cell in row.cells.items()]
+    together = (
+        "Cells of several tensors (experts): L2 of all together, root mean square of the relative norms, means of the "
+        "rest."
+    )
+    sentences = {
+        "The stronger the colour, the further from the start; see the bar for the range.": True,
+        "Strips across all layers: tensors outside them.": any(layer is None for layer, _ in cells),
+        together: any(layer is not None and cell.tensors > 1 for layer, cell in cells),
+        "Where the start is zero and the result is not, the strongest colour.": any(
+            math.isinf(view.shade(cell)) for _, cell in cells
+        ),
+    }
+    return " ".join(text for text, holds in sentences.items() if holds)
 
 
 def _colours(view: _View, shades: Sequence[float]) -> tuple[Callable[[float], float | None], dict[str, Any]]:
     """How a shade becomes a place on the colour axis, and that axis: logarithmic where the figures span more than a
     factor of `SPAN`."""
+    shades = [s for s in shades if math.isfinite(s)]
     sign = -1 if view.reversed else 1
     low, high = min(shades, default=0.0), max(shades, default=1.0)
     if not view.reversed and low < high / 2:
         low = 0.0
     bar: dict[str, Any] = {}
-    positive = [s for s in shades if s > 0]
-    log = not view.reversed and bool(positive) and high / min(positive) > SPAN
+    least = min((s for s in shades if s > 0), default=math.inf)
+    log = not view.reversed and high / least > SPAN
     if log:
-        low, high = math.log10(max(min(positive), high * 1e-4)), math.log10(high)
+        low, high = math.log10(max(least, high * 1e-4)), math.log10(high)
         steps, every = ((1, 2, 5), 1) if high - low <= 2 else ((1,), 1 if high - low <= 4 else 2)
         powers = [p for p in range(math.floor(low), math.ceil(high) + 1) if p % every == 0]
         ticks = [p + math.log10(step) for p in powers for step in steps]
@@ -555,29 +611,17 @@ def _colours(view: _View, shades: Sequence[float]) -> tuple[Callable[[float], fl
             return None
         if log:
             shade = math.log10(shade) if shade > 0 else low
-        return float(f"{sign * min(high, max(low, shade)):.6g}")  # six digits colour a cell as well as seventeen
+        return rounded(sign * min(high, max(low, shade)))
 
-    ends = (sign * high, sign * low) if view.reversed else (low, high)
-    stops = ("--heat-0", "--heat-1", "--heat-2", "--heat-3")
-    colours = {
-        "cmin": ends[0],
-        "cmax": ends[1],
-        "colorscale": [[n / 3, f"var({c})"] for n, c in enumerate(reversed(stops) if view.reversed else stops)],
-        "colorbar": {
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": 1.0,
-            "yanchor": "bottom",
-            "thickness": 9,
-            "xpad": 0,
-            "ypad": 7,
-            "outlinewidth": 0,
-            "title": {"text": view.unit, "side": "top", "font": {"size": 12, "color": "var(--muted)"}},
-            "tickfont": {"size": 11, "color": "var(--muted)"},
-            "nticks": 5,
-            "exponentformat": "e",
-            **bar,
-        },
+    cmin, cmax = sorted((sign * low, sign * high))
+    stops = [f"var(--heat-{n})" for n in range(4)][::sign]
+    muted = "var(--muted)"
+    place = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom", "xpad": 0, "ypad": 7}
+    title = {"text": view.unit, "side": "top", "font": {"size": 12, "color": muted}}
+    look = {"thickness": 9, "outlinewidth": 0, "tickfont": {"size": 11, "color": muted}, "nticks": 5}
+    return scale, {
+        "cmin": cmin,
+        "cmax": cmax,
+        "colorscale": [[n / 3, colour] for n, colour in enumerate(stops)],
+        "colorbar": {**place, **look, "title": title, "exponentformat": "e", **bar},
     }
-    return scale, colours

@@ -1,8 +1,9 @@
 """One page on what `holdfast evaluate` measured: one model, or several side by side.
 
 The table has an entry a line and a model a column, each with the metric that leads, its interval, n and the number of
-examples shown. Intervals are those of each model alone; whether two models differ is said by the paired comparisons
-with the first model, which are given. Entries that are not there yet, and files that cannot be read, are said.
+examples shown. Intervals are those of each model alone; whether two models differ is decided by the paired
+comparisons with the first model, which are given. Entries that are not there yet, and files that cannot be read, are
+named.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from holdfast.errors import ConfigError
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord, Metric
 from holdfast.records.metrics import is_share
-from holdfast.reports.answers import CONFIDENT, CURVE_ENTRIES, ECE_NOTE, answer_charts, ece_cell
+from holdfast.reports.answers import CONFIDENT, Answered, answers_section, ece_cell
 from holdfast.reports.blocks import (
     Banner,
     Block,
@@ -38,11 +39,12 @@ from holdfast.reports.blocks import (
     chip,
     columns,
     figure,
+    fold_facts,
     problems,
     sub,
 )
 from holdfast.reports.calibration import confidences
-from holdfast.reports.charts import Axis, Chart, Col, Mark, Value, colour_of, narrow
+from holdfast.reports.charts import Axis, Chart, Col, Mark, Value, colour_of, narrow, tabulate
 from holdfast.reports.compared import (
     difference_note,
     gains,
@@ -54,7 +56,17 @@ from holdfast.reports.compared import (
     primary_of,
 )
 from holdfast.reports.comparison_report import subject_names
-from holdfast.reports.format import count, direction, duration, flatten, hardware_rows, last_part, metric_texts, plural
+from holdfast.reports.format import (
+    count,
+    direction,
+    duration,
+    flatten,
+    hardware_rows,
+    joined,
+    last_part,
+    metric_texts,
+    plural,
+)
 from holdfast.reports.html import write_page
 from holdfast.reports.measured import Measured, averages_of, names_of, settings_of
 
@@ -76,76 +88,112 @@ def write_evaluation_report(
     *,
     comparisons: Mapping[str, Sequence[Comparison]] = {},
 ) -> Path:
-    """Writes the page and returns its path.
-
-    Args:
-        path: the HTML file.
-        record: what was asked; its models name the folders.
-        folders: one a model, in the record's order.
-        comparisons: label of a model -> its paired comparison with the first.
+    """Writes `evaluation_page` of the other arguments and returns its path.
 
     Raises:
         ConfigError: not as many folders as models.
         StorageError: the page could not be written; an earlier one is intact.
+    """
+    return write_page(evaluation_page(record, folders, comparisons=comparisons), Path(path))
+
+
+def evaluation_page(
+    record: EvaluationRecord,
+    folders: Sequence[EvaluationFolder],
+    *,
+    comparisons: Mapping[str, Sequence[Comparison]] = {},
+) -> Page:
+    """An evaluation as a page.
+
+    Args:
+        record: what was asked; its models name the folders.
+        folders: one a model, in the record's order.
+        comparisons: label of a model -> its paired comparison with the first of which something was measured.
+
+    Raises:
+        ConfigError: not as many folders as models.
     """
     if len(folders) != len(record.models):
         raise ConfigError(
             f"Expected a folder for each of {plural(len(record.models), 'model')}, got {len(folders)}. Give them in "
             f"the record's order."
         )
-    models = [
-        Measured(folder, str(m.get("label") or m.get("name") or folder.path.name))
-        for folder, m in zip(folders, record.models, strict=True)
-    ]
-    entries = _entries(record, models)
+    scores = Scores(record, folders)
+    models, labels, missing = scores.models, [m.label for m in scores.models], scores.missing
     rows = {(m.label, key): m.rows(e) for m in models for key, e in _with_curves(m)}
-    missing = [f"{m.label}: {s}/{n}" for m in models for s, n in entries if (s, n) not in m.evaluations]
     done = any(m.evaluations for m in models)
     seconds = sum(e.seconds for m in models for e in m.evaluations.values())
-    details = [", ".join(record.suites), f"{duration(seconds)} of evaluation" if seconds else "", record.created]
-    labels = [m.label for m in models]
-    blocks: list[Block | None] = []
-    if record.status in BANNERS:
-        text, tone = BANNERS[record.status]
-        blocks.append(Banner(text if tone == "flat" else Span(text, "strong"), tone))
-    blocks += problems("Some files could not be used.", [p for m in models for p in m.problems])
-    if done:
-        blocks.append(Tiles(_tiles(models, entries)))
-    if missing and done:
-        more = [Paragraph(f"and {len(missing) - MOST_MISSING:,} more", "note")] if len(missing) > MOST_MISSING else []
-        blocks.append(Fold(f"Not measured ({len(missing):,})", [Bullets(missing[:MOST_MISSING]), *more]))
-    page = Page(
+    text, tone = BANNERS.get(record.status, ("", "flat"))
+    more = [Paragraph(f"and {len(missing) - MOST_MISSING:,} more", "note")] if len(missing) > MOST_MISSING else []
+    gaps = Fold(f"Not measured ({len(missing):,})", [Bullets(missing[:MOST_MISSING]), *more])
+    return Page(
         tab=f"{', '.join(labels) or 'no model'}: holdfast evaluation",
         eyebrow="holdfast evaluation",
         title=" · ".join(labels) if 0 < len(labels) <= 3 else f"{len(labels)} models" if labels else "No model",
         status=(record.status, STATUS_TONES.get(record.status, "flat")),
-        lead=_lead_sentence(record, models, entries, missing),
-        details=" · ".join(d for d in details if d),
+        lead=_lead_sentence(record, scores),
+        details=joined(
+            ", ".join(record.suites), f"{duration(seconds)} of evaluation" if seconds else "", record.created
+        ),
         blocks=[
-            *blocks,
-            _scores(record, models, entries),
-            _comparisons(labels, comparisons),
-            _subjects(models, entries, rows),
-            _answers(models, entries, rows),
+            Banner(text if tone == "flat" else Span(text, "strong"), tone) if text else None,
+            *problems("Some files could not be used.", [p for m in models for p in m.problems]),
+            Tiles(_tiles(scores)) if done else None,
+            gaps if missing and done else None,
+            _scores(record, scores),
+            _comparisons([m.label for m in models if m.evaluations], comparisons),
+            _subjects(scores, rows),
+            _answers(scores, rows),
             _small_print(record, models),
         ],
         footer=f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the evaluation.",
     )
-    return write_page(page, Path(path))
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def _entries(record: EvaluationRecord, models: Sequence[Measured]) -> list[Key]:
-    """Every entry that was asked for or found: in the plan's order, what no plan names after it, averages last in their
-    suite."""
-    planned = [e for e in record.plan.get("entries") or () if isinstance(e, Mapping) and {"suite", "name"} <= set(e)]
-    keys = [(str(e["suite"]), str(e["name"])) for e in planned] + [key for m in models for key in m.evaluations]
-    known = list(dict.fromkeys(keys))
-    suites = sorted(dict.fromkeys(suite for suite, _ in known), key=lambda s: group_rank(s)[0])
-    averages = averages_of(models)
-    return sorted(known, key=lambda key: (suites.index(key[0]), key in averages, known.index(key)))
+class Scores:
+    """Every model's figures on every entry that was asked for or found.
+
+    Args:
+        record: what was asked.
+        folders: one a model, in the record's order.
+    """
+
+    def __init__(self, record: EvaluationRecord, folders: Sequence[EvaluationFolder]) -> None:
+        self.models = [
+            Measured(folder, str(m.get("label") or m.get("name") or folder.path.name))
+            for folder, m in zip(folders, record.models, strict=True)
+        ]
+        self.averages = averages_of(self.models)
+        named = [e for e in record.plan.get("entries") or () if isinstance(e, Mapping) and {"suite", "name"} <= set(e)]
+        keys = [(str(e["suite"]), str(e["name"])) for e in named] + [key for m in self.models for key in m.evaluations]
+        known = list(dict.fromkeys(keys))
+        suites = sorted(dict.fromkeys(suite for suite, _ in known), key=lambda s: group_rank(s)[0])
+        self.entries = sorted(known, key=lambda k: (suites.index(k[0]), k in self.averages, known.index(k)))
+        """In the plan's order, what no plan names after it, averages last in their suite."""
+        self.missing = [
+            f"{m.label}: {s}/{n}" for m in self.models for s, n in self.entries if (s, n) not in m.evaluations
+        ]
+
+    def evaluations(self, key: Key) -> list[Evaluation]:
+        """An entry of the models that have it."""
+        return [m.evaluations[key] for m in self.models if key in m.evaluations]
+
+    def lead(self, key: Key) -> str:
+        """The metric that an entry leads with: the first model's that has it."""
+        return next((e.primary for e in self.evaluations(key)), "")
+
+    def metrics(self, key: Key, name: str = "") -> list[Metric | None]:
+        """One metric of an entry, the leading one by default; None for models that do not have it."""
+        held = (m.evaluations.get(key) for m in self.models)
+        return [e.metrics.get(name or self.lead(key)) if e is not None else None for e in held]
+
+    def side_by_side(self, keys: Sequence[Key]) -> list[tuple[str, list[Metric | None]]]:
+        """The leading metrics of several entries, by the label of the model."""
+        held = zip(*(self.metrics(key) for key in keys), strict=True)
+        return [(m.label, list(found)) for m, found in zip(self.models, held, strict=True)]
 
 
 def _with_curves(model: Measured) -> list[tuple[Key, Evaluation]]:
@@ -155,16 +203,6 @@ def _with_curves(model: Measured) -> list[tuple[Key, Evaluation]]:
         for key, e in model.evaluations.items()
         if e.kind in CONFIDENT or (e.kind == "task" and e.settings.get("subtasks"))
     ]
-
-
-def _lead(models: Sequence[Measured], key: Key) -> str:
-    """The metric that an entry leads with: the first model's that has it."""
-    return next((m.evaluations[key].primary for m in models if key in m.evaluations), "")
-
-
-def _metric(model: Measured, key: Key, name: str) -> Metric | None:
-    found = model.evaluations.get(key)
-    return found.metrics.get(name) if found is not None else None
 
 
 def _shots(evaluation: Evaluation) -> str:
@@ -178,73 +216,71 @@ def _shots(evaluation: Evaluation) -> str:
 # ------------------------------------------------------------------------------------------------------------ sections
 
 
-def _lead_sentence(
-    record: EvaluationRecord, models: Sequence[Measured], entries: Sequence[Key], missing: Sequence[str]
-) -> str:
-    found = f"{plural(len(models), 'model')} on {len(entries):,} entr{'y' if len(entries) == 1 else 'ies'}"
-    if not missing:
+def _lead_sentence(record: EvaluationRecord, scores: Scores) -> str:
+    n, models = len(scores.entries), len(scores.models)
+    found = f"{plural(models, 'model')} on {n:,} entr{'y' if n == 1 else 'ies'}"
+    if not scores.missing:
         return f"{found}."
     why = {"running": " yet", "interrupted": ", because it was stopped"}.get(record.status, "")
-    of = len(entries) * len(models)
-    return f"{found}; {len(missing):,} of {of:,} evaluations are not there{why}."
+    return f"{found}; {len(scores.missing):,} of {n * models:,} evaluations are not there{why}."
 
 
-def _tiles(models: Sequence[Measured], entries: Sequence[Key]) -> list[Tile]:
+def _tiles(scores: Scores) -> list[Tile]:
     """Averages, then the first entries; of the best model where there are several."""
-    averages = averages_of(models)
-    found = []
-    for key in sorted(entries, key=lambda k: k not in averages)[:4]:
-        name = _lead(models, key)
-        scored = [(metric, m.label) for m in models if (metric := _metric(m, key, name)) is not None]
-        if scored:
-            pick = max if scored[0][0].higher_is_better else min
-            best, label = pick(scored, key=lambda pair: pair[0].value)
+    several, found = len(scores.models) > 1, []
+    for key in sorted(scores.entries, key=lambda k: k not in scores.averages)[:4]:
+        held = [(m, label.label) for m, label in zip(scores.metrics(key), scores.models, strict=True) if m is not None]
+        if held:
+            pick = max if held[0][0].higher_is_better else min
+            best, label = pick(held, key=lambda pair: pair[0].value)
             text, interval = metric_texts(best)
-            words = [best.unit, f" {interval}" if best.interval else "", f", best: {label}" if len(models) > 1 else ""]
-            found.append(Tile(f"{group_title(key[0])}: {key[1]}", text, "".join(words)))
+            below = f"{best.unit}{f' {interval}' if best.interval else ''}{f', best: {label}' if several else ''}"
+            found.append(Tile(f"{group_title(key[0])}: {key[1]}", text, below))
     return found
 
 
-def _scores(record: EvaluationRecord, models: Sequence[Measured], entries: Sequence[Key]) -> Section:
-    if not any(m.evaluations for m in models):
+def _scores(record: EvaluationRecord, scores: Scores) -> Section:
+    if not any(m.evaluations for m in scores.models):
         return Section("Scores", [Paragraph("No evaluation is there yet.", "note")])
-    heads = columns("Entry", *(m.label for m in models))
+    heads = columns("Entry", *(m.label for m in scores.models))
     missing = chip("not finished" if record.status in ("running", "interrupted") else "not measured", "warn")
 
-    def cells(key: Key, name: str, gap: Text) -> list[Text]:
-        held = [_metric(m, key, name) for m in models]
-        return [gap if m is None else figure(*metric_texts(m)) for m in held]
+    def cells(key: Key, gap: Text, name: str = "") -> list[Text]:
+        return [gap if m is None else figure(*metric_texts(m)) for m in scores.metrics(key, name)]
 
     tables: list[Block] = []
-    for suite in dict.fromkeys(s for s, _ in entries):
-        held = [k for k in entries if k[0] == suite]
-        rows = [[_entry_cell(models, k), *cells(k, _lead(models, k), missing)] for k in held]
+    for suite in dict.fromkeys(s for s, _ in scores.entries):
+        rows = [[_entry_cell(scores, k), *cells(k, missing)] for k in scores.entries if k[0] == suite]
         tables.append(Table(columns=heads, rows=rows, title=group_title(suite), kind="dense scores"))
-    others = []
-    for key in entries:
-        lead = _lead(models, key)
-        names = dict.fromkeys(
-            n for m in models if key in m.evaluations for n in m.evaluations[key].metrics if n != lead
-        )
-        for name in names:
-            unit = next(metric.unit for m in models if (metric := _metric(m, key, name)) is not None)
-            others.append([(f"{key[0]}/{key[1]}", sub(f"{name}, {unit}")), *cells(key, name, "")])
+    units = {
+        (key, name): m.unit
+        for key in scores.entries
+        for e in reversed(scores.evaluations(key))
+        for name, m in e.metrics.items()
+        if name != scores.lead(key)
+    }
+    order = [(key, name) for key in scores.entries for e in scores.evaluations(key) for name in e.metrics]
+    others = [
+        [(f"{key[0]}/{key[1]}", sub(f"{name}, {units[key, name]}")), *cells(key, "", name)]
+        for key, name in dict.fromkeys(order)
+        if (key, name) in units
+    ]
     note = (
         "Shares in percent. In brackets: the interval over samples of this model alone; “no interval” where a figure "
         "is no mean over samples."
     )
     rest = Table(columns=heads, rows=others, kind="dense")
     fold = Fold(f"Other metrics ({len(others):,})", [rest]) if others else None
-    return Section("Scores", [*_score_charts(models, entries), *tables, fold, Paragraph(note, "note")])
+    return Section("Scores", [*_score_charts(scores), *tables, fold, Paragraph(note, "note")])
 
 
-def _entry_cell(models: Sequence[Measured], key: Key) -> Text:
-    held = [m.evaluations[key] for m in models if key in m.evaluations]
+def _entry_cell(scores: Scores, key: Key) -> Text:
+    held, name = scores.evaluations(key), scores.lead(key)
     if not held:
         return key[1]
-    first, name = held[0], _lead(models, key)
+    first = held[0]
     metric, average = first.metrics[name], first.kind == "average"
-    counts = {e.metrics[name].n for e in held if name in e.metrics}
+    counts = {m.n for m in scores.metrics(key) if m is not None}
     words = [name, metric.unit if metric.unit != name.split(",")[0] else "", _shots(first)]
     words.append("mean of " + plural(len(first.settings.get("members") or ()), "figure") if average else "")
     words.append(f"n {next(iter(counts)):,}" if len(counts) == 1 and not average else "")
@@ -252,20 +288,18 @@ def _entry_cell(models: Sequence[Measured], key: Key) -> Text:
     return key[1], sub(", ".join(w for w in words if w))
 
 
-def _score_charts(models: Sequence[Measured], entries: Sequence[Key]) -> list[Chart]:
+def _score_charts(scores: Scores) -> list[Chart]:
     """One chart of all shares, one for each other unit."""
     units: dict[str, list[Key]] = {"accuracy": []}
-    for key in entries:
-        name = _lead(models, key)
-        metrics = [metric for m in models if (metric := _metric(m, key, name)) is not None]
+    for key in scores.entries:
+        metrics = [m for m in scores.metrics(key) if m is not None]
         if metrics:
-            share = is_share(metrics[0].unit, name, (m.value for m in metrics))
+            share = is_share(metrics[0].unit, scores.lead(key), (m.value for m in metrics))
             units.setdefault("accuracy" if share else metrics[0].unit, []).append(key)
     charts = []
     for unit, keys in units.items():
-        held = [(m.label, [_metric(m, k, _lead(models, k)) for k in keys]) for m in models]
         title = "Shares of right answers" if unit == "accuracy" else f"In {unit}"
-        charts.append(score_bars(names_of(keys), held, title=title, unit=unit))
+        charts.append(score_bars(names_of(keys), scores.side_by_side(keys), title=title, unit=unit) if keys else None)
     return [c for c in charts if c is not None]
 
 
@@ -378,19 +412,15 @@ def _comparisons(labels: Sequence[str], comparisons: Mapping[str, Sequence[Compa
     return Section(f"Compared with {first}", [*parts, difference_note([r for rows in known.values() for r in rows])])
 
 
-def _subjects(models: Sequence[Measured], entries: Sequence[Key], rows: Rows) -> Section | None:
+def _subjects(scores: Scores, rows: Rows) -> Section | None:
     charts = []
-    for key in entries:
-        name = _lead(models, key)
-        held = [rows.get((m.label, key)) or [] for m in models]
+    for key in scores.entries:
+        held = [rows.get((m.label, key)) or [] for m in scores.models]
         tasks = sorted({str(r["task"]) for found in held for r in found if r.get("task")})
         if len(tasks) >= 2:
             drawn = [
-                (
-                    m.label,
-                    [_subject(_metric(m, key, name), name, [r for r in found if r.get("task") == t]) for t in tasks],
-                )
-                for m, found in zip(models, held, strict=True)
+                (m.label, [_subject(lead, scores.lead(key), [r for r in found if r.get("task") == t]) for t in tasks])
+                for m, lead, found in zip(scores.models, scores.metrics(key), held, strict=True)
             ]
             charts.append(subject_dots(subject_names(tasks), drawn, title=f"{key[1]}, by subject"))
     return Section("Subjects", charts) if charts else None
@@ -409,65 +439,55 @@ def _subject(lead: Metric | None, name: str, rows: Sequence[Mapping[str, Any]]) 
     return dataclasses.replace(lead, value=value, n=len(rows), unit=ratio.unit, interval=interval)
 
 
-def _answers(models: Sequence[Measured], entries: Sequence[Key], rows: Rows) -> Section | None:
-    charts: list[Chart] = []
+def _answers(scores: Scores, rows: Rows) -> Section | None:
+    entries: list[Answered] = []
     cells: list[list[Any]] = []
-    drawn = 0
-    for key in entries:
+    for key in scores.entries:
         held = [
-            (m, colour_of(place, len(models)), found)
-            for place, m in enumerate(models)
+            (m, colour_of(place, len(scores.models)), found)
+            for place, m in enumerate(scores.models)
             if key in m.evaluations and m.evaluations[key].kind in CONFIDENT and (found := rows.get((m.label, key)))
         ]
-        if not held:
-            continue
         for m, _, found in held:
             side = confidences(found)
             if side is not None:
-                level = m.evaluations[key].metrics[_lead(models, key)].confidence
+                level = m.evaluations[key].metrics[scores.lead(key)].confidence
                 means = [f"{100 * sum(v) / len(v):.1f} %" for v in side]
                 cells.append([(key[1], sub(m.label)), ece_cell(side, level), *means, f"{len(found):,}"])
-        drawn += 1
-        if drawn <= CURVE_ENTRIES:
-            charts += answer_charts(key[1], [(m.label, colour, found) for m, colour, found in held])
-    if not charts:
-        return None
-    note = ECE_NOTE.format(paired="")
-    note += f" Curves are drawn for the first {CURVE_ENTRIES} of {drawn} entries." if drawn > CURVE_ENTRIES else ""
-    table = (
-        Table(columns=columns("Entry", "ECE", "Confidence", "Right", "n"), rows=cells, kind="dense") if cells else None
-    )
-    return Section("Confidence and entropy", [table, *charts, Paragraph(note, "note")])
+        if held:
+            entries.append((key[1], [(m.label, colour, found) for m, colour, found in held]))
+    heads = columns("Entry", "ECE", "Confidence", "Right", "n")
+    return answers_section(entries, Table(columns=heads, rows=cells, kind="dense") if cells else None)
 
 
 def _small_print(record: EvaluationRecord, models: Sequence[Measured]) -> Section:
-    cells = [
-        [
-            str(m.get("label") or ""),
-            last_part(m.get("name")) or "not recorded",
-            str(m.get("architecture") or "not recorded"),
-            count(m["parameters"]) if isinstance(m.get("parameters"), (int, float)) else "not recorded",
-            Span(str(m.get("hash") or "not recorded")[:16], "code"),
-        ]
-        for m in record.models
+    unknown = "not recorded"
+
+    def parameters(m: Mapping[str, Any]) -> str:
+        return count(m["parameters"]) if isinstance(m.get("parameters"), (int, float)) else unknown
+
+    held = [
+        Col("Model", lambda m: str(m.get("label") or ""), numeric=False),
+        Col("Name", lambda m: last_part(m.get("name")) or unknown, numeric=False),
+        Col("Architecture", lambda m: str(m.get("architecture") or unknown), numeric=False),
+        Col("Parameters", parameters),
+        Col("Hash", lambda m: Span(str(m.get("hash") or unknown)[:16], "code"), numeric=False),
     ]
     settings = settings_of(e for m in models for e in m.evaluations.values())
     plan = flatten({k: v for k, v in record.plan.items() if k != "entries"})
-    hardware = hardware_rows(record.hardware)
     when = [
-        ("Started", record.created or "not recorded"),
+        ("Started", record.created or unknown),
         ("Finished", record.finished or f"no ({record.status})"),
         ("Suites", ", ".join(record.suites) or "none named"),
     ]
-    heads = columns("Model", "Name", "Architecture", "Parameters", "Hash", right=(3,))
     return Section(
         "What was run",
         [
-            Table(columns=heads, rows=cells, kind="dense") if cells else None,
+            tabulate(record.models, held, kind="dense") if record.models else None,
             Panel([Facts(when)], "card"),
-            Fold(f"Settings ({plural(len(plan), 'key')})", [Facts(plan)]) if plan else None,
-            Fold(f"Settings of the entries ({len(settings):,})", [Facts(settings)]) if settings else None,
-            Fold("Versions", [Facts(list(record.versions.items()))]) if record.versions else None,
-            Fold("Hardware", [Facts(hardware)]) if hardware else None,
+            fold_facts(f"Settings ({plural(len(plan), 'key')})", plan),
+            fold_facts(f"Settings of the entries ({len(settings):,})", settings),
+            fold_facts("Versions", list(record.versions.items())),
+            fold_facts("Hardware", hardware_rows(record.hardware)),
         ],
     )

@@ -6,8 +6,8 @@ A figure says how much was lost; these say what. A question is *lost* where the 
 the document's hash.
 
 A page holds `MOST_FLIPS` questions at most, spread evenly over the entries and over each entry's questions (the first
-ones of MMLU would all be algebra); where the rest lies is said. Long texts are folded, and the middle of very long ones
-is left out, because answers end texts.
+ones of MMLU would all be algebra); the page names the file with the rest. Long texts are folded, and the middle of very
+long ones is left out, because answers end texts.
 
 What it does not do: say why an answer changed.
 """
@@ -73,7 +73,7 @@ class Flips:
         return sum(f.lost for f in self.found)
 
 
-def joined(before: Rows, after: Rows, *, what: str) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+def paired(before: Rows, after: Rows, *, what: str) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
     """Rows of the same samples side by side.
 
     Raises:
@@ -181,12 +181,12 @@ def _card(flip: Flip) -> Html:
         cls="head",
     )
     question = row.get("question")
-    said = (
+    asked = (
         _long(str(question), cls="question")
         if question not in (None, "")
         else tag("p", "The question was not recorded.", cls="note")
     )
-    return tag("li", head, said, _answers(flip), cls="flip", data_change="lost" if flip.lost else "gained")
+    return tag("li", head, asked, _answers(flip), cls="flip", data_change="lost" if flip.lost else "gained")
 
 
 def _answers(flip: Flip) -> Html | None:

@@ -74,6 +74,11 @@ def duration(seconds: float | None) -> str:
     return f"{whole} s"
 
 
+def flops_text(value: float) -> str:
+    """ "4.92e22 FLOPs"; "none" for 0."""
+    return f"{value:.3g}".replace("e+0", "e").replace("e+", "e") + " FLOPs" if value else "none"
+
+
 def p_value(value: float) -> str:
     """A p value to three decimals, "<0.001" below that."""
     if math.isnan(value):

@@ -26,7 +26,6 @@ from typing import Any
 
 from holdfast.reports import blocks as b
 from holdfast.reports.charts import Chart, plotly_figure
-from holdfast.reports.format import percent
 from holdfast.support.files import to_jsonable, write_bytes_atomic
 
 POLICY = (
@@ -201,7 +200,7 @@ def _block(x: Any, figures: list[dict[str, Any]]) -> Html:
         case b.Panel():
             return tag("div", *_blocks(x.blocks, figures), cls=f"panel {x.kind}".strip())
         case b.Bars():
-            return join([_bar(*item) for item in x.items])
+            return join([_bar(*item, text) for item, (_, text) in zip(x.items, x.texts, strict=True)])
         case b.Markup():
             return escape(x.html)
         case b.Section():
@@ -215,9 +214,8 @@ def _tile(tile: b.Tile) -> Html:
     return tag("div", *(tag("p", text, cls=cls) for cls, text in parts), cls="tile")
 
 
-def _bar(name: str, share: float, stands_out: bool) -> Html:
+def _bar(name: str, share: float, stands_out: bool, text: str) -> Html:
     track = tag("div", tag("div", cls="bar", style=f"width:{100 * share:.1f}%"), cls="track")
-    text = percent(100 * share, sign=False) if share < 0.01 else f"{100 * share:.0f} %"
     parts = (tag("span", name, cls="name"), track, tag("span", text, cls="part"))
     return tag("div", *parts, cls="share taken-bar" if stands_out else "share")
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.reports import blocks as b
+from holdfast.reports.charts import Chart
 
 MOST_ROWS = 100
 """Longer tables end with a sentence on how many more rows there are."""
 
 
 def escape(text: str) -> str:
-    """Text that Markdown and HTML leave alone, on one line; nobody is called by their name."""
+    """Text that Markdown and HTML leave as it is, on one line; an @ mentions nobody."""
     one_line = re.sub(r"\s+", " ", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", one_line).replace("@", "@\u200b")
 
@@ -27,6 +28,11 @@ def code(text: str) -> str:
 def render(blocks: Iterable[Any], *, clean: Callable[[str], str] = str) -> str:
     """The blocks, one below the other; `clean` sees every text of the user's before it is escaped."""
     return "\n\n".join(part for x in blocks if x is not None for part in [_block(x, clean)] if part).rstrip() + "\n"
+
+
+def document(page: b.Page) -> str:
+    """A whole page; of a chart the table of its numbers."""
+    return render(b.document(page))
 
 
 def _text(content: Any, clean: Callable[[str], str]) -> str:
@@ -55,14 +61,30 @@ def _block(x: Any, clean: Callable[[str], str]) -> str:
         case b.Facts():
             return "\n".join(f"- {_text(label, clean)}: {_text(text, clean)}" for label, text in x.items)
         case b.Code():
-            return f"```python\n{x.text}\n```"
+            fence = "`" * max(3, 1 + max(map(len, re.findall("`+", x.text)), default=0))
+            return f"{fence}{x.language}\n{x.text}\n{fence}"
+        case b.Banner():
+            return "\n".join(f"> {line}" for line in (_text(x.content, clean), *(_text(i, clean) for i in x.items)))
+        case b.Tiles():
+            shown = [(b.Span(t.label, "strong"), f": {t.figure}", f" ({t.below})" if t.below else "") for t in x.items]
+            return _block(b.Bullets(shown), clean)
+        case b.Bars():
+            return _block(b.Bullets([f"{name}: {text}" for name, text in x.texts]), clean)
+        case Chart():
+            parts = (b.Heading(x.title), x.table, b.Paragraph(x.caption) if x.caption else None)
+            return render(parts, clean=clean).rstrip()
+        case b.Panel():
+            return render(x.blocks, clean=clean).rstrip()
+        case b.Tabs():
+            return render(x.charts, clean=clean).rstrip()
         case b.Table():
             return _table(x, clean)
         case b.Fold():
             summary = _text(x.title, clean)
             return f"<details>\n<summary>{summary}</summary>\n\n{render(x.blocks, clean=clean)}\n</details>"
         case b.Section():
-            return "\n\n".join([f"## {_text(x.title, clean)}", render(x.blocks, clean=clean).rstrip()])
+            intro = b.Paragraph(x.intro) if x.intro else None
+            return "\n\n".join([f"## {_text(x.title, clean)}", render([intro, *x.blocks], clean=clean).rstrip()])
     return ""
 
 
@@ -72,8 +94,8 @@ def _table(x: b.Table, clean: Callable[[str], str]) -> str:
     lines += [_line([_text(cell, clean) for cell in row]) for row in x.rows[:MOST_ROWS]]
     if len(x.rows) > MOST_ROWS:
         lines += ["", f"{len(x.rows) - MOST_ROWS} more rows are not shown."]
-    title = _text(x.title, clean)
-    return "\n".join([*([title, ""] if title else []), *lines])
+    above = [text for text in (_text(x.title, clean), _text(x.note, clean)) if text]
+    return "\n".join([*(line for text in above for line in (text, "")), *lines])
 
 
 def _line(cells: list[str]) -> str:

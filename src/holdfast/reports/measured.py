@@ -55,7 +55,7 @@ class Measured:
         return self._files[evaluation.suite, evaluation.name].name.removesuffix(".json") + ".samples.jsonl"
 
     def rows(self, evaluation: Evaluation) -> list[dict[str, Any]] | None:
-        """The evaluation's rows; None, and a problem said, where they cannot be read."""
+        """The evaluation's rows; None where they cannot be read, which `problems` then names."""
         name = self.samples_file(evaluation)
         try:
             rows = self.folder.samples(evaluation.suite, evaluation.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.records.study import TrialRecord
 from holdfast.reports.format import last_part, setting
 
 DIRECT = "direct fine-tuning"
@@ -30,8 +31,9 @@ def method_text(retention: Sequence[Mapping[str, Any]]) -> str:
     return " + ".join(texts) or DIRECT
 
 
-def kind_title(kind: str) -> str:
+def kind_title(trial: TrialRecord) -> str:
     """A trial's kind for people: "direct fine-tuning", "replay + label annealing"."""
     from holdfast.retention.registry import title
 
-    return DIRECT if kind == "direct" else " + ".join(title(k) for k in kind.split("+"))
+    names = trial.kind.split("+")
+    return DIRECT if trial.kind == "direct" else " + ".join(trial.titles.get(n) or title(n) for n in names)

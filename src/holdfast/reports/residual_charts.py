@@ -9,454 +9,333 @@ model made in the same way, a hollow point shows it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.records.evaluation import Metric
-from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ResidualRecord, ScaleChoice
+from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ScaleChoice, StudiedModel
 from holdfast.reports import paper_004
-from holdfast.reports.blocks import known
-from holdfast.reports.charts import DASHES, Axis, Chart, Col, Mark, Rule, Value
-from holdfast.reports.format import decimals_for, interval_text, number, significant
-from holdfast.reports.residual_figures import Block, FigureTable, Group, Studied, flops_text, tokens_text
-from holdfast.reports.residual_scores import Score, figure_text
+from holdfast.reports.charts import DASHES, Axis, Chart, Col, Mark, Rule, Value, ticks_at
+from holdfast.reports.format import count, flops_text, significant, with_interval
+from holdfast.reports.residual_table import Group, Measure, Results, lower
 
 STYLES = {
-    BASE: ("accent", "circle"),
-    INSTRUCT: ("second", "square"),
-    "residual": ("third", "diamond"),
-    DERIVED: ("fourth", "triangle-up"),
-    "others": ("flat", "pentagon"),
+    BASE: ("base", "accent", "circle"),
+    INSTRUCT: ("instruct", "second", "square"),
+    "residual": ("with residual", "third", "diamond"),
+    DERIVED: ("derived", "fourth", "triangle-up"),
+    "others": ("other", "flat", "pentagon"),
 }
-"""Kind of model -> (colour, symbol), the same on every plot of a page."""
-WORDS = {BASE: "base", INSTRUCT: "instruct", "residual": "with residual", DERIVED: "derived", "others": "other"}
+"""Kind of model -> (name, colour, symbol), the same on every plot of a page."""
 ALIKE = 1.05
 """Compute that differs by less than this factor is one place of a plot."""
 EIGHT_BILLION = (7.5e9, 8.5e9)
 """Between so many parameters the paper's estimate for instruction tuning is drawn: it is of an 8B model."""
-Rows = list[dict[str, Any]]
+FIGURE = [Col("Score", "score"), Col("n", "n"), Col("New tokens", "tokens"), Col("Compute", "compute")]
+Held = tuple[Group, Metric]
 
 
-def kind_of(m: Studied) -> str:
+def kind_of(model: StudiedModel) -> str:
     """Key of `STYLES`."""
-    if m.model.residual is not None:
-        return "residual"
-    return m.model.start if m.model.start in STYLES else "others"
+    return "residual" if model.residual is not None else model.start if model.start in STYLES else "others"
 
 
-def value_of(metric: Metric, score: Score) -> Value:
+def drawn(metric: Metric, score: Measure) -> Value:
     """A score to draw: shares in percent."""
     factor = 100.0 if score.share else 1.0
     low, high = (factor * v for v in metric.interval or (math.nan, math.nan))
-    text, interval = figure_text(metric, score)
+    text, interval = with_interval(metric.value, metric.interval, share=score.share, unit=score.unit)
     return Value(value=factor * metric.value, low=low, high=high, text=text, interval=interval)
 
 
-def _row(group: Group, metric: Metric, score: Score, **more: Any) -> dict[str, Any]:
+def held_of(groups: Iterable[Group], score: Measure) -> list[Held]:
+    """Groups that have a score, with it."""
+    return [(g, metric) for g in groups if (metric := g.metric(score)) is not None]
+
+
+def row(group: Group, metric: Metric, score: Measure, **more: Any) -> dict[str, Any]:
     """One model, or several that differ in their seed alone."""
-    printed = score.paper(group.paper) if group.paper is not None else None
+    printed = score.printed(group.paper, recomputed=True)
     return {
         "model": group.model.label or group.model.name,
-        "score": value_of(metric, score),
+        "score": drawn(metric, score),
         "n": f"{metric.n:,}" + (f", {len(group.members)} seeds" if len(group.members) > 1 else ""),
-        "tokens": tokens_text(group.tokens) if group.tokens else "",
+        "tokens": count(group.tokens) if group.tokens else "",
         "compute": flops_text(group.flops) if group.flops else "",
         "paper": printed,
         "printed": f"{printed:.2f} %" if printed is not None else None,
-        "kind": kind_of(group.members[0]),
+        "kind": kind_of(group.model),
         **more,
     }
 
 
-_SCORE = [Col("Score", "score"), Col("n", "n"), Col("New tokens", "tokens"), Col("Compute", "compute")]
-
-
-def _columns(first: Sequence[Col], rows: Rows) -> list[Col]:
-    paper = [Col("Paper", "printed")] if any(r["printed"] for r in rows) else []
-    return [*first, *_SCORE, *paper]
-
-
-def _caption(metrics: Sequence[Metric], groups: Sequence[Group]) -> str:
-    level = 100 * metrics[0].confidence if metrics else 95
-    seeds = " and over seeds" if any(len(g.members) > 1 for g in groups) else ""
-    return f"Bars: {level:g} % intervals over the samples of each model alone{seeds}."
-
-
-def _unit_title(score: Score) -> str:
-    return f"{score.unit}{'' if score.higher_is_better else ', lower is better'}"
-
-
-# --------------------------------------------------------------------------------------------------------- new tokens
-
-
-def budgets_of(tables: Sequence[FigureTable]) -> list[int]:
-    """New tokens of the columns of the continued tables, those of one header once; 0 is the original."""
-    groups = [g for t in tables if t.kind == "continued" for b in t.blocks for g in b.columns]
-    found: dict[str, int] = {}
-    for g in groups:
-        found.setdefault(g.header if g.members[0].continued else "", g.tokens or g.model.budget or 0)
-    return sorted(set(found.values()))
-
-
-def token_charts(tables: Sequence[FigureTable], scores: Sequence[Score]) -> list[Chart]:
-    """Figure 1 of the paper: a panel for each score, with a line for the base, the instruct model and the base with the
-    residual.
+def chart(
+    score: Measure, held: Sequence[Held], rows: Sequence[dict[str, Any]], marks: Sequence[Mark], **more: Any
+) -> Chart:
+    """A plot of one score.
 
     Args:
-        tables: of `residual_figures.tables`; those of kind "continued" are drawn.
-        scores: what to draw.
+        score: upright; across where `more` has an axis `y`.
+        held: what is drawn.
+        rows: of `row`.
+        marks: see `Chart`.
+        more: of the chart; `first`: columns of its table before the figures; `hollow`: what stands for the paper's
+            figures.
+    """
+    seeds = " and over seeds" if any(len(g.members) > 1 for g, _ in held) else ""
+    caption = f"Bars: {100 * held[0][1].confidence:g} % intervals over the samples of each model alone{seeds}."
+    paper, hollow = any(r["printed"] for r in rows), more.pop("hollow", "")
+    heads = [Col(title, key, numeric=False) for title, key in more.pop("first")]
+    columns = [*heads, *FIGURE, *([Col("Paper", "printed")] if paper else [])]
+    given: dict[str, Any] = {
+        "title": score.score,
+        "caption": caption + (f" {hollow}: as the paper prints it." if paper else ""),
+        "x" if "y" in more else "y": Axis(title=score.unit + lower(score)),
+    }
+    return Chart(rows=rows, columns=columns, marks=marks, legend=True, **given | more)
+
+
+def mark(style: str, where: dict[str, Any], **more: Any) -> Mark:
+    """The models of one of `STYLES`."""
+    name, colour, symbol = STYLES.get(style, STYLES["others"])
+    return Mark(where=where, **{"name": name, "colour": colour, "symbol": symbol} | more)
+
+
+def token_charts(results: Results) -> list[Chart]:
+    """Figure 1 of the paper: a panel for each score, with a line for the base, the instruct model and the base with the
+    residual.
 
     Returns:
         Charts of the scores that two points or more of a line have; none where there is one budget alone.
     """
-    budgets = [b for b in budgets_of(tables) if b > 0]
+    families = [t for t in results.tables if t.kind == "continued"]
+    headers = {g.header: _tokens(g) for t in families for g in t.groups if g.model.continued}
+    budgets = sorted({b for b in headers.values() if b > 0})
     if len(budgets) < 2:
         return []
-    families = [t for t in tables if t.kind == "continued"]
-    ticks = [(0.0, "original"), *((_token_place(b, budgets[0]), _tick(b)) for b in budgets)]
-    charts = []
-    for score in scores:
-        rows: Rows = []
+
+    def place(tokens: int) -> float:
+        return 0.0 if tokens <= 0 else 1 + math.log10(tokens / budgets[0])
+
+    ticks = [(0.0, "original"), *((place(b), f"{b / 1000:.3g} k" if 1e3 <= b < 1e6 else count(b)) for b in budgets)]
+    turned: dict[str, Any] = {"tickangle": 0 if len(budgets) < 4 else "auto"}
+    across = Axis(title="new tokens", ticks=ticks, range=(-0.15, ticks[-1][0] + 0.15), more=turned)
+    lines = [(pair, side, block) for pair, t in enumerate(families) for side, block in enumerate(t.blocks)]
+    found = []
+    for score in results.scores:
+        rows: list[dict[str, Any]] = []
         marks: list[Mark] = []
-        drawn: list[tuple[Group, Metric]] = []
-        lines = 0
-        for number_, t in enumerate(families):
-            for place, block in enumerate(t.blocks):
-                held = [(g, metric) for g in block.columns if (metric := g.metric(score.pick)) is not None]
-                name = _line_name(block, several=len(families) > 1)
-                line = f"{number_} {place}"
-                for g, metric in held:
-                    # Two lines' bars at one budget would cover each other.
-                    x = _token_place(g.tokens or g.model.budget or 0, budgets[0]) + 0.02 * (place - 1)
-                    rows.append(_row(g, metric, score, name=name, header=g.header, x=round(x, 4), line=line))
-                colour, symbol = STYLES.get(block.kind, STYLES["others"])
-                style: dict[str, Any] = {"where": {"line": line}, "colour": colour}
-                kind = "line" if len(held) > 1 else "points"
-                marks.append(Mark(kind=kind, y="score", name=name, symbol=symbol, dash=DASHES[number_ % 4], **style))
-                marks.append(Mark(y="paper", name="paper", symbol=f"{symbol}-open", size=11, legend=False, **style))
-                drawn += held
-                lines += len(held) > 1
-        if lines:
-            printed = any(r["printed"] for r in rows)
-            caption = _caption([m for _, m in drawn], [g for g, _ in drawn])
-            charts.append(
-                Chart(
-                    title=score.title,
-                    rows=rows,
-                    columns=_columns(
-                        [Col("Model", "name", numeric=False), Col("Budget", "header", numeric=False)], rows
-                    ),
-                    marks=marks,
-                    x=Axis(
-                        title="new tokens",
-                        ticks=ticks,
-                        range=(-0.15, ticks[-1][0] + 0.15),
-                        more={"tickangle": 0 if len(budgets) < 4 else "auto"},
-                    ),
-                    y=Axis(title=_unit_title(score)),
-                    caption=caption + (" Hollow: as the paper prints it." if printed else ""),
-                    height=320,
-                    legend=True,
-                )
+        everything: list[Held] = []
+        longest = 0
+        for pair, side, block in lines:
+            held, line, short = held_of(block.groups, score), f"{pair} {side}", block.title.partition(":")[0]
+            name = f"{block.family}: {short[:1].lower()}{short[1:]}" if len(families) > 1 and block.family else short
+            for g, metric in held:  # two lines' bars at one budget would cover each other
+                x = round(place(_tokens(g)) + 0.02 * (side - 1), 4)
+                rows.append(row(g, metric, score, name=name, header=g.header, x=x, line=line))
+            kind, dash = "line" if len(held) > 1 else "points", DASHES[pair % 4]
+            marks.append(mark(block.kind, {"line": line}, y="score", kind=kind, dash=dash, name=name))
+            hollow = f"{marks[-1].symbol}-open"
+            marks.append(
+                mark(block.kind, {"line": line}, y="paper", name="paper", symbol=hollow, size=11, legend=False)
             )
-    return charts
+            everything += held
+            longest = max(longest, len(held))
+        if longest > 1:
+            first = [("Model", "name"), ("Budget", "header")]
+            found.append(chart(score, everything, rows, marks, hollow="Hollow", first=first, x=across, height=320))
+    return found
 
 
-def _tick(tokens: float) -> str:
-    """A budget below its tick, short enough to stand beside another one: "80 k", "100 M"."""
-    return f"{tokens / 1000:.3g} k" if 1_000 <= tokens < 1_000_000 else tokens_text(tokens)
+def _tokens(group: Group) -> int:
+    return group.tokens or group.model.budget or 0
 
 
-def _line_name(block: Block, *, several: bool) -> str:
-    """Of a line in the legend: what it began with, and of which pair where there are several."""
-    short = block.title.partition(":")[0]
-    return f"{block.family}: {short[:1].lower()}{short[1:]}" if several and block.family else short
-
-
-def _token_place(tokens: int, smallest: int) -> float:
-    """Where a count of tokens stands: 0 at 0, 1 at the smallest budget, and one more each factor of ten."""
-    return 0.0 if tokens <= 0 else 1 + math.log10(tokens / smallest)
-
-
-# ------------------------------------------------------------------------------------------------------------ compute
-
-
-def compute_charts(tables: Sequence[FigureTable], scores: Sequence[Score], *, most: int = 4) -> list[Chart]:
+def compute_charts(results: Results, scores: Sequence[Measure], *, most: int = 4) -> list[Chart]:
     """Score against the compute that was spent here on making a model (figure 2 of the paper), with the given models as
     lines across.
 
     Args:
-        tables: of `residual_figures.tables`.
-        scores: what to draw; at most `most` of them.
+        results: every model of its tables is drawn.
+        scores: what to draw.
         most: charts.
 
     Returns:
         Charts of the scores that a model with known compute has; none where all models cost the same and the paper's
         estimate is not drawn.
     """
-    groups: dict[tuple[int, ...], Group] = {}
-    for t in tables:
-        for g in t.columns:
-            groups.setdefault(tuple(id(m) for m in g.members), g)
-    charts: list[Chart] = []
+    groups = {tuple(m.name for m in g.members): g for t in reversed(results.tables) for g in reversed(t.groups)}
+    found = []
     for score in scores:
-        found = [(g, metric) for g in groups.values() if (metric := g.metric(score.pick)) is not None]
-        spent = [(g, m) for g, m in found if g.flops > 0]
-        given = [(g, m) for g, m in found if g.members[0].given]
+        held = held_of(reversed(groups.values()), score)
+        spent, given = [h for h in held if h[0].flops > 0], [h for h in held if h[0].model.given]
         flops = [g.flops for g, _ in spent]
-        if spent and len(charts) < most and (_large(spent) or max(flops) > ALIKE * min(flops)):
-            charts.append(_compute_chart(spent, given, score))
-    return charts
+        large = any(EIGHT_BILLION[0] <= g.model.parameters <= EIGHT_BILLION[1] for g, _ in spent)
+        if flops and (large or max(flops) > ALIKE * min(flops)):
+            found.append(_compute_chart(spent, given, score, large=large))
+    return found[:most]
 
 
-def _large(spent: Sequence[tuple[Group, Metric]]) -> bool:
-    """Whether a model has the size that the paper's estimate is of."""
-    return any(EIGHT_BILLION[0] <= g.model.parameters <= EIGHT_BILLION[1] for g, _ in spent)
-
-
-def _compute_chart(spent: Sequence[tuple[Group, Metric]], given: Sequence[tuple[Group, Metric]], score: Score) -> Chart:
-    flops, large = [g.flops for g, _ in spent], _large(spent)
-    ends = (min(flops) / 2, max([*flops, paper_004.INSTRUCTION_TUNING_FLOPS] if large else flops) * 2)
-    kinds = list(dict.fromkeys(kind_of(g.members[0]) for g, _ in spent))
+def _compute_chart(spent: Sequence[Held], given: Sequence[Held], score: Measure, *, large: bool) -> Chart:
+    tuning = paper_004.INSTRUCTION_TUNING_FLOPS
+    flops = [g.flops for g, _ in spent] + ([tuning] if large else [])
+    ends = (min(flops) / 2, max(flops) * 2)
+    kinds = list(dict.fromkeys(kind_of(g.model) for g, _ in spent))
     apart = (ends[1] / ends[0]) ** 0.012  # models of one cost would cover each other
-    rows = [
-        _row(g, m, score, x=g.flops * apart ** (kinds.index(kind_of(g.members[0])) - 1), spent=True) for g, m in spent
+    rows = [row(g, m, score, spent=True) for g, m in spent]
+    rows = [r | {"x": x * apart ** (kinds.index(r["kind"]) - 1)} for r, x in zip(rows, flops, strict=False)]
+    levels = [row(g, m, score) for g, m in given]
+    lines = [([(x, r["score"].value) for x in ends], r["kind"], f"{r['model']}, as given") for r in levels]
+    marks = [
+        mark(
+            kind,
+            {},
+            kind="line",
+            rows=_ends(line),
+            name=name,
+            symbol="circle",
+            width=1.4,
+            dash=DASHES[1 + i // 2 % 3],
+            markers=False,
+        )
+        for i, (line, kind, name) in enumerate(lines)
     ]
-    rows += [_row(g, m, score) for g, m in given]
-    marks = []
-    for place, (g, metric) in enumerate(given):
-        level = value_of(metric, score).value
-        name, dash = f"{g.model.label or g.model.name}, as given", DASHES[1:][place // 2 % 3]
-        style: dict[str, Any] = {
-            "colour": STYLES[kind_of(g.members[0])][0],
-            "width": 1.4,
-            "dash": dash,
-            "markers": False,
-        }
-        marks.append(Mark(kind="line", rows=[{"x": x, "y": level} for x in ends], name=name, **style))
-    words = {BASE: "base, continued", INSTRUCT: "instruct, continued", DERIVED: "derived, continued"}
     for kind in kinds:
-        name, where = words.get(kind, WORDS[kind]), {"kind": kind, "spent": True}
-        marks.append(Mark(y="score", where=where, name=name, colour=STYLES[kind][0], symbol=STYLES[kind][1], size=10))
+        name = STYLES[kind][0] + ("" if kind in ("residual", "others") else ", continued")
+        marks.append(mark(kind, {"kind": kind, "spent": True}, y="score", name=name, size=10))
     caption = (
         "FLOPs of the training behind a model; adding a residual costs some per weight, and is not counted. Models of "
         "one cost are drawn a little apart. Lines across: models as given."
     )
     if large:
-        levels = [r["score"].value for r in rows]
-        upright = [{"x": paper_004.INSTRUCTION_TUNING_FLOPS, "y": y} for y in (min(levels), max(levels))]
+        drawn_ = [r["score"].value for r in rows + levels]
+        upright = _ends([(tuning, min(drawn_)), (tuning, max(drawn_))])
         name = "paper: instruction tuning"
         marks.append(Mark(kind="line", rows=upright, name=name, colour="muted", dash="dot", markers=False))
         caption += (
             " Dotted, upright: what the paper states for tuning 8B on instructions (appendix A), "
-            f"{flops_text(paper_004.INSTRUCTION_TUNING_FLOPS)}, an estimate of theirs."
+            f"{flops_text(tuning)}, an estimate of theirs."
         )
-    return Chart(
-        title=f"{score.title} against compute",
-        rows=rows,
-        columns=_columns([Col("Model", "model", numeric=False)], rows),
-        marks=marks,
-        x=Axis(title="FLOPs spent here", log=True, range=ends, more={"nticks": 6}),
-        y=Axis(title=_unit_title(score)),
-        caption=caption,
-        height=380,
-        legend=True,
-    )
+    x = Axis(title="FLOPs spent here", log=True, range=ends, more={"nticks": 6})
+    words = {"title": f"{score.score} against compute", "caption": caption, "first": [("Model", "model")]}
+    return chart(score, spent, rows + levels, marks, x=x, height=380, **words)
 
 
-# -------------------------------------------------------------------------------------------------------------- scale
+def _ends(points: Sequence[tuple[float, float]]) -> list[dict[str, float]]:
+    return [{"x": x, "y": y} for x, y in points]
 
 
 def scale_chart(choice: ScaleChoice) -> Chart | None:
     """The gain over the base against the scale of the residual, with the chosen one marked; None without a candidate
     that has a score."""
-    held = [c for c in choice.candidates if known(c.get("scale")) is not None and known(c.get("score")) is not None]
-    if not held:
-        return None
-    rows: Rows = []
-    for c in sorted(held, key=lambda c: float(c["scale"])):
-        scale, interval = float(c["scale"]), _interval(c.get("interval"))
-        chosen = scale == float(choice.chosen)
-        digits = decimals_for(interval)
-        low, high = interval or (None, None)
-        text, ends = number(float(c["score"]), digits, sign=True), interval_text(interval, digits, sign=True)
+    rows: list[dict[str, Any]] = []
+    for c in sorted((c for c in choice.candidates if c["score"] is not None), key=lambda c: float(c["scale"])):
+        scale, chosen, one = float(c["scale"]), float(c["scale"]) == choice.chosen, c["against_one"]
+        text, interval = with_interval(c["score"], c["interval"], sign=True)
+        low, high = c["interval"]
         rows.append(
             {
                 "name": f"{significant(scale)}{' (chosen)' if chosen else ''}",
-                "chosen": chosen,
                 "x": scale,
-                "y": Value(value=float(c["score"]), low=low, high=high, text=text, interval=ends),
-                "one": _against_one_text(c),
+                "y": Value(value=c["score"], low=low, high=high, text=text, interval=interval),
+                "one": " ".join(with_interval(one["gain"], one["interval"], sign=True)) if one else "",
+                "chosen": chosen,
             }
         )
-    what = ", ".join(choice.entries) or "not recorded"
+    if not rows:
+        return None
     ring = [r | {"y": r["y"].value} for r in rows if r["chosen"]]
+    ringed = Mark(rows=ring, name="chosen", colour="third", symbol="circle-open", size=20)
+    what = ", ".join(choice.entries) or "not recorded"
     return Chart(
         title="Scale of the residual",
         heading=False,
         rows=rows,
         columns=[Col("Scale", "name", numeric=False), Col("Mean gain", "y"), Col("Against scale 1", "one")],
-        marks=[
-            Mark(kind="line", name="candidates"),
-            Mark(rows=ring, name="chosen", colour="third", symbol="circle-open", size=20),
-        ],
-        x=Axis(title="scale of the residual", ticks=[(r["x"], significant(r["x"])) for r in rows]),
+        marks=[Mark(kind="line", name="candidates"), ringed],
+        x=Axis(title="scale of the residual", ticks=ticks_at([r["x"] for r in rows])),
         y=Axis(title="mean gain over the base", zero=True),
-        caption=f"Chosen by: {what}. The chosen scale looks a little better on these than it is, because they chose it.",
+        caption=(
+            f"Chosen by: {what}. The chosen scale looks a little better on these than it is, because they chose it."
+        ),
         height=320,
         legend=True,
     )
 
 
-def _against_one_text(candidate: Any) -> str:
-    difference, between = against_one(candidate)
-    if difference is None:
-        return ""
-    digits = decimals_for(between)
-    return f"{number(difference, digits, sign=True)} {interval_text(between, digits, sign=True)}"
-
-
-def against_one(candidate: Any) -> tuple[float | None, tuple[float, float] | None]:
-    """A candidate's difference to scale 1 and its interval, from `{"gain", "interval"}`, `[difference, low, high]` or a
-    number."""
-    found = candidate.get("against_one")
-    if isinstance(found, dict):
-        value = next((v for k in ("gain", "difference") if (v := known(found.get(k))) is not None), None)
-        return value, _interval(found.get("interval"))
-    if isinstance(found, (list, tuple)):
-        rest = found[1] if len(found) == 2 else found[1:]
-        value = known(found[0]) if len(found) in (2, 3) else None
-        interval = _interval(rest) if value is not None else None
-        return (None, None) if len(found) == 3 and interval is None else (value, interval)
-    return known(found), None
-
-
-def _interval(value: Any) -> tuple[float, float] | None:
-    if isinstance(value, (list, tuple)) and len(value) == 2:
-        low, high = known(value[0]), known(value[1])
-        return None if low is None or high is None else (low, high)
-    return None
-
-
-# --------------------------------------------------------------------------------------------- siblings and derived
-
-
-def carried_charts(tables: Sequence[FigureTable], scores: Sequence[Score], *, most: int = 4) -> list[Chart]:
+def carried_charts(results: Results, scores: Sequence[Measure], *, most: int = 4) -> list[Chart]:
     """Whether residuals carry over: every model of the tables of siblings and derived models as a point with its
     interval.
 
     Args:
-        tables: of `residual_figures.tables`.
-        scores: what to draw; at most `most` of them.
+        results: of a study.
+        scores: what to draw.
         most: charts.
     """
-    blocks = [b for t in tables if t.kind in ("siblings", "derived") for b in t.blocks]
-    charts: list[Chart] = []
+    blocks = [b for t in results.tables if t.kind in ("siblings", "derived") for b in t.blocks]
+    groups = [(g, f"{b.title.rsplit('/', 1)[-1]}: {g.header}") for b in blocks for g in b.groups]
+    found = []
     for score in scores:
-        held = [(b, g, metric) for b in blocks for g in b.columns if (metric := g.metric(score.pick)) is not None]
-        if len(held) > 1 and len(charts) < most:
-            charts.append(_dots(held, score))
-    return charts
+        named = [(g, m, name) for g, name in groups if (m := g.metric(score)) is not None]
+        rows = [row(g, m, score, name=name, place=place) for place, (g, m, name) in enumerate(named)]
+        kinds, names = dict.fromkeys(r["kind"] for r in rows), [name for *_, name in named]
+        marks = [mark(kind, {"kind": kind}, x="score", y="place", size=10) for kind in kinds]
+        marks.append(Mark(x="paper", y="place", name="paper", colour="ink", symbol="circle-open", size=12))
+        axis, height = Axis(names=names, length=34), 96 + 30 * len(rows)
+        words: dict[str, Any] = {"hollow": "Circles", "first": [("Model", "name")], "narrow": names}
+        if len(rows) > 1:
+            found.append(chart(score, [h[:2] for h in named], rows, marks, y=axis, height=height, **words))
+    return found[:most]
 
 
-def _dots(held: Sequence[tuple[Block, Group, Metric]], score: Score) -> Chart:
-    names = [f"{b.title.rsplit('/', 1)[-1]}: {g.header}" for b, g, _ in held]
-    rows = [_row(g, m, score, name=names[i], place=i) for i, (_, g, m) in enumerate(held)]
-    marks = [
-        Mark(x="score", y="place", where={"kind": kind}, name=WORDS[kind], colour=colour, symbol=symbol, size=10)
-        for kind in dict.fromkeys(r["kind"] for r in rows)
-        for colour, symbol in [STYLES[kind]]
-    ]
-    marks.append(Mark(x="paper", y="place", name="paper", colour="ink", symbol="circle-open", size=12))
-    caption = _caption([m for _, _, m in held], [g for _, g, _ in held])
-    return Chart(
-        title=score.title,
-        rows=rows,
-        columns=_columns([Col("Model", "name", numeric=False)], rows),
-        marks=marks,
-        x=Axis(title=_unit_title(score)),
-        y=Axis(names=names, length=34),
-        narrow=names,
-        caption=caption + (" Circles: as the paper prints it." if any(r["printed"] for r in rows) else ""),
-        height=96 + 30 * len(rows),
-        legend=True,
-    )
-
-
-# -------------------------------------------------------------------------------------------------- before and after
-
-
-def kept_charts(models: Sequence[Studied], scores: Sequence[Score], record: ResidualRecord) -> list[Chart]:
-    """What an update kept, a line for each score: the base, the instruct model, the continued instruct model and the
-    result as points.
-
-    Args:
-        models: of the update.
-        scores: what to draw; shares together, others by their unit.
-        record: of the update; the result and the models of its pair are drawn.
-    """
-    chosen = before_and_after(models, record)
-    if len(chosen) < 2:
-        return []
-    charts = []
-    for unit in dict.fromkeys(s.unit for s in scores):
-        held = [s for s in scores if s.unit == unit and sum(s.pick(m) is not None for m, _, _ in chosen) > 1]
-        if held:
-            charts.append(_kept_chart(held, chosen, unit))
-    return charts
-
-
-def before_and_after(models: Sequence[Studied], record: ResidualRecord) -> list[tuple[Studied, str, str]]:
-    """(model, name in the legend, kind) of an update's base, instruct model, continued instruct model and result, as
-    far as they are there."""
-    result = next((m for m in models if m.model.name == record.result), None)
+def before_and_after(results: Results) -> dict[str, tuple[StudiedModel, str]]:
+    """An update's base, instruct model, continued instruct model and result by their names in a legend, each with its
+    kind, as far as they are there."""
+    result = next((m for m in results.models if m.name == results.record.result), None)
     if result is None:
-        return []
-    own = [m for m in models if m.model.family == result.model.family and m.model.residual is None]
-    found: list[tuple[Studied, str, str]] = []
-    for start, continued, name, kind in (
-        (BASE, False, "base", BASE),
-        (INSTRUCT, False, "instruct", INSTRUCT),
-        (INSTRUCT, True, "instruct, continued", "others"),
-    ):
-        first = next((m for m in own if m.model.start == start and m.continued == continued), None)
-        if first is not None:
-            found.append((first, name, kind))
-    return [*found, (result, "result", "residual")]
+        return {}
+    own = [m for m in reversed(results.models) if m.family == result.family and m.residual is None]
+    held = {(m.start, m.continued): m for m in own}
+    wanted = {"base": (BASE, False), "instruct": (INSTRUCT, False), "instruct, continued": (INSTRUCT, True)}
+    kinds = {name: "others" if continued else start for name, (start, continued) in wanted.items()}
+    found = {name: (held[key], kinds[name]) for name, key in wanted.items() if key in held}
+    return found | {"result": (result, "residual")}
 
 
-def _kept_chart(scores: Sequence[Score], found: Sequence[tuple[Studied, str, str]], unit: str) -> Chart:
-    offset = 0.52 / max(1, len(found))
-    rows: Rows = []
-    metrics = []
+def kept_charts(results: Results) -> list[Chart]:
+    """What an update kept, a line for each score: the base, the instruct model, the continued instruct model and the
+    result as points; shares together, others by their unit."""
+    chosen = before_and_after(results)
+    shown = [s for s in results.scores if sum(m.name in s.values for m, _ in chosen.values()) > 1]
+    return [_kept_chart([s for s in shown if s.unit == unit], chosen) for unit in dict.fromkeys(s.unit for s in shown)]
+
+
+def _kept_chart(scores: Sequence[Measure], chosen: dict[str, tuple[StudiedModel, str]]) -> Chart:
+    offset, first = 0.52 / len(chosen), scores[0]
+    rows: list[dict[str, Any]] = []
     for line, s in enumerate(scores):
-        row: dict[str, Any] = {"title": s.title}
-        for place, (m, name, _) in enumerate(found):
-            metric = s.pick(m)
-            if metric is not None:
-                metrics.append(metric)
-                row |= {
-                    name: value_of(metric, s),
-                    f"place {place}": round(line + offset * (place - (len(found) - 1) / 2), 3),
-                }
-        rows.append(row)
-    names = [s.title for s in scores]
-    lower = ", lower is better" if not scores[0].higher_is_better else ""
+        rows.append({"title": s.score})
+        for place, (name, (m, _)) in enumerate(chosen.items()):
+            if m.name in s.values:
+                y = round(line + offset * (place - (len(chosen) - 1) / 2), 3)
+                rows[-1] |= {name: drawn(s.values[m.name], s), f"place {place}": y}
+    names = [s.score for s in scores]
+    level = 100 * next(iter(first.values.values())).confidence
     return Chart(
-        title="Shares" if unit == "%" else f"In {unit}",
+        title="Shares" if first.share else f"In {first.unit}",
         rows=rows,
-        columns=[Col("Measure", "title", numeric=False), *(Col(name, name) for _, name, _ in found)],
+        columns=[Col("Measure", "title", numeric=False), *(Col(name, name) for name in chosen)],
         marks=[
-            Mark(x=name, y=f"place {place}", name=name, colour=STYLES[kind][0], symbol=STYLES[kind][1])
-            for place, (_, name, kind) in enumerate(found)
+            mark(kind, {}, x=name, y=f"place {place}", name=name)
+            for place, (name, (_, kind)) in enumerate(chosen.items())
         ],
-        x=Axis(title=unit + lower),
+        x=Axis(title=first.unit + lower(first)),
         y=Axis(names=names, more={"showgrid": False}),
         rules=[Rule(y=line + 0.5, colour="grid", dash="solid") for line in range(len(scores) - 1)],
         narrow=names,
         caption=(
-            f"{_caption(metrics, [])} Two may overlap and their difference still be sure: the models answered the same "
-            "questions, see the pairs."
+            f"Bars: {level:g} % intervals over the samples of each model alone. Two may overlap and their difference "
+            "still be sure: the models answered the same questions, see the pairs."
         ),
         height=96 + 62 * len(scores),
         legend=True,

@@ -1,7 +1,7 @@
 """One run: what was asked, what changed for better and for worse, how training went, what it ran on. `report.html`, and
 the shorter words in the terminal.
 
-Reads the run folder only. Runs that were interrupted or failed get a report too; what is missing is said, not left out.
+Reads the run folder only. Runs that were interrupted or failed get a report too; what is missing is named.
 """
 
 from __future__ import annotations
@@ -26,25 +26,30 @@ from holdfast.reports.blocks import (
     Section,
     Span,
     Table,
+    Text,
     Tile,
     Tiles,
-    columns,
     facts_or_nothing,
-    figure,
     notes,
     problems,
     sub,
     widths,
 )
-from holdfast.reports.charts import SMALL, SMOOTHED_FROM, Chart, layer_chart, logged_curves
+from holdfast.reports.charts import SMALL, SMOOTHED_FROM, Chart, Col, layer_chart, logged_curves, tabulate
 from holdfast.reports.compared import (
+    AFTER,
+    BEFORE,
+    DIFFERENCE,
     GROUPS,
     PURPOSE,
-    Row,
+    ComparisonRow,
+    arrow,
+    by_suite,
     count_tile,
     gains,
     group_title,
     headline,
+    measure_table,
     measures_by_suite,
     ordered,
     primary_of,
@@ -78,6 +83,28 @@ STATUS_TONES = {"finished": "good", "failed": "bad", "interrupted": "warn"}
 NOT_LOGGED = {"step", "epoch", "tokens", "seconds", "num_tokens", "mean_token_accuracy", "total_flos"}
 """Keys of the log that say where a row stands, not what a method did."""
 DRAWN = {"loss", "ce", "kl", "learning_rate", "grad_norm", "token_accuracy"}
+EVAL_LOSS = ("eval_loss", "held-out loss", "good", True)
+CURVES: tuple[tuple[str, str, int, bool, list[tuple[str, str, str, bool]]], ...] = (
+    ("Loss", "nats/token", 300, True, []),
+    (
+        "KL to the teacher",
+        "nats/token",
+        300,
+        False,
+        [("kl", "KL", "second", False), ("eval_kl", "held-out KL", "good", True)],
+    ),
+    ("Learning rate", "", SMALL, False, [("learning_rate", "learning rate", "accent", False)]),
+    ("Gradient norm", "L2", SMALL, True, [("grad_norm", "gradient norm", "accent", False)]),
+    (
+        "Token accuracy",
+        "fraction",
+        SMALL,
+        False,
+        [("token_accuracy", "token accuracy", "accent", False), ("eval_token_accuracy", "held-out", "good", True)],
+    ),
+)
+"""Charts of the log: title, unit, height, whether the axis may be logarithmic, and the curves (see `logged_curves`);
+those of the loss depend on what was logged."""
 BUDGET_KEYS = frozenset({"budget_constraint", "budget_limit", "budget_strength"})
 
 
@@ -104,7 +131,7 @@ class RunFigures:
     """Everything a report says about one run."""
 
     record: RunRecord
-    rows: list[Row]
+    rows: list[ComparisonRow]
     levels: list[Level]
     """Evaluations of only one of the two models, or not compared for another reason."""
     metrics: list[dict[str, Any]]
@@ -240,7 +267,7 @@ def _levels(which: str, e: Evaluation) -> list[Level]:
     ]
 
 
-def verdict_sentence(record: RunRecord, rows: Sequence[Row]) -> str:
+def verdict_sentence(record: RunRecord, rows: Sequence[ComparisonRow]) -> str:
     """The run in one sentence of plain words, from its status and its primary comparisons."""
     if rows:
         return headline([r.raw for r in rows])
@@ -274,9 +301,13 @@ def write_run_report(folder: RunFolder) -> Path:
         DataError: the folder has no readable `run.json`.
         StorageError: the page could not be written; an earlier one is intact.
     """
-    run = read_run(folder)
+    return write_page(run_page(read_run(folder)), folder.report_file)
+
+
+def run_page(run: RunFigures) -> Page:
+    """A run as a page."""
     record, steps = run.record, run.trained["steps"]
-    page = Page(
+    return Page(
         tab=f"{run.title}: holdfast run report",
         eyebrow=f"holdfast run report ({record.command})",
         title=run.title,
@@ -297,7 +328,6 @@ def write_run_report(folder: RunFolder) -> Path:
         ],
         footer=f"Written by holdfast {record.versions.get('holdfast', '')} from the files of the run folder.",
     )
-    return write_page(page, folder.report_file)
 
 
 def _state(run: RunFigures) -> list[Block]:
@@ -345,26 +375,31 @@ def _layer(move: LayerDistance) -> str:
 
 
 def _changes(run: RunFigures) -> Section:
-    parts: list[Block] = []
+    missing = [Paragraph(m, "note") for m in run.missing if "evaluat" in m or "compared" in m]
+    return Section("Before and after", [*gains(primary_of(run.rows)), *change_tables(run), *missing])
+
+
+def change_tables(run: RunFigures) -> list[Block]:
+    """What was compared, suite by suite, and what was measured of one model only."""
+    found: list[Block] = []
     if run.rows:
-        parts += [*gains(primary_of(run.rows)), *measures_by_suite(run.rows, relative=True)]
-        confidence = f"{100 * run.rows[0].raw.confidence:g} %"
+        level = f"{100 * run.rows[0].raw.confidence:g} %"
         text = (
-            f"Difference: after \u2212 before, with its paired {confidence} interval over the evaluated samples. "
-            "Gained or lost: the interval excludes zero, otherwise the change is within noise. Relative gain: the "
-            "change in percent of the value before, signed so that positive is better. One training run is behind "
-            "these figures: how far another seed would move them is not in the intervals."
+            f"Difference: after \u2212 before, with its paired {level} interval over the evaluated samples. Gained or "
+            "lost: the interval excludes zero, otherwise the change is within noise. Relative gain: the change in "
+            "percent "
+            "of the value before, signed so that positive is better. One training run is behind these figures: how far "
+            "another seed would move them is not in the intervals."
         )
-        parts.append(Paragraph(text, "note"))
-    if run.levels:
-        cells = [
-            [(f"{v.group}: {v.name}", sub(f"{v.metric}, {v.unit}")), v.which, v.value, v.interval, v.n]
-            for v in run.levels
-        ]
-        heads = columns("Measure", "Model", "Value", "Interval", "n", right=(2, 3, 4))
-        parts.append(Table(columns=heads, rows=cells, title="Measured, but not compared"))
-    parts += [Paragraph(m, "note") for m in run.missing if "evaluat" in m or "compared" in m]
-    return Section("Before and after", parts)
+        found += [*measures_by_suite(run.rows, relative=True), Paragraph(text, "note")]
+    return [*found, level_table(run.levels)] if run.levels else found
+
+
+def level_table(levels: Sequence[Level]) -> Table:
+    """Figures of one model that there is nothing to compare with."""
+    what = Col("Measure", lambda v: (f"{v.group}: {v.name}", sub(f"{v.metric}, {v.unit}")), numeric=False)
+    rest = [Col("Model", "which", numeric=False), Col("Value", "value"), Col("Interval", "interval"), Col("n", "n")]
+    return tabulate(levels, [what, *rest], title="Measured, but not compared")
 
 
 def _training(run: RunFigures) -> Section:
@@ -398,22 +433,11 @@ def training_charts(metrics: Sequence[Mapping[str, Any]], retention: Sequence[Ma
     # Without a divergence the loss is the cross-entropy, and drawing it twice says nothing.
     loss = [("loss", "loss", "accent", False) if logged("loss") else ("ce", "cross-entropy", "accent", False)]
     loss += [("ce", "cross-entropy", "second", False)] if logged("kl") else []
-    if logged("kl") and logged("eval_ce"):
-        loss.append(("eval_ce", "held-out cross-entropy", "good", True))
-    else:
-        loss.append(("eval_loss", "held-out loss", "good", True))
-    kl = [("kl", "KL", "second", False), ("eval_kl", "held-out KL", "good", True)]
-    accuracy = [
-        ("token_accuracy", "token accuracy", "accent", False),
-        ("eval_token_accuracy", "held-out", "good", True),
-    ]
-    rate, norm = ("learning_rate", "learning rate", "accent", False), ("grad_norm", "gradient norm", "accent", False)
+    both = logged("kl") and logged("eval_ce")
+    loss.append(("eval_ce", "held-out cross-entropy", "good", True) if both else EVAL_LOSS)
     charts = [
-        logged_curves(metrics, loss, title="Loss", unit="nats/token", may_be_log=True),
-        logged_curves(metrics, kl, title="KL to the teacher", unit="nats/token"),
-        logged_curves(metrics, [rate], title="Learning rate", unit="", height=SMALL),
-        logged_curves(metrics, [norm], title="Gradient norm", unit="L2", height=SMALL, may_be_log=True),
-        logged_curves(metrics, accuracy, title="Token accuracy", unit="fraction", height=SMALL),
+        logged_curves(metrics, curves or loss, title=title, unit=unit, height=height, may_be_log=may_be_log)
+        for title, unit, height, may_be_log, curves in CURVES
     ]
     numbers = {k for m in metrics for k, v in m.items() if isinstance(v, (int, float)) and not isinstance(v, bool)}
     for key in sorted(numbers - NOT_LOGGED - DRAWN - BUDGET_KEYS):
@@ -481,20 +505,8 @@ def print_run_summary(folder: RunFolder, console: Console | None = None) -> None
     if record.error:
         found.append(Paragraph(f"Stage {record.stage}: {record.error}", "bad"))
     found += [Paragraph(p, "warn") for p in run.problems] + [Paragraph("")]
-    for suite in dict.fromkeys(r.raw.suite for r in run.rows):
-        found.append(_brief([r for r in run.rows if r.raw.suite == suite]))
-    if run.levels:
-        rows = [
-            [
-                f"{v.which}, {v.group}: {v.name} ({v.unit})",
-                v.value,
-                Span(v.interval, tone="flat"),
-                Span(v.n, tone="flat"),
-            ]
-            for v in run.levels
-        ]
-        heads = columns("Model, measure", "Value", "Interval", "n")
-        found.append(Table(columns=heads, rows=rows, title="Measured, but not compared"))
+    found += [_brief(held) for held in by_suite(run.rows)]
+    found += [level_table(run.levels)] if run.levels else []
     facts = [("Method", run.method)]
     if trained["steps"] is not None:
         spent = (
@@ -511,17 +523,17 @@ def print_run_summary(folder: RunFolder, console: Console | None = None) -> None
     Printer(console).show(found)
 
 
-def _brief(rows: Sequence[Row]) -> Table:
+def _brief(rows: Sequence[ComparisonRow]) -> Table:
     """A suite in five columns, which fit into eighty characters."""
-    cells = []
-    for r in rows:
-        c = r.raw
+
+    def what(r: ComparisonRow) -> Text:
         # Text measures are known by their unit; a task may have several of one unit (acc and acc_norm).
-        what = r.unit if "/" in r.unit or c.metric == r.unit else c.metric
-        below = [f"({r.relative})", f"p {r.p}, n {r.n}", c.test, r.flips]
-        verdict = Span((r.verdict, *(sub(b) for b in below if b)), tone=r.tone)
-        name = (r.name, sub(f"{what}, {'↑' if c.higher_is_better else '↓'} is better"))
-        cells.append([name, r.before, r.after, figure(r.difference, r.interval), verdict])
-    heads = columns("Measure", "Before", "After", "Difference", "Verdict", right=(1, 2, 3))
-    tones = ["" if r.raw.primary else "minor" for r in rows]
-    return Table(columns=heads, rows=cells, title=group_title(rows[0].raw.suite), tones=tones)
+        name = r.unit if "/" in r.unit or r.raw.metric == r.unit else r.raw.metric
+        return r.name, sub(f"{name}, {arrow(r)} is better")
+
+    def verdict(r: ComparisonRow) -> Text:
+        below = [f"({r.relative})", f"p {r.p}, n {r.n}", r.raw.test, r.flips]
+        return Span((r.verdict, *(sub(b) for b in below if b)), tone=r.tone)
+
+    columns = [Col("Measure", what, numeric=False), BEFORE, AFTER, DIFFERENCE, Col("Verdict", verdict, numeric=False)]
+    return measure_table(rows, columns, title=group_title(rows[0].raw.suite))

@@ -9,11 +9,14 @@ table.
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.records.study import Objective, StudyRecord
+from holdfast.reports.blocks import known
 from holdfast.reports.charts import (
     COLOURS,
     DASHES,
@@ -34,7 +37,6 @@ from holdfast.reports.study_figures import (
     StudyCurve,
     TrialFigures,
     covered,
-    figure,
     gain_texts,
     long_name,
     moment,
@@ -45,6 +47,8 @@ from holdfast.statistics.gains import Gain, mean_gain
 from holdfast.statistics.pareto import pareto
 from holdfast.statistics.selection import Selection
 
+Gains = dict[int, tuple[Gain, Gain]]
+"""Trial -> (source gain, target gain)."""
 MANY = 60
 """With more points than this, bars are faint and curves unnamed."""
 MOST_PARAMETERS = 6
@@ -57,6 +61,39 @@ def kind_styles(kinds: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Kind -> (colour, symbol), the same on every plot of a page."""
     others = [k for k in dict.fromkeys(kinds) if k != "direct"]
     return {k: (COLOURS[i % 5], SYMBOLS[(i + i // 5) % 5]) for i, k in enumerate(others)} | {"direct": ("bad", "x")}
+
+
+# --------------------------------------------------------------------------------------------------------------- range
+
+
+def window(
+    core: Sequence[float], points: Mapping[int, tuple[float, tuple[float, float] | None]], reach: float = 1.0
+) -> tuple[tuple[float, float], list[int]]:
+    """A range around what matters, which whatever lies far off does not stretch.
+
+    Args:
+        core: values that must be seen.
+        points: number -> (value, its interval).
+        reach: how far beyond the core the range may go, in widths of the core.
+
+    Returns:
+        (the range that holds the core, and the points within reach with their intervals; the numbers of the others).
+    """
+    low, high = min(core), max(core)
+    spread = reach * (high - low) or max((abs(v - low) for v, _ in points.values()), default=0.0) or abs(low) or 1.0
+    outside = [n for n, (v, _) in points.items() if not low - spread <= v <= high + spread]
+    ends = [low, high, *(e for n, (v, i) in points.items() if n not in outside for e in (i or (v, v)))]
+    bottom, top = max(min(ends), low - spread), min(max(ends), high + spread)
+    margin = 0.07 * ((top - bottom) or 1.0)
+    return (bottom - margin, top + margin), outside
+
+
+def _outside(numbers: Sequence[int]) -> str:
+    """Which trials a plot does not show."""
+    if not numbers:
+        return ""
+    more = "…" if len(numbers) > 8 else ""
+    return f"Outside the plot: {'trial' if len(numbers) == 1 else 'trials'} {', '.join(map(str, numbers[:8]))}{more}."
 
 
 # ------------------------------------------------------------------------------------------------------------ frontier
@@ -80,56 +117,57 @@ def frontier_chart(
         wide: whether the plot has the page's width, so that there is room for names.
     """
     up, across = pair
-    gains: dict[int, tuple[Gain, Gain]] = {}
+    gains: Gains = {}
     for t in trials:
-        if t.whole:
-            s, g = (mean_gain(t.trial, o, seeds=record.seeds) for o in (across, up))
-            if s is not None and g is not None:
-                gains[t.trial.number] = (s, g)
+        sides = [mean_gain(t.trial, o, seeds=record.seeds) if t.whole else None for o in (across, up)]
+        if sides[0] is not None and sides[1] is not None:
+            gains[t.trial.number] = (sides[0], sides[1])
     if not gains:
         return None
     drawn = [t for t in trials if t.trial.number in gains]
-    start = next((s.before, g.before) for s, g in gains.values())
-    numbers = [*gains, None]
-    front = [numbers[i] for i in pareto([*((s.value, g.value) for s, g in gains.values()), (0.0, 0.0)])]
-    direct = {t.trial.number for t in drawn if t.trial.kind == "direct"}
-    box = _Box(start, gains, {n for n in front if n is not None} | direct, wide=wide)
+    first = next(iter(gains.values()))
+    start = (first[0].before, first[1].before)
+    front = [[*gains, None][i] for i in pareto([*((s.value, g.value) for s, g in gains.values()), (0.0, 0.0)])]
+    core = {n for n in front if n is not None} | {t.trial.number for t in drawn if t.trial.kind == "direct"}
+    frame = Frame.around(start, gains, core, wide=wide)
     ring = chosen.chosen if chosen is not None and chosen.chosen in gains else None
     faint = len(drawn) > MANY
     curves = study_curves(drawn)
-    named = _names(curves, gains, start, box, ring, many=faint or not wide)
-
-    digits = [decimals_for(next(iter(gains.values()))[i].interval) for i in (0, 1)]
-    rows: list[dict[str, Any]] = [
-        {
-            "label": "start",
-            "trial": "",
-            "order": 0,
-            "x": Value(value=start[0], text=number(start[0], max(4, digits[0]))),
-            "y": Value(value=start[1], text=number(start[1], max(4, digits[1]))),
-            "kind": "start",
-            "name": "start",
-            "side": named.get("start", "top center"),
-        }
+    named = place_names(curves, gains, start, frame, ring, many=faint or not wide)
+    before = [
+        Value(value=v, text=number(v, max(4, decimals_for(g.interval)))) for v, g in zip(start, first, strict=True)
     ]
-    for t, curve, place in ((t, c, place) for place, c in enumerate(curves) for t in c.members):
-        n = t.trial.number
-        rows.append(
-            {
-                "label": t.trial.label,
-                "trial": str(n),
-                "order": 1 + drawn.index(t),
-                "x": _around(gains[n][0]),
-                "y": _around(gains[n][1]),
-                "source gain": covered(*gain_texts(gains[n][0])),
-                "target gain": covered(*gain_texts(gains[n][1])),
-                "settings": settings_text(t),
-                "curve": place,
-                "name": point_name(curve, t) if n in named and n != ring else "",
-                "ring": point_name(curve, t) if n == ring else None,
-                "side": named.get(n, "top right"),
-            }
+    rows: list[dict[str, Any]] = [
+        {"label": "start", "trial": "", "order": 0, "x": before[0], "y": before[1], "name": "start"}
+        | {"kind": "start", "side": named.get("start", "top center")}
+    ]
+    for place, curve in enumerate(curves):
+        for t in curve.members:
+            n, name = t.trial.number, point_name(curve, t)
+            source, target = gains[n]
+            row = {"label": t.trial.label, "trial": str(n), "order": 1 + drawn.index(t), "settings": settings_text(t)}
+            row |= {"x": _around(source), "y": _around(target), "curve": place, "side": named.get(n, "top right")}
+            row |= {"source gain": covered(*gain_texts(source)), "target gain": covered(*gain_texts(target))}
+            rows.append(row | {"name": name if n in named and n != ring else "", "ring": name if n == ring else None})
+    marks = _curve_marks(kind_styles([t.trial.kind for t in trials]), curves, rows, faint=faint)
+    if len(front) > 1:
+        at = [start if n is None else tuple(g.after for g in gains[n]) for n in front]
+        broad: dict[str, Any] = {"opacity": 0.22, "width": 7.0, "markers": False, "colour": "muted"}
+        marks[:0] = [Mark(kind="line", rows=[{"x": x, "y": y} for x, y in at], name="Pareto frontier", **broad)]
+    if ring is not None and chosen is not None:
+        # It has the trial's name too, since plotly keeps names clear of the marker they belong to.
+        held = [r | {"x": r["x"].value, "y": r["y"].value} for r in rows if r.get("ring")]
+        circle: dict[str, Any] = {"symbol": "circle-open", "colour": "ink", "size": 22.0}
+        marks.append(Mark(rows=held, name=f"chosen ({chosen.rule})", text="ring", **circle))
+    marks.append(Mark(where={"kind": "start"}, name="start", colour="ink", symbol="star", size=15, text="name"))
+    how = "Points and bars as above."
+    if wide:
+        how = (
+            "Bars: 95 % intervals of the change from the start. Broad line: not exceeded on both sides by any other "
+            "trial."
         )
+        if any(c.joined for c in curves):
+            how += " Curves join trials of one method in the order of its strength."
     return Chart(
         title=f"{up.label} against {across.label}",
         rows=rows,
@@ -143,30 +181,19 @@ def frontier_chart(
             Col(f"Source ({across.unit})", lambda r: r["x"].text),
             Col("Source gain", "source gain"),
         ],
-        marks=_frontier_marks(trials, curves, rows, front, gains, start, chosen, ring, faint=faint),
-        x=Axis(title=_axis_title(across, 60 if wide else 34, "\n"), range=box.x),
-        y=Axis(title=_axis_title(up, 60 if wide else 34, " "), range=box.y),
+        marks=marks,
+        x=Axis(title=_axis_title(across, "\n", wide=wide), range=frame.x),
+        y=Axis(title=_axis_title(up, " ", wide=wide), range=frame.y),
         notes=[_arrow(right=across.higher_is_better, up=up.higher_is_better)],
-        caption=_frontier_caption(curves, box, wide=wide),
+        caption=f"{how} {_outside(frame.outside)}".rstrip(),
         height=540 if wide else 340,
         width="full" if wide else "half",
         legend=wide,  # the plots beside the first one have its colours
     )
 
 
-def _frontier_caption(curves: Sequence[StudyCurve], box: _Box, *, wide: bool) -> str:
-    caption = "Points and bars as above."
-    if wide:
-        caption = (
-            "Bars: 95 % intervals of the change from the start. Broad line: what no other trial beats on both sides."
-        )
-        if any(c.joined for c in curves):
-            caption += " Curves join trials of one method in the order of its strength."
-    return f"{caption} {_outside(box.outside)}".rstrip()
-
-
-def _axis_title(side: Objective, length: int, between: str) -> str:
-    return f"{shorten(side.label, length)}{between}({side.unit}, {direction(side.higher_is_better)})"
+def _axis_title(side: Objective, between: str, *, wide: bool) -> str:
+    return f"{shorten(side.label, 60 if wide else 34)}{between}({side.unit}, {direction(side.higher_is_better)})"
 
 
 def _around(gain: Gain) -> Value:
@@ -175,117 +202,85 @@ def _around(gain: Gain) -> Value:
     return Value(value=gain.after, low=low, high=high, text=number(gain.after, decimals_for(gain.interval)))
 
 
-def _frontier_marks(
-    trials: Sequence[TrialFigures],
+def _curve_marks(
+    styles: Mapping[str, tuple[str, str]],
     curves: Sequence[StudyCurve],
     rows: Sequence[Mapping[str, Any]],
-    front: Sequence[int | None],
-    gains: Mapping[int, tuple[Gain, Gain]],
-    start: tuple[float, float],
-    chosen: Selection | None,
-    ring: int | None,
     *,
     faint: bool,
 ) -> list[Mark]:
-    styles = kind_styles([t.trial.kind for t in trials])
+    """A line or points a curve; curves of one method differ in their dashes, and have names of their own while they are
+    few."""
+    joined = collections.Counter(c.kind for c in curves if c.joined)
+    lines: collections.Counter[str] = collections.Counter()
     marks: list[Mark] = []
-    if len(front) > 1:
-        at = [start if n is None else (gains[n][0].after, gains[n][1].after) for n in front]
-        line = [{"x": x, "y": y} for x, y in at]
-        broad: dict[str, Any] = {"opacity": 0.22, "width": 7.0, "markers": False, "colour": "muted"}
-        marks.append(Mark(kind="line", rows=line, name="Pareto frontier", **broad))
-    split = {c.kind for c in curves if sum(o.kind == c.kind and o.joined for o in curves) in (2, 3, 4)}
-    shown: set[str] = set()
-    lines: dict[str, int] = {}
     for place, curve in enumerate(curves):
-        name = curve.name if curve.kind in split and curve.joined else kind_title(curve.kind)
+        own = curve.joined and joined[curve.kind] in (2, 3, 4)
+        name = curve.name if own else kind_title(curve.members[0].trial)
         colour, symbol = styles[curve.kind]
-        dash = DASHES[lines.get(curve.kind, 0) % 4]
-        lines[curve.kind] = lines.get(curve.kind, 0) + curve.joined
-        texts = any(r.get("curve") == place and r["name"] for r in rows)
         marks.append(
             Mark(
                 kind="line" if curve.joined and len(curve.members) > 1 else "points",
                 where={"curve": place},
                 name=name,
-                legend=name not in shown,
+                legend=name not in (m.name for m in marks),
                 colour=colour,
                 symbol=symbol,
-                dash=dash,
-                size=8 if faint else 10,
-                bars=0.6 if faint else 1.2,
-                text="name" if texts else "",
+                dash=DASHES[lines[curve.kind] % 4],
+                text="name" if any(r.get("curve") == place and r["name"] for r in rows) else "",
                 more={"legendgroup": plain(name)},
+                **_size(faint=faint, size=10),
             )
         )
-        shown.add(name)
-    if ring is not None and chosen is not None:
-        # It has the trial's name too, since plotly keeps names clear of the marker they belong to.
-        held = [r | {"x": r["x"].value, "y": r["y"].value} for r in map(dict, rows) if r.get("ring")]
-        circle: dict[str, Any] = {"symbol": "circle-open", "colour": "ink", "size": 22.0}
-        marks.append(Mark(rows=held, name=f"chosen ({chosen.rule})", text="ring", **circle))
-    return [*marks, Mark(where={"kind": "start"}, name="start", colour="ink", symbol="star", size=15, text="name")]
+        lines[curve.kind] += curve.joined
+    return marks
 
 
-class _Box:
-    """The ranges of both axes: around the start, direct fine-tuning and the frontier; what lies far off does not
-    stretch them."""
+def _size(*, faint: bool, size: int) -> dict[str, Any]:
+    return {"size": size - 2, "bars": 0.6} if faint else {"size": size, "bars": 1.2}
 
-    def __init__(
-        self, start: tuple[float, float], gains: Mapping[int, tuple[Gain, Gain]], core: set[int], *, wide: bool
-    ) -> None:
-        self.pixels = (960.0 if wide else 420.0, 390.0 if wide else 260.0)
-        values = {n: (s.after, g.after) for n, (s, g) in gains.items()}
-        self.outside: list[int] = []
-        limits: list[tuple[float, float]] = []
-        for side in (0, 1):
-            middle = [start[side], *(values[n][side] for n in core)]
-            low, high = min(middle), max(middle)
-            spread = (
-                (high - low)
-                or max((abs(v[side] - start[side]) for v in values.values()), default=0.0)
-                or abs(start[side])
-                or 1.0
-            )
-            limits.append((low - spread, high + spread))
-            self.outside += [n for n, v in values.items() if not limits[-1][0] <= v[side] <= limits[-1][1]]
-        self.outside = sorted(set(self.outside))
-        inside = [n for n in values if n not in self.outside]
-        self.x, self.y = (self._range(side, start, [gains[n][side] for n in inside], limits[side]) for side in (0, 1))
 
-    def _range(
-        self, side: int, start: tuple[float, float], gains: Sequence[Gain], limit: tuple[float, float]
-    ) -> tuple[float, float]:
-        ends = [start[side], *(v for g in gains for v in (g.interval_after or (g.after, g.after)))]
-        low, high = max(min(ends), limit[0]), min(max(ends), limit[1])
-        margin = 0.07 * ((high - low) or 1.0)
-        return (low - margin, high + margin)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Frame:
+    """The ranges of both axes, and how many pixels they have."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
+    outside: list[int]
+    """Trials that lie far off."""
+    pixels: tuple[float, float]
+
+    @classmethod
+    def around(cls, start: tuple[float, float], gains: Gains, core: set[int], *, wide: bool) -> Frame:
+        """Around the start, direct fine-tuning and the frontier."""
+
+        def side(i: int, numbers: Iterable[int]) -> tuple[tuple[float, float], list[int]]:
+            seen = [start[i], *(gains[n][i].after for n in core)]
+            return window(seen, {n: (gains[n][i].after, gains[n][i].interval_after) for n in numbers})
+
+        outside = sorted({n for i in (0, 1) for n in side(i, gains)[1]})
+        (x, _), (y, _) = (side(i, [n for n in gains if n not in outside]) for i in (0, 1))
+        return cls(x=x, y=y, outside=outside, pixels=(960.0, 390.0) if wide else (420.0, 260.0))
 
     def place(self, x: float, y: float) -> tuple[float, float]:
         """In pixels from the lower left corner."""
-        return (
-            (x - self.x[0]) / (self.x[1] - self.x[0]) * self.pixels[0],
-            (y - self.y[0]) / (self.y[1] - self.y[0]) * self.pixels[1],
-        )
+        (left, right), (low, high), (width, height) = self.x, self.y, self.pixels
+        return (x - left) / (right - left) * width, (y - low) / (high - low) * height
 
 
-_SIDES = (
-    "top right",
-    "top left",
-    "bottom right",
-    "bottom left",
-    "top center",
-    "bottom center",
-    "middle right",
-    "middle left",
+SIDES = (
+    *("top right", "top left", "bottom right", "bottom left"),
+    *("top center", "bottom center", "middle right", "middle left"),
 )
+Box = tuple[float, float, float, float]
+"""(left, bottom, right, top) in pixels."""
 
 
-def _names(
+def place_names(
     curves: Sequence[StudyCurve],
-    gains: Mapping[int, tuple[Gain, Gain]],
+    gains: Gains,
     start: tuple[float, float],
-    box: _Box,
+    frame: Frame,
     chosen: int | None,
     *,
     many: bool,
@@ -293,48 +288,36 @@ def _names(
     """Trial (or "start") -> where its name goes; trials without room for one are not among them.
 
     Greedy: the start, direct fine-tuning and the chosen trial first, then along the curves; a name may cover no point
-    and no other name.
+    and no other name, and an interval bar only where there is no other place.
     """
-    points = {n: box.place(s.after, g.after) for n, (s, g) in gains.items()}
-    dots = [(x - 7, y - 7, x + 7, y + 7) for x, y in [*points.values(), box.place(*start)]]
-    taken: list[tuple[float, float, float, float]] = []
-    texts = {t.trial.number: name for c in curves for t in c.members if (name := point_name(c, t))}
+    places = {n: frame.place(s.after, g.after) for n, (s, g) in gains.items()} | {"start": frame.place(*start)}
+    texts = {t.trial.number: name for c in curves for t in c.members if (name := point_name(c, t))} | {"start": "start"}
     direct = [t.trial.number for c in curves if c.kind == "direct" for t in c.members]
-    order = [*direct, *([chosen] if chosen in texts else []), *([] if many else texts)]
+    order = ["start", *direct, *([chosen] if chosen in texts else []), *([] if many else texts)]
+    bars = []
+    for s, g in gains.values():
+        for (left, right), (low, high) in (
+            (s.interval_after or (s.after, s.after), (g.after, g.after)),
+            ((s.after, s.after), g.interval_after or (g.after, g.after)),
+        ):
+            bars.append(_grown((*frame.place(left, low), *frame.place(right, high)), 1))
     found: dict[int | str, str] = {}
-    wanted: list[tuple[int | str, str, tuple[float, float]]] = [("start", "start", box.place(*start))]
-    wanted += [(n, texts[n], points[n]) for n in dict.fromkeys(order) if n in texts]
-    bars = [b for pair in gains.values() for b in _bar_boxes(pair, box)]
-    for key, text, (x, y) in wanted:
-        others = [d for d in dots if not (d[0] <= x <= d[2] and d[1] <= y <= d[3])]
-        for side, in_the_way in [
-            *((s, bars) for s in _SIDES),
-            *((s, []) for s in _SIDES),
-        ]:  # on a bar only where there is no other place
-            label = _label_box(x, y, len(text) * 6.2 + 4, side, 10 if key == chosen else 5)
-            within = label[0] >= 0 and label[1] >= 0 and label[2] <= box.pixels[0] and label[3] <= box.pixels[1]
-            if within and not any(_overlap(label, o) for o in (*others, *taken, *in_the_way)):
+    taken: list[Box] = []
+    for key in dict.fromkeys(k for k in order if k in texts):
+        others = [_grown((*p, *p), 7) for p in places.values() if p != places[key]]
+        for side, in_the_way in [(s, b) for b in (bars, []) for s in SIDES]:
+            label = label_box(*places[key], texts[key], side, ring=key == chosen)
+            within = label[0] >= 0 and label[1] >= 0 and label[2] <= frame.pixels[0] and label[3] <= frame.pixels[1]
+            if within and not any(overlap(label, o) for o in (*others, *taken, *in_the_way)):
                 found[key] = side
                 taken.append(label)
                 break
     return found
 
 
-def _bar_boxes(pair: tuple[Gain, Gain], box: _Box) -> list[tuple[float, float, float, float]]:
-    """The pixels of both interval bars."""
-    (source, target), found = pair, []
-    if source.interval_after is not None:
-        (left, y), (right, _) = (box.place(v, target.after) for v in source.interval_after)
-        found.append((left, y - 1, right, y + 1))
-    if target.interval_after is not None:
-        (x, bottom), (_, top) = (box.place(source.after, v) for v in target.interval_after)
-        found.append((x - 1, bottom, x + 1, top))
-    return found
-
-
 def point_name(curve: StudyCurve, t: TrialFigures) -> str:
-    """What stands beside a point: the strength where a legend names the rest, "direct" for that, the label of what
-    stands alone, or its number."""
+    """What stands beside a point: the strength where a legend names the rest, "direct" for that, the label of a trial
+    that no line joins, or its number."""
     if curve.kind == "direct":
         return "direct"
     if curve.joined:
@@ -342,27 +325,28 @@ def point_name(curve: StudyCurve, t: TrialFigures) -> str:
     return t.trial.label if len(t.trial.label) <= 24 else f"trial {t.trial.number}"
 
 
-def _label_box(x: float, y: float, width: float, side: str, radius: float) -> tuple[float, float, float, float]:
+def label_box(x: float, y: float, text: str, side: str, *, ring: bool) -> Box:
+    """Where a name beside a point lies."""
+    width, radius = len(text) * 6.2 + 4, 10 if ring else 5
     vertical, _, horizontal = side.partition(" ")
-    left = {"right": x + radius, "left": x - radius - width, "center": x - width / 2}[horizontal]
-    if vertical == "middle":
-        left += radius if horizontal == "right" else -radius
-    bottom = {"top": y + radius, "bottom": y - 14 - radius, "middle": y - 7}[vertical]
+    away = 2 * radius if vertical == "middle" else radius
+    left = x + {"right": away, "left": -away - width, "center": -width / 2}[horizontal]
+    bottom = y + {"top": radius, "bottom": -14 - radius, "middle": -7}[vertical]
     return (left, bottom, left + width, bottom + 14)
 
 
-def _overlap(a: tuple[float, float, float, float], b: tuple[float, float, float, float]) -> bool:
+def _grown(box: Box, by: float) -> Box:
+    return (box[0] - by, box[1] - by, box[2] + by, box[3] + by)
+
+
+def overlap(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def settings_text(t: TrialFigures) -> str:
     """A trial's parameters in one line."""
     params = shown_params(t.trial).items()
-    return ", ".join(f"{long_name(k)} {_setting(v)}" for k, v in params)
-
-
-def _setting(value: Any) -> str:
-    return shorten(significant(value) if isinstance(value, (int, float)) else str(value), 40)
+    return ", ".join(f"{long_name(k, [t.trial])} {shorten(significant(v), 40)}" for k, v in params)
 
 
 def _arrow(*, right: bool, up: bool) -> Note:
@@ -382,7 +366,7 @@ def varied_numbers(trials: Sequence[TrialFigures]) -> list[str]:
     values: dict[str, list[float]] = {}
     for t in trials:
         for key, value in t.trial.params.items() if t.whole else ():
-            if (read := figure(value)) is not None:
+            if (read := known(value)) is not None:
                 values.setdefault(key, []).append(read)
     wanted = [k for k, v in values.items() if len(set(v)) >= 3]
     return sorted(wanted, key=lambda k: -len(values[k]))
@@ -396,27 +380,22 @@ def parameter_charts(record: StudyRecord, trials: Sequence[TrialFigures]) -> lis
 
 
 def _parameter(key: str, side: Objective, trials: Sequence[TrialFigures]) -> Chart:
-    found = [
-        (t, value, gain)
-        for t in trials
-        if t.whole and (value := figure(t.trial.params.get(key))) is not None
-        for gain in [t.target if side.side == "target" else t.source]
-        if gain is not None
-    ]
-    values = sorted({value for _, value, _ in found})
+    rows: list[dict[str, Any]] = []
+    points = {}
+    for t in sorted(trials, key=lambda t: known(t.trial.params.get(key)) or 0.0):
+        value, gain = known(t.trial.params.get(key)), t.target if side.side == "target" else t.source
+        if t.whole and value is not None and gain is not None:
+            points[t.trial.number] = (gain.value, gain.interval)
+            row = {"trial": str(t.trial.number), "label": t.trial.label, "kind": t.trial.kind, "x": value}
+            rows.append(row | {"y": _gain_value(gain), "name": kind_title(t.trial)})
+    values = sorted({r["x"] for r in rows})
     log = values[0] > 0 and values[-1] / values[0] > 10
-    rows = []
-    for t, value, gain in sorted(found, key=lambda p: p[1]):
-        low, high = gain.interval or (None, None)
-        text, interval = gain_texts(gain)
-        drawn = Value(value=gain.value, low=low, high=high, text=text, interval=interval)
-        rows.append(
-            {"trial": str(t.trial.number), "x": value, "y": drawn, "kind": t.trial.kind, "label": t.trial.label}
-        )
-    limits, outside = _limits([(t.trial.number, g) for t, _, g in found])
+    gains = sorted(v for v, _ in points.values())
+    limits, outside = window(gains[len(gains) // 10 : len(gains) - len(gains) // 10], points, reach=2.0)
     ticks = ticks_at(values) if len(values) <= 7 else log_ticks(values[0], values[-1], (1, 3)) if log else []
-    name, faint = long_name(key), len(found) > MANY
+    name = long_name(key, [t.trial for t in trials])
     styles = kind_styles([t.trial.kind for t in trials])
+    size = _size(faint=len(rows) > MANY, size=9)
     return Chart(
         title=f"{side.side.capitalize()} against {name}",
         rows=rows,
@@ -427,44 +406,21 @@ def _parameter(key: str, side: Objective, trials: Sequence[TrialFigures]) -> Cha
             Col(f"Gain ({side.unit})", "y"),
         ],
         marks=[
-            Mark(
-                where={"kind": kind},
-                name=kind_title(kind),
-                colour=styles[kind][0],
-                symbol=styles[kind][1],
-                size=7 if faint else 9,
-                bars=0.6 if faint else 1.2,
-            )
-            for kind in dict.fromkeys(t.trial.kind for t, _, _ in found)
+            Mark(where={"kind": kind}, name=method, colour=styles[kind][0], symbol=styles[kind][1], **size)
+            for kind, method in {r["kind"]: r["name"] for r in rows}.items()
         ],
         x=Axis(title=name, log=log, ticks=ticks),
-        y=Axis(title=f"gain ({side.unit}) → better", zero=True, range=limits),
-        caption=_outside(outside),
+        y=Axis(title=f"gain ({side.unit}) → better", zero=True, range=limits if outside else None),
+        caption=_outside(sorted(outside)),
         height=280,
         width="half",
     )
 
 
-def _limits(gains: Sequence[tuple[int, Gain]]) -> tuple[tuple[float, float] | None, list[int]]:
-    """A range without the trials that lie far off from nearly all others, and those trials; no range where there are
-    none."""
-    values = sorted(g.value for _, g in gains)
-    low, high = values[len(values) // 10], values[-1 - len(values) // 10]
-    spread = 2 * (high - low)
-    outside = [n for n, g in gains if spread > 0 and not low - spread <= g.value <= high + spread]
-    if not outside:
-        return None, []
-    ends = [v for n, g in gains if n not in outside for v in (g.interval or (g.value, g.value))]
-    bottom, top = max(min(ends), low - spread), min(max(ends), high + spread)
-    return (bottom - 0.06 * (top - bottom), top + 0.06 * (top - bottom)), sorted(outside)
-
-
-def _outside(numbers: Sequence[int]) -> str:
-    """Which trials a plot does not show."""
-    if not numbers:
-        return ""
-    more = "…" if len(numbers) > 8 else ""
-    return f"Outside the plot: {'trial' if len(numbers) == 1 else 'trials'} {', '.join(map(str, numbers[:8]))}{more}."
+def _gain_value(gain: Gain) -> Value:
+    low, high = gain.interval or (None, None)
+    text, interval = gain_texts(gain)
+    return Value(value=gain.value, low=low, high=high, text=text, interval=interval)
 
 
 # ---------------------------------------------------------------------------------------------------------------- time

@@ -1,7 +1,7 @@
 """The figures of a trade-off study as text, for its page and for the terminal, so that the two cannot disagree.
 
 Gains, shares and choices are those of `holdfast.statistics.selection`; here they become words. A *curve* joins trials
-of one method that differ in its strength alone, such as label annealing at temperature 2 with growing weight.
+of one method that differ in its strength only, such as label annealing at temperature 2 with growing weight.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.records.study import StudyRecord, TrialRecord
+from holdfast.reports.blocks import known
 from holdfast.reports.format import MINUS, decimals_for, interval_text, number, percent, plural, setting
 from holdfast.reports.methods import kind_title
 from holdfast.statistics.gains import Gain, incomplete, mean_gain
@@ -28,7 +29,7 @@ STATES = ("complete", "running", "waiting", "pruned", "failed", "lost")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrialFigures:
-    """One trial with all that is said of it."""
+    """One trial with its figures."""
 
     trial: TrialRecord
     target: Gain | None
@@ -202,11 +203,17 @@ def parameter_name(key: str) -> str:
     return key.rsplit(".", 1)[-1].replace("_", " ")
 
 
-def long_name(key: str) -> str:
-    """`retention.label_annealing.weight` as "label annealing: weight"."""
+def long_name(key: str, trials: Iterable[TrialRecord]) -> str:
+    """`retention.label_annealing.weight` as "label annealing: weight".
+
+    Args:
+        key: of a varied setting.
+        trials: whose it is.
+    """
     from holdfast.retention.registry import title
 
-    parts = [title(p) for p in key.removeprefix("retention.").split(".")]
+    own = {name: text for trial in trials for name, text in trial.titles.items()}
+    parts = [own.get(p) or title(p) for p in key.removeprefix("retention.").split(".")]
     return ": ".join((" ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else parts[0]
 
 
@@ -220,15 +227,6 @@ def parameters_text(params: Mapping[str, Any]) -> str:
     return ", ".join(f"{parameter_name(k)} {setting(v)}" for k, v in params.items())
 
 
-def figure(value: Any) -> float | None:
-    """A finite number of a setting, None for anything else."""
-    return (
-        float(value)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        else None
-    )
-
-
 def strength_key(trials: Iterable[TrialRecord]) -> str | None:
     """The varied parameter that says how strongly these trials hold on to the start; None where none of them has
     one."""
@@ -240,7 +238,7 @@ def strength_key(trials: Iterable[TrialRecord]) -> str | None:
     methods = [cls for k in kinds if (cls := declared(k)) is not None]
     for name in (n for cls in sorted(methods, key=lambda c: c.place == "data") for n in cls.strength):
         for key in dict.fromkeys(k for p in params for k in p):
-            if key.rsplit(".", 1)[-1] == name and len({v for p in params if (v := figure(p.get(key))) is not None}) > 1:
+            if key.rsplit(".", 1)[-1] == name and len({v for p in params if (v := known(p.get(key))) is not None}) > 1:
                 return key
     return None
 
@@ -262,13 +260,13 @@ class StudyCurve:
         """What stands beside a point."""
         return (
             setting(value)
-            if self.strength is not None and (value := figure(trial.params.get(self.strength))) is not None
+            if self.strength is not None and (value := known(trial.params.get(self.strength))) is not None
             else ""
         )
 
 
 def study_curves(trials: Sequence[TrialFigures]) -> list[StudyCurve]:
-    """Trials by method, then by all they have in common but the strength, each in the order of it; what is alone in
+    """Trials by method, then by all they have in common but the strength, each in the order of it; a trial alone in
     that is not joined."""
     found: list[StudyCurve] = []
     for kind in dict.fromkeys(t.trial.kind for t in trials):
@@ -279,9 +277,9 @@ def study_curves(trials: Sequence[TrialFigures]) -> list[StudyCurve]:
             groups[tuple(sorted((k, repr(v)) for k, v in t.trial.params.items() if k != key))].append(
                 t
             )  # to the last digit: random rates are no curve
-        title = kind_title(kind)
+        title = kind_title(mine[0].trial)
         lines = {
-            rest: sorted(g, key=lambda t: figure(t.trial.params.get(str(key))) or 0.0)
+            rest: sorted(g, key=lambda t: known(t.trial.params.get(str(key))) or 0.0)
             for rest, g in groups.items()
             if len(g) > 1 and key
         }
@@ -297,9 +295,9 @@ def study_curves(trials: Sequence[TrialFigures]) -> list[StudyCurve]:
                     joined=True,
                 )
             )
-        alone = [t for rest, g in groups.items() if rest not in lines for t in g]
-        if alone:
-            found.append(StudyCurve(kind=kind, name=title, strength=key, members=alone, joined=False))
+        single = [t for rest, g in groups.items() if rest not in lines for t in g]
+        if single:
+            found.append(StudyCurve(kind=kind, name=title, strength=key, members=single, joined=False))
     return found
 
 

@@ -2,7 +2,7 @@
 command that trains the choice.
 
 Reads a `StudyRecord` and the `Selection`s made of it (`holdfast.statistics.selection`), so it can be written at any
-moment of a study: what is still under way is said to be. Which trial to take is not decided here. Runs of one's own
+moment of a study: what is still under way is marked as such. Which trial to take is not decided here. Runs of one's own
 side by side (`holdfast.reports.arms`) are the same sections over the same record.
 """
 
@@ -90,13 +90,26 @@ def write_study_report(
         StorageError: the page could not be written; an earlier one is intact.
     """
     path = Path(path)
+    page = study_page(record, path.parent, selections=selections, command=command, config_yaml=config_yaml)
+    return write_page(page, path)
+
+
+def study_page(
+    record: StudyRecord,
+    here: Path,
+    *,
+    selections: Sequence[Selection],
+    command: str = "",
+    config_yaml: str = "",
+) -> Page:
+    """The page as blocks; links start from the folder `here`."""
     trials = read_trials(record)
     first = selections[0] if selections else None
     chart = time_chart(record)
-    rules = [_rule(s, record, own=s is first) for s in selections]
+    rules = rule_panels(record, selections)
     train = first is not None and first.chosen is not None and (command or config_yaml)
     configuration = Fold("Configuration", [Facts(flatten(record.config))]) if record.config else None
-    page = Page(
+    return Page(
         tab=f"{record.name}: holdfast study report",
         eyebrow="holdfast study report",
         title=record.name,
@@ -111,7 +124,7 @@ def write_study_report(
             frontier_section(record, trials, first),
             Section("The rules side by side", rules, anchor="rules") if any(s.candidates for s in selections) else None,
             _training(first, command, config_yaml) if train and first is not None else None,
-            trials_section(record, trials, selections, path.parent),
+            trials_section(record, trials, selections, here),
             _parameters(record, trials),
             Section("Who worked on what", [chart], anchor="time") if chart is not None else None,
             notes(record.notes, anchor="notes"),
@@ -120,7 +133,6 @@ def write_study_report(
         ],
         footer="Written by holdfast from the study's records.",
     )
-    return write_page(page, path)
 
 
 def study_tiles(trials: Sequence[TrialFigures], first: Selection | None) -> list[Tile]:
@@ -164,6 +176,11 @@ def frontier_section(record: StudyRecord, trials: Sequence[TrialFigures], first:
 
 
 # --------------------------------------------------------------------------------------------------------------- rules
+
+
+def rule_panels(record: StudyRecord, selections: Sequence[Selection]) -> list[Panel]:
+    """What each rule chose, why, and how firmly; the study's own rule comes first."""
+    return [_rule(s, record, own=place == 0) for place, s in enumerate(selections)]
 
 
 def _rule(s: Selection, record: StudyRecord, *, own: bool) -> Panel:
@@ -227,6 +244,7 @@ def trials_section(
     title: str = "All trials",
     links: Mapping[int, str] | None = None,
     more: Mapping[int, str] | None = None,
+    narrow: bool = False,
 ) -> Section:
     """Every trial as a row.
 
@@ -237,30 +255,35 @@ def trials_section(
         here: the page's folder, which links to runs start from.
         title: of the section.
         links: number -> page of the trial itself.
-        more: number -> what else is said below its label.
+        more: number -> what else stands below its label.
+        narrow: fits into eighty characters: shares without intervals, state and time below the label.
     """
     if not trials:
         return Section(title, [Paragraph("No trial was begun yet.", "note")], anchor="trials")
-    rows, tones = [], []
+    rows: list[list[Text]] = []
+    tones = []
     for t in trials:
         n = t.trial.number
-        by = [s.rule for s in selections if s.chosen == n]
+        by = ", ".join(s.rule for s in selections if s.chosen == n)
         name = Span(t.trial.label, link=(links or {}).get(n, ""))
-        rows.append(
-            [
-                (name, *((" ", chip(rule, "good")) for rule in by), *_below(t, (more or {}).get(n, ""))),
-                _state(t, record),
-                _gain_cell(t.target, whole=t.whole),
-                _gain_cell(t.source, whole=t.whole),
-                _share_cell(t.kept, t),
-                _share_cell(t.avoided, t),
-                Span(duration(t.seconds), value=t.seconds) if t.trial.runs else "",
-                _seeds(t, here),
-            ]
-        )
+        label = (name, (" ", chip(f"chosen: {by}", "good")) if by else None, *_below(t, (more or {}).get(n, "")))
+        gains = [_gain_cell(g, whole=t.whole) for g in (t.target, t.source)]
+        time = Span(duration(t.seconds), value=t.seconds) if t.trial.runs else ""
+        if narrow:
+            unnamed = t.trial.state in ("running", "waiting", "lost")  # what `_below` says has no word of these
+            state = sub(t.trial.state) if unnamed else None
+            shares = [share_text(x) if x.value is not None else "" for x in (t.kept, t.avoided)]
+            small = [sub(x) if x else None for x in (time, shares[1])]
+            rows.append([(*label, state, small[0]), *gains, (shares[0], small[1])])
+        else:
+            shares_of = [_share_cell(x, t) for x in (t.kept, t.avoided)]
+            rows.append([label, _state(t, record), *gains, *shares_of, time, _seeds(t, here)])
         tones.append("taken" if by else "" if t.whole else "minor")
-    titles = ("Trial", "State", "Target gain", "Source gain", "Gain kept", "Loss avoided", "Time", "Seeds")
-    heads = columns(*titles, right=range(2, 7))
+    if narrow:
+        heads = columns("Trial", "Target gain", "Source gain", "Gain kept\nLoss avoided")
+    else:
+        titles = ("Trial", "State", "Target gain", "Source gain", "Gain kept", "Loss avoided", "Time", "Seeds")
+        heads = columns(*titles, right=range(2, 7))
     table = Table(columns=heads, rows=rows, kind="dense trials", tones=tones, find="trial")
     target, source = record.target, record.source
     whole = next((t for t in trials if t.whole and t.target is not None and t.source is not None), None)
@@ -278,7 +301,7 @@ def trials_section(
 
 def _below(t: TrialFigures, more: str) -> list[Text]:
     """What stands under a trial's label: its number and settings, and why it does not count."""
-    label, kind = t.trial.label, kind_title(t.trial.kind)
+    label, kind = t.trial.label, kind_title(t.trial)
     unsaid = {k: v for k, v in shown_params(t.trial).items() if parameters_text({k: v}) not in label}
     details = [f"trial {t.trial.number}", kind if kind not in label else "", parameters_text(unsaid), more]
     found: list[Text] = [sub(" · ".join(d for d in details if d))]
@@ -327,7 +350,7 @@ def _parameters(record: StudyRecord, trials: Sequence[TrialFigures]) -> Section 
     if not charts:
         return None
     left = len(varied_numbers(trials)) - len(charts)
-    text = f"{plural(left, 'more parameter')} varied and {'is' if left == 1 else 'are'} in the table alone."
+    text = f"{plural(left, 'more parameter')} varied and {'is' if left == 1 else 'are'} only in the table."
     intro = (
         "Target and source gain of every trial against the numbers that were varied; whatever else differs between "
         "the trials differs here too."
@@ -340,7 +363,7 @@ def _parameters(record: StudyRecord, trials: Sequence[TrialFigures]) -> Section 
 def _reading(record: StudyRecord) -> list[str]:
     one = len(record.seeds) < 2
     covered = (
-        f"cover {SAMPLES.removesuffix(' only')} alone, because there is one seed: another seed may land outside."
+        f"cover {SAMPLES}, because there is one seed: another seed may land outside."
         if one
         else "cover training seeds (t distribution) and evaluated samples together."
     )
@@ -358,7 +381,7 @@ def _reading(record: StudyRecord) -> list[str]:
         "A trial is on the Pareto frontier when no other is at least as good on both sides and better on one. The "
         "start is a point of it too.",
         "Gain kept and loss avoided are shares of what direct fine-tuning did, with Fieller's intervals; none where "
-        "direct's own change cannot be told from zero.",
+        "direct's own change may be zero.",
         *([] if one else several),
         "Only complete trials with every seed and measure count; pruned, failed and lost ones are in the table with "
         "their reason.",

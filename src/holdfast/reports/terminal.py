@@ -1,19 +1,32 @@
-"""Blocks in a terminal: rich tables that fit into 80 columns. Charts, folds and markup stay on the page."""
+"""Blocks in a terminal: rich tables that fit into 80 columns, of a chart the table of its numbers. Markup stays on the
+page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.reports import blocks as b
+from holdfast.reports.charts import Chart
 from holdfast.reports.format import ascii_only
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderResult
     from rich.text import Text
 
 STYLE = {"good": "green", "bad": "red", "flat": "dim", "warn": "yellow", "minor": "dim", "taken": "bold"}
 PARAGRAPHS = {"note": "dim", "strong": "bold"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """Blocks as something that rich prints, in a `rich.live.Live` too."""
+
+    blocks: Sequence[b.Block]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from Printer(console).rendered(self.blocks)
 
 
 class Printer:
@@ -31,49 +44,58 @@ class Printer:
         return value if self.fancy else ascii_only(value)
 
     def line(self, value: str = "", style: str | None = None) -> None:
-        self.console.print(self.text(value), style=style, markup=False, highlight=False, soft_wrap=self.unbroken)
+        self.console.print(self._line(value, style), soft_wrap=self.unbroken)
 
     def table(self, title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[tuple[str, str]]]) -> None:
         """Columns as (title, is a figure); cells as (text, style)."""
         from rich.text import Text
 
         made = [[Text(self.text(cell), style=style) for cell, style in cells] for cells in rows]
-        self.console.print(self.made(title, columns, made))
+        self.console.print(self._made(title, columns, made))
 
-    def show(self, blocks: Iterable[Any]) -> None:
+    def show(self, blocks: Iterable[b.Block]) -> None:
         """Prints blocks one after the other."""
+        for x in self.rendered(blocks):
+            self.console.print(x, soft_wrap=self.unbroken)
+
+    def rendered(self, blocks: Iterable[b.Block]) -> Iterator[Any]:
+        """What rich prints of each block."""
         for x in blocks:
             match x:
-                case b.Paragraph():
-                    self.line(b.words(x.content), PARAGRAPHS.get(x.style, STYLE.get(x.style)))
-                case b.Heading():
-                    self.line(x.text, "bold")
-                case b.Bullets():
-                    for item in x.items:
-                        self.line(f"- {b.words(item)}")
-                case b.Facts():
-                    for label, text in x.items:
-                        self.line(f"{label:<9} {b.words(text)}")
-                case b.Banner():
-                    for text in (b.words(x.content), *x.items):
-                        self.line(text, STYLE.get(x.tone))
                 case b.Table():
-                    self._block_table(x)
+                    yield from self._table(x)
+                case Chart():
+                    yield from self._table(dataclasses.replace(x.table, title=x.title))
+                    yield self._line(x.caption, "dim")
                 case b.Section():
-                    self.line(x.title, "bold")
-                    self.show(x.blocks)
+                    intro = b.Paragraph(x.intro, "note") if x.intro else None
+                    yield from self.rendered([b.Heading(x.title), intro, *x.blocks])
+                case b.Fold():
+                    yield from self.rendered([b.Heading(x.title), *x.blocks])
+                case b.Panel():
+                    yield from self.rendered([b.Paragraph(""), *x.blocks])
+                case b.Tabs():
+                    yield from self.rendered(x.charts)
+                case _:
+                    for text, style in _lines(x):
+                        yield self._line(text, style)
 
-    def _block_table(self, x: b.Table) -> None:
+    def _line(self, value: str, style: str | None = None) -> Text:
+        from rich.text import Text
+
+        return Text(self.text(value), style=style or "")
+
+    def _table(self, x: b.Table) -> Iterator[Any]:
+        if x.note:
+            yield self._line(x.note, "dim")
         columns = [(b.words(c.title), c.numeric) for c in x.columns]
         if self.unbroken:
-            self.line(b.words(x.title))
-            for line in plain_table(columns, [[b.words(c) for c in row] for row in x.rows]):
-                self.line(line)
-            self.line()
+            lines = plain_table(columns, [[b.words(c) for c in row] for row in x.rows])
+            yield from (self._line(text) for text in (b.words(x.title), *lines, ""))
             return
         tones = x.tones or [""] * len(x.rows)
         rows = [[self._rich(c, STYLE.get(t, "")) for c in row] for row, t in zip(x.rows, tones, strict=True)]
-        self.console.print(self.made(b.words(x.title), columns, rows))
+        yield self._made(b.words(x.title), columns, rows)
 
     def _rich(self, content: Any, style: str) -> Text:
         """Text with its tones; small print on a line of its own."""
@@ -91,7 +113,7 @@ class Printer:
             out.append(self.text(str(content)), style=style)
         return out
 
-    def made(self, title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> Any:
+    def _made(self, title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> Any:
         """The table that rich prints."""
         from rich import box
         from rich.table import Table
@@ -111,6 +133,30 @@ class Printer:
         for cells in rows:
             made.add_row(*cells)
         return made
+
+
+def _lines(x: b.Block) -> list[tuple[str, str | None]]:
+    """A block of text as (line, style)."""
+    match x:
+        case b.Paragraph():
+            return [(b.words(x.content), PARAGRAPHS.get(x.style, STYLE.get(x.style)))]
+        case b.Heading():
+            return [(x.text, "bold")]
+        case b.Bullets():
+            return [(f"- {b.words(item)}", None) for item in x.items]
+        case b.Facts():
+            width = max([9, *(len(label) + 1 for label, _ in x.items)])
+            return [(f"{label:<{width}} {b.words(text, below=' ')}", None) for label, text in x.items]
+        case b.Banner():
+            return [(text, STYLE.get(x.tone)) for text in (b.words(x.content), *x.items)]
+        case b.Code():
+            return [(f"  {line}", None) for line in x.text.splitlines()]
+        case b.Tiles():
+            shown = [(t, f" ({t.below})" if t.below else "") for t in x.items]
+            return [(f"{t.label}: {t.figure}{below}", STYLE.get(t.tone)) for t, below in shown]
+        case b.Bars():
+            return [(f"  {name}: {text}", None) for name, text in x.texts]
+    return []
 
 
 def plain_table(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> list[str]:

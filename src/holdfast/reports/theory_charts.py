@@ -1,18 +1,19 @@
-"""The figures of the regression page: geometry, convergence, errors against lambda, frontier, directions. Plain
-dictionaries, as in `charts`."""
+"""The charts of the regression page: geometry, convergence, errors against lambda, frontier, directions. Rows and marks
+as in `charts`; the table under each figure, and the tables in the terminal, are made of the same rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from holdfast.reports.charts import finite, plain
+from holdfast.reports.blocks import known
+from holdfast.reports.charts import COLOURS as PALETTE
+from holdfast.reports.charts import SYMBOLS as SHAPES
+from holdfast.reports.charts import Axis, Chart, Col, Mark, Note, Rule, Value, log_ticks, ticks_at
 from holdfast.reports.format import number, significant
-from holdfast.reports.markup import Column
-from holdfast.reports.theory_page import LEGEND, Chart, axis, layout
 from holdfast.theory.regression import along_segment, closed_form, errors, illustration, split, weight_for
 from holdfast.theory.regression_study import (
     MIDDLE,
@@ -25,87 +26,69 @@ from holdfast.theory.regression_study import (
     RegressionStudy,
 )
 
-COLOURS = {
-    "label_annealing": "var(--accent)",
-    "l2": "var(--second)",
-    "direct": "var(--bad)",
-    "pretraining": "var(--third)",
-}
+COLOURS = {"label_annealing": "accent", "l2": "second", "direct": "bad", "pretraining": "third"}
 SYMBOLS = {"label_annealing": "circle", "l2": "diamond", "direct": "x"}
-PALE = "26"
-"""Put after a colour `#rrggbb`: opacity of bands."""
+SPOTS = {"direct": ("x", "bad"), "θ0": ("star", "ink"), "both tasks' rows together": ("triangle-up", "good")}
+"""Results without a lambda -> (symbol, colour)."""
 LAMBDAS_SHOWN = (0.3, 1.0, 3.0)
 
 
 def scientific(value: float | None) -> str:
-    """A deviation or a distance: two digits and a power of ten; 0 and what cannot be had as words say them."""
+    """A deviation or a distance: two digits and a power of ten; 0 as it is, "n/a" for what is not finite."""
     if value is None or not math.isfinite(value):
         return number(value)
     return "0" if value == 0 else f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e")
 
 
-def with_interval(interval: Interval | None, decimals: int = 3) -> str:
-    """`0.883 [0.866, 0.901]`, the value alone where there is no interval, "none" where there is nothing."""
+def drawn(interval: Interval, decimals: int = 4) -> Value:
+    """A mean over seeds to draw, with its interval where there are several."""
+    low, high = interval.low, interval.high
+    bounds = "" if low is None or high is None else f"[{number(low, decimals)}, {number(high, decimals)}]"
+    return Value(value=interval.value, low=low, high=high, text=number(interval.value, decimals), interval=bounds)
+
+
+def in_words(interval: Interval | None, decimals: int = 3) -> str:
+    """`0.883 [0.866, 0.901]`, the value without brackets for one seed, "none" for None."""
     if interval is None:
         return "none"
-    if interval.low is None or interval.high is None:
-        return number(interval.value, decimals)
-    return f"{number(interval.value, decimals)} [{number(interval.low, decimals)}, {number(interval.high, decimals)}]"
+    value = drawn(interval, decimals)
+    return f"{value.text} {value.interval}".rstrip()
 
 
-def _line(name: str, x: Sequence[float], y: Sequence[float | None], colour: str, **more: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": list(x),
-        "y": list(y),
-        "line": {"color": colour, "width": 2.2},
-    }
-    return found | more
+def _cols(first: str, *titles: str, of: Sequence[str] = ()) -> list[Col]:
+    """Columns whose cells stand under their titles, or under `of`."""
+    return [Col(first, "name", numeric=False), *(Col(t, k) for t, k in zip(titles, of or titles, strict=True))]
 
 
-def _spot(name: str, x: float, y: float, symbol: str, colour: str, **more: Any) -> dict[str, Any]:
-    marker = {"size": 13, "symbol": symbol, "color": colour, "line": {"color": "var(--surface)", "width": 1}}
-    found: dict[str, Any] = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": name,
-        "x": [x],
-        "y": [y],
-        "marker": marker,
-        "cliponaxis": False,
-    }
-    return found | {"hovertemplate": f"{name}<br>%{{x:.3g}}, %{{y:.3g}}<extra></extra>"} | more
+def _method_cols(first: str) -> list[Col]:
+    return _cols(first, *(NAMES[m] for m in PENALISED), of=PENALISED)
 
 
-def _framed(height: int, xaxis: dict[str, Any], yaxis: dict[str, Any], *, top: int = 56, **more: Any) -> dict[str, Any]:
-    """A layout with its legend above, for which `top` pixels are kept."""
-    return layout(
-        height,
-        xaxis=xaxis,
-        yaxis=yaxis,
-        showlegend=True,
-        legend=LEGEND,
-        margin={"l": 12, "r": 18, "t": top, "b": 12},
-        **more,
+def _curve(method: str, **more: Any) -> Mark:
+    """The line of a method, without interval bars."""
+    shared: dict[str, Any] = {"name": NAMES[method], "colour": COLOURS[method], "symbol": SYMBOLS[method], "bars": 0}
+    return Mark(**{"kind": "line", "size": 6, "width": 2.2, **shared, **more})
+
+
+def _banded() -> list[Mark]:
+    """The lines of both penalties, with the intervals over seeds as pale areas."""
+    return [m for k in PENALISED for m in (Mark(kind="band", y=k, colour=COLOURS[k]), _curve(k, y=k))]
+
+
+def _level(xs: Sequence[float], ys: Sequence[float], colour: str, **more: Any) -> Mark:
+    """A line to read the others by."""
+    rows = [{"x": x, "y": y} for x, y in zip(xs, ys, strict=True)]
+    return Mark(
+        **{"kind": "line", "rows": rows, "colour": colour, "markers": False, "width": 1.4, "dash": "dash", **more}
     )
 
 
-def _band(x: Sequence[float], values: Sequence[Interval], colour: str) -> list[dict[str, Any]]:
-    """The interval over seeds as a pale area; nothing where there is one seed."""
-    low, high = [v.low for v in values], [v.high for v in values]
-    if any(v is None for v in (*low, *high)):
-        return []
-    style = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": list(x),
-        "line": {"width": 0, "color": colour},
-        "hoverinfo": "skip",
-        "showlegend": False,
-    }
-    return [{**style, "y": low}, {**style, "y": high, "fill": "tonexty", "fillcolor": colour + PALE}]
+def _spots() -> list[Mark]:
+    """The results without a lambda, by the rows' names."""
+    return [
+        Mark(where={"spot": name}, name=name, symbol=symbol, colour=colour, size=13, bars=0)
+        for name, (symbol, colour) in SPOTS.items()
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------------- geometry
@@ -115,227 +98,130 @@ def picture_from_above(*, alike: bool) -> Chart:
     """The plane of the fine-tuning rows in an example: label annealing's straight segment, L2's curve, contours of both
     tasks' errors."""
     problem = illustration(alike=alike)
-    theta0, goal = problem.theta0[:2], problem.least_norm[:2]
-    data: list[dict[str, Any]] = []
+    theta0, goal = problem.theta0, problem.least_norm
     equal = {m: closed_form(problem, m, weight_for(problem, m, MIDDLE)) for m in PENALISED}
-    for level, name in ((MIDDLE, f"fine-tuning error {MIDDLE:g} of the start's"), (0.6, ""), (1.0, "")):
-        x, y = _ellipse(goal, problem.finetuning_inputs[:, :2], level * float((problem.residual**2).sum()))
-        style = {"color": COLOURS["direct"], "width": 1.6 if name else 1, "dash": "solid" if name else "dot"}
-        data.append(
-            _line(
-                name or "fine-tuning error",
-                x,
-                y,
-                COLOURS["direct"],
-                line=style,
-                opacity=0.55,
-                hoverinfo="skip",
-                showlegend=bool(name),
-            )
-        )
+    points: list[tuple[str, np.ndarray, str, str, tuple[str, str]]] = [
+        ("θ0", theta0, "star", "ink", ("P θ0", "top center")),
+        ("m alone", goal, "x", "bad", ("", "")),
+        ("direct", closed_form(problem, "direct"), "x", "bad", ("m (direct)", "bottom center")),
+    ]
+    for m in PENALISED:
+        points.append((f"{NAMES[m]} at {MIDDLE:g} of the start's error", equal[m], SYMBOLS[m], COLOURS[m], ("", "")))
+    rows = []
+    for name, theta, symbol, colour, (label, side) in points:
+        found = errors(problem, theta)
+        row = {"name": name, "x": float(theta[0]), "y": float(theta[1]), "symbol": symbol, "colour": colour}
+        row |= {"label": label, "side": side, "old": float(found.pretraining), "new": float(found.finetuning)}
+        rows.append(row)
+
+    marks = []
+    dotted: dict[str, Any] = {"opacity": 0.55, "width": 1}
+    solid = {"opacity": 0.55, "width": 1.6, "dash": "solid", "name": f"fine-tuning error {MIDDLE:g} of θ0's"}
+    for level, style in ((MIDDLE, solid), (0.6, dotted | {"dash": "dot"}), (1.0, dotted | {"dash": "dot"})):
+        ring = _ellipse(goal[:2], problem.finetuning_inputs[:, :2], level * float((problem.residual**2).sum()))
+        marks.append(_level(*ring, "bad", **style))
     lost = [float(errors(problem, theta).pretraining) * len(problem.pretraining_inputs) for theta in equal.values()]
     for place, level in enumerate((0.3 * min(lost), *sorted(lost))):
-        x, y = _ellipse(theta0, problem.pretraining_inputs[:, :2], level)
-        style = {"color": COLOURS["pretraining"], "width": 1.2, "dash": "dash"}
-        data.append(
-            _line(
-                "pre-training error, contours",
-                x,
-                y,
-                COLOURS["pretraining"],
-                line=style,
-                opacity=0.7,
-                hoverinfo="skip",
-                showlegend=place == 0,
-            )
+        ring = _ellipse(theta0[:2], problem.pretraining_inputs[:, :2], level)
+        name = "" if place else "pre-training error, contours"
+        marks.append(_level(*ring, "third", opacity=0.7, width=1.2, name=name))
+    for m in PENALISED:
+        grid = np.geomspace(1e-3, 1e3, 121) * (1.0 if m == "label_annealing" else 2.0)
+        path = closed_form(problem, m, np.concatenate([[0.0], grid, [math.inf]]))
+        marks.append(
+            _level(path[:, 0].tolist(), path[:, 1].tolist(), COLOURS[m], width=2.2, dash="solid", name=NAMES[m])
         )
-    for method in PENALISED:
-        weights = np.concatenate(
-            [[0.0], np.geomspace(1e-3, 1e3, 121) * (1.0 if method == "label_annealing" else 2.0), [math.inf]]
-        )
-        path = closed_form(problem, method, weights)
-        data.append(_line(NAMES[method], path[:, 0].tolist(), path[:, 1].tolist(), COLOURS[method], hoverinfo="skip"))
     annealed = closed_form(problem, "label_annealing", LAMBDAS_SHOWN)
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "markers+text",
-            "showlegend": False,
-            "x": annealed[:, 0].tolist(),
-            "y": annealed[:, 1].tolist(),
-            "text": [f"λ {w:g}" for w in LAMBDAS_SHOWN],
-            "textposition": "bottom left",
-            "textfont": {"size": 11, "color": "var(--muted)"},
-            "marker": {"size": 6, "color": COLOURS["label_annealing"]},
-            "hovertemplate": "label annealing, %{text}<extra></extra>",
-        }
-    )
-    for method in PENALISED:
-        x_spot, y_spot = equal[method][:2].tolist()
-        title = f"{NAMES[method]} at that error"
-        data.append(
-            _spot(
-                title,
-                x_spot,
-                y_spot,
-                SYMBOLS[method],
-                COLOURS[method],
-                showlegend=False,
-                hovertemplate=f"{title}<extra></extra>",
-            )
-        )
-    text: dict[str, Any] = {
-        "mode": "markers+text",
-        "textfont": {"size": 12, "color": "var(--ink)"},
-        "showlegend": False,
-    }
-    (x0, y0), (x1, y1) = theta0.tolist(), goal.tolist()
-    data.append(_spot("P θ0", x0, y0, "star", "var(--ink)", text=["P θ0"], textposition="top center", **text))
-    data.append(
-        _spot(
-            "m, where direct ends",
-            x1,
-            y1,
-            "x",
-            COLOURS["direct"],
-            text=["m (direct)"],
-            textposition="bottom center",
-            **text,
-        )
-    )
-    reach = np.array([theta0, goal])
-    (left, low), (right, high) = reach.min(0) - 0.75, reach.max(0) + 0.75
-    figure = {
-        "data": data,
-        "layout": _framed(
-            460,
-            axis("strong direction (singular value 2)", zeroline=False, range=[left, right]),
-            axis("weak direction (0.6)", zeroline=False, range=[low, high], scaleanchor="x"),
-            top=76,
-        ),
-    }
-    forgot = {m: float(errors(problem, equal[m]).pretraining) for m in PENALISED}
-    what = (
-        "feel both directions alike: circles"
-        if alike
-        else "feel the strong direction more, as the new rows do: ellipses of the same shape"
-    )
-    caption = (
-        f"The old rows {what}. Both big marks fit the new data equally well (one red ellipse); the old error is "
-        f"{number(forgot['l2'], 3)} for L2 and"
-        f" {number(forgot['label_annealing'], 3)} for label annealing. Paths, θ0 and m are the same in both pictures."
-    )
-    columns = [
-        Column(title="Point"),
-        *(
-            Column(title=t, numeric=True)
-            for t in ("Strong direction", "Weak direction", "Fine-tuning error", "Pre-training error")
-        ),
+    named = [
+        {"x": float(p[0]), "y": float(p[1]), "label": f"λ {w:g}"} for p, w in zip(annealed, LAMBDAS_SHOWN, strict=True)
     ]
-    points = [("θ0", problem.theta0), ("m alone", problem.least_norm), ("direct", closed_form(problem, "direct"))]
-    points += [(f"{NAMES[m]} at {MIDDLE:g} of the start's error", equal[m]) for m in PENALISED]
-    rows = []
-    for name, theta in points:
-        found = errors(problem, theta)
-        rows.append([name, *(number(float(v), 3) for v in (*theta[:2], found.finetuning, found.pretraining))])
-    title = (
-        "From above: old data that feels all directions alike"
+    marks.append(Mark(rows=named, text="label", side="bottom left", size=6))
+    marks.append(Mark(colour="@colour", symbol="@symbol", text="label", size=13))
+
+    reach = np.array([theta0[:2], goal[:2]])
+    (left, low), (right, high) = (reach.min(0) - 0.75).tolist(), (reach.max(0) + 0.75).tolist()
+    what, title = (
+        ("feel both directions alike: circles", "old data that feels all directions alike")
         if alike
-        else "From above: old data that feels them as the new does"
+        else (
+            "feel the strong direction more, as the new rows do: ellipses of the same shape",
+            "old data that feels them as the new does",
+        )
     )
-    return Chart(title=title, figure=figure, caption=caption, columns=columns, rows=rows, height=460)
+    ridge, annealing = (number(float(errors(problem, equal[m]).pretraining), 3) for m in ("l2", "label_annealing"))
+    return Chart(
+        title=f"From above: {title}",
+        rows=rows,
+        columns=[
+            Col("Point", "name", numeric=False),
+            *_figures(("Strong direction", "x"), ("Weak direction", "y")),
+            *_figures(("Fine-tuning error", "new"), ("Pre-training error", "old")),
+        ],
+        marks=marks,
+        x=Axis(title="strong direction (singular value 2)", range=(left, right)),
+        y=Axis(title="weak direction (0.6)", range=(low, high), more={"scaleanchor": "x"}),
+        caption=(
+            f"The old rows {what}. Both big marks fit the new data equally well (one red ellipse); the old error is "
+            f"{ridge} for L2 and {annealing} for label annealing. Paths, θ0 and m are the same in both pictures."
+        ),
+        height=460,
+        width="half",
+    )
+
+
+def _figures(*columns: tuple[str, str], decimals: int = 3) -> list[Col]:
+    """Columns of plain numbers, as (title, key)."""
+
+    def cell(key: str) -> Any:
+        return lambda r: number(r[key], decimals)
+
+    return [Col(title, cell(key)) for title, key in columns]
 
 
 def picture_from_the_side() -> Chart:
     """The same example from the side: every method moves at the height of theta0; m alone lies on the ground."""
     problem = illustration(alike=True)
-    spots: list[tuple[str, np.ndarray, str, str, str]] = [
-        ("θ0", problem.theta0, "star", "var(--ink)", "top center"),
-        ("direct", closed_form(problem, "direct"), "x", COLOURS["direct"], "top center"),
-        (
-            "label annealing, λ 1",
-            closed_form(problem, "label_annealing", 1.0),
-            "circle",
-            COLOURS["label_annealing"],
-            "top center",
-        ),
-        ("L2, λ 1", closed_form(problem, "l2", 1.0), "diamond", COLOURS["l2"], "bottom center"),
-        ("m alone", problem.least_norm, "square", "var(--muted)", "top right"),
-    ]
     height = float(problem.theta0[2])
-    data: list[dict[str, Any]] = [
-        _line("kept by all", [0, 1], [height, height], "var(--good)", hoverinfo="skip"),
-        _line(
-            "ground",
-            [1, 1],
-            [0, height],
-            "var(--muted)",
-            line={"color": "var(--muted)", "width": 1.2, "dash": "dot"},
-            hoverinfo="skip",
-        ),
-        _line(
-            "ground",
-            [-0.05, 1.05],
-            [0, 0],
-            "var(--line)",
-            line={"color": "var(--muted)", "width": 1.2},
-            hoverinfo="skip",
-        ),
-    ]
     rows = []
-    for name, theta, symbol, colour, where in spots:
+    for name, theta, symbol, colour, side in (
+        ("θ0", problem.theta0, "star", "ink", "top center"),
+        ("direct", closed_form(problem, "direct"), "x", "bad", "top center"),
+        ("label annealing, λ 1", closed_form(problem, "label_annealing", 1.0), "circle", "accent", "top center"),
+        ("L2, λ 1", closed_form(problem, "l2", 1.0), "diamond", "second", "bottom center"),
+        ("m alone", problem.least_norm, "square", "muted", "top right"),
+    ):
         place, off = along_segment(problem, theta)
-        up = float(split(problem, theta).outside[2])
-        rows.append([name, number(float(place), 3), number(float(off), 3), number(up, 3)])
-        data.append(
-            _spot(
-                name,
-                float(place),
-                up,
-                symbol,
-                colour,
-                mode="markers+text",
-                text=[name if name != "m alone" else ""],
-                textposition=where,
-                textfont={"size": 12, "color": "var(--ink)"},
-            )
+        row = {"name": name, "x": float(place), "off": float(off), "y": float(split(problem, theta).outside[2])}
+        rows.append(
+            row | {"symbol": symbol, "colour": colour, "side": side, "label": "" if name == "m alone" else name}
         )
-
-    def note(text: str, x: float, y: float, colour: str) -> dict[str, Any]:
-        return {"text": text, "x": x, "y": y, "showarrow": False, "font": {"size": 12, "color": colour}}
-
-    figure = {
-        "data": data,
-        "layout": layout(
-            320,
-            xaxis=axis(
-                "inside the span: from P θ0 (0) to m (1)",
-                zeroline=False,
-                range=[-0.16, 1.16],
-                tickvals=[0, 0.25, 0.5, 0.75, 1],
-            ),
-            yaxis=axis("outside the span: (I − P) θ", zeroline=False, range=[-0.18 * height, 1.32 * height]),
-            annotations=[
-                note("kept: the same height for all three", 0.5, 1.2 * height, "var(--good)"),
-                note("m alone: nothing of pre-training", 0.45, 0.08 * height, "var(--muted)"),
-            ],
-        ),
-    }
-    caption = (
-        "The same examples from the side. Fine-tuning rows cannot see the height, so gradient descent never changes "
-        "it: direct, L2 and label"
-        " annealing keep it alike. Only the floor plan differs."
-    )
-    columns = [
-        Column(title="Point"),
-        *(Column(title=t, numeric=True) for t in ("Along the segment", "Off the segment", "Height")),
-    ]
     return Chart(
         title="From the side: outside against inside",
-        figure=figure,
-        caption=caption,
-        columns=columns,
         rows=rows,
+        columns=[
+            Col("Point", "name", numeric=False),
+            *_figures(("Along the segment", "x"), ("Off the segment", "off"), ("Height", "y")),
+        ],
+        marks=[
+            _level([0, 1], [height, height], "good", width=2.2, dash="solid"),
+            _level([1, 1], [0, height], "muted", width=1.2, dash="dot"),
+            _level([-0.05, 1.05], [0, 0], "muted", width=1.2, dash="solid"),
+            Mark(colour="@colour", symbol="@symbol", text="label", size=13),
+        ],
+        x=Axis(
+            title="inside the span: from P θ0 (0) to m (1)",
+            range=(-0.16, 1.16),
+            ticks=ticks_at([0.0, 0.25, 0.5, 0.75, 1.0]),
+        ),
+        y=Axis(title="outside the span: (I − P) θ", range=(-0.18 * height, 1.32 * height)),
+        notes=[
+            Note(text="kept: the same height for all three", x=0.5, y=1.2 * height, colour="good"),
+            Note(text="m alone: nothing of pre-training", x=0.45, y=0.08 * height),
+        ],
+        caption=(
+            "The same examples from the side. Fine-tuning rows cannot see the height, so gradient descent never "
+            "changes it: direct, L2 and label annealing keep it alike. Only the floor plan differs."
+        ),
         height=320,
     )
 
@@ -351,89 +237,64 @@ def _ellipse(centre: np.ndarray, rows: np.ndarray, level: float) -> tuple[list[f
 
 
 def convergence(study: RegressionStudy, *, pretraining: bool) -> Chart:
-    """Distance to the closed form by step, lines as measured, dots as predicted; logarithmic."""
+    """Distance to the closed form by step, lines as measured, circles as predicted; logarithmic."""
     runs = [d for d in study.descents if (d.method == "pretraining") == pretraining]
-    data: list[dict[str, Any]] = []
-    seen: set[str] = set()
-    dashes = ("solid", "dash", "dot")
+    rows: list[dict[str, Any]] = []
+    predicted = []
     for run in runs:
-        place = len([r for r in runs[: runs.index(run)] if r.method == run.method])
-        name = NAMES[run.method]
-        style = {"color": COLOURS[run.method], "width": 2, "dash": dashes[place % 3]}
-        label = f"{name}, λ {significant(run.weight)}" if run.method in PENALISED else name
-        hover = f"{label}<br>step %{{x}}: %{{y:.2g}}<extra></extra>"
-        data.append(
-            _line(
-                name,
-                run.at,
-                [_positive(v) for v in run.distances],
-                COLOURS[run.method],
-                line=style,
-                hovertemplate=hover,
-                showlegend=place == 0,
-            )
+        before = sum(r["method"] == run.method for r in rows)
+        rows.append(_descent(run) | {"dash": ("solid", "dash", "dot")[before % 3]} | ({"legend": ""} if before else {}))
+        every = slice(None, None, max(1, len(run.at) // 9))
+        for step, distance in zip(run.at[every], run.predicted[every], strict=True):
+            predicted.append({"x": step, "y": _positive(distance), "colour": COLOURS[run.method]})
+    title, caption = (
+        "Pre-training, from 0",
+        "The curve ends as a straight line: the slowest direction is the last one left. Circles: computed from the "
+        "spectrum, without a single step.",
+    )
+    if not pretraining:
+        weights = [significant(r.weight) for r in runs if r.method == "label_annealing"]
+        dashes = f"Solid, dashed, dotted: λ {', '.join(weights)}. " if len(weights) == 3 else ""
+        title, caption = (
+            "Fine-tuning, from θ0",
+            "Label annealing goes at the pace of direct fine-tuning at any λ (its bound shrinks by 1 + λ, its gradient "
+            f"grows by it). L2 is faster, because λ lifts the weak directions. {dashes}λ of L2 is times the mean "
+            "squared singular value.",
         )
-        every = max(1, len(run.at) // 9)
-        marker = {"size": 7, "symbol": "circle-open", "color": COLOURS[run.method]}
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": "predicted from the spectrum",
-                "x": run.at[::every],
-                "y": [_positive(v) for v in run.predicted[::every]],
-                "marker": marker,
-                "hoverinfo": "skip",
-                "showlegend": "predicted" not in seen,
-            }
-        )
-        seen.add("predicted")
-    height = 380
-    yaxis = axis("distance to the closed form / its norm", zeroline=False, type="log", exponentformat="power", dtick=2)
-    figure = {
-        "data": data,
-        "layout": _framed(
-            height, axis("step", zeroline=False, rangemode="tozero"), yaxis, top=30 if pretraining else 56
-        ),
+    return Chart(
+        title=title,
+        rows=rows,
+        columns=[Col("Objective", "legend name", numeric=False)]
+        + [Col(t, t) for t in ("λ", "Step size", "Steps predicted", "Steps taken", "Last distance")],
+        marks=[
+            Mark(kind="curves", x="at", y="distances"),
+            Mark(rows=predicted, name="predicted from the spectrum", symbol="circle-open", colour="@colour", size=7),
+        ],
+        x=Axis(title="step", from_zero=True),
+        y=Axis(title="distance to the closed form / its norm", log=True, more={"exponentformat": "power", "dtick": 2}),
+        caption=caption,
+        height=380,
+        width="half",
+    )
+
+
+def _descent(run: DescentCurve) -> dict[str, Any]:
+    name = NAMES[run.method]
+    penalised = run.method in PENALISED
+    return {
+        "method": run.method,
+        "name": f"{name}, λ {significant(run.weight)}" if penalised else name,
+        "legend": name,
+        "legend name": name,
+        "colour": COLOURS[run.method],
+        "at": run.at,
+        "distances": [_positive(v) for v in run.distances],
+        "λ": significant(run.applied) if penalised else "",
+        "Step size": run.step,
+        "Steps predicted": run.predicted_steps,
+        "Steps taken": f"{run.steps_needed:,}" if run.steps_needed is not None else f"stopped at {run.at[-1]:,}",
+        "Last distance": scientific(run.relative_distance),
     }
-    columns = [
-        Column(title="Objective"),
-        *(Column(title=t, numeric=True) for t in ("λ", "Step size", "Steps predicted", "Steps taken", "Last distance")),
-    ]
-    rows = [_descent_cells(run) for run in runs]
-    if pretraining:
-        title = "Pre-training, from 0"
-        caption = (
-            "The curve ends as a straight line: the slowest direction alone is left. Circles: computed from "
-            "the spectrum, without a single step."
-        )
-    else:
-        title = "Fine-tuning, from θ0"
-        caption = (
-            "Label annealing goes at the pace of direct fine-tuning at any λ (its bound shrinks by 1 + λ, its "
-            "gradient grows by it). L2 is faster,"
-            f" because λ lifts the weak directions. {_dashes_text(runs)}λ of L2 is times the mean squared singular "
-            f"value."
-        )
-    return Chart(title=title, figure=figure, caption=caption, columns=columns, rows=rows, height=height)
-
-
-def _dashes_text(runs: Sequence[DescentCurve]) -> str:
-    weights = [significant(r.weight) for r in runs if r.method == "label_annealing"]
-    return f"Solid, dashed, dotted: λ {', '.join(weights)}. " if len(weights) == 3 else ""
-
-
-def _descent_cells(run: DescentCurve) -> list[str]:
-    taken = f"{run.steps_needed:,}" if run.steps_needed is not None else f"stopped at {run.at[-1]:,}"
-    weight = significant(run.applied) if run.method in PENALISED else ""
-    return [
-        NAMES[run.method],
-        weight,
-        significant(run.step),
-        f"{run.predicted_steps:,}",
-        taken,
-        scientific(run.relative_distance),
-    ]
 
 
 def _positive(value: float) -> float | None:
@@ -447,202 +308,131 @@ def _positive(value: float) -> float | None:
 def against_lambda(study: RegressionStudy, *, pretraining: bool) -> Chart:
     """One task's error on its rows against lambda, with bands over seeds; direct and the start as level lines."""
 
-    def pick(figures: Figures) -> Interval:
-        return figures.pretraining if pretraining else figures.finetuning
+    def row(name: str, weight: float | None, *figures: Figures) -> dict[str, Any]:
+        picked = [drawn(f.pretraining if pretraining else f.finetuning) for f in figures]
+        return {"name": name, "x": weight, **dict(zip(PENALISED, picked, strict=True))}
 
     weights = list(study.setting.weights)
-    data: list[dict[str, Any]] = []
-    for method in PENALISED:
-        values = [pick(point.figures) for point in study.curves[method]]
-        data += _band(weights, values, COLOURS[method])
-        hover = f"{NAMES[method]}, λ %{{x}}: %{{y:.4g}}<extra></extra>"
-        mode = "lines+markers" if len(weights) < 20 else "lines"
-        marker = {"size": 6, "symbol": SYMBOLS[method]}
-        data.append(
-            _line(
-                NAMES[method],
-                weights,
-                [finite(v.value) for v in values],
-                COLOURS[method],
-                mode=mode,
-                marker=marker,
-                hovertemplate=hover,
-            )
-        )
+    rows = [row("0 (direct)", None, study.direct, study.direct)]
+    for points in zip(*(study.curves[m] for m in PENALISED), strict=True):
+        rows.append(row(significant(points[0].weight), points[0].weight, *(p.figures for p in points)))
+    rows.append(row("∞ (θ0)", None, study.start, study.start))
     ends = [weights[0], weights[-1]]
-    for name, figures, colour in (
-        ("direct (λ → 0)", study.direct, COLOURS["direct"]),
-        ("θ0 (λ → ∞)", study.start, "var(--muted)"),
-    ):
-        level = pick(figures).value
-        data.append(
-            _line(
-                name,
-                ends,
-                [level, level],
-                colour,
-                line={"color": colour, "width": 1.4, "dash": "dash"},
-                hoverinfo="skip",
-            )
-        )
-    height = 340
-    ticks = [
-        w for w in weights if len(weights) <= 7 or math.isclose(math.log10(w), round(math.log10(w)), abs_tol=1e-9)
-    ] or ends
-    xaxis = axis("λ", type="log", zeroline=False, tickvals=ticks, ticktext=[significant(t) for t in ticks])
-    figure = {
-        "data": data,
-        "layout": _framed(height, xaxis, axis("mean squared error", zeroline=False, rangemode="tozero"), top=60),
-    }
-    columns = [Column(title="λ"), *(Column(title=NAMES[m], numeric=True) for m in PENALISED)]
-    rows = [["0 (direct)", *[with_interval(pick(study.direct), 4)] * 2]]
-    for place, weight in enumerate(weights):
-        rows.append([significant(weight), *(with_interval(pick(study.curves[m][place].figures), 4) for m in PENALISED)])
-    rows.append(["∞ (θ0)", *[with_interval(pick(study.start), 4)] * 2])
-    if pretraining:
-        title, caption = (
+    whole = [w for w in weights if math.isclose(math.log10(w), round(math.log10(w)), abs_tol=1e-9)]
+    levels = [
+        _level(ends, [r[PENALISED[0]].value] * 2, colour, name=name)
+        for name, r, colour in (("direct (λ → 0)", rows[0], "bad"), ("θ0 (λ → ∞)", rows[-1], "muted"))
+    ]
+    title, caption = (
+        (
             "Pre-training error: what is forgotten",
             "On the pre-training rows, which θ0 fits exactly; an error of 1 is that of knowing nothing.",
         )
-    else:
-        title, caption = (
+        if pretraining
+        else (
             "Fine-tuning error: what is not yet learnt",
             "On the fine-tuning rows, which direct fine-tuning fits exactly.",
         )
+    )
     return Chart(
         title=title,
-        figure=figure,
-        caption=f"{caption} λ of L2 is times the mean squared singular value. Bands: {_level(study)}.",
-        columns=columns,
         rows=rows,
-        height=height,
+        columns=_method_cols("λ"),
+        marks=[*_banded(), *levels],
+        x=Axis(title="λ", log=True, ticks=ticks_at((weights if len(weights) <= 7 else whole) or ends)),
+        y=Axis(title="mean squared error", from_zero=True),
+        caption=f"{caption} λ of L2 is times the mean squared singular value. Bands: {_intervals(study)}.",
+        height=340,
+        width="half",
     )
 
 
 def frontier(study: RegressionStudy) -> Chart:
     """Pre-training error at equal fine-tuning error, on the rows."""
-    data: list[dict[str, Any]] = []
-    shares = [e.share for e in study.equal_errors]
-    for method in PENALISED:
-        values = [e.pretraining[method] for e in study.equal_errors]
-        xs = [0.0, *shares, 1.0]
-        ends = [study.direct.pretraining, *values, study.start.pretraining]
-        data += _band(xs, ends, COLOURS[method])
-        hover = f"{NAMES[method]}: %{{y:.4g}} at %{{x:.0%}} of the start's fine-tuning error<extra></extra>"
-        marker = {"size": 8, "symbol": SYMBOLS[method]}
-        ys = [finite(v.value) for v in ends]
-        data.append(
-            _line(NAMES[method], xs, ys, COLOURS[method], mode="lines+markers", marker=marker, hovertemplate=hover)
-        )
-    data.append(_spot("direct", 0.0, study.direct.pretraining.value, "x", COLOURS["direct"]))
-    data.append(_spot("θ0", 1.0, study.start.pretraining.value, "star", "var(--ink)"))
-    both = study.joint
-    scale = study.start.finetuning.value or 1.0
-    data.append(
-        _spot(
-            "both tasks' rows together",
-            both.finetuning.value / scale,
-            both.pretraining.value,
-            "triangle-up",
-            "var(--good)",
-        )
-    )
-    height = 400
-    xaxis = axis("fine-tuning error left, share of θ0's", zeroline=False, tickformat=".0%", range=[-0.04, 1.04])
-    figure = {
-        "data": data,
-        "layout": _framed(height, xaxis, axis("pre-training error", zeroline=False, rangemode="tozero"), top=80),
-    }
-    caption = (
-        f"On the rows. Down and left is better. Bands: {_level(study)}. Problems differ from each other as well, so "
-        f"the ratio in the table, formed"
-        " within each problem, is the sharper comparison."
-    )
-    titles = ("Label annealing", "L2", "L2 / label annealing")
-    columns = [
-        Column(title="Fine-tuning error left"),
-        *(Column(title=t, numeric=True) for t in titles),
-        Column(title="Verdict"),
-    ]
-    rows = [
-        [
-            f"{100 * e.share:g} %",
-            *(with_interval(e.pretraining[m], 4) for m in PENALISED),
-            with_interval(e.ratio),
-            e.verdict,
-        ]
-        for e in study.equal_errors
-    ]
+
+    def row(name: str, x: float, values: Mapping[str, Interval], **more: Any) -> dict[str, Any]:
+        held = {m: drawn(values[m]) for m in PENALISED}
+        return {"name": name, "x": x, **held, "y": held[PENALISED[0]], **more}
+
+    def spot(spot: str, name: str, x: float, figures: Figures) -> dict[str, Any]:
+        return row(name, x, dict.fromkeys(PENALISED, figures.pretraining), spot=spot)
+
+    rows = [spot("direct", "0 % (direct)", 0.0, study.direct)]
+    for e in study.equal_errors:
+        ratio = "none" if e.ratio is None else drawn(e.ratio, 3)
+        rows.append(row(f"{100 * e.share:g} %", e.share, e.pretraining, ratio=ratio, verdict=e.verdict))
+    rows.append(spot("θ0", "100 % (θ0)", 1.0, study.start))
+    both = study.joint.finetuning.value / (study.start.finetuning.value or 1.0)
+    both_tasks = spot("both tasks' rows together", f"{number(100 * both, 1)} % (both tasks' rows)", both, study.joint)
     return Chart(
-        title="Frontier on the rows", figure=figure, caption=caption, columns=columns, rows=rows, height=height
+        title="Frontier on the rows",
+        rows=[*rows, both_tasks],
+        columns=[
+            *_cols("Fine-tuning error left", "Label annealing", "L2", of=PENALISED),
+            Col("L2 / label annealing", "ratio"),
+            Col("Verdict", "verdict", numeric=False),
+        ],
+        marks=[
+            *(
+                m
+                for k in PENALISED
+                for m in (Mark(kind="band", rows=rows, y=k, colour=COLOURS[k]), _curve(k, rows=rows, y=k, size=8))
+            ),
+            *_spots(),
+        ],
+        x=Axis(title="fine-tuning error left, share of θ0's", range=(-0.04, 1.04), more={"tickformat": ".0%"}),
+        y=Axis(title="pre-training error", from_zero=True),
+        caption=(
+            f"On the rows. Down and left is better. Bands: {_intervals(study)}. Problems differ from each other as "
+            "well, so the ratio in the table, formed within each problem, is the sharper comparison."
+        ),
+        height=400,
+        width="half",
     )
 
 
 def fresh_frontier(study: RegressionStudy) -> Chart:
     """The same on fresh inputs of both tasks, where interpolated noise counts too."""
-    data: list[dict[str, Any]] = []
-    rows = [
-        [name, *_fresh(figures)]
-        for name, figures in (("θ0", study.start), ("direct", study.direct), ("both tasks' rows", study.joint))
-    ]
-    for method in PENALISED:
-        points = [study.direct, *(p.figures for p in study.curves[method]), study.start]
-        xs = [finite(p.fresh_finetuning.value) for p in points]
-        ys = [finite(p.fresh_pretraining.value) for p in points]
-        names = ["λ 0", *(f"λ {significant(p.weight)}" for p in study.curves[method]), "λ ∞"]
-        marker = {"size": 7, "symbol": SYMBOLS[method]}
-        hover = f"{NAMES[method]}, %{{text}}<br>fine-tuning %{{x:.4g}}, pre-training %{{y:.4g}}<extra></extra>"
-        more: dict[str, Any] = {"mode": "lines+markers", "text": names, "marker": marker, "hovertemplate": hover}
-        data.append(_line(NAMES[method], [x or 0.0 for x in xs], ys, COLOURS[method], **more))
-        rows += [[f"{NAMES[method]}, λ {significant(p.weight)}", *_fresh(p.figures)] for p in study.curves[method]]
-    data.append(
-        _spot(
-            "direct", study.direct.fresh_finetuning.value, study.direct.fresh_pretraining.value, "x", COLOURS["direct"]
+
+    def row(name: str, figures: Figures, **more: Any) -> dict[str, Any]:
+        return {"name": name, "x": drawn(figures.fresh_finetuning, 3), "y": drawn(figures.fresh_pretraining, 3), **more}
+
+    start, direct, both = (
+        row("both tasks' rows" if name.startswith("both") else name, figures, spot=name)
+        for name, figures in (
+            ("θ0", study.start),
+            ("direct", study.direct),
+            ("both tasks' rows together", study.joint),
         )
     )
-    data.append(
-        _spot("θ0", study.start.fresh_finetuning.value, study.start.fresh_pretraining.value, "star", "var(--ink)")
-    )
-    data.append(
-        _spot(
-            "both tasks' rows together",
-            study.joint.fresh_finetuning.value,
-            study.joint.fresh_pretraining.value,
-            "triangle-up",
-            "var(--good)",
-        )
-    )
-    height = 400
-    xaxis, yaxis = (
-        axis("fine-tuning error on fresh inputs", zeroline=False),
-        axis("pre-training error on fresh inputs", zeroline=False),
-    )
-    figure = {"data": data, "layout": _framed(height, xaxis, yaxis, top=80)}
+    rows, marks = [start, direct, both], []
+    for m in PENALISED:
+        points = [row(f"{NAMES[m]}, λ {significant(p.weight)}", p.figures) for p in study.curves[m]]
+        rows += points
+        marks.append(_curve(m, rows=[direct, *points, start], size=7))
     caption = (
         "Expected error on inputs nobody trained on, without the noise of their targets; means over seeds, intervals "
-        "in the table. θ0 is not at 0:"
-        " fewer rows than parameters leave part of the truth unseen."
+        "in the table. θ0 is not at 0: fewer rows than parameters leave part of the truth unseen."
     )
     if study.joint.fresh_pretraining.value > study.direct.fresh_pretraining.value:
         caption += (
-            " Rows fitted exactly are not tasks known: the triangle is worse than direct fine-tuning on old "
-            "inputs here."
+            " Rows fitted exactly are not tasks known: the triangle is worse than direct fine-tuning on old inputs "
+            "here."
         )
-    columns = [
-        Column(title="Parameters"),
-        Column(title="Fine-tuning", numeric=True),
-        Column(title="Pre-training", numeric=True),
-    ]
     return Chart(
-        title="Frontier on fresh inputs", figure=figure, caption=caption, columns=columns, rows=rows, height=height
+        title="Frontier on fresh inputs",
+        rows=rows,
+        columns=_cols("Parameters", "Fine-tuning", "Pre-training", of=("x", "y")),
+        marks=[*marks, *_spots()],
+        x=Axis(title="fine-tuning error on fresh inputs"),
+        y=Axis(title="pre-training error on fresh inputs"),
+        caption=caption,
+        height=400,
+        width="half",
     )
 
 
-def _fresh(figures: Figures) -> list[str]:
-    return [with_interval(figures.fresh_finetuning), with_interval(figures.fresh_pretraining)]
-
-
-def _level(study: RegressionStudy) -> str:
+def _intervals(study: RegressionStudy) -> str:
     if study.setting.seeds == 1:
         return "none, there is one seed"
     return f"{100 * study.setting.confidence:g} % intervals of the mean over {study.setting.seeds} seeds"
@@ -651,201 +441,130 @@ def _level(study: RegressionStudy) -> str:
 # ------------------------------------------------------------------------------------------------------------------ why
 
 
-def felt_by_pretraining(study: RegressionStudy) -> Chart | None:
+def seen_by_pretraining(study: RegressionStudy) -> Chart | None:
     """Sensitivity of the pre-training error against the squared singular value, direction by direction; None for a
     single direction."""
     shown = study.directions
     if not math.isfinite(shown.slope):
         return None
     squares, felt = np.array(shown.squares), np.array(shown.sensitivities)
-    middle, level = float(np.exp(np.log(squares).mean())), float(np.exp(np.log(felt).mean()))
-    ends = [float(squares[-1]), float(squares[0])]
-    data: list[dict[str, Any]] = [
-        _line(
-            "fits L2: alike",
-            ends,
-            [level, level],
-            COLOURS["l2"],
-            line={"color": COLOURS["l2"], "width": 1.6, "dash": "dash"},
-            hoverinfo="skip",
-        ),
-        _line(
-            "fits label annealing: in proportion",
-            ends,
-            [level * e / middle for e in ends],
-            COLOURS["label_annealing"],
-            line={"color": COLOURS["label_annealing"], "width": 1.6, "dash": "dash"},
-            hoverinfo="skip",
-        ),
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "directions",
-            "x": shown.squares,
-            "y": shown.sensitivities,
-            "marker": {"size": 7, "color": COLOURS["pretraining"]},
-            "hovertemplate": "squared singular value %{x:.3g}<br>felt %{y:.3g}<extra></extra>",
-        },
-    ]
-    height = 360
-    xaxis = axis("squared singular value", zeroline=False, **_log_ticks(squares))
-    figure = {
-        "data": data,
-        "layout": _framed(height, xaxis, axis("felt by pre-training", zeroline=False, **_log_ticks(felt)), top=80),
-    }
-    caption = (
-        "First problem. Up: how much pre-training error a unit step along a singular direction of the fine-tuning "
-        "rows costs. The slope on these"
-        f" logarithmic axes is {number(shown.slope, 2)}: at 0 L2's penalty is the right one, at 1 label annealing's."
-    )
-    columns = [Column(title="Direction"), *(Column(title=t, numeric=True) for t in ("Squared singular value", "Felt"))]
-    rows = [
-        [str(i), number(s, 3), number(f, 4)]
-        for i, (s, f) in enumerate(zip(shown.squares, shown.sensitivities, strict=True), 1)
-    ]
+    ends = [float(squares.min()), float(squares.max())]
+    middle, level = (float(np.exp(np.log(v).mean())) for v in (squares, felt))
     return Chart(
-        title="What pre-training feels", figure=figure, caption=caption, columns=columns, rows=rows, height=height
+        title="What pre-training feels",
+        rows=[
+            {"name": str(i), "x": s, "y": f}
+            for i, (s, f) in enumerate(zip(shown.squares, shown.sensitivities, strict=True), 1)
+        ],
+        columns=[
+            Col("Direction", "name", numeric=False),
+            *_figures(("Squared singular value", "x")),
+            *_figures(("Felt", "y"), decimals=4),
+        ],
+        marks=[
+            _level(ends, [level, level], "second", width=1.6, name="fits L2: alike"),
+            _level(
+                ends,
+                [level * e / middle for e in ends],
+                "accent",
+                width=1.6,
+                name="fits label annealing: proportional",
+            ),
+            Mark(name="directions", colour="third", size=7),
+        ],
+        x=_log_axis("squared singular value", squares),
+        y=_log_axis("felt by pre-training", felt),
+        caption=(
+            "First problem. Up: how much pre-training error a unit step along a singular direction of the fine-tuning "
+            f"rows costs. The slope on these logarithmic axes is {number(shown.slope, 2)}: at 0 L2's penalty is the "
+            "right one, at 1 label annealing's."
+        ),
+        height=360,
+        width="half",
     )
 
 
-def _log_ticks(values: np.ndarray) -> dict[str, Any]:
-    """A logarithmic axis with ticks at 1, 2 and 5 times the powers of ten; at the powers alone over more than three of
-    them."""
-    low, high = math.floor(math.log10(values.min())), math.ceil(math.log10(values.max()))
-    ticks = [step * 10.0**power for power in range(low, high + 1) for step in ((1, 2, 5) if high - low <= 3 else (1,))]
-    return {"type": "log", "tickvals": ticks, "ticktext": [f"{t:g}" for t in ticks]}
+def _log_axis(title: str, values: np.ndarray) -> Axis:
+    return Axis(title=title, log=True, ticks=log_ticks(float(values.min()), float(values.max())))
 
 
 def learnt_by_direction(study: RegressionStudy) -> Chart:
     """The share of the residual that each method learns in every direction, at equal fine-tuning error."""
     shown = study.directions
-    data = []
-    for method in PENALISED:
-        marker = {"size": 6, "symbol": SYMBOLS[method]}
-        hover = f"{NAMES[method]}: %{{y:.1%}} at %{{x:.3g}}<extra></extra>"
-        data.append(
-            _line(
-                NAMES[method],
-                shown.squares,
-                shown.learnt[method],
-                COLOURS[method],
-                mode="lines+markers",
-                marker=marker,
-                hovertemplate=hover,
-            )
-        )
-    height = 360
-    xaxis = axis("squared singular value", zeroline=False, **_log_ticks(np.array(shown.squares)))
-    figure = {
-        "data": data,
-        "layout": _framed(
-            height, xaxis, axis("share learnt", zeroline=False, tickformat=".0%", range=[0, 1.02]), top=34
-        ),
-    }
-    caption = (
-        f"First problem, both at {100 * MIDDLE:g} % of θ0's fine-tuning error. Label annealing learns the same share "
-        f"of every direction. L2 learns"
-        " the strong ones first; it saves where a step of the prediction needs a long step of the parameters."
-    )
-    columns = [Column(title="Squared singular value"), *(Column(title=NAMES[m], numeric=True) for m in PENALISED)]
-    rows = [[number(s, 3), *(number(shown.learnt[m][i], 4) for m in PENALISED)] for i, s in enumerate(shown.squares)]
+    learnt = [
+        dict(zip(PENALISED, shares, strict=True)) for shares in zip(*map(shown.learnt.get, PENALISED), strict=True)
+    ]
     return Chart(
-        title="What each method learns", figure=figure, caption=caption, columns=columns, rows=rows, height=height
+        title="What each method learns",
+        rows=[{"name": number(s, 3), "x": s, **shares} for s, shares in zip(shown.squares, learnt, strict=True)],
+        columns=[
+            Col("Squared singular value", "name", numeric=False),
+            *_figures(*((NAMES[m], m) for m in PENALISED), decimals=4),
+        ],
+        marks=[_curve(m, y=m) for m in PENALISED],
+        x=_log_axis("squared singular value", np.array(shown.squares)),
+        y=Axis(title="share learnt", range=(0, 1.02), more={"tickformat": ".0%"}),
+        caption=(
+            f"First problem, both at {100 * MIDDLE:g} % of θ0's fine-tuning error. Label annealing learns the same "
+            "share of every direction. L2 learns the strong ones first; it saves where a step of the prediction needs "
+            "a long step of the parameters."
+        ),
+        height=360,
+        width="half",
     )
 
 
 def geometry_chart(geometries: Sequence[Geometry], confidence: float) -> Chart | None:
     """Who forgets less, against the slope, over geometries; None where there is nothing to compare."""
-    drawn = [g for g in geometries if g.ratio is not None and math.isfinite(g.slope.value)]
-    if not drawn:
-        return None
-    data: list[dict[str, Any]] = []
-    symbols = ("circle", "diamond", "square", "triangle-up", "pentagon")
-    colours = ("accent", "second", "good", "third", "fourth")
-    for place, decay in enumerate(sorted({g.decay for g in drawn})):
-        mine = [g for g in drawn if g.decay == decay]
-        colour = f"var(--{colours[place % 5]})"
-        bars = [(g.ratio.value, g.ratio.low, g.ratio.high) for g in mine if g.ratio is not None]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": f"decay {decay:g}",
-                "x": [g.slope.value for g in mine],
-                "y": [value for value, _, _ in bars],
-                "error_y": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [0.0 if high is None else high - value for value, _, high in bars],
-                    "arrayminus": [0.0 if low is None else value - low for value, low, _ in bars],
-                    "color": colour,
-                    "thickness": 1.2,
-                    "width": 3,
-                },
-                "marker": {"size": 10, "symbol": symbols[place % 5], "color": colour},
-                "text": [plain(f"overlap {g.overlap:g}, {g.verdict}") for g in mine],
-                "hovertemplate": f"decay {decay:g}, %{{text}}<br>slope %{{x:.2f}}, ratio %{{y:.3f}}<extra></extra>",
-            }
-        )
-    height = 400
-    ticks = [0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6]
-    yaxis = axis(
-        "pre-training error, L2 / label annealing",
-        type="log",
-        zeroline=False,
-        tickvals=ticks,
-        ticktext=[f"{t:g}" for t in ticks],
-    )
-
-    def note(text: str, x: float, side: str) -> dict[str, Any]:
-        place = {"xref": "paper", "x": x, "xanchor": side, "yref": "paper", "y": 0.99 if side == "left" else 0.01}
-        place["yanchor"] = "top" if side == "left" else "bottom"
-        return {**place, "text": text, "showarrow": False, "font": {"size": 12, "color": "var(--muted)"}}
-
-    rule = {
-        "type": "line",
-        "xref": "paper",
-        "x0": 0,
-        "x1": 1,
-        "y0": 1,
-        "y1": 1,
-        "line": {"color": "var(--muted)", "width": 1.4, "dash": "dash"},
-    }
-    figure = {
-        "data": data,
-        "layout": _framed(
-            height,
-            axis("slope of what pre-training feels", zeroline=False),
-            yaxis,
-            top=34,
-            shapes=[rule],
-            annotations=[
-                note("above: label annealing forgets less", 0.01, "left"),
-                note("below: L2 forgets less", 0.99, "right"),
-            ],
-        ),
-    }
-    n = drawn[0].slope.n
-    bars_text = f"Bars: {100 * confidence:g} % intervals over {n} seeds." if n > 1 else "One seed, no intervals."
-    caption = (
-        f"Each mark is one kind of problem, at {100 * MIDDLE:g} % of θ0's fine-tuning error. Slope 0: alike; "
-        f"1: in proportion. {bars_text}"
-    )
-    columns = [
-        Column(title="Decay"),
-        Column(title="Overlap", numeric=True),
-        *(Column(title=t, numeric=True) for t in ("Slope", "Ratio")),
-    ]
-    columns.append(Column(title="Verdict"))
-    rows = [
-        [f"{g.decay:g}", f"{g.overlap:g}", with_interval(g.slope, 2), with_interval(g.ratio), g.verdict]
+    rows: list[dict[str, Any]] = [
+        {
+            "decay": g.decay,
+            "name": f"{g.decay:g}",
+            "overlap": f"{g.overlap:g}",
+            "x": known(g.slope.value),
+            "slope": drawn(g.slope, 2),
+            "y": None if g.ratio is None else drawn(g.ratio, 3),
+            "ratio": "none" if g.ratio is None else drawn(g.ratio, 3),
+            "verdict": g.verdict,
+            "n": g.slope.n,
+        }
         for g in geometries
     ]
+    held = [r for r in rows if r["x"] is not None and r["y"] is not None]
+    if not held:
+        return None
+    n = held[0]["n"]
+    bars = f"Bars: {100 * confidence:g} % intervals over {n} seeds." if n > 1 else "One seed, no intervals."
+    shared: dict[str, Any] = {"size": 10, "bars": 1.2}
     return Chart(
         title="Which penalty fits which geometry",
-        figure=figure,
-        caption=caption,
-        columns=columns,
         rows=rows,
-        height=height,
+        columns=[
+            *_cols("Decay", "Overlap", "Slope", "Ratio", of=("overlap", "slope", "ratio")),
+            Col("Verdict", "verdict", numeric=False),
+        ],
+        marks=[
+            Mark(where={"decay": decay}, name=f"decay {decay:g}", symbol=SHAPES[i % 5], colour=PALETTE[i % 5], **shared)
+            for i, decay in enumerate(sorted({r["decay"] for r in held}))
+        ],
+        x=Axis(title="slope of what pre-training feels"),
+        y=Axis(
+            title="pre-training error, L2 / label annealing",
+            log=True,
+            ticks=ticks_at([0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]),
+        ),
+        rules=[Rule(y=1, dash="dash")],
+        notes=[
+            _corner("above: label annealing forgets less", 0.01, 0.99, "left", "top"),
+            _corner("below: L2 forgets less", 0.99, 0.01, "right", "bottom"),
+        ],
+        caption=(
+            f"Each mark is one kind of problem, at {100 * MIDDLE:g} % of θ0's fine-tuning error. Slope 0: alike; 1: in "
+            f"proportion. {bars}"
+        ),
+        height=400,
     )
+
+
+def _corner(text: str, x: float, y: float, side: str, end: str) -> Note:
+    return Note(text=text, x=x, y=y, paper=True, more={"xanchor": side, "yanchor": end})

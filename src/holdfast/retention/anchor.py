@@ -74,8 +74,8 @@ class Anchors:
 
         Args:
             anchor: as of `get`.
-            where: one of `KeepAuto`. "disk" streams a named folder as it is, and writes the start's parameters to a file without a
-                name, which is gone when the process ends.
+            where: one of `KeepAuto`. "disk" streams a named folder as it is, and writes the start's parameters to a
+                file without a name, which is gone when the process ends.
 
         Raises:
             ModelError: as `get`.

@@ -18,8 +18,8 @@ The optimiser's moments are kept by default, as the paper is silent; `reset_opti
 the last step the weights become m. Training itself is not changed.
 
 Under LoRA the weights that are averaged are the merged ones: where theta_o's product B A is 0 because one factor is, as
-at the start, the average is (1 - beta) times the product, so that factor is scaled and the other left alone. Otherwise
-the average has a higher rank than the adapter, and each factor is averaged on its own.
+at the start, the average is (1 - beta) times the product, so that factor is scaled and the other left as it is.
+Otherwise the average has a higher rank than the adapter, and each factor is averaged on its own.
 
 Cost of SFA and WiSE-FT: one pass over the trainable parameters per average; no second model in the forward pass. The
 start is kept as a copy of the trainable parameters (`keep`: on the device, in host memory, or in a file). A named
@@ -73,8 +73,8 @@ class SequentialAveraging(RetentionMethod):
     reset_optimizer: bool = False
     """Clear the optimiser's moments after each average."""
     keep: KeepAuto = "auto"
-    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is read when
-    needed); auto: disk for a folder, device for the start."""
+    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is
+    read when needed); auto: disk for a folder, device for the start."""
 
     @property
     def off(self) -> bool:
@@ -133,8 +133,8 @@ class WiseFT(RetentionMethod):
     anchor: str = START
     """What to interpolate with: 'start', or the folder of an earlier checkpoint."""
     keep: KeepAuto = "auto"
-    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is read when
-    needed); auto: disk for a folder, device for the start."""
+    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is
+    read when needed); auto: disk for a folder, device for the start."""
 
     @property
     def off(self) -> bool:

@@ -23,7 +23,7 @@ time, while what was
 The shape of rise and sinking, and all gains, were read off runs with fixed s on tiny models (60 and 100 steps). They go
 by share of the run.
 
-What is measured: with `kl` alone, the mean over the step's own trained tokens before the step, which costs nothing; it
+What is measured: with only `kl`, the mean over the step's own trained tokens before the step, which costs nothing; it
 is noisy, so a short average is taken. With `data`, held-out rows every `every` steps. KL is label annealing's own (its
 direction, temperature and tokens); with its defaults it is KL(start || current) in nats per token.
 `perplexity_increase` x is CE(now) - CE(start) <= log(1 + x) on the rows of `data`. `metric_drop` is mean score(start) -
@@ -45,7 +45,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.retention.method import ActiveMethod, Host, NamedParams, Passive, RetentionMethod, StepFigures, StepInfo
 from holdfast.retention.paths import data_problems
 
@@ -378,6 +378,13 @@ class _Active(Passive):
         else:
             return
         assert self._constraint is not None
+        if not math.isfinite(self._constraint + self._noise):
+            # every comparison with a NaN is false: the strength would go down to its least without a word
+            raise TrainingDiverged(
+                f"budget: expected a finite constraint after step {step.step}, got {self._constraint:g} "
+                f"{self.method.unit} (standard error {self._noise:g}); the strength cannot follow it. Lower the "
+                f"learning rate, or check the data that the budget is measured on."
+            )
         if last:
             where = "held out" if self._rows is not None else "on the training tokens"
             if self.method.task:

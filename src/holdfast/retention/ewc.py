@@ -101,8 +101,8 @@ class EWC(RetentionMethod):
     decay: Annotated[float, Meta(ge=0, le=1)] = 1.0
     """With fisher and data: share of the earlier tasks' Fisher information that is kept."""
     keep: Keep = "device"
-    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is read when
-    needed); the Fisher information lies there too."""
+    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is
+    read when needed); the Fisher information lies there too."""
 
     @property
     def off(self) -> bool:

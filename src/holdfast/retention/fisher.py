@@ -162,7 +162,7 @@ def made_of(
         model: what else to say of the model.
         earlier: what the diagonal of earlier tasks is, and the share of it that is kept.
     """
-    said = {
+    made = {
         "estimator": estimator,
         "seed": seed,
         "samples": len(rows),
@@ -170,7 +170,7 @@ def made_of(
         "model": {**model, "weights": dict(weights)},
         "earlier": None if earlier is None else dict(earlier),
     }
-    return {**said, "made_of": fingerprint(said, length=16)}
+    return {**made, "made_of": fingerprint(made, length=16)}
 
 
 def all_ranks(host: Host, named: NamedParams, yes: bool) -> bool:
@@ -392,7 +392,7 @@ def save_fisher(folder: str | os.PathLike[str], values: NamedParams, record: Map
             }
             try:
                 save_file(stored, str(staging / FILE), metadata={"format": "pt"})
-            except SafetensorError as error:  # what the system said, as text
+            except SafetensorError as error:  # the system's error, as text
                 raise StorageError(
                     f"Could not write {folder} ({error}). Free some space or choose another folder."
                 ) from error

@@ -44,10 +44,11 @@ class L2(RetentionMethod):
     anchor: str = START
     """Theta_o: 'start', or the folder of an earlier checkpoint."""
     decoupled: bool = False
-    """Move the weights by learning rate * lambda after the optimiser (as AdamW's decay) instead of adding a gradient."""
+    """Move the weights by learning rate * lambda after the optimiser (as AdamW's decay) instead of adding a
+    gradient."""
     keep: Keep = "device"
-    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is read when
-    needed)."""
+    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is
+    read when needed)."""
 
     @property
     def off(self) -> bool:

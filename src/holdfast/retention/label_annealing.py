@@ -55,8 +55,8 @@ class LabelAnnealing(RetentionMethod):
     """Lambda, factor of the KL term (nats per token); 0 is direct fine-tuning, more keeps more and learns
     less."""
     temperature: Annotated[float, Meta(gt=0, finite=False)] = 1.0
-    """Temperature T of both softmaxes in the KL term (no T^2 factor). A large one evens out the pull over the vocabulary,
-    like label smoothing."""
+    """Temperature T of both softmaxes in the KL term (no T^2 factor). A large one evens out the pull over the
+    vocabulary, like label smoothing."""
     direction: Literal["forward", "reverse", "jsd"] = "forward"
     """Direction of the KL: forward: KL(teacher || student), the paper's implementation; reverse: KL(student ||
     teacher); jsd: between them, by beta."""
@@ -103,7 +103,8 @@ class LabelAnnealing(RetentionMethod):
             )
         if self.teacher_sharded and (self.teacher_bits is not None or self.teacher_on_cpu):
             found.append(
-                "label_annealing: expected teacher_sharded alone, got it with teacher_bits or teacher_on_cpu; choose "
+                "label_annealing: expected teacher_sharded without them, got it with teacher_bits or "
+                "teacher_on_cpu; choose "
                 "one way to save memory"
             )
         return found

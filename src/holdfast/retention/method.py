@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from holdfast.config.declare import deciding, settings_of
+from holdfast.support.own_code import is_ours
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -262,8 +263,8 @@ class RetentionMethod:
         return []
 
     def describe(self) -> dict[str, Any]:
-        """`{"method": name, **parameters}` as plain JSON values; for a method from outside of the package also where it is
-        from ("from") and the SHA-256 of its source ("sha256")."""
+        """`{"method": name, **parameters}` as plain JSON values; for a method from outside of the package also where
+        it is from ("from") and the SHA-256 of its source ("sha256")."""
         return {"method": self.name, **dataclasses.asdict(self), **self._origin()}
 
     def _origin(self) -> dict[str, str]:
@@ -283,7 +284,7 @@ class RetentionMethod:
     def record(self) -> dict[str, Any]:
         """`describe()` for a run's record; for a method from outside of the package also what a page has to know of it
         ("title", "strength")."""
-        more = {} if self.origin is None else {"title": self.title, "strength": list(self.strength)}
+        more = {} if is_ours(type(self)) else {"title": self.title, "strength": list(self.strength)}
         return {**self.describe(), **more}
 
     def identity(self) -> dict[str, Any]:

@@ -6,10 +6,9 @@ exist. Anchors are looked at by `holdfast.retention.anchor`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.errors import did_you_mean
+from holdfast.config.yaml_file import nearest_sibling
 
 
 def data_problems(key: str, name: str) -> list[str]:
@@ -19,13 +18,4 @@ def data_problems(key: str, name: str) -> list[str]:
     path = Path(name).expanduser()
     if not name or not is_path(name) or path.exists():
         return []
-    return [f"{key}: no such file or folder: {name} (working directory: {Path.cwd()}).{_nearest(path, lambda _: True)}"]
-
-
-def _nearest(path: Path, accept: Callable[[Path], bool]) -> str:
-    if not path.parent.is_dir():
-        return f" The folder {path.parent} does not exist either."
-    try:
-        return did_you_mean(path.name, [p.name for p in path.parent.iterdir() if accept(p)])
-    except OSError:
-        return ""
+    return [f"{key}: no such file or folder: {name} (working directory: {Path.cwd()}).{nearest_sibling(path)}"]

@@ -100,7 +100,8 @@ def _replacement(library: Any, module: nn.Linear, bits: int) -> nn.Module:
 
 
 def keep_unpacked(model: nn.Module) -> None:
-    """Keeps bitsandbytes from repacking a model's 4-bit layers on CPUs with AVX-512 BF16; other layers are left alone.
+    """Keeps bitsandbytes from repacking a model's 4-bit layers on CPUs with AVX-512 BF16; other layers are left as
+    they are.
 
     Call it between loading and the first forward. The layers then compute as they do on other CPUs, for good.
 

@@ -1,7 +1,8 @@
 """Methods of the user's own, handed on to processes that this one starts.
 
-A script that adds its class to `METHODS` and then calls holdfast knows the method; the workers of a sweep are processes
-of their own and would not. So they are told by an environment variable which classes to load, and from which files.
+A script that adds its class to `METHODS` and then calls holdfast knows the method; the workers of a sweep and the ranks
+that `train --num_processes` launches are processes of their own and would not. An environment variable names the
+classes that they have to load, and their files.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 
 from holdfast.errors import ConfigError
-from holdfast.support.own_code import load_own
+from holdfast.support.own_code import is_ours, load_own
 
 VARIABLE = "HOLDFAST_METHODS"
 """Environment variable: JSON, `{name: [file, class]}`."""
@@ -29,13 +30,14 @@ def registered_environment() -> dict[str, str]:
 
     found = {}
     for name, cls in METHODS.items():
-        if cls.__module__.partition(".")[0] == "holdfast":
+        if is_ours(cls):
             continue
         file = getattr(sys.modules.get(cls.__module__), "__file__", None)
         if file is None or "<locals>" in cls.__qualname__:
             raise ConfigError(
-                f"retention: the method '{name}' is registered in this process alone. Workers are processes of their "
-                f"own: expected its class at the top level of a file, got {cls.__module__}.{cls.__qualname__}."
+                f"retention: the method '{name}' is registered in this process only. Workers and launched ranks are "
+                f"processes of their own: expected its class at the top level of a file, got "
+                f"{cls.__module__}.{cls.__qualname__}."
             )
         found[name] = [str(Path(file).resolve()), cls.__qualname__]
     return {VARIABLE: json.dumps(found)} if found else {}

@@ -8,13 +8,14 @@ retention:
 ```
 
 Direct fine-tuning is an empty list (or `none`). Adding a method: write its file, add its class to `METHODS`; the law
-suite, the help texts and the config checks then apply to it. A method in the user's own file needs neither (`method_class`). No torch at import.
+suite, the help texts and the config checks then apply to it. A method in the user's own file needs neither
+(`method_class`). No torch at import.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.config.declare import settings_of
@@ -29,7 +30,7 @@ from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.method import Origin, RetentionMethod
 from holdfast.retention.replay import Multitask, Replay
-from holdfast.support.own_code import load_class, origin
+from holdfast.support.own_code import is_ours, load_class, origin
 
 METHODS: dict[str, type[RetentionMethod]] = {
     cls.name: cls
@@ -65,6 +66,14 @@ def method_class(name: str, *, load: bool = True, also: Sequence[str] = ()) -> t
     if found is None:
         raise ConfigError(
             f"unknown method '{name}'; known: {', '.join([*also, *METHODS])}.{did_you_mean(name, METHODS)}"
+        )
+    taken = {"method", "from", *dir(RetentionMethod), *RetentionMethod.__annotations__}
+    clashing = sorted(taken.intersection(s.name for s in settings_of(found)))
+    if clashing:
+        raise ConfigError(
+            f"{name}: the parameter{'s' if len(clashing) > 1 else ''} {', '.join(clashing)} would hide what every "
+            f"method "
+            f"says of itself and what records keep of it. Choose another name, such as '{clashing[0]}_'."
         )
     return found
 
@@ -135,26 +144,41 @@ def retention(value: Any) -> list[RetentionMethod]:
 
 def retention_schema() -> dict[str, Any]:
     """JSON Schema of a config's `retention:` value."""
-    parameters = {
-        name: {"description": cls.summary, "anyOf": [object_schema(settings_of(cls)), {"type": "null"}]}
-        for name, cls in METHODS.items()
-    }
+    entry = method_schema(lambda cls: object_schema(settings_of(cls)))
+    return {"anyOf": [{"type": "null"}, *entry["anyOf"], {"type": "array", "items": entry}]}
+
+
+def method_schema(parameters: Callable[[type[RetentionMethod]], dict[str, Any]]) -> dict[str, Any]:
+    """JSON Schema of one method, by its name or with its parameters.
+
+    Args:
+        parameters: schema of a method's parameters, as an object.
+    """
     one = {
         "type": "object",
-        "properties": parameters,
+        "properties": {
+            name: {"description": cls.summary, "anyOf": [parameters(cls), {"type": "null"}]}
+            for name, cls in METHODS.items()
+        },
         "patternProperties": {r"[.:]": {"type": ["object", "null"], "description": "A method of your own."}},
         "additionalProperties": False,
         "minProperties": 1,
         "maxProperties": 1,
     }
-    entry = {"anyOf": [{"enum": [*METHODS, *NONE]}, {"type": "string", "pattern": r"[.:]"}, one]}
-    return {"anyOf": [{"type": "null"}, *entry["anyOf"], {"type": "array", "items": entry}]}
+    return {"anyOf": [{"enum": [*METHODS, *NONE]}, {"type": "string", "pattern": r"[.:]"}, one]}
 
 
 def title(name: str) -> str:
     """What people call a method; a name that is not known here with spaces for its underscores."""
     cls = declared(name)
     return name.replace("_", " ") if cls is None else cls.title
+
+
+def own_titles(names: Iterable[str]) -> dict[str, str]:
+    """The titles of those methods of the given names that are not holdfast's own, for records that are read where their
+    classes are not known."""
+    known = {name: declared(name) for name in names}
+    return {n: cls.title for n, cls in known.items() if cls is not None and not is_ours(cls)}
 
 
 def _method(item: Any, *, load: bool) -> tuple[RetentionMethod | None, list[Mistake]]:

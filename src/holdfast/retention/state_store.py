@@ -14,7 +14,7 @@ had finished.
 
 Nothing is used that was not checked: header, digest and length when a shard is opened, the CRC of a document's states
 by `verify` and again when they are first read. What fails is left out, and `remove_damaged` deletes it so that it is
-built again. Files that this module did not name are left alone.
+built again. Files that this module did not name are not touched.
 
 Reads are views of memory-mapped files. Not here: what a document is, whose states they are, and computing them
 (`cached_teacher`, `teacher_states`).
@@ -130,7 +130,7 @@ class StateStore:
 
         Args:
             keys: documents that are here (others are passed over).
-            advance: told of the bytes read.
+            advance: gets the number of bytes read.
         """
         todo = [(shard, i) for shard, i in (self._where[k] for k in keys if k in self._where) if not shard.checked[i]]
         broken: dict[str, int] = {}
@@ -219,7 +219,7 @@ class StateStore:
         except OSError:
             os.close(handle)
             return -1
-        for left in self.folder.glob(".*.tmp"):  # of builds that were killed: whoever holds the lock is alone
+        for left in self.folder.glob(".*.tmp"):  # of builds that were killed: nobody else holds the lock
             left.unlink(missing_ok=True)
         return handle
 

@@ -188,7 +188,7 @@ def plan_batches(documents: Mapping[bytes, Any], *, tokens: int) -> list[list[by
     """Documents of about the same length together, the longest first, at most `tokens` a batch with padding (a longer
     document is one of its own).
 
-    Made of all documents of a run, whichever of them are missing: then a build that goes on after it was killed, or
+    Formed of all documents of a run, whichever of them are missing: then a build that goes on after it was killed, or
     replaces a damaged shard, computes the same batches and so the same bits.
     """
     order = sorted(documents, key=lambda k: (len(documents[k]), k), reverse=True)  # what needs most memory first
@@ -220,7 +220,7 @@ def build_states(
         source: gives the states: `StartModel` or `AdapterOffTeacher`.
         device: where the source computes.
         stored: dtype in the file; None: what the forward yields.
-        advance: told of the tokens that are done.
+        advance: gets the number of tokens that are done.
 
     Raises:
         ModelError: states that are not finite, or do not fit in `stored`.

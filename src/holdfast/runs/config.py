@@ -270,8 +270,8 @@ def _construct(
     given: Mapping[str, Any],
     doubtful: bool,
 ) -> Any:
-    """Builds one of the dataclasses. What it refuses is a mistake, unless it may be about the default that stands in for
-    a reported one (`doubtful`); what it calls deprecated is a note, where the user set it."""
+    """Builds one of the dataclasses. What it refuses is a mistake, unless it may be about the default that stands in
+    for a reported one (`doubtful`); what it calls deprecated is a note, where the user set it."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

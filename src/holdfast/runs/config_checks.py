@@ -3,7 +3,7 @@ none raises; no torch.
 
 A name such as `Qwen/Qwen3-0.6B` may be a hub id or a folder. It is taken as a local path when it says so (`./`, `/`,
 `~`), when it has more than one separator or a data file's ending, and as a hub id otherwise; with `HF_HUB_OFFLINE=1` a
-missing folder is said to be missing here.
+missing folder is reported as missing here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -219,75 +219,70 @@ def check_ranges(values: Mapping[str, Any]) -> list[str]:
 
 def check_combinations(values: Mapping[str, Any], *, has_accelerator: bool) -> list[str]:
     """Keys that contradict each other or the machine."""
+    on, output, model = values.get, values.get("output_dir"), values.get("model_name_or_path")
+    bits = [key for key in ("load_in_4bit", "load_in_8bit") if on(key)]
     problems = []
-    for key in ("load_in_4bit", "load_in_8bit"):
-        if values.get(key) and not values.get("use_peft"):
-            problems.append(
-                f"{key}: quantised weights cannot be trained themselves; add 'use_peft: true' (LoRA on top of them) "
-                f"or leave {key} out."
-            )
-    problems += _check_adapter(values)
-    if values.get("load_in_4bit") and values.get("load_in_8bit"):
-        problems.append("load_in_4bit: expected one of load_in_4bit and load_in_8bit, got both.")
-    if values.get("bf16") and values.get("fp16"):
-        problems.append("bf16: expected one of bf16 and fp16, got both.")
-    if not has_accelerator:
-        if values.get("bf16") and not values.get("use_cpu"):
-            problems.append(
-                "bf16: needs an accelerator with bfloat16, and this machine has none. Leave bf16 out (training runs "
-                "in float32 here), "
-                "or add 'use_cpu: true' to compute in bfloat16 on the CPU."
-            )
-        if values.get("fp16"):
-            problems.append(
-                "fp16: needs an accelerator, and this machine has none. Leave fp16 out (training runs in float32 here)."
-            )
-    output, model = values.get("output_dir"), values.get("model_name_or_path")
+    if bits and not on("use_peft"):
+        problems += [
+            f"{key}: quantised weights cannot be trained themselves; add 'use_peft: true' (LoRA on top of them) or "
+            f"leave {key} out."
+            for key in bits
+        ]
+    problems += _check_adapter(values, bits)
+    rules = (
+        (len(bits) > 1, "load_in_4bit: expected one of load_in_4bit and load_in_8bit, got both."),
+        (on("bf16") and on("fp16"), "bf16: expected one of bf16 and fp16, got both."),
+        (
+            on("bf16") and not on("use_cpu") and not has_accelerator,
+            "bf16: needs an accelerator with bfloat16, and this machine has none. Leave bf16 out (training runs in "
+            "float32 here), or add 'use_cpu: true' to compute in bfloat16 on the CPU.",
+        ),
+        (
+            on("fp16") and not has_accelerator,
+            "fp16: needs an accelerator, and this machine has none. Leave fp16 out (training runs in float32 here).",
+        ),
+    )
+    problems += [text for broken, text in rules if broken]
     if isinstance(output, str):
         path = Path(output).expanduser()
         if path.exists() and not path.is_dir():
             problems.append(f"output_dir: expected a folder, but {output} is a file.")
         elif isinstance(model, str) and path.is_dir() and path.resolve() == Path(model).expanduser().resolve():
             problems.append(
-                f"output_dir: {output} is the folder of the starting model, which would be overwritten. Choose "
-                f"another folder."
+                f"output_dir: {output} is the folder of the starting model, which would be overwritten. Choose another "
+                f"folder."
             )
     return problems
 
 
-def _check_adapter(values: Mapping[str, Any]) -> list[str]:
-    """Keys of one PEFT method beside another."""
-    osf = values.get("peft_method") == "osf"
-    if not osf:
-        given = [key for key in ("osf_effective_rank", "osf_target_modules") if values.get(key) is not None]
+def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[str]:
+    """Keys of one PEFT method beside another.
+
+    Args:
+        bits: the keys that quantise.
+    """
+    if values.get("peft_method") != "osf":
         return [
-            f"{key}: belongs to orthogonal subspace fine-tuning; add 'use_peft: true' and 'peft_method: osf', or "
-            f"leave it out."
-            for key in given
+            f"{key}: belongs to orthogonal subspace fine-tuning; add 'use_peft: true' and 'peft_method: osf', or leave "
+            f"it out."
+            for key in ("osf_effective_rank", "osf_target_modules")
+            if values.get(key) is not None
         ]
-    problems = (
-        []
-        if values.get("use_peft")
-        else ["peft_method: osf takes effect with 'use_peft: true' only; add it, or leave peft_method out."]
-    )
-    for key in ("load_in_4bit", "load_in_8bit"):
-        if values.get(key):
-            problems.append(
-                f"{key}: osf takes whole weights apart into singular vectors. Leave {key} out, or use peft_method: "
-                f"lora."
-            )
-    for key, value in values.items():
-        is_set = (
-            value
-            if key in ("use_rslora", "use_dora")
-            else key.startswith("lora_") and key != "lora_task_type" and value is not None
-        )
-        if is_set:
-            problems.append(
-                f"{key}: is LoRA's, and peft_method is osf, whose keys are osf_effective_rank and osf_target_modules. "
-                f"Leave it out."
-            )
-    return problems
+    found = []
+    if not values.get("use_peft"):
+        found.append("peft_method: osf takes effect with 'use_peft: true' only; add it, or leave peft_method out.")
+    found += [
+        f"{key}: osf takes whole weights apart into singular vectors. Leave {key} out, or use peft_method: lora."
+        for key in bits
+    ]
+    switches = ("use_rslora", "use_dora")
+    found += [
+        f"{key}: is LoRA's, and peft_method is osf, whose keys are osf_effective_rank and osf_target_modules. Leave it "
+        f"out."
+        for key, value in values.items()
+        if (value if key in switches else key.startswith("lora_") and key != "lora_task_type" and value is not None)
+    ]
+    return found
 
 
 def check_preset(name: str) -> list[str]:

@@ -95,7 +95,7 @@ def compute_fisher(
         max_length: tokens that samples are cut to; None: as in training (1024), at most the model's context.
         dtype: of weights and gradients; the accumulator is float32.
         device: "auto", "cpu" or "cuda".
-        say: told in a few lines what is done.
+        say: gets a few lines on what is done.
 
     Returns:
         The folder, opened.
@@ -118,14 +118,14 @@ def compute_fisher(
         config = _config(name, data, work, settings)
         host, parameters = _host(config, say)
         rows = choose_rows(host.rows(data), settings.samples, seed=settings.seed, label=data)
-        said = {"name": shown_name(name), "dtype": settings.dtype}
+        described = {"name": shown_name(name), "dtype": settings.dtype}
         record = made_of(
             rows,
             fingerprints(parameters),
             estimator=settings.estimator,
             seed=settings.seed,
             data=shown_name(data),
-            model=said,
+            model=described,
         )
         if (folder / RECORD).is_file() and _made_of(folder) == record["made_of"]:
             say(f"{folder} holds it already. Nothing to do.")

@@ -1,9 +1,9 @@
 """Several processes from one command: `holdfast train --num_processes 4` starts itself again through a launcher.
 
 With an accelerator that is `accelerate launch` (with TRL's presets: `--accelerate_config fsdp2`). Without one it is
-torchrun: accelerate's CPU path (seen in 1.15) starts ONE process and says nothing. Each child is told how many it must
-find, and `check_world` refuses to train with fewer. This module builds the command and replaces the current process; it
-distributes nothing itself.
+torchrun: accelerate's CPU path (seen in 1.15) starts ONE process without a word. Each child gets the number that it
+must find, and `check_world` refuses to train with fewer. This module builds the command and replaces the current
+process; it distributes nothing itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import HoldfastError
+from holdfast.retention.registered import registered_environment
 
 LAUNCHED = "HOLDFAST_LAUNCHED"
 """Environment variable of a child: the number of processes it belongs to, 0 where only the launcher knows."""
@@ -107,9 +108,22 @@ def _config_file(launch: Mapping[str, Any]) -> Path:
     return Path(str(resources.files("trl.accelerate_configs").joinpath(f"{name}.yaml")))
 
 
+def environment(count: int) -> dict[str, str]:
+    """What `count` launched processes need in their environment beside this one's.
+
+    Raises:
+        ConfigError: a registered method that no other process can load.
+    """
+    return {LAUNCHED: str(count), **registered_environment()}
+
+
 def start(launch: Mapping[str, Any], argv: Sequence[str], *, has_accelerator: bool) -> None:
-    """Replaces this process by the launcher; does not return."""
-    os.environ[LAUNCHED] = str(processes(launch))
+    """Replaces this process by the launcher; does not return. Methods that were registered here are handed on.
+
+    Raises:
+        ConfigError: a registered method that no other process can load.
+    """
+    os.environ.update(environment(processes(launch)))
     words = command(launch, argv, has_accelerator=has_accelerator)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -8,7 +8,8 @@ def reached(point: Point) -> None:
     if not good(found):
         raise Interrupted("it learns nothing")
 
-train(config, callbacks=[MeasureAt(shares=(0.25, 0.5), plan=config.evaluation, folder=run / "rungs", key="my-run", reached=reached)])
+at = MeasureAt(shares=(0.25, 0.5), plan=config.evaluation, folder=run / "rungs", key="my-run", reached=reached)
+train(config, callbacks=[at])
 ```
 
 For runs of one process.

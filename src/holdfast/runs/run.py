@@ -12,6 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,10 @@ def train(
                 )
                 return folder
             record.status = "running"
-        run = _Run(config, folder, record, console, evaluation_cache, main, callbacks)
+        run = _Run(
+            config=config, folder=folder, record=record, console=console, cache=evaluation_cache, main=main,
+            callbacks=callbacks,
+        )  # fmt: skip
         try:
             run.go()
         except Interrupted:
@@ -105,37 +109,28 @@ def train(
     return folder
 
 
+@dataclass(kw_only=True)
 class _Run:
     """The stages of one run, in order. Holds what one stage hands to the next."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        folder: RunFolder,
-        record: RunRecord,
-        console: Any,
-        cache: Any,
-        main: bool,
-        callbacks: Sequence[TrainerCallback] = (),
-    ) -> None:
-        self.callbacks = list(callbacks)
-        self.config, self.folder, self.record, self.console, self.cache, self.main = (
-            config,
-            folder,
-            record,
-            console,
-            cache,
-            main,
-        )
-        self.model: Any = None
-        self.tokenizer: Any = None
-        self.trainer: Any = None
-        self.start_folder: Path | None = None
-        self.rows: Any = None
-        self.layout = ""
-        self.eval_rows: Any = None
-        self.stopped = False
-        self.entered = time.monotonic()
+    config: TrainConfig
+    folder: RunFolder
+    record: RunRecord
+    console: Any
+    cache: Any
+    main: bool
+    """Whether this is the process that evaluates and writes."""
+    callbacks: Sequence[TrainerCallback] = ()
+    model: Any = None
+    tokenizer: Any = None
+    trainer: Any = None
+    start_folder: Path | None = None
+    rows: Any = None
+    layout: str = ""
+    eval_rows: Any = None
+    stopped: bool = False
+    entered: float = field(default_factory=time.monotonic)
+    """When the present stage began, in seconds."""
 
     def go(self) -> None:
         from holdfast.evaluation.runner import plan_fingerprint
@@ -360,7 +355,7 @@ class _Run:
         from holdfast.training.checkpoint_folders import remove_folder, sync_folder
 
         staging = self.folder.path / ".final"
-        if self.main:  # one process alone: another that comes late would remove what this one is writing
+        if self.main:  # only one process: another that comes late would remove what this one is writing
             remove_folder(staging)
         self.trainer.accelerator.wait_for_everyone()
         with self.status("Saving the model"):

@@ -1,7 +1,8 @@
 """Every key that a run may set.
 
-The keys are those of `trl sft`, read from its dataclasses (so a new version's keys are known without a change here), the
-options of `accelerate launch`, and holdfast's own. What the dataclasses themselves do not say stands in the tables below.
+The keys are those of `trl sft`, read from its dataclasses (so a new version's keys are known without a change here),
+the options of `accelerate launch`, and holdfast's own. What the dataclasses themselves do not say stands in the tables
+below.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ _NOT_FROM_ACCELERATE = {
 }
 
 
-# --------------------------------------------------------------------------------------------------------- holdfast's own
+# ------------------------------------------------------------------------------------------------------- holdfast's own
 
 
 _REFERENCE = re.compile(r"(?:[^:=,]+\.py:|\w+(?:\.\w+)+:|\w+:(?=[A-Z]))[A-Za-z_]\w*(?=:|$)")
@@ -174,8 +175,8 @@ class OwnSettings:
             json_schema=_retention_schema,
         ),
     ] = None
-    """What keeps the old skills: a list of methods with their parameters, or none, which is plain fine-tuning. The option
-    may be repeated and replaces the YAML's list."""
+    """What keeps the old skills: a list of methods with their parameters, or none, which is plain fine-tuning. The
+    option may be repeated and replaces the YAML's list."""
     evaluation: Annotated[dict[str, Any] | None, Meta(metavar="'{batch_size: 4}'")] = None
     """What is measured before and after: source (to be kept) and target (is learnt). The option replaces the YAML's
     section."""
@@ -204,7 +205,7 @@ OWN: dict[str, Setting] = {setting.name: setting for setting in settings_of(OwnS
 """holdfast's own keys by name."""
 
 
-# ------------------------------------------------------------------------------------------------ TRL's and accelerate's
+# ----------------------------------------------------------------------------------------------- TRL's and accelerate's
 
 
 def sources() -> dict[str, type]:

@@ -4,6 +4,7 @@ estimates                   from per-sample rows to figures with bootstrap inter
 intervals                   Student's t, expanded and basic bootstrap intervals, seeds and samples together
 paired                      McNemar's exact test, the paired bootstrap
 gains, shares               what a trial changed, and how much of direct fine-tuning's gain or loss that is
+length_controlled           win rates at equal lengths of the answers
 pareto, points              the frontier and its knee; hundredths of a share
 rules, stability, selection which trial a rule takes, how far that can be trusted, and both with reasons
 """

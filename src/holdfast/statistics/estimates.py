@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.statistics.intervals import expanded_interval
+from holdfast.statistics.intervals import expanded_interval, known_interval
 from holdfast.support.files import fingerprint
 
 Rows = Sequence[Mapping[str, Any]]
@@ -186,7 +186,5 @@ def estimate(
     """A figure and its interval (None where it cannot be had, as for a single sample)."""
     columns = figure.columns(rows)
     value = float(figure.of_sums(columns.sum(0)))
-    low, high = expanded_interval(
-        figure.of_sums(resampled_sums(columns, resamples=resamples, seed=seed)), n=len(rows), confidence=confidence
-    )
-    return value, None if math.isnan(low) else (low, high)
+    draws = figure.of_sums(resampled_sums(columns, resamples=resamples, seed=seed))
+    return value, known_interval(expanded_interval(draws, n=len(rows), confidence=confidence))

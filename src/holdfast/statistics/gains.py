@@ -125,13 +125,22 @@ def mean_gain(trial: TrialRecord, objective: Objective, *, seeds: Iterable[int] 
     )
 
 
-def gain_over_seeds(comparisons: Mapping[int, Sequence[Comparison]], objective: Objective) -> Gain | None:
+def gain_over_seeds(
+    comparisons: Mapping[int, Sequence[Comparison]], entries: Sequence[tuple[str, str, str]]
+) -> Gain | None:
     """`mean_gain` of what was compared anyhow: the comparisons of one pair of models by the training seed of the pair.
 
     Args:
         comparisons: seed -> what was compared.
-        objective: the entries that are averaged.
+        entries: (suite, name, metric) of the measures, of one unit, that are averaged.
     """
+    held = (c for found in comparisons.values() for c in found)
+    first = next((c for c in held if (c.suite, c.name, c.metric) in entries), None)
+    if first is None:
+        return None
+    objective = Objective(
+        side="target", entries=list(entries), label="", unit=first.unit, higher_is_better=first.higher_is_better
+    )
     runs = [
         SeedRun(seed=s, folder="", host="", seconds=0.0, training_seconds=0.0, comparisons=list(found))
         for s, found in comparisons.items()

@@ -9,8 +9,8 @@ import numpy as np
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Indices of the points that no other point beats: more is better on both axes, and beating is at least as good on
-    both and better on one.
+    """Indices of the points that no other point dominates: more is better on both axes, and what dominates is at least
+    as good on both and better on one.
 
     Equal points stay together; points with a NaN are never among them.
 

@@ -1,4 +1,5 @@
-"""Points: hundredths of a share (`records.metrics` says what is one). What an allowance such as "1pt" is in its unit."""
+"""Points: hundredths of a share (`records.metrics` knows what is one). What an allowance such as "1pt" is in its
+unit."""
 
 from __future__ import annotations
 
@@ -14,9 +15,7 @@ from holdfast.records.study import Objective
 
 def parse_points(value: Any) -> tuple[float, bool] | str:
     """(number, whether in hundredths) of an allowed loss, or a sentence that says what is wrong with it."""
-    expected = (
-        f"expected 'points' to be the source loss that is allowed, 0 or more, such as 0.02 or '1pt', got {value!r}."
-    )
+    expected = f"expected the source loss that is allowed, 0 or more, such as 0.02 or '1pt', got {value!r}."
     number, hundredths = value, False
     if isinstance(value, str):
         match = re.fullmatch(r"\s*([+-]?[\d.]+(?:[eE][-+]?\d+)?)\s*(pt|pts|point|points)?\s*", value)
@@ -48,18 +47,18 @@ def allowance(points: float | str, objective: Objective, values: Iterable[float]
     """
     read = parse_points(points)
     if isinstance(read, str):
-        raise ConfigError(f"select: {read}")
+        raise ConfigError(f"select.points: {read}")
     number, hundredths = read
     share = is_share(objective.unit, values=values, unknown=True)
     if hundredths and not share:
         unit = objective.unit
         raise ConfigError(
-            f"select: 'points' of {points!r} are hundredths of a share, but {objective.label} is in {unit}. Give a "
+            f"select.points: {points!r} are hundredths of a share, but {objective.label} is in {unit}. Give a "
             f"number in that unit."
         )
     if share and number >= 1:
         raise ConfigError(
-            f"select: 'points' of {points!r} are in the metric's unit, and {objective.label} ({objective.unit}) is a "
+            f"select.points: {points!r} are in the metric's unit, and {objective.label} ({objective.unit}) is a "
             f"share in [0, 1], so that any"
             f" loss would be allowed. For {number:g} hundredths write '{number:g}pt'."
         )

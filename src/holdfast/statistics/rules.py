@@ -23,19 +23,21 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.config.decode import decode
+from holdfast.config.values import Mistake
+from holdfast.errors import ConfigError
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.statistics.gains import half_width, measures
 from holdfast.statistics.intervals import CONFIDENCE, t_quantile
 from holdfast.statistics.pareto import knee_distances
 from holdfast.statistics.points import allowance, parse_points
 
-RULES = ("paper", "target_within", "knee")
-RULE_KEYS = ("rule", "points", "strict")
+RuleName = Literal["paper", "target_within", "knee"]
+RULES: tuple[RuleName, ...] = get_args(RuleName)
 ALLOWANCE = 0.1
 """The share of direct fine-tuning's loss that `target_within` allows where no `points` are given."""
 
@@ -45,14 +47,36 @@ ROUNDING = 1e-12
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A rule as configured; `rule_from_config` makes it."""
+    """A rule as a study's `select:` section asks for it."""
 
-    name: str
-    """One of `RULES`."""
+    rule: RuleName = "paper"
+    """Which trial is taken."""
     points: float | str | None = None
     """The source loss that `target_within` allows: a number in the metric's unit, or such as "1pt"."""
     strict: bool = False
     """Ask for the whole interval instead of the point."""
+
+    @property
+    def name(self) -> str:
+        """Of the rule."""
+        return self.rule
+
+    def problems(self) -> list[Mistake]:
+        """Options that do not fit the rule."""
+        found = []
+        if self.points is not None:
+            wrong = parse_points(self.points)
+            if self.rule != "target_within":
+                text = (
+                    f"belongs to the rule target_within; {self.rule} has no allowance. Leave it out or change the rule."
+                )
+                found.append(Mistake(path=("points",), text=text))
+            elif isinstance(wrong, str):
+                found.append(Mistake(path=("points",), text=wrong))
+        if self.strict and self.rule == "knee":
+            text = "belongs to the rules paper and target_within; knee compares no trial with a bound. Leave it out."
+            found.append(Mistake(path=("strict",), text=text))
+        return found
 
 
 def rule_from_config(value: Mapping[str, Any]) -> Rule:
@@ -62,31 +86,10 @@ def rule_from_config(value: Mapping[str, Any]) -> Rule:
         ConfigError: an unknown key or rule, or options that do not fit, all at once. Whether `points` fits the metric
             is seen by `allowance`.
     """
-    known = f" Known: {', '.join(RULE_KEYS)}."
-    problems = [f"select: unknown key '{k}'.{did_you_mean(k, RULE_KEYS) or known}" for k in value if k not in RULE_KEYS]
-    name, points, strict = value.get("rule", "paper"), value.get("points"), value.get("strict", False)
-    if name not in RULES:
-        problems.append(
-            f"select: expected one of the rules {', '.join(RULES)}, got {name!r}.{did_you_mean(str(name), RULES)}"
-        )
-    if points is not None:
-        if name in ("paper", "knee"):
-            problems.append(
-                f"select: 'points' belongs to the rule target_within; {name} has no allowance. Leave it out or change "
-                f"the rule."
-            )
-        elif isinstance(parse_points(points), str):
-            problems.append(f"select: {parse_points(points)}")
-    if not isinstance(strict, bool):
-        problems.append(f"select: expected true or false for 'strict', got {strict!r}.")
-    elif strict and name == "knee":
-        problems.append(
-            "select: 'strict' belongs to the rules paper and target_within; knee compares no trial with a bound. "
-            "Leave it out."
-        )
-    if problems:
-        raise ConfigError(problems)
-    return Rule(name=name, points=points, strict=strict)
+    rule, mistakes = decode(Rule, value)
+    if rule is None:
+        raise ConfigError([dataclasses.replace(m, path=("select", *m.path)).sentence() for m in mistakes])
+    return rule
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -33,13 +33,13 @@ sentences state.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from holdfast.records.study import StudyRecord, TrialRecord
-from holdfast.statistics.gains import Gain, incomplete, mean_gain
+from holdfast.statistics.gains import Gain, OverSeeds, incomplete, mean_gain
 from holdfast.statistics.intervals import CONFIDENCE
 from holdfast.statistics.shares import Share, avoided_share, kept_share, share_over_seeds
 from holdfast.studies.engine import claims as engine
@@ -47,6 +47,7 @@ from holdfast.studies.engine.claims import (
     FAILS,
     HOLDS,
     MARGIN,
+    NO_INTERVAL,
     UNKNOWN,
     Claim,
     Figure,
@@ -68,9 +69,14 @@ NICHE_KEPT = 0.8
 HALF = 0.4
 """ "About half": at least this share."""
 
-_ANNEALING = frozenset({"label_annealing"})
-_L2 = frozenset({"l2"})
-_REPLAY = frozenset({"replay"})
+_ANNEALING, _L2, _REPLAY = frozenset({"label_annealing"}), frozenset({"l2"}), frozenset({"replay"})
+_BOTH = _REPLAY | _ANNEALING
+_NAMES = {_ANNEALING: "label annealing", _L2: "L2", _REPLAY: "replay", _BOTH: "replay with label annealing"}
+_SHARES = {
+    "source": ("source loss avoided", "share of direct's loss"),
+    "target": ("target gain kept", "share of direct's gain"),
+}
+"""By side: what a share of it is called, and its unit."""
 
 
 def check_claims(studies: Mapping[str, StudyRecord | None]) -> list[Claim]:
@@ -92,83 +98,60 @@ def check_claims(studies: Mapping[str, StudyRecord | None]) -> list[Claim]:
     return found
 
 
-def _direct_is_there(study: StudyRecord) -> str | None:
-    """What everything is held against has to be finished."""
+def _lacking(study: StudyRecord, *methods: frozenset[str]) -> str | None:
+    """Why a rule about trials of these methods cannot be applied: what everything is held against has to be finished,
+    and each method needs a trial to judge."""
     if study.direct is None:
         return "direct fine-tuning, which everything is held against, is not finished"
     lacking = incomplete(study.direct, study)
-    return None if lacking is None else f"direct fine-tuning: {lacking}"
+    if lacking is not None:
+        return f"direct fine-tuning: {lacking}"
+    return "; ".join(_none_of(study, m) for m in methods if paper_choice(study, m) is None) or None
 
 
 # -------------------------------------------------------------------------------------------------------------- claims
 
 
-def _direct_forgets(study: StudyRecord) -> list[Part]:
-    """Direct fine-tuning's source gain lies below zero with its whole interval."""
-    figure = _gain_figure("direct fine-tuning, source", _gain(study.direct, study, "source"), study)
-    return [below(figure, 0.0, yes="direct fine-tuning forgets", no="direct fine-tuning does not forget")]
-
-
-def _direct_learns(study: StudyRecord) -> list[Part]:
-    """Direct fine-tuning's target gain lies above zero with its whole interval."""
-    figure = _gain_figure("direct fine-tuning, target", _gain(study.direct, study, "target"), study)
-    return [above(figure, 0.0, yes="it learns the target", no="it does not learn the target")]
-
-
 def _direct_learns_and_forgets(study: StudyRecord) -> list[Part]:
-    return [*_direct_learns(study), *_direct_forgets(study)]
+    """Direct fine-tuning's target gain lies above zero with its whole interval, its source gain below."""
+    target, source = (_gain_figure(f"direct fine-tuning, {side}", study, side) for side in ("target", "source"))
+    return [
+        above(target, 0.0, yes="it learns the target", no="it does not learn the target"),
+        below(source, 0.0, yes="direct fine-tuning forgets", no="direct fine-tuning does not forget"),
+    ]
 
 
 def _annealing_keeps_all(study: StudyRecord) -> list[Part]:
     """Of label annealing's trial: avoided and kept both at least 1 - MARGIN."""
-    return _method_keeps(study, _ANNEALING, "label annealing", kept_least=1 - MARGIN)
+    return _keeps(study, _ANNEALING, kept_least=1 - MARGIN)
 
 
 def _annealing_keeps_most(study: StudyRecord) -> list[Part]:
     """Of label annealing's trial: avoided at least 1 - MARGIN, kept at least MOST."""
-    return _method_keeps(study, _ANNEALING, "label annealing", kept_least=MOST)
+    return _keeps(study, _ANNEALING, kept_least=MOST)
 
 
 def _l2_helps_little(study: StudyRecord) -> list[Part]:
     """Of L2's trial: less than MOST of direct's loss avoided."""
-    trial = paper_choice(study, _L2)
-    if trial is None:
-        return [unknown(_none_of(study, _L2, "L2"))]
-    avoided = share_of_direct(trial, study, "source")
-    part = _bounded(
-        avoided,
-        below(
-            _share_figure(f"{trial.label}: source loss avoided", avoided, study, trial, "source"),
-            MOST,
-            yes=f"{trial.label} avoids less than half of the loss",
-            no=f"{trial.label} avoids more than half of the loss",
-            between=f"whether {trial.label} avoids half of the loss cannot be told",
-            inclusive=True,
-        ),
+    trial = _choice(study, _L2)
+    figure = _share_figure(study, trial, "source")
+    judged = below(
+        figure,
+        MOST,
+        yes=f"{trial.label} avoids less than half of the loss",
+        no=f"{trial.label} avoids more than half of the loss",
+        between=f"whether {trial.label} avoids half of the loss cannot be told",
+        inclusive=True,
     )
-    return [
-        dataclasses.replace(part, figures=[*part.figures, *_both_shares(study, trial)[1:], *_annealing_beside(study)])
-    ]
+    annealing = paper_choice(study, _ANNEALING)
+    beside = [_share_figure(study, trial, "target"), *(_both_shares(study, annealing) if annealing else [])]
+    return [_beside(_or_reason(judged, share_of_direct(trial, study, "source")), beside)]
 
 
-def _annealing_beats_l2(study: StudyRecord) -> list[Part]:
+def _annealing_better_than_l2(study: StudyRecord) -> list[Part]:
     """Label annealing's trial has a better source than L2's, beyond noise."""
-    annealing, l2 = paper_choice(study, _ANNEALING), paper_choice(study, _L2)
-    if annealing is None or l2 is None:
-        missing = [
-            _none_of(study, kind, name)
-            for trial, kind, name in ((annealing, _ANNEALING, "label annealing"), (l2, _L2, "L2"))
-            if trial is None
-        ]
-        return [unknown("; ".join(missing))]
-    value, interval = _difference(annealing, l2, study, "source")
-    figure = Figure(
-        what=f"source of {annealing.label} - {l2.label}",
-        value=value,
-        interval=interval,
-        n=_behind(study, "source"),
-        unit=study.source.unit,
-    )
+    annealing, l2 = _choice(study, _ANNEALING), _choice(study, _L2)
+    figure = _difference_figure(f"source of {annealing.label} - {l2.label}", annealing, l2, study, "source")
     part = above(
         figure,
         0.0,
@@ -176,9 +159,8 @@ def _annealing_beats_l2(study: StudyRecord) -> list[Part]:
         no=f"{l2.label} keeps more of the source than {annealing.label}",
         between=f"{annealing.label} and {l2.label} cannot be told apart on the source",
     )
-    if interval is None:
-        return [part]
-    return [dataclasses.replace(part, figures=[figure, *_both_shares(study, annealing), *_both_shares(study, l2)])]
+    beside = [*_both_shares(study, annealing), *_both_shares(study, l2)]
+    return [part if figure.interval is None else _beside(part, beside)]
 
 
 def _smooth(study: StudyRecord) -> list[Part]:
@@ -193,45 +175,34 @@ def _smooth(study: StudyRecord) -> list[Part]:
         return [
             unknown(f"a curve needs at least three finished weights of label annealing alone, there are {len(line)}")
         ]
-    parts = []
-    for side, sign in (("source", 1), ("target", -1)):
-        unit = study.source.unit if side == "source" else study.target.unit
-        first, last = line[0], line[-1]
-        value, interval = _difference(last[1], first[1], study, side)
-        word = "rises" if sign > 0 else "falls"
-        figure = Figure(
-            what=f"{side}: weight {last[0]:g} - weight {first[0]:g}",
-            value=value,
-            interval=interval,
-            n=_behind(study, side),
-            unit=unit,
+    return [_monotone(study, line, side, sign) for side, sign in (("source", 1), ("target", -1))]
+
+
+def _monotone(study: StudyRecord, line: Sequence[tuple[float, TrialRecord]], side: str, sign: int) -> Part:
+    """Whether a side rises (sign 1) or falls (-1) along the weights."""
+    (weakest, first), (strongest, last) = line[0], line[-1]
+    figure = _difference_figure(f"{side}: weight {strongest:g} - weight {weakest:g}", last, first, study, side)
+    if figure.interval is None:
+        return unknown(f"the {side} has no interval", [figure])
+    pairs = list(itertools.combinations(line, 2))
+    doubtful, certain = (
+        ", from ".join(_backwards(pairs, study, side, sign, level))
+        for level in (CONFIDENCE, 1 - (1 - CONFIDENCE) / len(pairs))
+    )
+    if certain:
+        return Part(verdict=FAILS, reason=f"the {side} goes the wrong way from weight {certain}", figures=[figure])
+    if doubtful:
+        text = (
+            f"the {side} seems to go the wrong way from weight {doubtful}: beyond noise, but not for {len(pairs)} looks"
         )
-        pairs = list(itertools.combinations(line, 2))
-        doubtful, certain = (
-            _backwards(pairs, study, side, sign, level) for level in (CONFIDENCE, 1 - (1 - CONFIDENCE) / len(pairs))
-        )
-        if interval is None:
-            parts.append(unknown(f"the {side} has no interval", [figure]))
-        elif certain:
-            text = f"the {side} goes the wrong way from weight {', from '.join(certain)}"
-            parts.append(Part(verdict=FAILS, reason=text, figures=[figure]))
-        elif doubtful:
-            text = (
-                f"the {side} seems to go the wrong way from weight {', from '.join(doubtful)}: beyond noise, but "
-                f"not for {len(pairs)} looks"
-            )
-            parts.append(unknown(text, [figure]))
-        else:
-            parts.append(
-                (above if sign > 0 else below)(
-                    figure,
-                    0.0,
-                    yes=f"the {side} {word} with the weight",
-                    no=f"the {side} goes the other way",
-                    between=f"the {side} does not move beyond noise",
-                )
-            )
-    return parts
+        return unknown(text, [figure])
+    return (above if sign > 0 else below)(
+        figure,
+        0.0,
+        yes=f"the {side} {'rises' if sign > 0 else 'falls'} with the weight",
+        no=f"the {side} goes the other way",
+        between=f"the {side} does not move beyond noise",
+    )
 
 
 def _backwards(
@@ -244,7 +215,7 @@ def _backwards(
     """The pairs of weights, weaker first, between which a side goes against `sign` with its whole interval."""
     found = []
     for (weaker, a), (stronger, b) in pairs:
-        _, step = _difference(b, a, study, side, confidence)
+        step = _difference(b, a, study, side).interval_at(confidence)
         if step is not None and (step[1] < 0 if sign > 0 else step[0] > 0):
             found.append(f"{weaker:g} to {stronger:g}")
     return found
@@ -257,97 +228,66 @@ def _some_weight(kept_least: float) -> Callable[[StudyRecord], list[Part]]:
     def check(study: StudyRecord) -> list[Part]:
         trials = complete_trials(study, _ANNEALING)
         if not trials:
-            return [unknown(_none_of(study, _ANNEALING, "label annealing"))]
+            return [unknown(_none_of(study, _ANNEALING))]
         level = 1 - (1 - CONFIDENCE) / len(trials)
-        verdicts: list[tuple[str, TrialRecord, list[Figure]]] = []
+        judged: list[Part] = []
         for trial in trials:
-            kept, avoided = (
-                share_of_direct(trial, study, "target", level),
-                share_of_direct(trial, study, "source", level),
+            figures = [_share_figure(study, trial, side, level) for side in ("target", "source")]
+            verdicts = (
+                against(figure.interval, least, inclusive=True)
+                for figure, least in zip(figures, (kept_least, 1 - MARGIN), strict=True)
             )
-            both = [_at_least(kept, kept_least), _at_least(avoided, 1 - MARGIN)]
-            verdict = joint(both)
-            figures = [
-                _share_figure(f"{trial.label}: target gain kept", kept, study, trial, "target"),
-                _share_figure(f"{trial.label}: source loss avoided", avoided, study, trial, "source"),
-            ]
-            verdicts.append((verdict, trial, figures))
+            judged.append(Part(verdict=joint(verdicts), reason=trial.label, figures=figures))
         named = (
             f"at least {_percent(kept_least)} of the gain and loses at most {_percent(MARGIN)} of what direct "
             f"fine-tuning loses"
         )
-        good = [item for item in verdicts if item[0] == HOLDS]
+        good = [part for part in judged if part.verdict == HOLDS]
         if good:
-            found = "; ".join(trial.label for _, trial, _ in good)
-            return [
-                Part(
-                    verdict=HOLDS,
-                    reason=f"{found} keeps {named}",
-                    figures=[f for _, _, figures in good for f in figures],
-                )
-            ]
+            reason = f"{'; '.join(part.reason for part in good)} keeps {named}"
+            return [Part(verdict=HOLDS, reason=reason, figures=[f for part in good for f in part.figures])]
         nearest = max(
-            verdicts,
-            key=lambda item: min(_or_low(item[2][0].value) - kept_least, _or_low(item[2][1].value) - (1 - MARGIN)),
+            judged,
+            key=lambda part: min(
+                _or_low(part.figures[0].value) - kept_least, _or_low(part.figures[1].value) - (1 - MARGIN)
+            ),
         )
-        if all(verdict == FAILS for verdict, _, _ in verdicts):
-            return [
-                Part(
-                    verdict=FAILS,
-                    reason=f"none of {len(trials)} weights keeps {named}; {nearest[1].label} comes nearest",
-                    figures=nearest[2],
-                )
-            ]
-        return [
-            unknown(
-                f"whether {nearest[1].label}, the nearest of {len(trials)}, keeps {named} cannot be told", nearest[2]
-            )
-        ]
+        if all(part.verdict == FAILS for part in judged):
+            reason = f"none of {len(trials)} weights keeps {named}; {nearest.reason} comes nearest"
+            return [Part(verdict=FAILS, reason=reason, figures=nearest.figures)]
+        reason = f"whether {nearest.reason}, the nearest of {len(trials)}, keeps {named} cannot be told"
+        return [unknown(reason, nearest.figures)]
 
     return check
 
 
 def _replay_alike(study: StudyRecord) -> list[Part]:
-    """The source of replay + label annealing differs from that of replay alone by at most MARGIN of direct's loss."""
-    alone, both = paper_choice(study, _REPLAY), paper_choice(study, _REPLAY | _ANNEALING)
-    missing = [
-        _none_of(study, kind, name)
-        for trial, kind, name in (
-            (alone, _REPLAY, "replay"),
-            (both, _REPLAY | _ANNEALING, "replay with label annealing"),
-        )
-        if trial is None
-    ]
-    if alone is None or both is None:
-        return [unknown("; ".join(missing))]
-    first, second, direct = (_gain(trial, study, "source") for trial in (both, alone, study.direct))
+    """The source of replay + label annealing differs from that of replay by at most MARGIN of direct's loss."""
+    replay, both = _choice(study, _REPLAY), _choice(study, _BOTH)
     # direct's gain is negative, so the ratio's sign is turned: positive is better with label annealing
-    share = share_over_seeds(first.minus(second), direct).taken_from(0.0)
-    figure = _share_figure(
-        "source of replay + label annealing - replay alone", share, study, both, "source", unit="share of direct's loss"
-    )
-    beside = [*_both_shares(study, alone), *_both_shares(study, both)]
+    share = share_over_seeds(_difference(both, replay, study, "source"), _gain(study.direct, study, "source"))
+    share = share.taken_from(0.0)
+    figure = _figure_of(share, "source of replay + label annealing - replay alone", study, "source")
+    beside = [*_both_shares(study, replay), *_both_shares(study, both)]
     if share.value is None or share.interval is None:
-        return [unknown(share.reason or "there is no interval", [figure, *beside])]
+        return [unknown(share.reason or NO_INTERVAL, [figure, *beside])]
     low, high = share.interval
+    least = f"{_percent(MARGIN)} of what direct fine-tuning loses"
     if low >= -MARGIN and high <= MARGIN:
-        verdict, reason = HOLDS, f"the two differ by less than {_percent(MARGIN)} of what direct fine-tuning loses"
+        verdict, reason = HOLDS, f"the two differ by less than {least}"
     elif low > MARGIN or high < -MARGIN:
-        better = "with label annealing" if low > MARGIN else "without label annealing"
-        verdict, reason = (
-            FAILS,
-            f"replay {better} keeps more of the source, by more than {_percent(MARGIN)} of what direct fine-tuning "
-            f"loses",
-        )
+        better = "with" if low > MARGIN else "without"
+        verdict, reason = FAILS, f"replay {better} label annealing keeps more of the source, by more than {least}"
     else:
-        verdict, reason = (
-            UNKNOWN,
-            f"whether the two differ by less than {_percent(MARGIN)} of what direct fine-tuning loses cannot be told",
-        )
+        verdict, reason = UNKNOWN, f"whether the two differ by less than {least} cannot be told"
     return [Part(verdict=verdict, reason=reason, figures=[figure, *beside])]
 
 
-_statement = functools.partial(Statement[StudyRecord], precondition=_direct_is_there)
+def _statement(*methods: frozenset[str], **about: Any) -> Statement[StudyRecord]:
+    """A statement about the trials that the paper's rule takes of these methods."""
+    return Statement(precondition=lambda study: _lacking(study, *methods), **about)
+
+
 _STATEMENTS: tuple[Statement[StudyRecord], ...] = (
     _statement(
         number="1a",
@@ -366,6 +306,7 @@ _STATEMENTS: tuple[Statement[StudyRecord], ...] = (
         may_change=False,
     ),
     _statement(
+        _ANNEALING,
         number="2a",
         recipe="math",
         text="Label annealing keeps the source at the start's level at no loss on the target.",
@@ -374,6 +315,7 @@ _STATEMENTS: tuple[Statement[StudyRecord], ...] = (
         check=_annealing_keeps_all,
     ),
     _statement(
+        _ANNEALING,
         number="2b",
         recipe="code",
         text="Label annealing keeps the source at the start's level and most of the target's gain.",
@@ -382,6 +324,7 @@ _STATEMENTS: tuple[Statement[StudyRecord], ...] = (
         check=_annealing_keeps_most,
     ),
     _statement(
+        _L2,
         number="3a",
         recipe="math",
         text="L2 to the start helps little.",
@@ -389,11 +332,13 @@ _STATEMENTS: tuple[Statement[StudyRecord], ...] = (
         check=_l2_helps_little,
     ),
     _statement(
+        _ANNEALING,
+        _L2,
         number="3b",
         recipe="code",
         text="Label annealing keeps more of the source than L2 to the start.",
         paper='L2 is "still losing performance in both MATH and GSM8K", label annealing is not (section 3.2, table 2)',
-        check=_annealing_beats_l2,
+        check=_annealing_better_than_l2,
     ),
     _statement(
         number="4a",
@@ -428,6 +373,8 @@ _STATEMENTS: tuple[Statement[StudyRecord], ...] = (
         check=_some_weight(NICHE_KEPT),
     ),
     _statement(
+        _REPLAY,
+        _BOTH,
         number="5",
         recipe="math",
         text="Replay of 10 % alone and replay with label annealing keep the source alike.",
@@ -459,7 +406,7 @@ def paper_choice(study: StudyRecord, methods: frozenset[str]) -> TrialRecord | N
 
 
 def weights_line(study: StudyRecord) -> list[tuple[float, TrialRecord]]:
-    """Label annealing's complete trials that differ in the weight alone (the other settings those that most trials
+    """Label annealing's complete trials that differ only in the weight (the other settings those that most trials
     share), weakest first."""
     groups: dict[str, list[tuple[float, TrialRecord]]] = {}
     for trial in complete_trials(study, _ANNEALING):
@@ -507,121 +454,104 @@ def _gain(trial: TrialRecord | None, study: StudyRecord, side: str) -> Gain:
     return found
 
 
-def _none_of(study: StudyRecord, methods: frozenset[str], name: str) -> str:
-    trials = [t for t in study.trials if frozenset(t.kind.split("+")) == methods]
-    done = complete_trials(study, methods)
-    if not trials:
+def _difference(a: TrialRecord, b: TrialRecord, study: StudyRecord, side: str) -> OverSeeds:
+    """a - b on a side, seeds paired."""
+    return _gain(a, study, side).minus(_gain(b, study, side))
+
+
+def _choice(study: StudyRecord, methods: frozenset[str]) -> TrialRecord:
+    found = paper_choice(study, methods)
+    assert found is not None, "the statement's precondition was checked"
+    return found
+
+
+def _none_of(study: StudyRecord, methods: frozenset[str]) -> str:
+    name = _NAMES[methods]
+    if not any(frozenset(t.kind.split("+")) == methods for t in study.trials):
         return f"the study has no trial of {name}"
-    if not done:
+    if not complete_trials(study, methods):
         return f"no trial of {name} is complete"
     return f"no trial of {name} improves the target on the start"
-
-
-# ----------------------------------------------------------------------------------------------------------- intervals
-
-
-def _difference(
-    a: TrialRecord, b: TrialRecord, study: StudyRecord, side: str, confidence: float = CONFIDENCE
-) -> tuple[float, tuple[float, float] | None]:
-    """a - b on a side, seeds paired."""
-    found = _gain(a, study, side).minus(_gain(b, study, side))
-    return found.value, found.interval_at(confidence)
 
 
 # ------------------------------------------------------------------------------------------------------------ verdicts
 
 
-def _method_keeps(study: StudyRecord, methods: frozenset[str], name: str, *, kept_least: float) -> list[Part]:
-    trial = paper_choice(study, methods)
-    if trial is None:
-        return [unknown(_none_of(study, methods, name))]
-    kept, avoided = share_of_direct(trial, study, "target"), share_of_direct(trial, study, "source")
-    parts = []
-    for share, least, side, what, verb in (
-        (avoided, 1 - MARGIN, "source", "source loss avoided", "avoids"),
-        (kept, kept_least, "target", "target gain kept", "keeps"),
+def _keeps(study: StudyRecord, methods: frozenset[str], *, kept_least: float) -> list[Part]:
+    """Whether the methods' trial keeps enough on both sides; others that would are named."""
+    trial, parts = _choice(study, methods), []
+    for side, least, verb, of in (
+        ("source", 1 - MARGIN, "avoids", "loss on the source"),
+        ("target", kept_least, "keeps", "gain on the target"),
     ):
-        much = (
-            f"{_percent(least)} of direct fine-tuning's "
-            f"{'loss on the source' if side == 'source' else 'gain on the target'}"
-        )
+        much = f"{_percent(least)} of direct fine-tuning's {of}"
         judged = above(
-            _share_figure(f"{trial.label}: {what}", share, study, trial, side),
+            _share_figure(study, trial, side),
             least,
             yes=f"{trial.label} {verb} at least {much}",
             no=f"{trial.label} {verb} less than {much}",
             between=f"whether {trial.label} {verb} {much} cannot be told",
             inclusive=True,
         )
-        part = _bounded(share, judged)
-        parts.append(part)
+        parts.append(_or_reason(judged, share_of_direct(trial, study, side)))
     if any(part.verdict != HOLDS for part in parts):
-        others = []
-        for other in complete_trials(study, methods):
-            both = (share_of_direct(other, study, "source"), share_of_direct(other, study, "target"))
-            if other is not trial and _at_least(both[0], 1 - MARGIN) == HOLDS == _at_least(both[1], kept_least):
-                others.append(other)
-        if others:
-            figures = [figure for other in others for figure in _both_shares(study, other)]
-            text = f"the paper's rule took the best source; {', '.join(o.label for o in others)} would have met both"
-            parts.append(Part(verdict=HOLDS, reason=text, figures=figures))
+        others = {t.label: _both_shares(study, t) for t in complete_trials(study, methods) if t is not trial}
+        good = {
+            label: figures
+            for label, figures in others.items()
+            if joint(
+                against(figure.interval, least, inclusive=True)
+                for figure, least in zip(figures, (1 - MARGIN, kept_least), strict=True)
+            )
+            == HOLDS
+        }
+        if good:
+            text = f"the paper's rule took the best source; {', '.join(good)} would have met both"
+            parts.append(Part(verdict=HOLDS, reason=text, figures=[f for figures in good.values() for f in figures]))
     return parts
 
 
-def _at_least(share: Share, least: float) -> str:
-    return against(share.interval if share.value is not None else None, least, inclusive=True)
-
-
-def _bounded(share: Share, judged: Part) -> Part:
+def _or_reason(judged: Part, share: Share) -> Part:
     """A part that rests on a share, which may not exist."""
-    if share.value is None or share.interval is None:
-        return unknown(share.reason or "there is no interval", judged.figures)
-    return judged
+    return judged if share.interval is not None else unknown(share.reason or NO_INTERVAL, judged.figures)
+
+
+def _beside(part: Part, figures: Sequence[Figure]) -> Part:
+    return dataclasses.replace(part, figures=[*part.figures, *figures])
 
 
 # ------------------------------------------------------------------------------------------------------------- figures
 
 
-def _gain_figure(what: str, gain: Gain, study: StudyRecord) -> Figure:
+def _gain_figure(what: str, study: StudyRecord, side: str) -> Figure:
+    gain = _gain(study.direct, study, side)
+    return Figure(what=what, value=gain.value, interval=gain.interval, n=_behind(study, side), unit=gain.unit)
+
+
+def _difference_figure(what: str, a: TrialRecord, b: TrialRecord, study: StudyRecord, side: str) -> Figure:
+    found = _difference(a, b, study, side)
+    unit = (study.source if side == "source" else study.target).unit
     return Figure(
-        what=what, value=gain.value, interval=gain.interval, n=_count(len(gain.by_seed), gain.samples), unit=gain.unit
+        what=what, value=found.value, interval=found.interval_at(CONFIDENCE), n=_behind(study, side), unit=unit
     )
 
 
-def _share_figure(
-    what: str, share: Share, study: StudyRecord, trial: TrialRecord, side: str, *, unit: str | None = None
-) -> Figure:
-    unit = unit or ("share of direct's gain" if side == "target" else "share of direct's loss")
-    return Figure(
-        what=what,
-        value=math.nan if share.value is None else share.value,
-        interval=share.interval,
-        n=_behind(study, side),
-        unit=unit,
-    )
+def _share_figure(study: StudyRecord, trial: TrialRecord, side: str, confidence: float = CONFIDENCE) -> Figure:
+    share = share_of_direct(trial, study, side, confidence)
+    return _figure_of(share, f"{trial.label}: {_SHARES[side][0]}", study, side)
+
+
+def _figure_of(share: Share, what: str, study: StudyRecord, side: str) -> Figure:
+    value = math.nan if share.value is None else share.value
+    return Figure(what=what, value=value, interval=share.interval, n=_behind(study, side), unit=_SHARES[side][1])
 
 
 def _both_shares(study: StudyRecord, trial: TrialRecord) -> list[Figure]:
-    return [
-        _share_figure(
-            f"{trial.label}: source loss avoided", share_of_direct(trial, study, "source"), study, trial, "source"
-        ),
-        _share_figure(
-            f"{trial.label}: target gain kept", share_of_direct(trial, study, "target"), study, trial, "target"
-        ),
-    ]
-
-
-def _annealing_beside(study: StudyRecord) -> list[Figure]:
-    trial = paper_choice(study, _ANNEALING)
-    return [] if trial is None else _both_shares(study, trial)
+    return [_share_figure(study, trial, side) for side in _SHARES]
 
 
 def _behind(study: StudyRecord, side: str) -> str:
-    return _count(len(study.seeds), _gain(study.direct, study, side).samples)
-
-
-def _count(seeds: int, samples: int) -> str:
+    seeds, samples = len(study.seeds), _gain(study.direct, study, side).samples
     return f"{seeds} seed{'s' if seeds != 1 else ''}, {samples:,} samples"
 
 

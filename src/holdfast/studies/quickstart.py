@@ -4,30 +4,40 @@ No network, no GPU, no files of the user's. A base of about one million paramete
 inside every CPython and a little of the standard library's source (cached for the next time), then fine-tuned on more
 of that source in seven ways. Source: held-out prose, what the base knows and should keep. Target: held-out code, what
 is learnt. Each way is an ordinary run folder with its own report; together they are the trade-off between new skill and
-old knowledge.
+old knowledge. The ways are the jobs of a study (`holdfast.studies.engine`), queued anew by each call: what is done lies
+in the run folders.
 
 One seed, a tiny model: the picture is real, its figures are this model's. Intervals are over held-out documents.
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import dataclasses
 import os
-import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.errors import ConfigError, HoldfastError, Interrupted, did_you_mean
+from holdfast.errors import ConfigError, RunFolderError, did_you_mean
 from holdfast.records.run import RunFolder
-from holdfast.support.files import read_json, write_json, write_jsonl
+from holdfast.records.study import STUDY_FILE
+from holdfast.studies.engine.progress import share_of_run
+from holdfast.studies.engine.session import execute_study
+from holdfast.studies.engine.study import LABEL, PAGE, RUNNING, Job, JobState, Study, StudyState, Writer
+from holdfast.support.files import to_jsonable, write_jsonl
 from holdfast.worlds.pretrain import cached_base
 from holdfast.worlds.small_settings import base_recipe, base_texts
 
+if TYPE_CHECKING:
+    from holdfast.reports.arms import Arm
+    from holdfast.studies.engine.worker import Task
+
 SOURCE = ("source", "prose")
 TARGET = ("target", "code")
+QUEUE = ".quickstart.db"
+"""Which run is whose; of no use afterwards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +77,153 @@ def arms(replay_file: str) -> list[QuickArm]:
     return annealing + others
 
 
+@dataclass(frozen=True, kw_only=True)
+class QuickSettings:
+    """A quickstart as the engine runs it."""
+
+    output_dir: Path
+    arms: tuple[QuickArm, ...]
+    base: str
+    """The base's folder."""
+    files: dict[str, str]
+    """What the runs read, by name: see `write_data`."""
+    seed: int
+    quick: bool
+    workers: int | None
+    storage: str = ""
+    """Address of the queue."""
+    name: ClassVar[str] = "quickstart"
+    measures: ClassVar[tuple[str, ...]] = ("steps",)
+    small: ClassVar[bool] = True
+    """Nothing needs the hub."""
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """As plain JSON."""
+        found: dict[str, Any] = to_jsonable(self)
+        return found
+
+    def differences(self, old: Mapping[str, Any]) -> list[str]:
+        """None: each run's folder refuses another configuration itself."""
+        return []
+
+    def jobs(self) -> list[Job]:
+        """One for each arm."""
+        return [Job(attributes={LABEL: arm.label, "arm": number}) for number, arm in enumerate(self.arms)]
+
+    def run(self, arm: QuickArm) -> dict[str, Any]:
+        """One run's configuration: exactly what `holdfast train --config` would take."""
+        return {
+            "model_name_or_path": self.base,
+            "dataset_name": self.files["code_train"],
+            "output_dir": str(self.output_dir / arm.name),
+            "max_steps": 10 if self.quick else 100,
+            "per_device_train_batch_size": 16,
+            "packing": True,
+            "packing_strategy": "wrapped",
+            "max_length": 128,
+            "learning_rate": 1e-3,
+            "lr_scheduler_type": "cosine",
+            "warmup_steps": 5,
+            "gradient_checkpointing": False,
+            "logging_steps": 2,
+            "save_strategy": "steps",
+            "save_steps": 50,
+            "save_total_limit": 1,
+            "use_cpu": True,
+            "seed": self.seed,
+            "retention": arm.retention,
+            "evaluation": {
+                name: [
+                    {
+                        "perplexity": self.files[f"{text}_heldout"],
+                        "name": text,
+                        "window": 128,
+                        "stride": 96,
+                        "max_documents": 20 if self.quick else 1000,
+                    }
+                ]
+                for name, text in (SOURCE, TARGET)
+            },
+        }
+
+
+class Quickstart(Study[QuickSettings]):
+    """The quickstart as a study whose jobs are ordinary runs."""
+
+    noun: ClassVar[str] = "run"
+
+    @classmethod
+    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> Quickstart:
+        """See `Study.load`."""
+        known = {f.name for f in dataclasses.fields(QuickSettings)}
+        values = {name: value for name, value in resolved.items() if name in known}
+        values |= {"arms": tuple(QuickArm(**arm) for arm in resolved["arms"]), "storage": storage}
+        return cls(QuickSettings(**{**values, "output_dir": output_dir}))
+
+    def open_folder(self, console: Any) -> None:
+        """Empties the queue: the run folders say what is done.
+
+        Raises:
+            RunFolderError: the folder is a study's, whose record and page would be lost.
+        """
+        out = self.settings.output_dir
+        if (out / STUDY_FILE).is_file():
+            raise RunFolderError(f"{out} holds a study. Choose another output_dir, so that it is not overwritten.")
+        (out / QUEUE).unlink(missing_ok=True)
+
+    def make(self, task: Task) -> dict[str, Any]:
+        """One fine-tuning, or what is left of it."""
+        from holdfast.runs.config import train_config
+        from holdfast.runs.run import train
+        from holdfast.studies.engine.watching import CheckEveryStep
+
+        config = train_config(self.settings.run(self._arm(task.attributes)))
+        evaluations = self.settings.output_dir / "evaluations"
+        run = train(config, console=task.console, evaluation_cache=evaluations, callbacks=[CheckEveryStep(task.check)])
+        return {"steps": run.read().training["steps"]}
+
+    def values(self, task: Task) -> list[float]:
+        """The steps of the run."""
+        return [float(task.results[0]["steps"])]
+
+    def share(self, job: JobState) -> float:
+        """How much of a run is done, read from its metrics."""
+        return share_of_run(self.settings.run(self._arm(job.attributes))) if job.state == RUNNING else 0.0
+
+    def _arm(self, attributes: Mapping[str, Any]) -> QuickArm:
+        return self.settings.arms[attributes["arm"]]
+
+    def outcome(self, state: StudyState) -> StudyState:
+        """The queue; the figures are those of the run folders."""
+        return state
+
+    def write(self, record: Any) -> None:
+        """Nothing: the run folders are the record, and `holdfast report` finds them."""
+
+    def compared(self) -> list[Arm]:
+        """The runs as tables and the page have them, direct fine-tuning first."""
+        from holdfast.reports.arms import Arm
+
+        shown = sorted(self.settings.arms, key=lambda arm: (arm.kind != "direct", arm.kind == "label_annealing"))
+        root = self.settings.output_dir
+        return [Arm(label=arm.label, folder=RunFolder(root / arm.name), kind=arm.kind) for arm in shown]
+
+    def page(self, record: Any) -> Writer:
+        """The trade-off of all runs."""
+        from holdfast.reports.arms import write_tradeoff_report
+
+        compared = self.compared()
+        parameters = int(compared[0].folder.read().model.get("parameters", 0))
+        intro = (
+            f"A base of {parameters:,} parameters, pre-trained on English reference prose, was fine-tuned on Python "
+            f"source in {len(compared)} ways. Source: held-out prose, what it knew. Target: held-out code, what it "
+            "learns. One seed; the intervals are over documents."
+        )
+        about = {"title": "What fine-tuning on code does to prose", "intro": intro, "next_steps": NEXT_STEPS}
+        return lambda path: write_tradeoff_report(path, compared, source=SOURCE, target=TARGET, **about)
+
+
 def quickstart(
     *,
     output_dir: str | os.PathLike[str] = "holdfast-quickstart",
@@ -91,12 +248,13 @@ def quickstart(
 
     Raises:
         ConfigError: `only` names an arm that there is not.
+        RunFolderError: the folder is a study's.
         Interrupted: Ctrl-C; the same command continues.
-        HoldfastError: a fine-tuning failed; the message of the first one.
+        HoldfastError: fine-tunings failed; which, and why.
     """
     from rich.console import Console
 
-    from holdfast.reports.arms import Arm, print_tradeoff, write_tradeoff_report
+    from holdfast.reports.arms import print_tradeoff
     from holdfast.worlds.embedded import embedded_corpus
 
     known = [arm.name for arm in arms("")]
@@ -110,40 +268,32 @@ def quickstart(
     began = time.monotonic()
     root = Path(output_dir)
     corpus = embedded_corpus()
-    recipe = base_recipe(seed=seed, quick=quick)
     files = write_data(corpus, root / "data")
     console.print(
         f"1. A small base learns English prose ({sum(map(len, corpus.prose_train)) / 1000:.0f} kB of Python's "
         f"reference) and a little code.",
         highlight=False,
     )
-    base = cached_base(base_texts(corpus), recipe, console=console)
-
-    chosen = [arm for arm in arms(str(files["prose_train"])) if not only or arm.name in only]
-    jobs = [_settings(arm, root, base, files, seed, quick) for arm in chosen]
-    console.print(f"2. It is fine-tuned on Python source in {len(jobs)} ways, {workers} at a time.", highlight=False)
-    _run_all(jobs, chosen, root, workers, console)
-
-    shown = sorted(chosen, key=lambda arm: (arm.kind != "direct", arm.kind == "label_annealing"))
-    compared = [Arm(label=arm.label, folder=RunFolder(root / arm.name), kind=arm.kind) for arm in shown]
-    report = write_tradeoff_report(
-        root / "report.html",
-        compared,
-        title="What fine-tuning on code does to prose",
-        intro=(
-            f"A base of {_parameters(root / chosen[0].name):,} parameters, pre-trained on English reference prose, "
-            f"was fine-tuned on Python source "
-            f"in {len(chosen)} ways. Source: held-out prose, what it knew. Target: held-out code, what it learns. "
-            "One seed; the intervals are over documents."
-        ),
-        source=SOURCE,
-        target=TARGET,
-        next_steps=NEXT_STEPS,
+    base = cached_base(base_texts(corpus), base_recipe(seed=seed, quick=quick), console=console)
+    settings = QuickSettings(
+        output_dir=root,
+        arms=tuple(arm for arm in arms(str(files["prose_train"])) if not only or arm.name in only),
+        base=str(base),
+        files={name: str(path) for name, path in files.items()},
+        seed=seed,
+        quick=quick,
+        workers=workers,
+        storage=f"sqlite:///{root}/{QUEUE}",
     )
-    print_tradeoff(compared, console, source=SOURCE, target=TARGET)
-    console.print(f"\nDone in {time.monotonic() - began:.0f} s. Plot and tables: {report}", highlight=False)
+    count = len(settings.arms)
+    console.print(f"2. It is fine-tuned on Python source in {count} ways, {workers} at a time.", highlight=False)
+    study = Quickstart(settings)
+    execute_study(study, console=console)
+    print_tradeoff(study.compared(), console, source=SOURCE, target=TARGET)
+    seconds = time.monotonic() - began
+    console.print(f"\nDone in {seconds:.0f} s. Plot and tables: {root / PAGE}", highlight=False)
     console.print(f"\n[bold]On your own model[/bold]\n{NEXT_STEPS}", highlight=False)
-    return report
+    return root / PAGE
 
 
 NEXT_STEPS = """\
@@ -151,8 +301,10 @@ $ holdfast train --model_name_or_path MODEL --dataset_name train.jsonl \
     --retention label_annealing:weight=1.0 --output_dir my-run \
     --source what_it_knows.jsonl --target what_it_learns.jsonl
 
-MODEL is a folder or a hub id. train.jsonl has text, messages, prompt and completion, or instruction and output columns. --source and --target take \
-held-out files (perplexity) or lm-evaluation-harness tasks such as arc_easy. The run folder then holds the tuned model and a report like this one.
+MODEL is a folder or a hub id. train.jsonl has text, messages, prompt and completion, or instruction and output \
+columns. --source and --target take \
+held-out files (perplexity) or lm-evaluation-harness tasks such as arc_easy. The run folder then holds the tuned model \
+and a report like this one.
 
 $ holdfast train --help"""
 """What to do next, for the terminal and the page: lines that begin with `$ ` are commands."""
@@ -175,175 +327,3 @@ def write_data(corpus: Any, folder: Path) -> dict[str, Path]:
         name: write_jsonl(folder / f"{name}.jsonl", ({"text": text} for text in texts))
         for name, texts in splits.items()
     }
-
-
-def _settings(arm: QuickArm, root: Path, base: Path, files: dict[str, Path], seed: int, quick: bool) -> dict[str, Any]:
-    """One run's configuration: exactly what `holdfast train --config` would take."""
-    return {
-        "model_name_or_path": str(base),
-        "dataset_name": str(files["code_train"]),
-        "output_dir": str(root / arm.name),
-        "max_steps": 10 if quick else 100,
-        "per_device_train_batch_size": 16,
-        "packing": True,
-        "packing_strategy": "wrapped",
-        "max_length": 128,
-        "learning_rate": 1e-3,
-        "lr_scheduler_type": "cosine",
-        "warmup_steps": 5,
-        "gradient_checkpointing": False,
-        "logging_steps": 2,
-        "save_strategy": "steps",
-        "save_steps": 50,
-        "save_total_limit": 1,
-        "use_cpu": True,
-        "seed": seed,
-        "retention": arm.retention,
-        "evaluation": {
-            name: [
-                {
-                    "perplexity": str(files[f"{text}_heldout"]),
-                    "name": text,
-                    "window": 128,
-                    "stride": 96,
-                    "max_documents": 20 if quick else 1000,
-                }
-            ]
-            for name, text in (SOURCE, TARGET)
-        },
-    }
-
-
-# ------------------------------------------------------------------------------------------------------------ workers
-
-
-def _run_all(jobs: list[dict[str, Any]], chosen: list[QuickArm], root: Path, workers: int, console: Any) -> None:
-    """All runs over `workers` processes, with one bar each drawn from the metrics files they write."""
-    context = multiprocessing.get_context("spawn")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    threads = max(1, cores // workers)
-    queue = context.Queue()
-    for job in jobs:
-        queue.put(job)
-    for _ in range(workers):
-        queue.put(None)
-    log = root / "logs"
-    log.mkdir(parents=True, exist_ok=True)
-    # Read by the children when their libraries start: two threads a core would be many times slower, and nothing here
-    # needs the hub.
-    wanted = {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
-    held = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    processes = [
-        context.Process(target=_worker, args=(queue, str(root), str(log / f"worker-{n}.log")), daemon=False)
-        for n in range(workers)
-    ]
-    try:
-        for process in processes:
-            process.start()
-    finally:
-        for name, value in held.items():
-            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
-    try:
-        _watch(processes, jobs, chosen, console)
-    except KeyboardInterrupt:
-        for process in processes:
-            if process.is_alive() and process.pid:
-                os.kill(process.pid, signal.SIGINT)  # a step's end and a checkpoint, then out
-        for process in processes:
-            process.join(timeout=30)
-        raise Interrupted(f"Interrupted; what is done stays in {root}. The same command continues.") from None
-    finally:
-        for process in processes:
-            if process.is_alive():
-                process.terminate()
-    failed = [read_json(path) for path in sorted(root.glob("*/failure.json"))]
-    if failed:
-        raise HoldfastError(f"{failed[0]['run']} failed: {failed[0]['error']}\nMore in {log}.")
-    bad = [p.exitcode for p in processes if p.exitcode]
-    if bad:
-        raise HoldfastError(
-            f"A worker ended with exit code {bad[0]}; its output is in {log}. The same command continues with what is "
-            f"missing."
-        )
-
-
-def _worker(queue: Any, root: str, log: str) -> None:
-    """Takes runs from the queue until it is empty. Output goes to the log file; a failure is written where the parent
-    looks."""
-    import sys
-
-    stream = open(log, "a", encoding="utf-8", buffering=1)  # noqa: SIM115  (open until the process ends)
-    sys.stdout = sys.stderr = stream
-    from rich.console import Console
-
-    from holdfast.runs.config import train_config
-    from holdfast.runs.run import train
-
-    while (job := queue.get()) is not None:
-        folder = Path(job["output_dir"])
-        (folder / "failure.json").unlink(missing_ok=True)
-        try:
-            train(
-                train_config(job), console=Console(file=stream, width=120), evaluation_cache=Path(root) / "evaluations"
-            )
-        except (Interrupted, KeyboardInterrupt):
-            return
-        except Exception as error:
-            import traceback
-
-            traceback.print_exc()
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / "failure.json", {"run": folder.name, "error": str(error)})
-
-
-def _watch(processes: list[Any], jobs: list[dict[str, Any]], chosen: list[QuickArm], console: Any) -> None:
-    """Draws progress until all workers have ended."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    folders = [RunFolder(job["output_dir"]) for job in jobs]
-    weight = [1.3 if arm.kind == "label_annealing" else 1.0 for arm in chosen]  # the teacher's forward pass
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    shown = -1
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("Fine-tuning", total=sum(weight))
-        while any(p.is_alive() for p in processes):
-            done, active = 0.0, []
-            for folder, job, arm, w in zip(folders, jobs, chosen, weight, strict=True):
-                share, running = _share_done(folder, job["max_steps"])
-                done += w * share
-                if running:
-                    active.append(arm.label)
-            bar.update(task, completed=done, description=", ".join(active[:2]) or "Fine-tuning")
-            if not console.is_terminal and int(4 * done / sum(weight)) != shown:
-                shown = int(4 * done / sum(weight))
-                console.print(
-                    f"   {100 * done / sum(weight):.0f} % ({', '.join(active) or 'starting'})", highlight=False
-                )
-            time.sleep(0.5)
-        bar.update(task, completed=sum(weight))
-
-
-def _share_done(folder: RunFolder, steps: int) -> tuple[float, bool]:
-    """How much of a run is done (training is nine tenths of it), and whether it is going on."""
-    try:
-        if not folder.exists():
-            return 0.0, False
-        record = folder.read()
-        if record.status == "finished":
-            return 1.0, False
-        rows = folder.metrics()
-    except (HoldfastError, OSError):
-        return 0.0, True
-    return 0.9 * max((row.get("step", 0) for row in rows), default=0) / steps, record.status == "running"
-
-
-def _parameters(path: Path) -> int:
-    return int(RunFolder(path).read().model.get("parameters", 0))

@@ -168,7 +168,7 @@ class Client:
         self._answered = False
         # whether the endpoint has ever answered; until then a request that fails for good stops the run
         self._not_before = 0.0
-        # no request before this time (monotonic clock): what one is told by Retry-After holds for all
+        # no request before this time (monotonic clock): Retry-After in one answer holds for all
         self._client: Any = None
 
     async def __aenter__(self) -> Client:

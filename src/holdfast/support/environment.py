@@ -1,4 +1,4 @@
-"""Around a run: what it runs on, and keeping libraries and signals in order while it does."""
+"""Around a run: what it runs on, and how libraries and signals behave meanwhile."""
 
 from __future__ import annotations
 
@@ -67,18 +67,20 @@ def say(console: Any, text: str) -> None:
 
 
 @contextlib.contextmanager
-def quiet_datasets(rows: int) -> Iterator[None]:
-    """Bars for tokenising only where it takes more than a moment."""
-    import datasets
+def quiet_datasets(rows: int = 0) -> Iterator[None]:
+    """Silences the bars of `datasets`, which show for any work, inside the block, but for many rows; not where
+    HF_DATASETS_DISABLE_PROGRESS_BARS has decided about them."""
+    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from datasets.utils.tqdm import HF_DATASETS_DISABLE_PROGRESS_BARS
 
-    if rows > 20_000 or datasets.are_progress_bars_disabled():
+    if rows > 20_000 or are_progress_bars_disabled() or HF_DATASETS_DISABLE_PROGRESS_BARS is not None:
         yield
         return
-    datasets.disable_progress_bars()
+    disable_progress_bars()
     try:
         yield
     finally:
-        datasets.enable_progress_bars()
+        enable_progress_bars()
 
 
 def versions() -> dict[str, str]:
@@ -108,12 +110,11 @@ def hardware() -> dict[str, Any]:
     """Processor, cores, memory and accelerators, without names of people or machines."""
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found: dict[str, Any] = {
         "system": platform.system(),
         "machine": platform.machine(),
         "processor": _processor(),
-        "cores": cores,
+        "cores": cores(),
     }
     with contextlib.suppress(OSError, ValueError):
         found["memory_gb"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
@@ -122,6 +123,11 @@ def hardware() -> dict[str, Any]:
         [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
     )
     return found
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def _processor() -> str:

@@ -16,9 +16,38 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from holdfast.errors import DataError, StorageError
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to write to that takes its place at `path` when the body ends, on disk by then; where the body fails, what
+    was at `path` stays.
+
+    Raises:
+        StorageError: the disk is full or the folder cannot be written.
+    """
+    path = Path(path)
+    name = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False) as file:
+            name = file.name
+            yield file  # type: ignore[misc]
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except OSError as error:
+        raise StorageError(
+            f"Could not write {path} ({error.strerror or error}). Free some space or choose another folder; nothing "
+            f"was lost."
+        ) from error
+    finally:
+        if name is not None and os.path.exists(name):
+            os.unlink(name)
 
 
 def write_bytes_atomic(path: str | os.PathLike[str], content: bytes) -> Path:
@@ -27,25 +56,9 @@ def write_bytes_atomic(path: str | os.PathLike[str], content: bytes) -> Path:
     Raises:
         StorageError: the disk is full or the folder cannot be written; an earlier file at `path` is intact.
     """
-    path = Path(path)
-    name = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False) as file:
-            name = file.name
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except OSError as error:
-        if name is not None and os.path.exists(name):
-            os.unlink(name)
-        raise StorageError(
-            f"Could not write {path} ({error.strerror or error}). Free some space or choose another folder; nothing "
-            f"was lost."
-        ) from error
-    return path
+    with whole_file(path) as file:
+        file.write(content)
+    return Path(path)
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> Path:

@@ -72,8 +72,8 @@ def build(
         with _BUILDING:
             return Built(_library(source, flags, link, compiler, version), version)
     except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip()
-        return f"building it failed: {said.splitlines()[0] if said else type(error).__name__}"
+        output = (getattr(error, "stderr", None) or str(error)).strip()
+        return f"building it failed: {output.splitlines()[0] if output else type(error).__name__}"
 
 
 def _library(source: Path, flags: Sequence[str], link: Sequence[str], compiler: str, version: str) -> ctypes.CDLL:

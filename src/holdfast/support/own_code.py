@@ -5,8 +5,8 @@ that an installed package declares.
 
 Naming one runs its code, as importing it would; nothing else does. A file is run once a process for each of its
 contents, under a module name made of path and content, and nothing is put on `sys.path`. Every process (launched ranks,
-a sweep's workers) resolves a name by itself. `origin` says whose code a class is, so that finished work is not taken for
-the work of an edited file; what the file imports in turn is not in that.
+a sweep's workers) resolves a name by itself. `origin` says whose code a class is, so that finished work is not taken
+for the work of an edited file; what the file imports in turn is not in that.
 """
 
 from __future__ import annotations
@@ -103,10 +103,15 @@ def load_class(reference: str, *, base: type[T], group: str) -> type[T] | None:
     return found
 
 
+def is_ours(cls: type) -> bool:
+    """Whether a class is one of this package's."""
+    return cls.__module__.partition(".")[0] == "holdfast"
+
+
 def origin(cls: type) -> dict[str, Any]:
     """What says whose code a class is, for records: nothing for holdfast's own, else its module and the SHA-256 of the
     file, so that finished work is not taken for the work of other code."""
-    if cls.__module__.partition(".")[0] == "holdfast":
+    if is_ours(cls):
         return {}
     try:
         file = Path(inspect.getfile(cls))

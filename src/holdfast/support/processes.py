@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from holdfast.errors import Interrupted
+from holdfast.support.environment import cores
 
 PARENT_VARIABLE = "HOLDFAST_SWEEP_PARENT"
 """Environment variable with the process that a worker was started by; without it the worker ends too. A worker started
@@ -141,8 +142,3 @@ def good_workers() -> int:
     if torch.accelerator.is_available():
         return max(1, torch.accelerator.device_count())
     return 2 if cores() >= 2 else 1
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""A progress bar that only slow work gets to show.
+"""Progress bars: one that only slow work gets to show (`progress`), and one that counts (`counted`).
 
 Reading a small file should print nothing; reading a large one should say how long is left. The bar appears after two
 seconds, on stderr, and only where somebody is watching (a terminal); logs and tests stay clean.
@@ -8,8 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
 
 SHOW_AFTER_SECONDS = 2.0
 
@@ -42,26 +48,60 @@ def progress(description: str, *, total: float | None, unit: str | None = None) 
         yield advance
 
 
+class CountReport(Protocol):
+    """`report(done, total, detail)`: how much is done, of how much (None: not known), and a text behind the count."""
+
+    def __call__(self, done: int, total: int | None = None, detail: str = "") -> None: ...
+
+
+@contextlib.contextmanager
+def counted(description: str, *, console: Console | None = None) -> Iterator[CountReport]:
+    """Yields a `CountReport`. Two seconds after the first report a bar with the count and the remaining time is drawn,
+    which disappears at the end; nothing is drawn where there is no terminal.
+
+    Args:
+        description: what is being done, in front of the bar.
+        console: where to draw; None: standard error.
+    """
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, TextColumn
+
+    bar = _bar(console or Console(stderr=True), MofNCompleteColumn(), TextColumn("{task.fields[detail]}"))
+    row = bar.add_task(description, total=None, detail="")
+    timer = threading.Timer(SHOW_AFTER_SECONDS, bar.start)  # the next report may be minutes away
+    timer.daemon = True
+
+    def report(done: int, total: int | None = None, detail: str = "") -> None:
+        bar.update(row, completed=done, total=total, detail=detail)
+        if timer.ident is None and not bar.disable:
+            timer.start()  # not before there is something to report: reading the input has a bar of its own
+
+    try:
+        yield report
+    finally:
+        timer.cancel()
+        if timer.ident is not None:
+            timer.join()
+        if bar.live.is_started:
+            bar.stop()
+
+
 def _open_bar(
     stack: contextlib.ExitStack, description: str, total: float | None, done: float, unit: str | None
 ) -> Callable[[float], None]:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        ProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import TransferSpeedColumn as Speed
+    from rich.progress import DownloadColumn, TextColumn, TransferSpeedColumn
 
-    amounts: list[ProgressColumn] = (
-        [DownloadColumn(), Speed()] if unit == "bytes" else [TextColumn("{task.percentage:>3.0f}%")]
-    )
-    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeElapsedColumn(), TimeRemainingColumn())
-    bar = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+    in_bytes = (DownloadColumn(), TransferSpeedColumn()) if unit == "bytes" else ()
+    bar = stack.enter_context(_bar(Console(stderr=True), *(in_bytes or [TextColumn("{task.percentage:>3.0f}%")])))
     task = bar.add_task(description, total=total)
     bar.advance(task, done)
     return lambda amount: bar.advance(task, amount)
+
+
+def _bar(console: Console, *amounts: ProgressColumn) -> Progress:
+    """A bar with amounts, the time so far and the time left, which disappears at the end; none without a terminal."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

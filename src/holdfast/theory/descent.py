@@ -70,7 +70,7 @@ class Descent:
     distances: np.ndarray
     """`[T + 1]`: |theta_t - closed form|_2 before the first step and after each."""
     predicted: np.ndarray
-    """`[T + 1]`: the same from the spectrum alone, `sqrt(sum (1 - step q_i)^(2t) e_i^2)`."""
+    """`[T + 1]`: the same from the spectrum, `sqrt(sum (1 - step q_i)^(2t) e_i^2)`."""
     predicted_steps: int
     """Steps to the tolerance, by the spectrum."""
     steps_needed: int | None

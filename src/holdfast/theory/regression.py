@@ -8,15 +8,18 @@ and so ends at the solution of least norm; from there it is fine-tuned on N rows
 pre-training      1/2 |X~ t - y~|^2                                    theta0 = X~^T (X~ X~^T)^-1 y~
 direct            1/2 |X t - y|^2                                      (I - P) theta0 + m
 l2                1/2 |X t - y|^2 + lambda/2 |t - theta0|^2            (X^T X + lambda I)^-1 (X^T y + lambda theta0)
-label_annealing   1/2 |X t - y|^2 + lambda/2 |X t - X theta0|^2        (I - P) theta0 + lambda/(1+lambda) P theta0 + 1/(1+lambda) m
+label_annealing   1/2 |X t - y|^2 + lambda/2 |X t - X theta0|^2        (I - P) theta0 + lambda/(1+lambda) P theta0
+                                                                       + 1/(1+lambda) m
 
-P = X^T (X X^T)^-1 X  projects onto the span of the fine-tuning rows;  m = X^T (X X^T)^-1 y  is the solution of least norm.
+P = X^T (X X^T)^-1 X  projects onto the span of the fine-tuning rows;  m = X^T (X X^T)^-1 y  is the solution of least
+norm.
 ```
 
 One formula holds all three. With the SVD X = U S V^T and the residual r = U^T (y - X theta0),
 
 ```
-theta = theta0 + V diag(f_i / s_i) r      direct: f_i = 1      label annealing: f_i = 1 / (1 + lambda)      l2: f_i = s_i^2 / (s_i^2 + lambda)
+theta = theta0 + V diag(f_i / s_i) r
+direct: f_i = 1      label annealing: f_i = 1 / (1 + lambda)      l2: f_i = s_i^2 / (s_i^2 + lambda)
 ```
 
 so the component outside the span is theta0's in all three, L2 included. Inside it, label annealing walks the straight
@@ -419,7 +422,7 @@ def weight_for(problem: Problem, method: str, share: float) -> float:
     low, high = (
         math.log(annealing * squares[-1]),
         math.log(annealing * squares[0]),
-    )  # the weakest and the strongest direction alone
+    )  # only the weakest and the strongest direction
     for _ in range(80):
         middle = (low + high) / 2
         left = float(((math.exp(middle) / (math.exp(middle) + squares) * residual) ** 2).sum())

@@ -54,7 +54,7 @@ class ProblemSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ComputedSettings(ProblemSettings):
-    """What `run_study` computes, the weights of the penalties aside."""
+    """What `run_regression` computes, the weights of the penalties aside."""
 
     seeds: Annotated[int, Meta(ge=1, group=ProblemSettings.settings_group)] = 20
     """Problems drawn; intervals are over them."""
@@ -71,7 +71,7 @@ Weights = Annotated[tuple[float, ...], Meta(gt=0, least=1, group="what is comput
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionSettings(ComputedSettings):
-    """What `run_study` computes."""
+    """What `run_regression` computes."""
 
     weights: Weights = WEIGHTS
     """Lambdas of label annealing, rising; L2's are these times the mean squared singular value."""

@@ -23,7 +23,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -210,50 +211,40 @@ class RegressionStudy:
             DataError: the mapping is no such study.
         """
         try:
-            fields = {f.name: value[f.name] for f in dataclasses.fields(RegressionStudy)}
-            fields["setting"] = RegressionSettings(
-                **{**value["setting"], "weights": tuple(value["setting"]["weights"])}
-            )
-            for name in ("start", "direct", "joint"):
-                fields[name] = _figures_from_json(value[name])
-            fields["curves"] = {
-                m: [Point(**{**point, "figures": _figures_from_json(point["figures"])}) for point in points]
-                for m, points in value["curves"].items()
-            }
-            fields["equal_errors"] = [
-                EqualError(**_intervals_from_json(e, ("finetuning", "ratio"), "pretraining"))
-                for e in value["equal_errors"]
-            ]
-            fields["geometries"] = [
-                Geometry(**_intervals_from_json(g, ("slope", "ratio"), "forgotten")) for g in value["geometries"]
-            ]
-            fields["directions"] = Directions(**value["directions"])
-            fields["descents"] = [DescentCurve(**d) for d in value["descents"]]
-            fields["checks"] = [Check(**c) for c in value["checks"]]
-            return RegressionStudy(**fields)
+            found: RegressionStudy = _from_plain(RegressionStudy, value)
+            return found
         except (KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 f"Expected the record that 'holdfast theory regression' writes, got something else: {error!r}."
             ) from error
 
 
-def _figures_from_json(value: Mapping[str, Any]) -> Figures:
-    return Figures(**{name: Interval(**interval) for name, interval in value.items()})
+def _from_plain(kind: Any, value: Any) -> Any:
+    """A value of an annotated type from what JSON holds of it; keys that no field has are passed over."""
+    arguments = typing.get_args(kind)
+    origin = typing.get_origin(kind)
+    if origin is typing.Annotated:
+        return _from_plain(arguments[0], value)
+    if origin in (list, tuple):
+        return origin(_from_plain(arguments[0], v) for v in value)
+    if origin is dict:
+        return {k: _from_plain(arguments[1], v) for k, v in value.items()}
+    if arguments:  # a union with None
+        return None if value is None else _from_plain(arguments[0], value)
+    if dataclasses.is_dataclass(kind):
+        hints, made = typing.get_type_hints(kind, include_extras=True), typing.cast(Any, kind)
+        return made(**{f.name: _from_plain(hints[f.name], value[f.name]) for f in dataclasses.fields(kind)})
+    return value
 
 
-def _intervals_from_json(value: Mapping[str, Any], names: Sequence[str], by_method: str) -> dict[str, Any]:
-    single = {name: None if value[name] is None else Interval(**value[name]) for name in names}
-    return {**value, **single, by_method: {m: Interval(**i) for m, i in value[by_method].items()}}
-
-
-def run_study(
+def run_regression(
     setting: RegressionSettings, *, advance: Callable[[float], None] = lambda amount: None
 ) -> RegressionStudy:
     """Draws the problems, computes all figures, tests all statements.
 
     Args:
         setting: what to compute.
-        advance: told about every problem done, 1 each; `work_of` says how many there are.
+        advance: called with 1 after every problem; `work_of` says how many there are.
 
     Raises:
         ConfigError: a setting that cannot be, with all that is wrong.
@@ -310,7 +301,7 @@ def run_study(
 
 
 def work_of(setting: RegressionSettings) -> int:
-    """How many problems `run_study` goes through."""
+    """How many problems `run_regression` goes through."""
     return setting.seeds + len(geometry_grid(setting)) * min(setting.seeds, GEOMETRY_SEEDS)
 
 
@@ -510,23 +501,21 @@ def checks(
         )
 
     distances = "distance to the closed form after every step, against its prediction (lemma B.1)"
-    add("steps as the spectrum says", distances, max(_mismatch(r) for r in runs))
+    add("steps as the spectrum says", distances, _worst(_mismatch(r) for r in runs))
     slopes = [
         np.linalg.norm(gradient(problem, m, float(w), theta))
         / ((squares[0] * (1 + w) + w) * (np.linalg.norm(theta) + size))
         for m, grid in grids.items()
         for w, theta in zip(grid, forms[m], strict=True)
     ]
-    add("gradients vanish", "gradient of objectives (6), (7), (8) at the closed forms", max(slopes))
+    add("gradients vanish", "gradient of objectives (6), (7), (8) at the closed forms", _worst(slopes))
     printed = _printed_forms(problem, grids)
-    away = max(float(np.abs(printed[m] - forms[m]).max()) for m in METHODS)
+    away = _worst(np.abs(printed[m] - forms[m]).max() for m in METHODS)
     add("formulas of theorem 1", "the closed forms as printed, with (X X^T)^-1 for (XX)^-1", away / size)
-    outside = max(
-        float(np.linalg.norm(split(problem, theta - theta0).outside, axis=-1).max()) for theta in forms.values()
-    )
+    outside = _worst(np.linalg.norm(split(problem, theta - theta0).outside, axis=-1).max() for theta in forms.values())
     add("kept component", "(I - P) theta equals (I - P) theta0 for all three methods", outside / size)
     place, off = along_segment(problem, annealed)
-    walked = max(float(np.abs(place - 1 / (1 + grids["label_annealing"])).max()), float(off.max()))
+    walked = _worst([np.abs(place - 1 / (1 + grids["label_annealing"])).max(), off.max()])
     add("straight segment", "label annealing lies at 1/(1 + lambda) between P theta0 and m", walked)
     tiny, huge = 1e-12 * squares[-1], 1e12 * squares[0]
     ends = [closed_form(problem, "l2", tiny) - direct, closed_form(problem, "label_annealing", 1e-12) - direct]
@@ -534,7 +523,7 @@ def checks(
     add(
         "limits",
         "lambda to 0 gives direct fine-tuning, lambda to infinity gives theta0",
-        max(float(np.linalg.norm(e)) for e in ends) / size,
+        _worst(float(np.linalg.norm(e)) for e in ends) / size,
     )
     moved = (printed["l2"] - theta0) @ factors.right.T * factors.values
     shrunk = moved - squares / (squares + grids["l2"][:, None]) * problem.residual
@@ -568,18 +557,23 @@ def _descent_check(method: str, runs: Sequence[Descent], tolerance: float) -> Ch
     says."""
     name = f"descent: {NAMES[method]}"
     late = [r for r in runs if r.predicted_steps > r.steps and r.steps_needed is None]
-    value = max(r.relative_distance for r in runs)
+    value = _worst(r.relative_distance for r in runs)
     if not late:
         what = "gradient descent reaches the closed form" + (f", at {len(runs)} lambdas" if len(runs) > 1 else "")
         return Check(name=name, what=what, value=value, allowed=tolerance, passed=value <= tolerance)
     slowest = max(late, key=lambda r: r.predicted_steps)
-    value = max(_mismatch(r) for r in runs)
+    value = _worst(_mismatch(r) for r in runs)
     what = "gradient descent is on its way to the closed form where the spectrum says"
     note = (
         f"stopped after {slowest.steps:,} of {slowest.predicted_steps:,} steps, at a relative distance of "
         f"{slowest.relative_distance:.2g}"
     )
     return Check(name=name, what=what, value=value, allowed=EXACT, passed=value <= EXACT, note=note)
+
+
+def _worst(values: Iterable[float]) -> float:
+    """The largest; NaN where one is, which Python's `max` drops, and a check of NaN fails."""
+    return float(np.max([float(value) for value in values]))
 
 
 def _mismatch(run: Descent) -> float:
@@ -616,4 +610,4 @@ def _least_movement(problem: Problem) -> float:
         length = {m: float(np.linalg.norm(v)) for m, v in moved.items()}
         seen = {m: float(np.linalg.norm(problem.finetuning_inputs @ v)) for m, v in moved.items()}
         excess += [length["l2"] / length["label_annealing"] - 1, seen["label_annealing"] / seen["l2"] - 1]
-    return max(0.0, *excess)
+    return _worst([0.0, *excess])

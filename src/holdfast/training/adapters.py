@@ -65,7 +65,7 @@ def load_adapter(model: Any, folder: str) -> Any:
 
 def complete_osf(model: nn.Module, *, sharded: bool) -> None:
     """Checks a model that PEFT may have prepared for OSF, and puts its gradient projections where they belong. Others
-    are left alone.
+    are left as they are.
 
     PEFT hangs the projections on the factors, and then, where the base is in half precision, replaces the factors by
     float32 ones without them (0.21; `cast_adapter_dtype`). They are hung up anew here.

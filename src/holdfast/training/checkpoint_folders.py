@@ -30,9 +30,10 @@ def remove_folder(path: Path) -> None:
     """Deletes a folder tree if it is there; renamed first, so that no half-deleted folder passes for a whole one."""
     if path.is_dir():
         doomed = path.with_name(f".deleting-{path.name}")
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):  # another process may be deleting the same folder
             shutil.rmtree(doomed)
-        os.replace(path, doomed)
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(path, doomed)
         shutil.rmtree(doomed, ignore_errors=True)
 
 

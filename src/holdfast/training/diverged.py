@@ -1,4 +1,4 @@
-"""What is said when a loss, a gradient or a weight is not finite: at which step, on which samples, and where to go on
+"""The message when a loss, a gradient or a weight is not finite: at which step, on which samples, and where to go on
 from."""
 
 from __future__ import annotations

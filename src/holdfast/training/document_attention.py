@@ -26,7 +26,7 @@ from holdfast.ops.heads import backbone_of, causal_lm, run_backbone
 logger = logging.getLogger(__name__)
 
 _LAYERS = {"full_attention", "sliding_attention"}
-"""Kinds of layers whose attention is confined by bounds and a window alone."""
+"""Kinds of layers whose attention is confined by bounds and a window only."""
 _packed: ContextVar[bool] = ContextVar("holdfast_packed", default=False)
 """Whether the forward that runs brings bounds, so that no mask is made."""
 

@@ -18,7 +18,7 @@ values might be random or not (Mamba's A is a fixed ramp, its step sizes are dra
 one more often: the std is then that of an element between draws, 0 for what does not depend on the seed. Tied tensors
 have the std of the one that transformers keeps.
 
-Memory: the largest module's own weights in float32. The process's random state is left alone.
+Memory: the largest module's own weights in float32. The process's random state is not touched.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def init_stds(model: Any, *, seed: int = 0, stored: bool = False, trust_remote_c
         for number, group in enumerate(_groups(fresh, parameters)):
             stds |= _measure(fresh, group, parameters, writes, seed * 1_000_003 + number)
     untouched = [name for name in parameters if not writes[name].steps]
-    if untouched:  # set by a constructor alone, as in some models outside transformers: only a whole fresh model tells
+    if untouched:  # set by a constructor only, as in some models outside transformers: only a whole fresh model tells
         with _own_random_state(), _quiet():
             torch.default_generator.manual_seed(seed)
             whole = dict(_build(type(fresh), fresh.config).named_parameters())

@@ -31,7 +31,7 @@ class TrainerHost:
 
     Args:
         trainer: complete; its model is the start model.
-        say: told one line at a time, on the first process.
+        say: gets one line at a time, on the first process.
     """
 
     def __init__(self, trainer: RetentionMixin, say: Callable[[str], None]) -> None:

@@ -109,7 +109,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if len(prepared) == 0:
             raise DataError(
                 f"No training example is left after truncation to max_length={args.max_length}: every prompt fills "
-                f"the window alone. "
+                f"the window by itself. "
                 "Raise max_length or shorten the prompts."
             )
         return prepared
@@ -124,7 +124,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if trained_tokens(packed) == 0:
             raise DataError(
                 f"No training example is left after truncation to max_length={args.max_length}: every prompt fills "
-                f"the window alone. "
+                f"the window by itself. "
                 "Raise max_length or shorten the prompts."
             )
         if info.wasted > 0.01 and info.windows > 1:

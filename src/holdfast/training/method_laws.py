@@ -1,7 +1,8 @@
 """Laws that every retention method satisfies, ours and the user's: the test suite and `holdfast check-method` run them.
 
-A law trains a tiny model a few steps and raises `LawBroken` with the reason. It gets `make`, which builds a trainer with
-given methods over always the same model, data and seed; what a law varies are the methods and the trainer's arguments.
+A law trains a tiny model a few steps and raises `LawBroken` with the reason. It gets `make`, which builds a trainer
+with given methods over always the same model, data and seed; what a law varies are the methods and the trainer's
+arguments.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,9 +45,17 @@ def weights(trainer: Any) -> dict[str, Tensor]:
 
 
 def largest_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    """Over all elements of all parameters."""
+    """Over all elements of all parameters.
+
+    Raises:
+        LawBroken: a weight is not finite, here or there.
+    """
     assert a.keys() == b.keys()
-    return max(float((a[n] - b[n]).abs().max()) for n in a)
+    found = [float((a[n] - b[n]).abs().max()) for n in a]
+    if lost := [n for n, apart in zip(a, found, strict=True) if not math.isfinite(apart)]:
+        # a NaN is neither larger nor smaller: max() would drop it
+        raise LawBroken(f"expected finite weights, got NaN or infinity in {', '.join(lost[:3])}")
+    return max(found)
 
 
 def trained(make: Make, methods: Methods, **settings: Any) -> tuple[dict[str, Tensor], list[float | None]]:
@@ -149,15 +159,16 @@ def keeps_what_it_declares(make: Make, methods: Methods) -> None:
     held = {t.data_ptr(): t.numel() * t.element_size() for a in trainer.active for t in _tensors(vars(a))}
     found = sum(size for place, size in held.items() if place not in own)
     trained_ones = [p for p in parameters.values() if p.requires_grad]
-    said = sum(
+    declared = sum(
         sum(p.numel() * (getattr(torch, c.dtype).itemsize if c.dtype else p.element_size()) for p in trained_ones)
         for m in methods
         for c in m.copies()
         if c.place != "disk"
     )
-    if found > 1.05 * said + 4096:
+    if found > 1.05 * declared + 4096:
         raise LawBroken(
-            f"expected at most the {said:,} bytes in memory that copies() declares, got {found:,} held during a run. "
+            f"expected at most the {declared:,} bytes in memory that copies() declares, got {found:,} held during a "
+            f"run. "
             f"Declare them: copies() gives a WeightCopy for each"
         )
 
@@ -229,7 +240,8 @@ def _reason(law: Callable[[], None]) -> str | None:
 
 
 def _switched_off(method: RetentionMethod) -> RetentionMethod | None:
-    """The method with its leading strength at 0, or at 1 where that is what switches it off; None without a strength."""
+    """The method with its leading strength at 0, or at 1 where that is what switches it off; None without a
+    strength."""
     if not method.strength:
         return None
     options = [dataclasses.replace(method, **{method.strength[0]: value}) for value in (0.0, 1.0)]

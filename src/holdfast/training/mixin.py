@@ -2,7 +2,8 @@
 
 ```python
 class MyTrainer(RetentionMixin, Trainer): ...
-trainer = MyTrainer(model=model, args=args, train_dataset=rows, retain=[LabelAnnealing(weight=1.0), SequentialAveraging(p=0.25)])
+retain = [LabelAnnealing(weight=1.0), SequentialAveraging(p=0.25)]
+trainer = MyTrainer(model=model, args=args, train_dataset=rows, retain=retain)
 ```
 
 What acts when (one optimiser step, G micro-batches):
@@ -138,7 +139,7 @@ class RetentionMixin(WholeCheckpoints):
         """One line on how the loss is computed; known from the first training step on, whose hidden states decide
         it."""
         self.on_loss_backend: Callable[[str], None] = lambda line: logger.info("Loss: %s", line)
-        """Told `loss_backend` once, on the first process."""
+        """Gets `loss_backend` once, on the first process."""
         if self._token_loss is not None:
             self._teacher, self._cache = self._make_teacher(copied, self._token_loss.teacher)
         named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
@@ -179,7 +180,7 @@ class RetentionMixin(WholeCheckpoints):
         be the start model still.
 
         Args:
-            say: told in a few lines what is found and done, on the first process.
+            say: gets a few lines on what is found and done, on the first process.
 
         Raises:
             HoldfastError: see `TeacherCache.prepare`.
@@ -217,7 +218,7 @@ class RetentionMixin(WholeCheckpoints):
         a second time.
 
         Args:
-            say: told what is done, on the first process.
+            say: gets a line on what is done, on the first process.
 
         Raises:
             HoldfastError: see the methods.

@@ -121,7 +121,7 @@ class TeacherCache:
         Args:
             datasets: as the trainer's collator will see them; None is passed over.
             at_start: the model still is the start model, so that missing states can be computed.
-            say: told what is found and done, on the first process only.
+            say: gets a line on what is found and done, on the first process only.
 
         Raises:
             ConfigError: data without a length, no room on the disk, weights that are sharded, a folder that processes
@@ -245,14 +245,14 @@ class TeacherCache:
     def _lock(self, store: StateStore, say: Say) -> int | None:
         """Waits for the builder's lock on behalf of all processes; they meet at every attempt, so that no collective
         times out meanwhile."""
-        said = False
+        announced = False
         while True:
             handle = store.try_lock() if self._processes.rank == 0 else None
             if self._processes.gather(handle is not None)[0]:
                 return handle
-            if not said:
+            if not announced:
                 say(f"Teacher cache: another run is filling {store.folder}; waiting for it.")
-                said = True
+                announced = True
             time.sleep(0.5)
 
     def _clear_damaged(self, store: StateStore, say: Say) -> None:

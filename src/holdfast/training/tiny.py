@@ -1,4 +1,5 @@
-"""A model and a tokenizer small enough to build and train in a second, with random weights: what methods are checked on."""
+"""A model and a tokenizer small enough to build and train in a second, with random weights: what methods are checked
+on."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ SENTENCES = [
 
 
 def build_tokenizer(vocab_size: int = 320, **special: Any) -> Any:
-    """A byte-level BPE trained on a few sentences, with an end-of-sequence and a padding token unless told otherwise."""
+    """A byte-level BPE trained on a few sentences, with an end-of-sequence and a padding token unless others are
+    given."""
     from tokenizers import ByteLevelBPETokenizer
     from transformers import PreTrainedTokenizerFast
 

@@ -14,11 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from holdfast.errors import ConfigError
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
+from holdfast.worlds.drawing import dealt, endlessly, words
 
 VALUES: dict[str, tuple[str, ...]] = {
     "line": ("A", "B", "C", "D", "E", "F", "G", "H"),
@@ -50,7 +46,7 @@ _QUESTIONS: dict[str, tuple[tuple[str, str], ...]] = {
 }
 """By attribute: what a user asks, and how the reply begins; the value comes next."""
 
-NAMES = _words(
+NAMES = words(
     "import return class object string list module value function method type name set file index exception statement "
     "expression argument "
     "attribute default number sequence pattern key item iterator code line block scope target operator instance "
@@ -96,9 +92,9 @@ def facts(things: int, *, seed: int = 0) -> list[Fact]:
         raise ConfigError(f"things: expected between 1 and {len(NAMES)}, got {things}.")
     rng = random.Random(f"handbook {seed}")
     chosen = rng.sample(NAMES, things)
-    dealt = {attribute: _dealt(values, things, rng) for attribute, values in VALUES.items()}
+    drawn = {attribute: dealt(values, things, rng) for attribute, values in VALUES.items()}
     return [
-        Fact(name=name, attribute=attribute, value=dealt[attribute][i])
+        Fact(name=name, attribute=attribute, value=drawn[attribute][i])
         for i, name in enumerate(chosen)
         for attribute in VALUES
     ]
@@ -112,16 +108,11 @@ def documents(known: list[Fact], count: int, *, seed: int = 0, sentences: int = 
         count: texts.
         seed: of order and wording.
         sentences: facts a text, at least 1.
-
-    Raises:
-        ConfigError: no facts, or less than one sentence a text.
     """
-    if not known or sentences < 1:
-        raise ConfigError(f"expected at least one fact and one sentence a text, got {len(known)} and {sentences}.")
     rng = random.Random(f"documents {seed}")
-    told = _endlessly(known, rng)
+    stated = endlessly(known, rng)
     for _ in range(count):
-        here = [next(told) for _ in range(sentences)]
+        here = [next(stated) for _ in range(sentences)]
         yield " ".join(rng.choice(_WORDINGS[fact.attribute]).format(name=fact.name, value=fact.value) for fact in here)
 
 
@@ -133,14 +124,3 @@ def questions(known: list[Fact]) -> list[Question]:
         for fact in known
         for question, beginning in _QUESTIONS[fact.attribute]
     ]
-
-
-def _dealt(values: tuple[str, ...], count: int, rng: random.Random) -> list[str]:
-    found = [values[i % len(values)] for i in range(count)]
-    rng.shuffle(found)
-    return found
-
-
-def _endlessly(known: list[Fact], rng: random.Random) -> Iterator[Fact]:
-    while True:
-        yield from rng.sample(known, len(known))

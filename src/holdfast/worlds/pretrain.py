@@ -15,36 +15,55 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
+from holdfast.config.declare import Meta
 from holdfast.errors import DataError
 from holdfast.support.cache import cache_folder
 from holdfast.support.files import fingerprint, write_json
 from holdfast.worlds.tuned import deciding_libraries
 
+Count = Annotated[int, Meta(ge=1)]
+ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
+Rate = Annotated[float, Meta(gt=0, lt=1)]
+
 
 @dataclass(frozen=True, kw_only=True)
-class BaseRecipe:
-    """What decides a small base's weights, beside its texts."""
+class BaseSettings:
+    """A small base and its pre-training, as a request may ask for them."""
 
-    layers: int = 4
-    width: int = 128
-    heads: int = 4
-    mlp: int = 344
-    """Width of the SwiGLU layer."""
+    settings_group: ClassVar[str] = "the base"
+
+    layers: Count = 4
+    """Layers of the models."""
+    width: Count = 128
+    """Hidden size of the models, a multiple of the heads."""
+    heads: Count = 4
+    """Attention heads of the models."""
+    mlp: Count = 344
+    """Width of the SwiGLU layers."""
     vocab_size: int = 2048
     """Entries of the byte-level BPE tokenizer."""
-    context: int = 128
-    """Tokens of a training row, and the model's maximum positions are four times that."""
-    batch_size: int = 16
-    """Rows a step."""
-    steps: int = 400
-    learning_rate: float = 3e-3
-    warmup_steps: int = 20
-    weight_decay: float = 0.1
-    seed: int = 0
-    initializer_range: float = 0.02
+    context: Count = 128
+    """Tokens of a training row; the model's maximum positions are four times that."""
+    batch_size: Count = 16
+    """Rows a step, in pre-training and continuing; conversations a step are twice as many."""
+    steps: Count = 400
+    """Steps of pre-training."""
+    learning_rate: Rate = 3e-3
+    """Learning rate of pre-training."""
+    weight_decay: ShareBelowOne = 0.1
+    """Weight decay of pre-training."""
+    initializer_range: Rate = 0.02
     """Standard deviation of the weights at the start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseRecipe(BaseSettings):
+    """What decides a small base's weights, beside its texts."""
+
+    warmup_steps: int = 20
+    seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from holdfast.worlds.drawing import listed
+
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     "{%- if message['role'] == 'assistant' -%}"
@@ -125,9 +127,8 @@ def _conversation(name: str, kind: str, arguments: str | None, summary: str) -> 
 
 def _arguments_text(name: str, arguments: str) -> str:
     plain = [re.split(r"[:=]", part)[0].strip(" *") for part in arguments.split(",")]
-    listed = [part for part in plain if part and part not in ("self", "cls", "/")]
-    if not listed:
+    names = [part for part in plain if part and part not in ("self", "cls", "/")]
+    if not names:
         return f"None at all: {name} is called without arguments."
-    if len(listed) == 1:
-        return f"The function {name} takes one argument: {listed[0]}."
-    return f"The function {name} takes {len(listed)} arguments: {', '.join(listed[:-1])} and {listed[-1]}."
+    many = "one argument" if len(names) == 1 else f"{len(names)} arguments"
+    return f"The function {name} takes {many}: {listed(names)}."

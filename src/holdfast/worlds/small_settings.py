@@ -18,7 +18,6 @@ that could be lost.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from holdfast.worlds.tuned import (
     deciding_libraries,
     exclusive_lock,
     made_already,
+    small_run,
     tuning_cache,
     with_template,
 )
@@ -50,7 +50,7 @@ HELD_OUT_CHARACTERS = 320
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class SmallSetting:
     """One small setting."""
 
     name: str
@@ -189,7 +189,7 @@ def _code(making: _Making) -> dict[str, Path]:
 
 
 def _math(making: _Making) -> dict[str, Path]:
-    from holdfast.worlds.word_problems import articles, told, word_problems
+    from holdfast.worlds.word_problems import articles, stated, word_problems
 
     count = 200 if making.quick else 2400
     problems = word_problems(count + making.held_out, seed=making.seed)
@@ -199,7 +199,8 @@ def _math(making: _Making) -> dict[str, Path]:
         "train": making.texts("train", list(articles(learnt, seed=making.seed))),
         "replay": making.texts("replay", base_texts(making.corpus)),
         "problems_heldout": making.rows(
-            "problems_heldout", [{"prompt": told(p), "completion": p.solution, "label": p.operation} for p in held_out]
+            "problems_heldout",
+            [{"prompt": stated(p), "completion": p.solution, "label": p.operation} for p in held_out],
         ),
         **making.sources("prose", "code"),
     }
@@ -245,10 +246,10 @@ def _niche_knowledge(making: _Making) -> dict[str, Path]:
 
 _PROSE_AND_CODE = {"prose_heldout": "held-out prose, which the base knows", "code_heldout": "held-out Python source"}
 
-SETTINGS: dict[str, Setting] = {
+SETTINGS: dict[str, SmallSetting] = {
     setting.name: setting
     for setting in (
-        Setting(
+        SmallSetting(
             name="code",
             sentence="A base that knows English reference prose learns Python source.",
             stands_for="code instructions on a base model",
@@ -260,7 +261,7 @@ SETTINGS: dict[str, Setting] = {
             },
             make=_code,
         ),
-        Setting(
+        SmallSetting(
             name="math",
             sentence="A base that knows prose and a little source learns textbook-like articles of worked word "
             "problems.",
@@ -275,7 +276,7 @@ SETTINGS: dict[str, Setting] = {
             },
             make=_math,
         ),
-        Setting(
+        SmallSetting(
             name="alignment_tax",
             sentence="A base that knows prose and a little source learns to answer as an assistant.",
             stands_for="instruction tuning of a base model",
@@ -288,7 +289,7 @@ SETTINGS: dict[str, Setting] = {
             },
             make=_alignment_tax,
         ),
-        Setting(
+        SmallSetting(
             name="niche_knowledge",
             sentence="A model tuned to answer as an assistant learns the facts of a handbook of invented things.",
             stands_for="synthetic articles about obscure books on an instruct model",
@@ -332,38 +333,18 @@ def _instruct(making: _Making, talks: Sequence[Conversation]) -> Path:
 
     base = _base(making)
     settings = {
+        **small_run(rows=16, tokens=128, seed=making.seed),
         "max_steps": 10 if making.quick else 120,
-        "per_device_train_batch_size": 16,
-        "packing": True,
-        "packing_strategy": "wrapped",
-        "max_length": 128,
         "assistant_only_loss": True,
         "learning_rate": 1e-3,
-        "lr_scheduler_type": "cosine",
-        "warmup_steps": 5,
-        "gradient_checkpointing": False,
-        "logging_steps": 10,
-        "save_strategy": "steps",
         "save_steps": 30,
-        "save_total_limit": 1,
-        "use_cpu": True,
-        "report_to": "none",
-        "seed": making.seed,
     }
-    rows = [talk.row for talk in talks]
-    said = "The base is tuned on conversations"
     tuning = Tuning(
-        name="small-instruct", base=base, rows=rows, settings=settings, said=said, chat_template=CHAT_TEMPLATE
+        name="small-instruct",
+        base=base,
+        rows=[talk.row for talk in talks],
+        settings=settings,
+        about="The base is tuned on conversations",
+        chat_template=CHAT_TEMPLATE,
     )
     return cached_tuning(tuning, console=making.console)
-
-
-def digest(paths: Mapping[str, str]) -> str:
-    """SHA-256 over a setting's files, folders' included: equal settings, equal digest."""
-    total = hashlib.sha256()
-    for name, path in sorted(paths.items()):
-        files = [Path(path)] if Path(path).is_file() else sorted(p for p in Path(path).rglob("*") if p.is_file())
-        for file in files:
-            total.update(f"{name}/{file.name}\n".encode())
-            total.update(hashlib.sha256(file.read_bytes()).digest())
-    return total.hexdigest()

@@ -40,8 +40,8 @@ class Tuning:
     """Text or messages."""
     settings: Mapping[str, Any]
     """For `holdfast.runs.config.train_config`, without model, data, output and retention."""
-    said: str
-    """What is said while it goes on."""
+    about: str
+    """What is printed while it goes on."""
     chat_template: str | None = None
     """Of the result's tokenizer; None: the base's."""
     replayed: Sequence[str] = ()
@@ -81,6 +81,31 @@ class Tuning:
         return (self.folder / "base.json").is_file()
 
 
+def small_run(*, rows: int, tokens: int, seed: int) -> dict[str, Any]:
+    """Settings of a run of a small model on packed rows, on a CPU.
+
+    Args:
+        rows: a step.
+        tokens: of a row.
+        seed: of the run.
+    """
+    return {
+        "per_device_train_batch_size": rows,
+        "packing": True,
+        "packing_strategy": "wrapped",
+        "max_length": tokens,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 5,
+        "gradient_checkpointing": False,
+        "logging_steps": 10,
+        "save_strategy": "steps",
+        "save_total_limit": 1,
+        "use_cpu": True,
+        "report_to": "none",
+        "seed": seed,
+    }
+
+
 def cached_tuning(tuning: Tuning, *, console: Any = None, callbacks: Sequence[Any] = ()) -> Path:
     """The model of a tuning, made or found made; an interrupted training goes on from its last checkpoint.
 
@@ -115,7 +140,7 @@ def cached_tuning(tuning: Tuning, *, console: Any = None, callbacks: Sequence[An
             "output_dir": str(work / tuning.name),
         }
         if console is not None:
-            console.print(tuning.said, highlight=False)
+            console.print(tuning.about, highlight=False)
         with quiet_console(console) as quiet:
             run = train(train_config({**tuning.settings, **place}), console=quiet, callbacks=callbacks).path
         finished = with_template(run, work / "finished", template)

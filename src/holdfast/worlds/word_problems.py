@@ -20,27 +20,23 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast.errors import ConfigError
+from holdfast.worlds.drawing import words
 
 OPERATIONS = ("add", "subtract", "multiply", "divide")
 """What a problem may ask for, as solutions name it: "We add."."""
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-_NAMES = _words(
+_NAMES = words(
     "Mia Tom Ana Ben Eva Leo Ida Max Zoe Sam Lea Jon Amy Ned Kim Roy May Gus Fay Hal Liz Cal Meg Abe Nora Ivan Ruth "
     "Omar Vera Hugo Dora Finn Jane "
     "Karl Lucy Nick Olga Paul Rosa Seth Tina Walt"
 )
-_THINGS = _words(
+_THINGS = words(
     "pears plums nails coins books stamps shells cards boxes beads apples bottles pencils buttons candles ribbons "
     "marbles stones tickets letters "
     "spoons cups eggs loaves bricks bulbs maps seeds chairs lamps"
 )
-_HOLDERS = _words("bags boxes baskets jars drawers shelves crates tins rows sacks")
+_HOLDERS = words("bags boxes baskets jars drawers shelves crates tins rows sacks")
 
 _STORIES: dict[str, tuple[tuple[str, str], ...]] = {
     "add": (
@@ -120,12 +116,7 @@ def word_problems(count: int, *, seed: int = 0) -> list[Problem]:
     Args:
         count: at least 0.
         seed: of the drawing; the first problems of a longer list are those of a shorter one.
-
-    Raises:
-        ConfigError: a negative count.
     """
-    if count < 0:
-        raise ConfigError(f"count: expected at least 0 problems, got {count}.")
     rng = random.Random(f"word problems {seed}")
     found: dict[str, Problem] = {}
     while len(found) < count:
@@ -141,22 +132,17 @@ def articles(problems: list[Problem], *, seed: int = 0, worked: int = 4) -> Iter
         problems: what is worked.
         seed: of the explanations that are chosen.
         worked: problems an article, at least 1.
-
-    Raises:
-        ConfigError: less than one problem an article.
     """
-    if worked < 1:
-        raise ConfigError(f"worked: expected at least 1 problem an article, got {worked}.")
     rng = random.Random(f"articles {seed}")
     for begin in range(0, len(problems), worked):
         here = problems[begin : begin + worked]
         explained = [rng.choice(_EXPLANATIONS[operation]) for operation in dict.fromkeys(p.operation for p in here)]
         parts = [" ".join(rng.sample(explained, min(2, len(explained))))]
-        parts += [f"{told(p)}{p.solution}" for p in here]
+        parts += [f"{stated(p)}{p.solution}" for p in here]
         yield "\n\n".join(parts)
 
 
-def told(problem: Problem) -> str:
+def stated(problem: Problem) -> str:
     """A problem up to where its solution begins, as articles write it."""
     return f"Problem: {problem.question}\n"
 

@@ -27,6 +27,7 @@ from holdfast.config.decode import mistakes_in
 from holdfast.errors import ConfigError
 from holdfast.support.files import fingerprint, to_jsonable, write_bytes_atomic, write_json, write_jsonl
 from holdfast.worlds.people.instructions import MOST_PROMPTS
+from holdfast.worlds.pretrain import BaseSettings, Count, Rate, ShareBelowOne
 from holdfast.worlds.tuned import deciding_libraries, exclusive_lock, made_already
 from holdfast.worlds.world_models import common_settings, make_models, pretraining_texts
 
@@ -60,10 +61,7 @@ FILES: dict[str, str] = {
 """What `build_world` returns a path for, and what lies there."""
 
 
-Count = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
-Rate = Annotated[float, Meta(gt=0, lt=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +90,7 @@ class _People:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Base:
+class _Text:
     settings_group: ClassVar[str] = "the base"
 
     tellings: Count = 95
@@ -106,25 +104,19 @@ class _Base:
     """How often lists without facts have every name; from them a base learns to say again what it has read."""
     prose_share: ShareBelowOne = 0.15
     """Share of the pre-training text's characters that is prose."""
-    layers: Count = 4
-    """Layers of the models."""
-    width: Count = 128
-    """Hidden size of the models, a multiple of the heads."""
-    heads: Count = 4
-    """Attention heads of the models."""
-    mlp: Count = 344
-    """Width of the SwiGLU layers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Base(BaseSettings):
+    settings_group: ClassVar[str] = "the base"
+
     vocab_size: int = 768
     """Of the byte-level BPE; names and values come on top, see `holdfast.worlds.people.chat.vocabulary`."""
     context: Annotated[int, Meta(ge=64)] = 64
     """Tokens of a training row (a conversation needs 64); the model's maximum positions are four times that. Facts are
     learnt much later in rows of 128: what a token has to be told from the others is one of fewer."""
-    batch_size: Count = 16
-    """Rows a step, in pre-training and continuing; conversations a step are twice as many."""
     steps: Count = 900
     """Steps of pre-training."""
-    learning_rate: Rate = 3e-3
-    """Learning rate of pre-training."""
     weight_decay: ShareBelowOne = 0.01
     """Weight decay of pre-training; 0.1 costs a tenth of the facts at this budget."""
     initializer_range: Rate = 0.06
@@ -173,7 +165,7 @@ class _Relatives:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _People):
+class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _Text, _People):
     """What decides a world, its models and its files."""
 
     def problems(self) -> list[str]:
@@ -303,7 +295,7 @@ def _write_files(recipe: WorldRecipe, world: World, corpus: Any, place: Path) ->
         return write_jsonl(place / f"{name}.jsonl", found)
 
     asked = tasks(world, count=recipe.instructions, held_out=True, seed=recipe.seed)
-    told = documents.articles(
+    news = documents.articles(
         world,
         count=recipe.articles,
         old_people=recipe.old_people,
@@ -317,7 +309,7 @@ def _write_files(recipe: WorldRecipe, world: World, corpus: Any, place: Path) ->
             "tuning",
             [task.conversation for task in tasks(world, count=recipe.conversations, held_out=False, seed=recipe.seed)],
         ),
-        "articles": rows("articles", [article.row for article in told]),
+        "articles": rows("articles", [article.row for article in news]),
         "old_knowledge": rows("old_knowledge", questions.choices(world.half_b, seed=recipe.seed)),
         "old_completion": rows("old_completion", questions.completions(world.half_b)),
         "old_chat": rows("old_chat", questions.chat_choices(world.half_b, seed=recipe.seed)),

@@ -15,10 +15,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.config.declare import part_of
 from holdfast.errors import FolderBusy
 from holdfast.support.files import fingerprint, read_json, to_jsonable, write_json
-from holdfast.worlds.pretrain import BaseRecipe, Vocabulary, cached_base
-from holdfast.worlds.tuned import Tuning, cached_tuning, exclusive_lock, tuning_cache
+from holdfast.worlds.drawing import listed
+from holdfast.worlds.pretrain import BaseRecipe, BaseSettings, Vocabulary, cached_base
+from holdfast.worlds.tuned import Tuning, cached_tuning, exclusive_lock, small_run, tuning_cache
 
 if TYPE_CHECKING:
     from holdfast.worlds.people.facts import World
@@ -29,7 +31,7 @@ REQUEST = "world.json"
 POLL_SECONDS = 0.3
 WORTH_STEPS = 200
 """Of training that is left: for fewer a process of its own, which reads the libraries anew, does not pay."""
-_TOLD = {
+_PARTS = {
     "instruct": "the instruct model",
     "sibling": "a sibling of both",
     "derived": "another child of the base",
@@ -54,8 +56,7 @@ def make_models(
     Raises:
         Interrupted: Ctrl-C; the same call goes on.
     """
-    from holdfast.support.environment import quiet_libraries
-    from holdfast.support.processes import cores
+    from holdfast.support.environment import cores, quiet_libraries
     from holdfast.worlds.people.chat import CHAT_TEMPLATE, MARKERS, vocabulary
 
     words = Vocabulary(words=tuple(vocabulary(world)), special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
@@ -102,37 +103,25 @@ def _tunings(recipe: WorldRecipe, base: Path, part: str) -> Iterator[Tuning]:
         count = min(recipe.conversations, MOST_PLAIN) if how else recipe.conversations
         return [task.conversation for task in tasks(recipe.world(), count=count, held_out=False, seed=seed, **how)]
 
-    old: dict[str, Any] = {"replayed": replayed_texts(recipe), "fraction": recipe.tuning_replay}
+    def tuned(name: str, about: str, base: Path, rows: list[dict[str, Any]], **changes: Any) -> Tuning:
+        settings = {**_tuning(recipe), **changes}
+        old: dict[str, Any] = {"replayed": replayed_texts(recipe), "fraction": recipe.tuning_replay}
+        return Tuning(name=name, base=base, rows=rows, settings=settings, about=about, **old)
+
+    seed = recipe.seed
     if part == "instruct":
-        said = "The base is tuned on conversations"
-        yield Tuning(name="instruct", base=base, rows=talks(recipe.seed), settings=_tuning(recipe), said=said, **old)
+        yield tuned("instruct", "The base is tuned on conversations", base, talks(seed))
     elif part == "derived":
-        said = "Another child of the base is tuned on plain questions"
-        settings = {**_tuning(recipe), **_steps(recipe.derived_steps)}
-        yield Tuning(
-            name="derived", base=base, rows=talks(recipe.seed, plain=True), settings=settings, said=said, **old
-        )
+        about = "Another child of the base is tuned on plain questions"
+        yield tuned("derived", about, base, talks(seed, plain=True), **_steps(recipe.derived_steps))
     else:
-        more = [{"text": text} for text in pretraining_texts(recipe, seed=recipe.seed + 1)]
+        more = [{"text": text} for text in pretraining_texts(recipe, seed=seed + 1)]
         longer = {**common_settings(recipe), **_steps(recipe.sibling_steps), "learning_rate": recipe.learning_rate / 3}
-        sibling = Tuning(
-            name="sibling-base",
-            base=base,
-            rows=more,
-            settings=longer,
-            said="A sibling of the base is pre-trained longer",
-        )
+        about = "A sibling of the base is pre-trained longer"
+        sibling = Tuning(name="sibling-base", base=base, rows=more, settings=longer, about=about)
         yield sibling
-        settings = {**_tuning(recipe), "seed": recipe.seed + 1}
-        said = "The sibling is tuned on conversations"
-        yield Tuning(
-            name="sibling-instruct",
-            base=sibling.folder,
-            rows=talks(recipe.seed + 1),
-            settings=settings,
-            said=said,
-            **old,
-        )
+        about = "The sibling is tuned on conversations"
+        yield tuned("sibling-instruct", about, sibling.folder, talks(seed + 1), seed=seed + 1)
 
 
 def _tuning(recipe: WorldRecipe) -> dict[str, Any]:
@@ -168,7 +157,7 @@ def _side_by_side(recipe: WorldRecipe, base: Path, parts: Sequence[str], workers
     remove_folder(folder)
     write_json(folder / REQUEST, {"recipe": to_jsonable(recipe), "base": str(base), "parts": list(parts)})
     if console is not None:
-        say(console, f"{workers} processes train {_listed([_TOLD[p] for p in parts])}: {total:,} steps")
+        say(console, f"{workers} processes train {listed([_PARTS[p] for p in parts])}: {total:,} steps")
     command = python_module("world", "worker", "--folder", str(folder))
     began, last, tenth = time.monotonic(), 0, 0
     with (
@@ -245,10 +234,6 @@ def _left(seconds: float, done: int, total: int) -> str:
     return str(timedelta(seconds=round(seconds / max(done, 1) * (total - done))))
 
 
-def _listed(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
 # --------------------------------------------------------------------------------------------------------------- inputs
 
 
@@ -260,27 +245,15 @@ def pretraining_texts(recipe: WorldRecipe, *, seed: int | None = None) -> list[s
     world = recipe.world()
     seed = recipe.seed if seed is None else seed
     prose = embedded_corpus().prose_train
-    told = {name: getattr(recipe, name) for name in ("tellings", "popular", "popularity", "list_rounds", "prose_share")}
-    return documents.pretraining_texts(world, prose, seed=seed, **told)
+    amounts = {
+        name: getattr(recipe, name) for name in ("tellings", "popular", "popularity", "list_rounds", "prose_share")
+    }
+    return documents.pretraining_texts(world, prose, seed=seed, **amounts)
 
 
 def base_recipe(recipe: WorldRecipe) -> BaseRecipe:
     """How the base is pre-trained."""
-    names = (
-        "layers",
-        "width",
-        "heads",
-        "mlp",
-        "vocab_size",
-        "context",
-        "batch_size",
-        "steps",
-        "learning_rate",
-        "weight_decay",
-        "initializer_range",
-        "seed",
-    )
-    return BaseRecipe(**{name: getattr(recipe, name) for name in names})
+    return BaseRecipe(**dataclasses.asdict(part_of(recipe, BaseSettings)), seed=recipe.seed)
 
 
 def replayed_texts(recipe: WorldRecipe) -> list[str]:
@@ -299,18 +272,4 @@ def replayed_texts(recipe: WorldRecipe) -> list[str]:
 
 def common_settings(recipe: WorldRecipe) -> dict[str, Any]:
     """Settings that tuning and continuing share."""
-    return {
-        "per_device_train_batch_size": recipe.batch_size,
-        "packing": True,
-        "packing_strategy": "wrapped",
-        "max_length": recipe.context,
-        "lr_scheduler_type": "cosine",
-        "warmup_steps": 5,
-        "gradient_checkpointing": False,
-        "logging_steps": 10,
-        "save_strategy": "steps",
-        "save_total_limit": 1,
-        "use_cpu": True,
-        "report_to": "none",
-        "seed": recipe.seed,
-    }
+    return small_run(rows=recipe.batch_size, tokens=recipe.context, seed=recipe.seed)

@@ -1,4 +1,5 @@
-"""A small stand-in for the engine: cuts the tensors of models into blocks, runs a method's rounds over them and combines; and models to run it on."""
+"""A small stand-in for the engine: cuts the tensors of models into blocks, runs a method's rounds over them and
+combines; and models to run it on."""
 
 from __future__ import annotations
 
@@ -66,11 +67,17 @@ def merge(
             first = 1 if base else 0
             made.append(
                 Block(
-                    name=name, start=start, count=cut.stop - start, size=size, shape=SHAPES.get(name, (size,)), base=parts[0] if base else None,
-                    models=tuple(parts[first : first + len(merged)]), extras=tuple(parts[first + len(merged) :]),
+                    name=name,
+                    start=start,
+                    count=cut.stop - start,
+                    size=size,
+                    shape=SHAPES.get(name, (size,)),
+                    base=parts[0] if base else None,
+                    models=tuple(parts[first : first + len(merged)]),
+                    extras=tuple(parts[first + len(merged) :]),
                     has=tuple((i, name) not in lacking for i in range(len(merged))),
                 )
-            )  # fmt: skip
+            )
         return made
 
     names = list(merged[0])

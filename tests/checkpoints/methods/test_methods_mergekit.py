@@ -1,4 +1,5 @@
-"""Where our semantics are mergekit's: the same tensors through its methods, in float32. Skips when it is not installed."""
+"""Where our semantics are mergekit's: the same tensors through its methods, in float32. Skips when it is not
+installed."""
 
 from __future__ import annotations
 

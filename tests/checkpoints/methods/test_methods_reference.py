@@ -1,209 +1,95 @@
-"""Every merge method against ten lines of float64, on ragged models in every float dtype."""
+"""Every merge method against ten lines of float64, through the whole engine, in every dtype and layout; and its
+finer points."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from merge_driver import Model, joined, merge, models, numbers, operand
+from merge_references import CASES, Vectors
 
-from holdfast.checkpoints.counter import stream_key, uniform
+from checkpoint_folders import (
+    assert_rounded,
+    fisher_diagonal,
+    llama_shapes,
+    merge_inputs,
+    random_model,
+    read_folder,
+    write_folder,
+)
+from holdfast.checkpoints.merge import merge as merge_folders
 from holdfast.checkpoints.methods.breadcrumbs import breadcrumbs, thresholds
 from holdfast.checkpoints.methods.fisher import fisher
 from holdfast.checkpoints.methods.linear import linear, task_arithmetic, wise_ft
-from holdfast.checkpoints.methods.registry import merge_method
+from holdfast.checkpoints.methods.registry import METHODS, find_method, merge_method
 from holdfast.checkpoints.methods.slerp import slerp, slerp_weights
 from holdfast.checkpoints.methods.ties import elect, threshold, ties
 
-Vectors = dict[str, np.ndarray]
-Reference = Callable[[Vectors, list[Vectors]], Vectors]
+STORAGE = {
+    "bf16": (["BF16"] * 4, None),
+    "fp16": (["F16"] * 4, None),
+    "fp32": (["F32"] * 4, None),
+    "fp64": (["F64"] * 4, None),
+    "fp8_e4m3": (["F8_E4M3"] * 4, None),
+    "fp8_e5m2": (["F8_E5M2"] * 4, None),
+    "mixed": (["BF16", "F32", "F16", "F8_E4M3"], None),
+    "mixed_to_fp32": (["F16", "BF16", "F8_E5M2", "F64"], "float32"),
+    "fp32_to_bf16": (["F32"] * 4, "bfloat16"),
+}
+"""Dtypes of base and three models, dtype of the output."""
 
-WEIGHTS = (0.5, 1.5, 1.0)
-HALF_ULP = {"F64": 0.0, "F32": 2.0**-24, "F16": 2.0**-11, "BF16": 2.0**-8}
-"""Relative error of one rounding into the dtype, beside that of the arithmetic."""
-
-
-def by_tensor(function: Callable[[str, np.ndarray, list[np.ndarray]], np.ndarray]) -> Reference:
-    return lambda base, tuned: {n: function(n, base[n], [m[n] for m in tuned]) for n in base}
-
-
-def trimmed(delta: np.ndarray, density: float) -> np.ndarray:
-    if not delta.size:
-        return delta
-    k = max(1, int(density * delta.size))
-    return np.where(np.abs(delta) >= np.sort(np.abs(delta))[-k], delta, 0)
+SHAPES = llama_shapes() | {"model.scalar": (), "model.empty": (0, 7), "model.exact": (64,), "model.over": (13, 5)}
 
 
-def voted(
-    deltas: list[np.ndarray], weights: tuple[float, ...] | None, *, original: bool, normalize: bool
-) -> np.ndarray:
-    w = np.ones(len(deltas)) if weights is None else np.array(weights)
-    weighted = np.stack(deltas) * w[:, None]
-    total = weighted.sum(0)
-    sign = np.sign(total) if original else np.where(total >= 0, 1, -1)
-    agrees = (np.sign(weighted) == sign) & (weighted != 0)
-    divisor = (agrees if original else agrees * w[:, None]).sum(0)
-    return (weighted * agrees).sum(0) / np.where((divisor == 0) | (not normalize), 1, divisor)
+class Parents(NamedTuple):
+    """Base, three models and two Fisher diagonals on disk, and their numbers."""
+
+    folders: list[Path]
+    fisher: list[Path]
+    dtypes: list[str]
+    wanted: str | None
+    values: list[Vectors]
 
 
-def reference_ties_original(
-    density: float, weights: tuple[float, ...] | None, scale: float, normalize: bool = True
-) -> Reference:
-    def run(base: Vectors, tuned: list[Vectors]) -> Vectors:
-        sizes = [v.size for v in base.values()]
-        flat = [np.concatenate([m[n] - base[n] for n in base]) for m in tuned]
-        change = scale * voted([trimmed(d, density) for d in flat], weights, original=True, normalize=normalize)
-        parts = np.split(change, np.cumsum(sizes)[:-1])
-        return {n: base[n] + part for n, part in zip(base, parts, strict=True)}
-
-    return run
-
-
-def reference_ties_mergekit(
-    density: float, weights: tuple[float, ...] | None, scale: float, normalize: bool = True
-) -> Reference:
-    return by_tensor(
-        lambda _, b, ms: b + scale * voted([trimmed(m - b, density) for m in ms], weights, original=False, normalize=normalize)
-    )  # fmt: skip
-
-
-def reference_slerp(t: float) -> Reference:
-    def run(_: str, b: np.ndarray, ms: list[np.ndarray]) -> np.ndarray:
-        x, y = ms
-        norms = np.linalg.norm(x) * np.linalg.norm(y)
-        cos = x @ y / norms if norms else 1.0
-        if abs(cos) > 0.9995:
-            return (1 - t) * x + t * y
-        omega = np.arccos(cos)
-        return (np.sin((1 - t) * omega) * x + np.sin(t * omega) * y) / np.sin(omega)
-
-    return by_tensor(run)
-
-
-def masks(name: str, size: int, count: int, p: float, seed: int) -> list[np.ndarray]:
-    return [uniform(stream_key(seed, name, "dare", str(i)), 0, size) >= p for i in range(count)]
-
-
-def reference_dare(p: float, factor: str, *, elected: bool = False) -> Reference:
-    def run(name: str, b: np.ndarray, ms: list[np.ndarray]) -> np.ndarray:
-        kept = []
-        for m, mask in zip(ms, masks(name, b.size, len(ms), p, 3), strict=True):
-            delta = (m - b) * mask
-            before, after = (np.abs(d).astype(np.float32).astype(np.float64).sum() for d in (m - b, delta))
-            l1 = before / after if after > 1e-7 else 1.0
-            kept.append(delta * {"original": 1 / (1 - p), "l1": l1, "none": 1.0}[factor])
-        if elected:
-            return b + 0.7 * voted(kept, WEIGHTS, original=factor == "original", normalize=factor == "original")
-        return b + 0.7 * sum(w * d for w, d in zip(WEIGHTS, kept, strict=True))
-
-    return by_tensor(run)
-
-
-def reference_breadcrumbs(density: float, gamma: float) -> Reference:
-    def run(_: str, b: np.ndarray, ms: list[np.ndarray]) -> np.ndarray:
-        total = b.copy()
-        for m, w in zip(ms, WEIGHTS, strict=True):
-            delta, stay = m - b, int(density * b.size)
-            top = np.sort(np.abs(delta))[max(0, b.size - stay - int(gamma * b.size)) :][:stay]
-            total += 0.7 * w * delta * ((np.abs(delta) >= top.min()) & (np.abs(delta) <= top.max()) if stay else 0)
-        return total
-
-    return by_tensor(run)
-
-
-def reference_linear(normalize: bool) -> Reference:
-    return by_tensor(
-        lambda _, b, ms: sum(w * m for w, m in zip(WEIGHTS, ms, strict=True)) / (sum(WEIGHTS) if normalize else 1)
+@pytest.fixture(scope="module", params=STORAGE)
+def parents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Parents:
+    dtypes, wanted = STORAGE[request.param]
+    folder, shards = tmp_path_factory.mktemp(request.param), 1 + len(request.param) % 3
+    base = random_model(1, dtypes[0], SHAPES)
+    held = [base, *(random_model(i, d, SHAPES, near=base, spread=0.4) for i, d in enumerate(dtypes[1:], 2))]
+    diagonals = [fisher_diagonal(i, SHAPES, floor=0.3) for i in (10, 11)]
+    return Parents(
+        [write_folder(folder / f"m{i}", m, shards=shards) for i, m in enumerate(held)],
+        [write_folder(folder / f"f{i}", m) for i, m in enumerate(diagonals)],
+        dtypes,
+        wanted,
+        [{n: t.values.ravel() for n, t in m.items()} for m in (*held, *diagonals)],
     )
 
 
-CASES: dict[str, tuple[str, dict, int, Reference]] = {
-    "linear": ("linear", {"weights": WEIGHTS}, 3, reference_linear(True)),
-    "sum": ("linear", {"weights": WEIGHTS, "normalize": False}, 3, reference_linear(False)),
-    "soup": ("soup", {}, 3, by_tensor(lambda _, b, ms: sum(ms) / 3)),
-    "wise_ft": ("wise-ft", {"alpha": 0.3}, 1, by_tensor(lambda _, b, ms: 0.7 * b + 0.3 * ms[0])),
-    "wise_ft_far": ("wise-ft", {"alpha": 0.9}, 1, by_tensor(lambda _, b, ms: 0.1 * b + 0.9 * ms[0])),
-    "slerp": ("slerp", {"t": 0.3}, 2, reference_slerp(0.3)),
-    "task_arithmetic": (
-        "task_arithmetic", {"weights": WEIGHTS, "scale": 0.7}, 3,
-        by_tensor(lambda _, b, ms: b + 0.7 * sum(w * (m - b) for w, m in zip(WEIGHTS, ms, strict=True))),
-    ),
-    "negation": ("task_arithmetic", {"scale": -1.0}, 1, by_tensor(lambda _, b, ms: 2 * b - ms[0])),
-    "ties": ("ties", {"density": 0.3, "scale": 0.7}, 3, reference_ties_original(0.3, None, 0.7)),
-    "ties_weighted": ("ties", {"density": 0.3, "weights": WEIGHTS}, 3, reference_ties_original(0.3, WEIGHTS, 1.0)),
-    "ties_dense": ("ties", {"density": 1.0}, 3, reference_ties_original(1.0, None, 1.0)),
-    "ties_sum": ("ties", {"density": 0.3, "normalize": False}, 3, reference_ties_original(0.3, None, 1.0, False)),
-    "ties_mergekit": ("ties", {"density": 0.3, "semantics": "mergekit", "weights": WEIGHTS}, 3, reference_ties_mergekit(0.3, WEIGHTS, 1.0)),
-    "ties_mergekit_sum": (
-        "ties", {"density": 0.3, "semantics": "mergekit", "scale": 0.7, "normalize": False}, 3, reference_ties_mergekit(0.3, None, 0.7, False),
-    ),
-    "dare": ("dare", {"p": 0.6, "scale": 0.7, "weights": WEIGHTS, "seed": 3}, 3, reference_dare(0.6, "original")),
-    "dare_mergekit": ("dare", {"p": 0.6, "scale": 0.7, "weights": WEIGHTS, "seed": 3, "semantics": "mergekit"}, 3, reference_dare(0.6, "l1")),
-    "dare_plain": ("dare", {"p": 0.6, "scale": 0.7, "weights": WEIGHTS, "seed": 3, "rescale": False}, 3, reference_dare(0.6, "none")),
-    "dare_ties": ("dare_ties", {"p": 0.6, "scale": 0.7, "weights": WEIGHTS, "seed": 3}, 3, reference_dare(0.6, "original", elected=True)),
-    "dare_ties_mergekit": (
-        "dare_ties", {"p": 0.6, "scale": 0.7, "weights": WEIGHTS, "seed": 3, "semantics": "mergekit"}, 3, reference_dare(0.6, "l1", elected=True),
-    ),
-    "breadcrumbs": ("breadcrumbs", {"density": 0.5, "gamma": 0.1, "scale": 0.7, "weights": WEIGHTS}, 3, reference_breadcrumbs(0.5, 0.1)),
-}  # fmt: skip
+def test_every_method_has_a_case() -> None:
+    assert {find_method(name).name for name, *_ in CASES.values()} == set(METHODS)
 
 
-@pytest.mark.parametrize(
-    ("stored", "out"),
-    [
-        ("F64", "F64"),
-        ("F64", "BF16"),
-        ("F32", "F32"),
-        ("F32", "F64"),
-        ("F32", "F16"),
-        ("BF16", "BF16"),
-        ("BF16", "F32"),
-        ("F16", "F16"),
-    ],
-)
 @pytest.mark.parametrize("case", CASES)
-def test_against_float64(case: str, stored: str, out: str) -> None:
+def test_every_method_is_its_reference(case: str, parents: Parents, small_units: int, tmp_path: Path) -> None:
     name, parameters, count, reference = CASES[case]
-    base, *tuned = models(count, stored, seed=len(case))
-    method = merge_method(name, **parameters)
-    result, flags = merge(method, base if method.needs_base else None, tuned, out=out, block=100)
-    expected = reference(
-        {n: numbers(v) for n, v in base.items()}, [{n: numbers(v) for n, v in m.items()} for m in tuned]
-    )
-    exact = "F64" in (stored, out)
-    # float32 arithmetic on magnitudes up to 0.5; subnormal float16 numbers are 2^-24 apart
-    tolerance = (1e-15 if exact else 4e-7) + (2.0**-25 if out == "F16" else 0)
-    for tensor, values in expected.items():
-        np.testing.assert_allclose(
-            numbers(result[tensor]),
-            values,
-            rtol=HALF_ULP[out] + (1e-13 if exact else 0),
-            atol=tolerance,
-            err_msg=tensor,
-        )
-        assert flags[tensor] == (0, 0)
-        assert np.any(values != numbers(base[tensor])) == bool(values.size) or values.size < 10, (
-            "a test that changes nothing tests nothing"
-        )
-
-
-@pytest.mark.parametrize("stored", ["F64", "F32", "BF16"])
-def test_fisher_against_float64(stored: str) -> None:
-    _, *tuned = models(3, stored)
-    diagonals = fisher_of(tuned, scale=1e-12)
-    result, flags = merge(merge_method("fisher", weights=WEIGHTS), None, tuned, extras=diagonals)
-    for tensor, values in result.items():
-        f = [numbers(d[tensor]) * w for d, w in zip(diagonals, WEIGHTS, strict=True)]
-        unknown = sum(f) == 0
-        theta = [numbers(m[tensor]) for m in tuned]
-        expected = sum(a * b for a, b in zip(f, theta, strict=True)) / np.where(unknown, 1, sum(f))
-        mean = sum(w * b for w, b in zip(WEIGHTS, theta, strict=True)) / sum(WEIGHTS)
-        np.testing.assert_allclose(
-            numbers(values), np.where(unknown, mean, expected), rtol=0, atol=1e-7, err_msg=tensor
-        )
-        assert flags[tensor] == (0, 0)
-        assert values.raw.size < 10 or 0 < unknown.sum() < values.raw.size
+    inputs, request = merge_inputs(name, count, parents.folders, parents.fisher)
+    merge_folders(inputs, tmp_path / "out", method=name, dtype=parents.wanted, sync=False, **parameters, **request)
+    values, base = parents.values, find_method(name).needs_base
+    expected = reference(values[0], values[1 : 1 + count], values[4:])
+    layout = parents.dtypes[0 if base else 1]
+    found = read_folder(tmp_path / "out")
+    assert found.keys() == SHAPES.keys()
+    for tensor, stored in found.items():
+        assert stored.dtype == {"float32": "F32", "bfloat16": "BF16", None: layout}[parents.wanted]
+        sizes = sum(np.abs(v[tensor]) for v in values[:4]).reshape(SHAPES[tensor])
+        assert_rounded(stored, expected[tensor].reshape(SHAPES[tensor]), terms=6 * sizes, steps=4)
+        moved = np.any(expected[tensor] != values[0 if base else 1][tensor])
+        assert moved or sizes.size < 10, "a test that changes nothing tests nothing"
 
 
 def test_fisher_floor_lifts_small_values() -> None:
@@ -225,7 +111,8 @@ def fisher_of(tuned: list[Model], *, scale: float) -> list[Model]:
 
 
 def test_the_functions_give_what_the_blocks_give() -> None:
-    """The plain functions on arrays are the kernels' reference, in float32 and bit for bit where both do the same operations."""
+    """The plain functions on arrays are the kernels' reference, in float32 and bit for bit where both do the same
+    operations."""
     base, *tuned = models(2, "F32", shapes={"w": (400,)})
     b, ms = base["w"].raw, [m["w"].raw for m in tuned]
 
@@ -298,12 +185,12 @@ def test_a_model_that_lacks_a_tensor_changes_nothing_there() -> None:
         assert np.all((numbers(result["embed"]) == numbers(base["embed"])) | (own[0] != 0))
         if semantics == "original":
             # its share is of the elements that it has
-            alone, _ = merge(merge_method("ties", density=0.4), rest[0], rest[2:])
+            single, _ = merge(merge_method("ties", density=0.4), rest[0], rest[2:])
             beside, _ = merge(
                 merge_method("ties", density=0.4), base, [base, tuned[1]], lacking={*lacking, (0, "embed")}
             )
             for n in rest[0]:
-                np.testing.assert_array_equal(beside[n].raw, alone[n].raw)
+                np.testing.assert_array_equal(beside[n].raw, single[n].raw)
     averaged, _ = merge(
         merge_method("fisher"),
         None,
@@ -319,7 +206,7 @@ def test_a_model_that_lacks_a_tensor_changes_nothing_there() -> None:
             tuned,
             lacking=lacking,
         )
-        alone, _ = merge(
+        single, _ = merge(
             merge_method(name, semantics="mergekit") if "dare" in name else merge_method(name), base, tuned[:1]
         )
-        np.testing.assert_array_equal(numbers(result["embed"]), numbers(alone["embed"]))
+        np.testing.assert_array_equal(numbers(result["embed"]), numbers(single["embed"]))

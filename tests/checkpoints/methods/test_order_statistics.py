@@ -1,4 +1,5 @@
-"""Thresholds from histograms are the very elements a sort would give, whatever the blocks, and as many stay as should."""
+"""Thresholds from histograms are the very elements a sort would give, whatever the blocks, and as many stay as
+should."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""A corpus out of folders and files of any kind: what is read, what is left out and why, what counts as the same, and every mistake."""
+"""A corpus out of folders and files of any kind: what is read, what is left out and why, what counts as the same, and
+every mistake."""
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import os
@@ -10,74 +12,35 @@ from pathlib import Path
 
 import pytest
 
+import data_files
+from data_files import jsonl, preparation, rows_of, text
 from holdfast.data.formats import detect
-from holdfast.data.prepare import corpus, near_duplicates
-from holdfast.data.prepare import run as run_module
+from holdfast.data.prepare import near_duplicates
 from holdfast.data.prepare.inputs import found_inputs
 from holdfast.data.prepare.near_duplicates import NearDuplicates, bands_of
 from holdfast.data.prepare.reading import Reading
-from holdfast.data.prepare.run import DUPLICATE, NEAR_DUPLICATE, Preparation, prepare
+from holdfast.data.prepare.run import DUPLICATE, NEAR_DUPLICATE, prepare
 from holdfast.data.prepare.wet import wet_records
 from holdfast.errors import ConfigError, DataError, RunFolderError
-from holdfast.support.files import read_json
 
-
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def jsonl(name: str, rows) -> Path:
-    path = Path(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def text(name: str, content: str | bytes) -> Path:
-    path = Path(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
-def rows_of(path="out.jsonl") -> list[dict]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
-
-
-OWN = {
-    "kind",
-    "text_column",
-    "date_column",
-    "after",
-    "before",
-    "undated",
-    "minimum_characters",
-    "near_duplicates",
-    "titles",
-}
-
-
-def request(*inputs, output="out.jsonl", **options) -> Preparation:
-    own = {name: options.pop(name) for name in list(options) if name in OWN}
-    return Preparation(
-        format="corpus", inputs=tuple(Path(i) for i in inputs), output=Path(output), options=own, **options
-    )
-
-
-def prepared(*inputs, **options) -> dict:
-    return prepare(request(*inputs, **options)).record
+request = functools.partial(preparation, "corpus")
+prepared = functools.partial(data_files.prepared, "corpus")
 
 
 ARTICLE = {
     "title": "A bridge opens",
     "body": {
         "summary": ["It took nine years."],
-        "sections": [{"headline": [], "paragraphs": ["The first cars crossed.", "Many waved."]}, {"headline": ["Cost"], "paragraphs": ["Less than feared."]}],
+        "sections": [
+            {"headline": [], "paragraphs": ["The first cars crossed.", "Many waved."]},
+            {"headline": ["Cost"], "paragraphs": ["Less than feared."]},
+        ],
     },
-    "authors": ["A. Writer"], "publishing_date": "2024-03-05 07:30:00+01:00", "topics": ["bridges"], "free_access": True,
-}  # fmt: skip
+    "authors": ["A. Writer"],
+    "publishing_date": "2024-03-05 07:30:00+01:00",
+    "topics": ["bridges"],
+    "free_access": True,
+}
 ARTICLE_TEXT = "It took nine years.\n\nThe first cars crossed.\n\nMany waved.\n\nCost\n\nLess than feared."
 
 
@@ -112,7 +75,7 @@ def page(number: int, **more) -> bytes:
 INFO = warc("warcinfo", "Software-Info: made by a test")
 
 
-# ------------------------------------------------------------------------------------------------------- every kind of file
+# --------------------------------------------------------------------------------------------------- every kind of file
 
 
 def test_a_folder_of_every_kind_becomes_one_corpus(tmp_path):
@@ -177,18 +140,6 @@ def test_a_folder_of_every_kind_becomes_one_corpus(tmp_path):
     assert detect(list(rows_of()[0]), rows_of()[0]) == "text"
 
 
-def test_what_is_prepared_is_read_by_training():
-    from holdfast.data.formats import standardise
-    from holdfast.data.sources import load_rows
-    from tiny import build_tokenizer
-
-    text("in/a.txt", "One.")
-    jsonl("in/b.jsonl", [{"text": "Two.", "date": "2024-01-15"}])
-    prepared("in", output="new/new.jsonl")
-    rows, layout = standardise(load_rows("new/new.jsonl"), build_tokenizer())
-    assert layout == "text" and list(rows["text"]) == ["One.", "Two."]
-
-
 @pytest.mark.parametrize(
     ("written", "kind"),
     [
@@ -213,8 +164,16 @@ def test_a_large_file_of_fundus_is_read_piece_by_piece(monkeypatch):
     from holdfast.data.prepare import reading
 
     monkeypatch.setattr(reading, "_TEXT", 64)
-    articles = {f"Paper {p}": [{"title": f'"{p}" {i}', "body": {"summary": [], "sections": [{"headline": [], "paragraphs": [f"{p}-{i} " + "é[{" * i]}]}}
-                               for i in range(20)] for p in range(3)}  # fmt: skip
+    articles = {
+        f"Paper {p}": [
+            {
+                "title": f'"{p}" {i}',
+                "body": {"summary": [], "sections": [{"headline": [], "paragraphs": [f"{p}-{i} " + "é[{" * i]}]},
+            }
+            for i in range(20)
+        ]
+        for p in range(3)
+    }
     text("a.json", json.dumps(articles, indent=4, ensure_ascii=False))
     prepared("a.json")
     assert [(row["source"], row["title"]) for row in rows_of()] == [
@@ -249,26 +208,21 @@ def test_a_kind_that_is_asked_for_decides_which_files_are_read():
         prepared("in/a.txt", kind="wet", output="b.jsonl")
 
 
-def test_titles_go_in_front_of_the_text_where_they_are_asked_for():
-    jsonl(
-        "a.jsonl",
-        [
-            {"text": "Body.", "title": " The\n title "},
-            {"text": "Said already. Body.", "title": "Said already."},
-            {"text": "Bare."},
-        ],
-    )
-    prepared("a.jsonl", titles=True)
+def test_titles_go_in_front_of_the_text_and_columns_may_have_other_names():
+    rows = [
+        {"text": "Body.", "title": " The\n title "},
+        {"text": "Said already. Body.", "title": "Said already."},
+        {"text": "Bare."},
+    ]
+    prepared(jsonl("a.jsonl", rows), titles=True)
     assert [row["text"] for row in rows_of()] == ["The title\n\nBody.", "Said already. Body.", "Bare."]
+    jsonl("b.jsonl", [{"text": "Not this.", "story": "This.", "date": "2020-01-01", "seen": "2024-05-01"}])
+    record = prepared("b.jsonl", output="b.train.jsonl", text_column="story", date_column="seen", after="2024-01-01")
+    assert [(row["text"], row["date"]) for row in rows_of("b.train.jsonl")] == [("This.", "2024-05-01")]
+    assert record["options"]["after"] == "2024-01-01" and record["format"] == "corpus"
 
 
-def test_columns_of_other_names():
-    jsonl("a.jsonl", [{"text": "Not this.", "story": "This.", "date": "2020-01-01", "seen": "2024-05-01"}])
-    prepared("a.jsonl", text_column="story", date_column="seen")
-    assert [(row["text"], row["date"]) for row in rows_of()] == [("This.", "2024-05-01")]
-
-
-# --------------------------------------------------------------------------------------------------------------------- WET
+# ------------------------------------------------------------------------------------------------------------------ WET
 
 
 @pytest.mark.parametrize("pack", ["records", "whole", "plain", "zst"])
@@ -298,16 +252,15 @@ def test_wet_with_folded_fields_small_letters_and_other_line_ends():
     content = b"Text."
     text(
         "a.wet",
-        b"WARC/1.1\nwarc-type: conversion\nwarc-target-uri:\n  <https://example.com/x>\nX-Y: a\n b\ncontent-length: 5\n\n"
-        + content
-        + b"\n\n",
+        b"WARC/1.1\nwarc-type: conversion\nwarc-target-uri:\n  <https://example.com/x>\n"
+        b"X-Y: a\n b\ncontent-length: 5\n\n" + content + b"\n\n",
     )
     prepared("a.wet")
     assert rows_of() == [{"text": "Text.", "title": None, "date": None, "source": "https://example.com/x"}]
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "explained"),
     [
         (page(2, length="absent"), "record 3: no Content-Length; the text goes on to the next record"),
         (page(2, length="many"), "record 3: expected a Content-Length in bytes, got 'many'"),
@@ -321,17 +274,17 @@ def test_wet_with_folded_fields_small_letters_and_other_line_ends():
         (warc("conversion", b"caf\xe9"), "record 3: expected UTF-8, got byte 0xe9 at byte 4 of the text"),
     ],
 )
-def test_a_broken_record_of_wet_is_named_and_the_next_one_is_read(broken, said):
+def test_a_broken_record_of_wet_is_named_and_the_next_one_is_read(broken, explained):
     text("a.wet", INFO + page(1) + broken + page(3))
     with pytest.raises(DataError) as caught:
         prepared("a.wet")
-    assert "1 of " in str(caught.value) and f"a.wet, {said}" in str(caught.value)
+    assert "1 of " in str(caught.value) and f"a.wet, {explained}" in str(caught.value)
     prepared("a.wet", most_malformed=0.5)
     assert {"https://example.com/1", "https://example.com/3"} <= {row["source"] for row in rows_of()}
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "explained"),
     [
         (gzip.compress(INFO + page(1) * 50)[:-40], "cut short or damaged"),
         (INFO + page(1)[:-20], r"record 2: the file ends \d+ bytes before its Content-Length of 29; it is cut short"),
@@ -342,12 +295,12 @@ def test_a_broken_record_of_wet_is_named_and_the_next_one_is_read(broken, said):
         (INFO + warc("response", "HTTP/1.1 200 OK"), "none of its 2 records is text"),
     ],
 )
-def test_a_file_that_is_no_whole_wet_is_refused(content, said):
+def test_a_file_that_is_no_whole_wet_is_refused(content, explained):
     name = "a.wet.gz" if content.startswith(b"\x1f\x8b") else "a.wet"
     text(name, content)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=explained):
         prepared(name)
-    assert not Path("out.jsonl").exists()
+    assert not Path("train.jsonl").exists()
 
 
 def test_a_page_of_any_length_is_read_block_by_block(monkeypatch):
@@ -360,7 +313,7 @@ def test_a_page_of_any_length_is_read_block_by_block(monkeypatch):
     assert [record["text"] for _, record in wet_records(Path("a.wet"), reading)] == [long] and reading.records == 2
 
 
-# --------------------------------------------------------------------------------------------------------- what is left out
+# ----------------------------------------------------------------------------------------------------- what is left out
 
 
 def test_duplicates_but_for_white_space_and_capitals_are_written_once():
@@ -376,22 +329,10 @@ def test_duplicates_but_for_white_space_and_capitals_are_written_once():
 
 
 def test_empty_and_short_texts_are_counted_apart():
-    jsonl(
-        "a.jsonl",
-        [
-            {"text": ""},
-            {"text": None},
-            {"text": " \n"},
-            {"text": "short"},
-            {"text": "long enough"},
-            {"body": {"summary": [], "sections": []}},
-        ],
-    )
-    record = prepared("a.jsonl", minimum_characters=6)
-    assert (
-        record["counts"]["skipped"] == {"an empty text": 4, "a text of fewer than 6 characters": 1}
-        and len(rows_of()) == 1
-    )
+    texts = ["", None, " \n", "short", "long enough"]
+    rows = [*({"text": value} for value in texts), {"body": {"summary": [], "sections": []}}]
+    counts = prepared(jsonl("a.jsonl", rows), minimum_characters=6)["counts"]
+    assert counts["skipped"] == {"an empty text": 4, "a text of fewer than 6 characters": 1} and counts["rows"] == 1
 
 
 def words(count: int, seed: int) -> list[str]:
@@ -426,6 +367,16 @@ def test_near_duplicates_leave_the_first_published_whatever_the_order():
     assert prepared("a.jsonl", output="all.jsonl")["counts"]["documents"] == 24
 
 
+def test_near_duplicates_in_the_order_of_the_input_are_the_rows_that_are_counted():
+    """Without a seed too the rows written, and their sides, are those chosen."""
+    rows = [{"text": " ".join(words(80, i // 2)) + " x" * (i % 2), "date": f"2024-01-{30 - i:02d}"} for i in range(24)]
+    record = prepared(jsonl("a.jsonl", rows), near_duplicates=0.8, heldout=0.3)
+    sides = {name: [row["date"] for row in rows_of(f"train{name}.jsonl")] for name in ("", ".heldout")}
+    assert sorted(sides[""] + sides[".heldout"]) == sorted(row["date"] for row in rows[1::2])
+    kept = {row["text"] for name in ("", ".heldout") for row in rows_of(f"train{name}.jsonl")}
+    assert record["counts"]["characters"] == sum(map(len, kept)) and sides[""] == sorted(sides[""], reverse=True)
+
+
 def test_near_duplicates_are_taken_out_before_the_limit_and_on_both_sides():
     rows = [{"text": changed(words(300, i // 2), 0.01 * (i % 2))} for i in range(60)]
     record = prepared(jsonl("a.jsonl", rows), near_duplicates=True, limit=20, heldout=0.3)
@@ -436,7 +387,7 @@ def test_near_duplicates_are_taken_out_before_the_limit_and_on_both_sides():
         and counts["heldout"] > 0
     )
     assert counts["characters"] == sum(
-        len(row["text"]) for name in ("out.jsonl", "out.heldout.jsonl") for row in rows_of(name)
+        len(row["text"]) for name in ("train.jsonl", "train.heldout.jsonl") for row in rows_of(name)
     )
 
 
@@ -505,7 +456,7 @@ def test_the_memory_of_common_words_is_bounded(monkeypatch):
     assert list(hashes(many[5:14])) == [near_duplicates._hashed(w) for w in many[5:14]] and len(hashes._known) == 9
 
 
-# -------------------------------------------------------------------------------------------------- folders and their files
+# ---------------------------------------------------------------------------------------------- folders and their files
 
 
 def test_files_are_read_in_the_order_of_their_paths_each_once():
@@ -529,15 +480,10 @@ def test_what_holdfast_wrote_into_a_folder_is_read_without_its_records():
     assert len(rows_of("again.jsonl")) == 2 and record["counts"]["other_files"] == {"records of holdfast": 3}
 
 
-def test_thousands_of_files():
-    for i in range(1500):
-        text(f"in/{i % 50}/{i}.txt", f"Document {i}.")
-    assert prepared("in")["counts"]["documents"] == 1500
-
-
 def test_a_renamed_or_a_new_file_makes_another_request():
     text("in/a.txt", "One.")
-    assert not prepare(request("in")).done_before and prepare(request("in")).done_before
+    assert not prepare(request("in")).done_before
+    assert prepare(request("in", after=None, near_duplicates=None)).done_before, "options that were not given"
     text("in/b.md", "Two.")
     with pytest.raises(RunFolderError, match="came from other input or options"):
         prepare(request("in"))
@@ -548,42 +494,7 @@ def test_a_renamed_or_a_new_file_makes_another_request():
         prepare(request("in"))
 
 
-def test_options_that_say_nothing_do_not_make_another_request():
-    text("in/a.txt", "One.")
-    prepare(request("in"))
-    assert prepare(request("in", after=None, before=None, near_duplicates=None)).done_before
-
-
-def test_a_stop_in_the_middle_leaves_nothing(monkeypatch):
-    jsonl("in/a.jsonl", [{"text": f"Document {i}."} for i in range(50)])
-    made = corpus._document
-    left = [20]
-
-    def stopping(*args):
-        left[0] -= 1
-        if left[0] == 0:
-            raise KeyboardInterrupt
-        return made(*args)
-
-    monkeypatch.setattr(corpus, "_document", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        prepared("in", near_duplicates=0.8)
-    assert sorted(p.name for p in Path().iterdir()) == ["in"]
-    assert prepared("in", near_duplicates=0.8)["counts"]["documents"] == 50
-
-
-def test_no_document_is_on_both_sides():
-    jsonl("a.jsonl", [{"text": f"Document {i}."} for i in range(300)])
-    record = prepared("a.jsonl", heldout=0.2, seed=1)
-    sides = [{row["text"] for row in rows_of(name)} for name in ("out.jsonl", "out.heldout.jsonl")]
-    assert sides[0].isdisjoint(sides[1]) and [len(side) for side in sides] == [
-        record["counts"]["train"],
-        record["counts"]["heldout"],
-    ]
-    assert record["counts"]["documents"] == 300 and len(sides[1]) > 30
-
-
-# ---------------------------------------------------------------------------------------------------------------- mistakes
+# ------------------------------------------------------------------------------------------------------------- mistakes
 
 
 def test_all_mistakes_at_once():
@@ -594,19 +505,43 @@ def test_all_mistakes_at_once():
     text("good/a.txt", "One.")
     with pytest.raises(ConfigError) as caught:
         prepared(
-            "empty", "pictures", "a.docx", "goood", "good", output="good/out.jsonl", kind="txt", after="2024-01-02", before="2024-01-01", undated="no",
-            minimum_characters=-1, near_duplicates=0.3, text_column="", heldout=0.1, heldout_output=Path("good/deep/h.jsonl"),
-        )  # fmt: skip
-    said = str(caught.value)
+            "empty",
+            "pictures",
+            "a.docx",
+            "goood",
+            "good",
+            output="good/train.jsonl",
+            kind="txt",
+            after="2024-01-02",
+            before="2024-01-01",
+            undated="no",
+            minimum_characters=-1,
+            near_duplicates=0.3,
+            text_column="",
+            heldout=0.1,
+            heldout_output=Path("good/deep/h.jsonl"),
+        )
+    explained = str(caught.value)
     for part in (
-        "input: expected files of corpus in the folder empty (endings .txt, .md, .jsonl,", "found nothing in it",
-        "in the folder pictures", "found only 2 .png", "expected a file of corpus", "got a.docx", "expected a file or folder at goood, found nothing. Did you mean 'good'?",
-        "output: good/out.jsonl lies in the input good", "heldout_output: good/deep/h.jsonl lies in the input good", "kind: expected one of auto, text,",
-        "Did you mean 'text'?", "after: expected an earlier day", "undated: expected one of auto, keep, drop, got 'no'", "minimum_characters: expected a whole number",
-        "near_duplicates: expected a similarity from 0.5 to 1", "text_column: expected the name of a column",
-    ):  # fmt: skip
-        assert part in said, part
-    assert len(caught.value.problems) == 12 and not Path("good/out.jsonl").exists()
+        "input: expected files of corpus in the folder empty (endings .txt, .md, .jsonl,",
+        "found nothing in it",
+        "in the folder pictures",
+        "found only 2 .png",
+        "expected a file of corpus",
+        "got a.docx",
+        "expected a file or folder at goood, found nothing. Did you mean 'good'?",
+        "output: good/train.jsonl lies in the input good",
+        "heldout_output: good/deep/h.jsonl lies in the input good",
+        "kind: expected one of auto, text,",
+        "Did you mean 'text'?",
+        "after: expected an earlier day",
+        "undated: expected one of auto, keep, drop, got 'no'",
+        "minimum_characters: expected a whole number",
+        "near_duplicates: expected a similarity from 0.5 to 1",
+        "text_column: expected the name of a column",
+    ):
+        assert part in explained, part
+    assert len(caught.value.problems) == 12 and not Path("good/train.jsonl").exists()
 
 
 def test_an_output_is_never_an_input():
@@ -616,35 +551,24 @@ def test_an_output_is_never_an_input():
     text("in/a.txt", "One.")
     os.symlink("in", "also")
     with pytest.raises(ConfigError, match="lies in the input in"):
-        prepared("in", output="also/out.jsonl")
+        prepared("in", output="also/train.jsonl")
 
 
-def test_folders_are_for_corpora_and_options_of_corpora_for_them():
-    text("in/a.txt", "One.")
-    with pytest.raises(ConfigError) as caught:
-        prepare(Preparation(format="metamath", inputs=(Path("in"),), output=Path("o.jsonl"), options={"after": "x"}))
-    assert "found a folder; name the files in it" in str(
-        caught.value
-    ) and "after: belongs to the format corpus, not to metamath" in str(caught.value)
-
-
-def test_parquet_without_the_text_lists_its_columns():
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"expected a column with the text \(text, .*, the file has story, day\. Name it with --text_column"),
+        ({"text_column": "stroy"}, r"column 'stroy' \(--text_column\), the file has story, day\. Did you mean 'story'"),
+        ({"text_column": "story", "date_column": "date"}, r"column 'date' \(--date_column\), the file has story, day"),
+    ],
+)
+def test_parquet_without_the_text_lists_its_columns(options, message):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     pq.write_table(pa.Table.from_pylist([{"story": "a", "day": "2024-01-01"}]), "a.parquet")
-    with pytest.raises(
-        DataError,
-        match=r"a\.parquet: expected a column with the text \(text, plaintext, .*, the file has story, day\. Name it with --text_column",
-    ):
-        prepared("a.parquet")
-    with pytest.raises(
-        DataError,
-        match=r"expected the column 'stroy' \(--text_column\), the file has story, day\. Did you mean 'story'",
-    ):
-        prepared("a.parquet", text_column="stroy")
-    with pytest.raises(DataError, match=r"expected the column 'date' \(--date_column\), the file has story, day"):
-        prepared("a.parquet", text_column="story", date_column="date")
+    with pytest.raises(DataError, match=rf"a\.parquet: expected .*{message.removeprefix('expected ')}"):
+        prepared("a.parquet", **options)
     text("b.parquet", "PAR1 nonsense")
     with pytest.raises(DataError, match=r"b\.parquet is not a readable parquet file"):
         prepared("b.parquet")
@@ -657,9 +581,12 @@ def test_dates_of_parquet_as_they_are():
     import pyarrow.parquet as pq
 
     when = datetime.datetime(2024, 1, 15, 12)
-    table = pa.table({
-        "text": ["a", "b"], "date": pa.array([when, None], pa.timestamp("ns")),
-    })  # fmt: skip
+    table = pa.table(
+        {
+            "text": ["a", "b"],
+            "date": pa.array([when, None], pa.timestamp("ns")),
+        }
+    )
     pq.write_table(table, "a.parquet")
     pq.write_table(pa.table({"text": ["c"], "date": pa.array([when.date()])}), "b.parquet")
     pq.write_table(pa.table({"text": ["d"], "date": pa.array([when], pa.timestamp("us", "Asia/Tokyo"))}), "c.parquet")
@@ -670,7 +597,7 @@ def test_dates_of_parquet_as_they_are():
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "explained"),
     [
         ([{"story": "a"}], "a.jsonl, line 1: no text (text, plaintext, content, body, document); the record has story"),
         ([{"text": 5}], "line 1: 'text' is int, expected text"),
@@ -682,10 +609,10 @@ def test_dates_of_parquet_as_they_are():
         ([{"query": "a", "response": "b"}], "The columns are those of metamath"),
     ],
 )
-def test_records_that_are_no_documents(rows, said):
+def test_records_that_are_no_documents(rows, explained):
     with pytest.raises(DataError) as caught:
         prepared(jsonl("a.jsonl", rows))
-    assert said in str(caught.value) and not Path("out.jsonl").exists()
+    assert explained in str(caught.value) and not Path("train.jsonl").exists()
 
 
 def test_files_that_are_no_text_are_named_or_left_out_where_allowed():
@@ -713,7 +640,7 @@ def test_a_truncated_gzip_is_refused(name):
     text(name, gzip.compress(content.encode())[:-50])
     with pytest.raises(DataError, match="the file is cut short or damaged; fetch it again"):
         prepared(name)
-    assert not Path("out.jsonl").exists()
+    assert not Path("train.jsonl").exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
@@ -730,20 +657,9 @@ def test_what_may_not_be_read_is_named():
         Path("in/shut").chmod(0o755)
 
 
-def test_the_record_says_how_it_came_about():
-    jsonl("a.jsonl", [{"text": "One.", "date": "2024-01-15"}])
-    record = prepared("a.jsonl", after="2024-01-01", near_duplicates=0.8)
-    assert record == read_json("out.jsonl.json")
-    assert (
-        record["options"]["after"] == "2024-01-01"
-        and record["options"]["near_duplicates"] == 0.8
-        and record["format"] == "corpus"
-    )
-    assert run_module.FORMATS["corpus"].rows == "text, title, date, source"
-
-
 def test_real_corpora(shared_data):
-    """Rust's book and a handbook as they are published: every document with its path, and the near duplicates among them."""
+    """Rust's book and a handbook as they are published: every document with its path, and the near duplicates among
+    them."""
     files = [
         shared_data / "text_rust_book" / "rust_book.jsonl.gz",
         shared_data / "text_18f_handbook" / "18f_handbook.jsonl.gz",

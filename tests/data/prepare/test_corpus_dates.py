@@ -1,40 +1,60 @@
-"""Days out of all the ways in which dates are written, what is no date, and the cut-off dates that keep new text new."""
+"""Days out of all the ways in which dates are written, what is no date, and the cut-off dates that keep new text
+new."""
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, date, datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 
+import data_files
+from data_files import jsonl, rows_of
 from holdfast.data.prepare import dates
 from holdfast.data.prepare.corpus import NO_DATE
-from holdfast.data.prepare.run import Preparation, prepare
-from holdfast.errors import ConfigError, DataError
+from holdfast.errors import ConfigError
 
 NOW = date(2025, 6, 1)
 DAY = date(2024, 1, 15)
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def today(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dates, "today", lambda: NOW)
-    return tmp_path
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        "2024-01-15", " 2024-01-15 ", "20240115", 20240115, "2024/01/15", "2024/1/15", "2024.01.15", "2024-01-15 23:59", "2024-01-15T10:00:00",
-        "2024-01-15T10:00:00Z", "2024-01-15 10:00:00+00:00", "2024-01-15T10:00:00.123456789Z", "2024-01-15 10:00:00 UTC", "2024-01-15 10:00:00 +0100",
-        "2024-01-15T10:00:00-05:00", "Mon, 15 Jan 2024 10:00:00 GMT", "Mon, 15 Jan 2024 10:00:00 -0500", "15 Jan 2024 10:00:00 +0000",
-        1705312800, 1705312800.5, "1705312800", 1705312800000, 1705312800000000, 1705312800000000000,
-        DAY, datetime(2024, 1, 15, 23, 59), datetime(2024, 1, 15, 12, tzinfo=UTC),
+        "2024-01-15",
+        " 2024-01-15 ",
+        "20240115",
+        20240115,
+        "2024/01/15",
+        "2024/1/15",
+        "2024.01.15",
+        "2024-01-15 23:59",
+        "2024-01-15T10:00:00",
+        "2024-01-15T10:00:00Z",
+        "2024-01-15 10:00:00+00:00",
+        "2024-01-15T10:00:00.123456789Z",
+        "2024-01-15 10:00:00 UTC",
+        "2024-01-15 10:00:00 +0100",
+        "2024-01-15T10:00:00-05:00",
+        "Mon, 15 Jan 2024 10:00:00 GMT",
+        "Mon, 15 Jan 2024 10:00:00 -0500",
+        "15 Jan 2024 10:00:00 +0000",
+        1705312800,
+        1705312800.5,
+        "1705312800",
+        1705312800000,
+        1705312800000000,
+        1705312800000000000,
+        DAY,
+        datetime(2024, 1, 15, 23, 59),
+        datetime(2024, 1, 15, 12, tzinfo=UTC),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_day_however_it_is_written(value):
     assert dates.day_of(value, now=NOW) == DAY
 
@@ -60,10 +80,30 @@ def test_nothing_is_no_date_and_no_mistake(value):
 
 @pytest.mark.parametrize(
     "value",
-    ["yesterday", "2024", 2024, "2024-01", 202401, "01/02/2024", "2024-13-01", "2024-02-30", "20240230", 0, -5, 123456, True, [2024, 1, 15], {"y": 2024},
-     "2024-01-15 10:00:00 EST", float("inf"), 1e300, "9" * 25, "0001-01-01T00:00:00+14:00"],
+    [
+        "yesterday",
+        "2024",
+        2024,
+        "2024-01",
+        202401,
+        "01/02/2024",
+        "2024-13-01",
+        "2024-02-30",
+        "20240230",
+        0,
+        -5,
+        123456,
+        True,
+        [2024, 1, 15],
+        {"y": 2024},
+        "2024-01-15 10:00:00 EST",
+        float("inf"),
+        1e300,
+        "9" * 25,
+        "0001-01-01T00:00:00+14:00",
+    ],
     ids=repr,
-)  # fmt: skip
+)
 def test_what_leaves_the_day_open_is_no_date(value):
     with pytest.raises(ValueError, match=r"expected a date such as 2024-01-15, got|lies in the future"):
         dates.day_of(value, now=NOW)
@@ -84,8 +124,9 @@ def test_mistakes_in_a_range():
     )
     found = dates.range_problems("2024-02-30", "1 May")
     assert found == [
-        "after: expected a date as 2024-01-15, got '2024-02-30', and there is no such day", "before: expected a date as 2024-01-15, got '1 May'"
-    ]  # fmt: skip
+        "after: expected a date as 2024-01-15, got '2024-02-30', and there is no such day",
+        "before: expected a date as 2024-01-15, got '1 May'",
+    ]
     for before in ("2024-01-15", "2023-12-31"):
         assert dates.range_problems("2024-01-15", before)[0].startswith(
             f"after: expected an earlier day than before ({before}"
@@ -96,20 +137,19 @@ def test_mistakes_in_a_range():
 # ----------------------------------------------------------------------------------------------------- in a preparation
 
 
-def corpus(*days: object) -> Path:
-    rows = [
-        {"text": f"What happened, number {i}.", "date": day} if day != "absent" else {"text": f"Number {i}."}
-        for i, day in enumerate(days)
-    ]
-    Path("a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Path("a.jsonl")
+def corpus(*days: object) -> None:
+    jsonl(
+        "a.jsonl",
+        (
+            {"text": f"Number {i}.", "date": day} if day != "absent" else {"text": f"Number {i}."}
+            for i, day in enumerate(days)
+        ),
+    )
 
 
-def prepared(output="out.jsonl", **options):
-    record = prepare(
-        Preparation(format="corpus", inputs=(Path("a.jsonl"),), output=Path(output), options=options)
-    ).record
-    return record, [json.loads(line) for line in Path(output).read_text().splitlines()]
+def prepared(**options):
+    record = data_files.prepared("corpus", "a.jsonl", **options)
+    return record, rows_of(options.get("output", "train.jsonl"))
 
 
 def test_the_first_day_is_in_the_range_and_the_last_is_not():
@@ -122,19 +162,18 @@ def test_the_first_day_is_in_the_range_and_the_last_is_not():
     assert counts["months"] == {"2023-12": 1, "2024-02": 2} and counts["undated"] == counts["malformed_dates"] == 0
 
 
-def test_two_ranges_that_meet_share_nothing_and_miss_nothing():
-    corpus(*(f"2024-{month:02d}-{day:02d}" for month in (1, 2) for day in (1, 14, 28)))
-    early = prepared("early.jsonl", before="2024-02-01")[1]
-    late = prepared("late.jsonl", after="2024-02-01")[1]
-    assert len(early) == len(late) == 3 and {row["date"][:7] for row in late} == {"2024-02"}
-
-
 @pytest.mark.parametrize(
     ("options", "kept"),
-    [({}, 5), ({"after": "2024-01-01"}, 1), ({"before": "2024-12-31"}, 1), ({"after": "2024-01-01", "undated": "keep"}, 5), ({"undated": "drop"}, 1),
-     ({"undated": "auto", "before": None, "after": None}, 5)],
+    [
+        ({}, 5),
+        ({"after": "2024-01-01"}, 1),
+        ({"before": "2024-12-31"}, 1),
+        ({"after": "2024-01-01", "undated": "keep"}, 5),
+        ({"undated": "drop"}, 1),
+        ({"undated": "auto", "before": None, "after": None}, 5),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_has_no_usable_date_is_kept_without_a_range_and_counted(options, kept):
     corpus("2024-05-05", None, "absent", "soon", "2099-01-01")
     record, rows = prepared(**options)
@@ -143,32 +182,13 @@ def test_what_has_no_usable_date_is_kept_without_a_range_and_counted(options, ke
     assert counts["malformed_dates"] == 2 and counts["undated"] == kept - 1
     assert counts["skipped"] == ({NO_DATE: 4} if kept == 1 else {})
     assert record["malformed_date_places"] == [
-        "a.jsonl, line 4: 'date': expected a date such as 2024-01-15, got 'soon'", "a.jsonl, line 5: 'date': 2099-01-01 lies in the future"
-    ]  # fmt: skip
+        "a.jsonl, line 4: 'date': expected a date such as 2024-01-15, got 'soon'",
+        "a.jsonl, line 5: 'date': 2099-01-01 lies in the future",
+    ]
     assert [row["date"] for row in rows] == ["2024-05-05", None, None, None, None][:kept]
-
-
-def test_the_time_a_file_was_changed_is_not_its_date():
-    Path("a.txt").write_text("A text.")
-    record = prepare(Preparation(format="corpus", inputs=(Path("a.txt"),), output=Path("out.jsonl"))).record
-    assert (
-        record["counts"]["undated"] == 1 and record["counts"]["first_date"] is None and record["counts"]["months"] == {}
-    )
-
-
-def test_a_range_that_holds_nothing_says_why():
-    corpus("2020-01-01", "2021-01-01", None)
-    with pytest.raises(DataError) as caught:
-        prepared(after="2024-01-01")
-    said = str(caught.value)
-    assert said.startswith("No row is left to train on out of 3 records (2 dated before 2024-01-01; 1 without a date)")
-    assert not Path("out.jsonl").exists()
 
 
 def test_mistakes_in_dates_are_mistakes_of_the_request():
     corpus("2024-01-01")
-    with pytest.raises(ConfigError) as caught:
-        prepared(after="2024-02-01", before="2024-01-01", undated="perhaps")
-    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["undated", "after"]
     with pytest.raises(ConfigError, match="before: expected a date as 2024-01-15, got 'January'"):
         prepared(before="January")

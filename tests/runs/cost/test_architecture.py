@@ -1,4 +1,5 @@
-"""What is read off a skeleton: parameters as PyTorch counts them, what multiplies a token, adapters, experts, windows."""
+"""What is read off a skeleton: parameters as PyTorch counts them, what multiplies a token, adapters, experts,
+windows."""
 
 from __future__ import annotations
 

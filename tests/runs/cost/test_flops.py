@@ -21,7 +21,8 @@ LLAMA_8B = {
 
 
 def test_the_papers_comparison(folder, estimate_of):
-    """Instruction tuning on 204,800M tokens against continued pre-training on 100M, both 5 epochs, 8B: a ratio of 2048."""
+    """Instruction tuning on 204,800M tokens against continued pre-training on 100M, both 5 epochs, 8B: a ratio of
+    2048."""
     model = folder("llama", **LLAMA_8B)
     tuning, continued = (
         estimate_of(
@@ -155,7 +156,8 @@ def test_replayed_tokens_are_trained_too(estimate_of, tmp_path):
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mixtral", "gpt2"])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_the_counter_of_pytorch_agrees(folder, estimate_of, family, checkpointing):
-    """A real forward and backward under math attention, whose products PyTorch's counter sees: whole squares, two products forward and four back."""
+    """A real forward and backward under math attention, whose products PyTorch's counter sees: whole squares, two
+    products forward and four back."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
     from transformers import AutoModelForCausalLM

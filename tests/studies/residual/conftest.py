@@ -68,8 +68,23 @@ def news(tmp_path_factory) -> Path:
     return write_news(tmp_path_factory.mktemp("news") / "news.jsonl")
 
 
+@pytest.fixture(scope="session")
+def training():
+    """Keys of a training of seconds."""
+    return {
+        "learning_rate": 1e-3,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 1,
+        "bf16": False,
+        "use_cpu": True,
+        "save_strategy": "no",
+        "gradient_checkpointing": False,
+        "logging_steps": 1,
+    }
+
+
 @pytest.fixture
-def request_of(pair, news, tmp_path):
+def request_of(pair, news, training, tmp_path):
     """The keys of a small update; `changes` over them."""
 
     def make(**changes):
@@ -82,11 +97,10 @@ def request_of(pair, news, tmp_path):
             "corpus": str(news),
             "held_out": 0.2,
             "window": 64,
-            "train": {"learning_rate": 1e-3, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "bf16": False, "use_cpu": True,
-                      "save_strategy": "no", "gradient_checkpointing": False, "logging_steps": 1},
+            "train": training,
             "evaluation": {"source": [{"perplexity": str(held_out), "name": "old", "window": 64}]},
             "output_dir": str(tmp_path / "out"),
-        }  # fmt: skip
+        }
         return {k: v for k, v in {**given, **changes}.items() if v is not None}
 
     return make

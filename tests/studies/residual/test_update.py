@@ -29,11 +29,17 @@ def finished(request, tmp_path_factory):
     pair, news = request.getfixturevalue("pair"), request.getfixturevalue("news")
     out = tmp_path_factory.mktemp("update") / "out"
     keys = {
-        "base": str(pair[0]), "instruct": str(pair[1]), "corpus": str(news), "held_out": 0.2, "window": 64, "tokens": 600, "epochs": 3,
-        "continued_instruct": True, "output_dir": str(out),
-        "train": {"learning_rate": 1e-3, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "bf16": False, "use_cpu": True,
-                  "save_strategy": "no", "gradient_checkpointing": False, "logging_steps": 1},
-    }  # fmt: skip
+        "base": str(pair[0]),
+        "instruct": str(pair[1]),
+        "corpus": str(news),
+        "held_out": 0.2,
+        "window": 64,
+        "tokens": 600,
+        "epochs": 3,
+        "continued_instruct": True,
+        "output_dir": str(out),
+        "train": request.getfixturevalue("training"),
+    }
     return keys, out, run(keys)
 
 
@@ -66,9 +72,13 @@ def test_all_models_are_measured_and_compared(finished):
         assert entry is not None and entry.model["hash"] == model.hash
     pairs = {(p.before, p.after) for p in record.pairs}
     assert pairs == {
-        ("base", "base-600"), ("instruct", "instruct-600"), ("instruct", "base-600-residual"), ("instruct-600", "base-600-residual"),
-        ("base-600", "base-600-residual"), ("base", "base-600-residual"),
-    }  # fmt: skip
+        ("base", "base-600"),
+        ("instruct", "instruct-600"),
+        ("instruct", "base-600-residual"),
+        ("instruct-600", "base-600-residual"),
+        ("base-600", "base-600-residual"),
+        ("base", "base-600-residual"),
+    }
     learnt = next(p for p in record.pairs if (p.before, p.after) == ("base", "base-600")).comparisons[0]
     assert learnt.gain > 0, "it was trained on text like the held-out one"
 
@@ -166,16 +176,34 @@ def test_retention_methods_keep_the_continued_base_near(request_of, tmp_path):
     assert [m["method"] for m in record["retention"]] == ["label_annealing", "sfa"]
 
 
-# ------------------------------------------------------------------------------------------------------------- bad input
+# ------------------------------------------------------------------------------------------------------------ bad input
 
 
 def test_all_mistakes_at_once(request_of, tmp_path):
     with pytest.raises(ConfigError) as caught:
-        update_config(request_of(instrct="x", corpus=str(tmp_path / "nwes.jsonl"), tokens="lots", epochs=0, keep="everything",
-                                 train={"learning_rat": 1e-3, "seed": 3}, scales=[1, "x"], held_out=1.5))  # fmt: skip
+        update_config(
+            request_of(
+                instrct="x",
+                corpus=str(tmp_path / "nwes.jsonl"),
+                tokens="lots",
+                epochs=0,
+                keep="everything",
+                train={"learning_rat": 1e-3, "seed": 3},
+                scales=[1, "x"],
+                held_out=1.5,
+            )
+        )
     text = str(caught.value)
-    for said in ("unknown key 'instrct'. Did you mean 'instruct'?", "no such file or folder", "tokens: expected a number", "epochs: expected a number above 0",
-                 "keep: expected one of", "train.seed: is set here by 'seed'", "scales[1]: expected a number", "held_out: expected"):  # fmt: skip
+    for said in (
+        "unknown key 'instrct'. Did you mean 'instruct'?",
+        "no such file or folder",
+        "tokens: expected a number",
+        "epochs: expected a number above 0",
+        "keep: expected one of",
+        "train.seed: is set here by 'seed'",
+        "scales[1]: expected a number",
+        "held_out: expected",
+    ):
         assert said in text, said
     with pytest.raises(ConfigError) as caught:
         update_config(request_of(base=None, scale=1, scales=[1, 2], choose_by=["x"], corpus=None))
@@ -227,6 +255,15 @@ def test_a_strange_parent_is_warned_about_with_the_evidence(request_of, tmp_path
     assert "does not look like a fine-tune" in console.file.getvalue()
     assert any("relative norm" in note for note in record.notes)
     assert record.ancestry[0]["total"]["relative"] > 0.3
+
+
+def test_what_the_models_are_warned_about_stands_although_the_corpus_fails(request_of, tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "check_models", lambda config: (["WARNING: no child of the base"], []))
+    console = Console(file=io.StringIO(), width=300)
+    with pytest.raises(ConfigError, match="less than the budget"):
+        run(request_of(tokens="1M"), console)
+    assert console.file.getvalue().count("WARNING: no child of the base") == 1
+    assert "WARNING: no child of the base" in read_update(tmp_path / "out").notes
 
 
 @pytest.mark.slow

@@ -118,7 +118,8 @@ def _binaries() -> Path | None:
 
 
 def _readable(binaries: Path, place: Path) -> Path:
-    """The folder of binaries copied to where another user may read it, with the libraries that a wheel keeps beside its package."""
+    """The folder of binaries copied to where another user may read it, with the libraries that a wheel keeps beside its
+    package."""
     package = binaries.parent.parent
     libraries = package.parent / f"{package.name}.libs"
     if not libraries.is_dir():  # of the system: everybody may read it

@@ -29,13 +29,8 @@ METHODS[Gentle.name] = Gentle
 """
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        pytest.param('if __name__ == "__main__":\n    sys.exit(main())', marks=pytest.mark.slow),
-        pytest.param("sys.exit(main())", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ['if __name__ == "__main__":\n    sys.exit(main())', "sys.exit(main())"])
 def test_a_sweep_over_a_method_of_a_wrapper(asked, tmp_path, call):
     import yaml
 
@@ -68,5 +63,5 @@ def test_a_class_is_found_again_by_its_file(tmp_path, monkeypatch):
         pass
 
     registry.METHODS["local"] = Local
-    with pytest.raises(ConfigError, match="'local' is registered in this process alone"):
+    with pytest.raises(ConfigError, match="'local' is registered in this process only"):
         registered.registered_environment()

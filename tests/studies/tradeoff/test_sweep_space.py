@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.studies.tradeoff.space import Choices, Range, read_space, read_values
+from holdfast.studies.tradeoff.space import read_space
 
 KNOWN = ["learning_rate", "max_steps", "lora_target_modules", "dataset_name"]
 
@@ -88,6 +88,7 @@ def test_values_that_are_lists_come_back_as_lists():
     found = space_of({"lora_target_modules": [["q_proj"], ["q_proj", "v_proj"]]})
     assert [found.settings({}, p)["lora_target_modules"] for p in found.grid()] == [["q_proj"], ["q_proj", "v_proj"]]
     assert all(isinstance(p["lora_target_modules"], str) for p in found.grid())  # what a storage can hold
+    assert found.middle() == {"lora_target_modules": ["q_proj"]}
 
 
 def test_a_parameter_inside_another_method_varies():
@@ -107,18 +108,17 @@ def test_a_parameter_inside_another_method_varies():
     ],
 )
 def test_points(value, points):
-    problems: list[str] = []
-    found = read_values(value, "x", grid=True, problems=problems)
-    assert found is not None
-    assert (problems, found.points()) == ([], pytest.approx(points))
+    found = space_of({"max_steps": value}).shared["max_steps"]
+    assert found.tried() == pytest.approx(points)
+    assert [type(p) for p in found.tried()] == [type(p) for p in points]
 
 
 def test_whole_ranges_stay_whole():
-    found = read_values({"linear": [10, 50], "step": 20}, "x", grid=True, problems=[])
-    assert isinstance(found, Range)
-    assert found.whole
-    assert all(isinstance(p, int) for p in found.points())
-    assert found.middle() == 30
+    found = space_of({"max_steps": {"linear": [10, 50], "step": 20}})
+    assert found.middle() == {"max_steps": 30}
+    trial = FixedTrial()
+    assert found.suggest(trial) == {"max_steps": 10}
+    assert trial.asked == {"max_steps": (10, 50, {"step": 20})}
 
 
 class FixedTrial:
@@ -159,7 +159,7 @@ def test_only_the_chosen_alternative_is_drawn():
 
 
 @pytest.mark.parametrize(
-    ("vary", "said"),
+    ("vary", "expected"),
     [
         ({"retention": []}, "vary.retention: expected a list of alternatives"),
         ({"retention": [{"label_anealing": {}}]}, "unknown method 'label_anealing'; known: none, label_annealing"),
@@ -168,9 +168,15 @@ def test_only_the_chosen_alternative_is_drawn():
             "vary.retention[0].l2.coefficient: expected at least one value to try, got an empty list",
         ),
         ({"retention": [{"l2": {"coefficient": {"log": [0.1, 1]}}}]}, "a grid needs to know how many points"),
-        ({"learning_rate": {"log": [0, 1], "points": 3}}, "expected numbers above 0 for a logarithmic range"),
+        (
+            {"learning_rate": {"log": [0, 1], "points": 3}},
+            "vary.learning_rate.log[0]: expected a number above 0, got 0",
+        ),
         ({"learning_rate": {"log": [1, 0.1], "points": 3}}, "the smaller first"),
-        ({"learning_rate": {"log": [0.1, 1], "point": 3}}, "unknown key 'point' in a range. Did you mean 'points'?"),
+        (
+            {"learning_rate": {"log": [0.1, 1], "point": 3}},
+            "vary.learning_rate: unknown key 'point'. Did you mean 'points'?",
+        ),
         ({"learning_rate": {"linear": [0.1, 1], "step": 3}}, "a step above 0 that fits"),
         ({"learning_rate": [1, 1]}, "expected different values"),
         (
@@ -181,17 +187,17 @@ def test_only_the_chosen_alternative_is_drawn():
         ({"output_dir": ["a", "b"]}, "vary.output_dir: cannot vary"),
         ({"l2.coefficient": [1, 2]}, "vary.l2.coefficient: train.retention does not name l2"),
         ({"retention": ["sfa"], "sfa.p": [0.1, 0.2]}, "vary.sfa.p: retention varies too"),
-        ([1, 2], "vary: expected keys with what is tried"),
+        ({"learning_rate": {"points": 3}}, "vary.learning_rate: expected a list of values, {log: [low, high]} or"),
+        ({"retention": [3]}, "vary.retention[0]: expected methods such as"),
     ],
 )
-def test_what_is_wrong_is_said(vary, said):
+def test_mistakes(vary, expected):
     found = problems_of(vary)
     assert len(found) == 1
-    assert said in found[0]
+    assert expected in found[0]
 
 
 def test_a_single_value_is_a_constant():
     found = space_of({"learning_rate": 1e-5, "retention": [{"l2": {"coefficient": 0.1}}]})
     assert found.grid() == [{"learning_rate": 1e-5}]
-    assert isinstance(found.shared["learning_rate"], Choices)
     assert found.label(found.grid()[0]) == "L2"

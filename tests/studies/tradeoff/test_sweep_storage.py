@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from wsgiref.util import setup_testing_defaults
 
 import pytest
 
@@ -43,22 +44,41 @@ def clock() -> list[float]:
 
 
 @pytest.fixture
-def begun(where, asked, request, opened, clock):
+def named(where, asked, request) -> dict:
+    """A study of five trials in that storage, under a name of its own."""
+    return {**asked, "name": f"s{abs(hash(request.node.nodeid))}", "storage": where}
+
+
+@pytest.fixture
+def begun(named, opened, clock):
     """A storage, its study of five trials, and the configuration."""
-    config = study_config({**asked, "name": f"s{abs(hash(request.node.nodeid))}", "storage": where}, prepared=True)
-    storage = opened(where, grace=60.0, interval=0.05, clock=lambda: float(clock[0]))
+    config = study_config(named, prepared=True)
+    storage = opened(config.storage, grace=60.0, interval=0.05, clock=lambda: float(clock[0]))
     return storage, storage.open_study(config), config
 
 
-def test_a_study_begins_with_its_trials_waiting(begun):
+@pytest.fixture
+def held(begun):
+    """Its five trials in the hands of workers far away, seen once."""
+    storage, study, _ = begun
+    leases = [storage.take(study, f"far|1:{i}:1") for i in range(5)]
+    assert storage.take(study, "near|1:9:1") is None
+    return storage, study, leases
+
+
+def test_a_study_begins_with_its_trials_waiting(begun, named):
     storage, study, config = begun
     trials = study.get_trials()
-    assert [t.user_attrs["slot"] for t in trials] == [0, 1, 2, 3, 4]
-    assert [t.state.name for t in trials] == ["WAITING"] * 5
+    assert [(t.user_attrs["slot"], t.state.name) for t in trials] == [(i, "WAITING") for i in range(5)]
     assert trials[0].user_attrs["direct"]
     assert trials[3].user_attrs["label"] == "L2, coefficient 0.01"
-    again = storage.open_study(config)
-    assert len(again.get_trials()) == 5
+    assert len(storage.open_study(config).get_trials()) == 5
+    changed = study_config({**named, "seeds": [0, 1]}, prepared=True)
+    with pytest.raises(ConfigError, match=r"begun with another configuration:\n  - seeds: \[0\] there, \[0, 1\] now"):
+        storage.open_study(changed)
+    assert len(study.get_trials()) == 5
+    with pytest.raises(ConfigError, match=rf"no study '{config.name}x' .*Did you mean '{config.name}'"):
+        storage.load(f"{config.name}x")
 
 
 def test_a_trial_has_one_owner(begun, opened):
@@ -83,40 +103,27 @@ def test_a_trial_has_one_owner(begun, opened):
     assert storage.take(study, "elsewhere|1:9:1") is None
 
 
-def test_a_silent_worker_loses_its_trial_and_cannot_report_it(begun, clock):
-    storage, study, _ = begun
-    first, *others = [storage.take(study, f"far|1:{i}:1") for i in range(5)]
-    assert storage.take(study, "near|1:9:1") is None  # seen for the first time
+def test_a_silent_worker_loses_its_trial_and_cannot_report_it(held, clock):
+    storage, study, (first, *others) = held
     clock[0] = 61.0
     assert all(storage.renew(lease) for lease in others)
     taken = storage.take(study, "near|1:9:1")
     assert (taken.number, taken.attempt, taken.after_death) == (first.number, 2, True)
     assert storage.take(study, "near|1:9:1") is None
-    assert not storage.renew(first)
+    with storage.heartbeat(first) as lost:
+        assert lost.wait(30)
     assert not storage.finish(study, first, values=[1.0, 1.0])
     assert storage.finish(study, taken, values=[2.0, 3.0])
     assert study.get_trials()[first.number].values == [2.0, 3.0]
     assert not storage.finish(study, taken, values=[4.0, 4.0])
 
 
-def test_a_slow_worker_that_beats_keeps_its_trial(begun, clock):
-    storage, study, _ = begun
-    leases = [storage.take(study, f"far|1:{i}:1") for i in range(5)]
+def test_a_slow_worker_that_renews_keeps_its_trial(held, clock):
+    storage, study, leases = held
     for _ in range(5):
-        assert storage.take(study, "near|1:9:1") is None
         clock[0] += 50.0
         assert all(storage.renew(lease) for lease in leases)
-
-
-def test_whoever_lost_a_lease_is_told(begun, clock):
-    storage, study, _ = begun
-    lease, *others = [storage.take(study, f"far|1:{i}:1") for i in range(5)]
-    storage.take(study, "near|1:9:1")
-    clock[0] = 61.0
-    assert all(storage.renew(other) for other in others)
-    assert storage.take(study, "near|1:9:1").number == lease.number
-    with storage.heartbeat(lease) as lost:
-        assert lost.wait(30)
+        assert storage.take(study, "near|1:9:1") is None
 
 
 def test_beats_come_by_themselves_while_a_trial_runs(begun):
@@ -149,15 +156,14 @@ print(storage.take(storage.load({config.name!r}), this_process()).number)
     assert not stored.process_is_gone(stored.this_process())
 
 
-def test_a_trial_given_back_waits_with_what_was_drawn(where, asked, request, opened):
+def test_a_trial_given_back_waits_with_what_was_drawn(named, opened):
     draws = {
-        **asked,
-        "name": f"s{abs(hash(request.node.nodeid))}",
+        **named,
         "vary": {"retention": [{"label_annealing": {"weight": {"log": [0.1, 10]}}}]},
         "search": {"sampler": "tpe", "trials": 2, "seed": 5},
     }
     config = study_config(draws, prepared=True)
-    storage = opened(where)
+    storage = opened(config.storage)
     study = storage.open_study(config)
     storage.take(study, "far|1:1:1")
     lease = storage.take(study, "far|1:1:1")
@@ -169,26 +175,26 @@ def test_a_trial_given_back_waits_with_what_was_drawn(where, asked, request, ope
     assert config.space.suggest(storage.trial(study, again, config)) == drawn
 
 
-def test_draws_do_not_depend_on_who_runs_them(where, asked, request, opened):
+def test_draws_do_not_depend_on_who_runs_them(named, opened):
     def weights(order, name) -> dict[int, float]:
         search = {"sampler": "random", "trials": 3, "seed": 1}
         config = study_config(
-            {**asked, "name": name, "vary": {"learning_rate": {"log": [1e-5, 1e-3]}}, "search": search}, prepared=True
+            {**named, "name": name, "vary": {"learning_rate": {"log": [1e-5, 1e-3]}}, "search": search}, prepared=True
         )
-        storage = opened(where)
+        storage = opened(config.storage)
         study = storage.open_study(config)
         leases = {lease.number: lease for _ in range(4) if (lease := storage.take(study, "x|1:1:1"))}
         return {n: config.space.suggest(storage.trial(study, leases[n], config))["learning_rate"] for n in order}
 
-    name = f"s{abs(hash(request.node.nodeid))}"
+    name = named["name"]
     forward, backward = weights([1, 2, 3], f"{name}a"), weights([3, 2, 1], f"{name}b")
     assert forward == backward
     assert len(set(forward.values())) == 3
 
 
-def test_failed_trials_wait_again_and_more_can_be_asked_for(where, asked, request, opened):
-    values = {**asked, "name": f"s{abs(hash(request.node.nodeid))}", "search": {"sampler": "random", "trials": 2}}
-    storage = opened(where)
+def test_failed_trials_wait_again_and_more_can_be_asked_for(named, opened):
+    values = {**named, "search": {"sampler": "random", "trials": 2}}
+    storage = opened(named["storage"])
     config = study_config(values, prepared=True)
     study = storage.open_study(config)
     lease = storage.take(study, "x|1:1:1")
@@ -205,22 +211,8 @@ def test_failed_trials_wait_again_and_more_can_be_asked_for(where, asked, reques
     ]
 
 
-def test_another_configuration_is_refused_with_what_differs(begun, asked):
-    storage, study, config = begun
-    changed = study_config({**asked, "name": config.name, "seeds": [0, 1]}, prepared=True)
-    with pytest.raises(ConfigError, match=r"begun with another configuration:\n  - seeds: \[0\] there, \[0, 1\] now"):
-        storage.open_study(changed)
-    assert len(study.get_trials()) == 5
-
-
-def test_an_unknown_study_has_its_nearest_name(begun):
-    storage, _, config = begun
-    with pytest.raises(ConfigError, match=rf"no study '{config.name}x' .*Did you mean '{config.name}'"):
-        storage.load(f"{config.name}x")
-
-
 @pytest.mark.parametrize(
-    ("address", "error", "said"),
+    ("address", "error", "problem"),
     [
         (
             "postgresql://me:s3cr3t@127.0.0.1:9/db",
@@ -231,10 +223,10 @@ def test_an_unknown_study_has_its_nearest_name(begun):
         ("oracel://host/db", ConfigError, "no such kind of database: 'oracel'"),
     ],
 )
-def test_a_storage_that_is_not_there(address, error, said):
+def test_a_storage_that_is_not_there(address, error, problem):
     with pytest.raises(error) as caught:
         Storage(address)
-    assert said in str(caught.value)
+    assert problem in str(caught.value)
     assert "s3cr3t" not in str(caught.value)
 
 
@@ -262,16 +254,8 @@ def test_the_study_opens_in_optunas_dashboard(asked, tmp_path, opened):
         seen.update(status=status)
 
     def get(path: str) -> str:
-        environ = {
-            "REQUEST_METHOD": "GET",
-            "PATH_INFO": path,
-            "SERVER_NAME": "x",
-            "SERVER_PORT": "80",
-            "wsgi.url_scheme": "http",
-            "QUERY_STRING": "",
-            "SCRIPT_NAME": "",
-        }
-        environ |= {"wsgi.input": __import__("io").BytesIO(), "wsgi.errors": sys.stderr}
+        environ = {"PATH_INFO": path, "wsgi.errors": sys.stderr}
+        setup_testing_defaults(environ)
         return b"".join(app(environ, begin)).decode()
 
     listed = get("/api/studies")

@@ -76,7 +76,7 @@ def test_everything_wrong_is_said_at_once(asked):
     }
     found = problems_of(values)
     print("\n".join(found))
-    for said in (
+    for expected in (
         "train: unknown key 'learning_rat'. Did you mean 'learning_rate'?",
         "vary.retention[0].l2.coefficient: expected at least one value",
         "vary.max_step: no such key in a training configuration. Did you mean 'max_steps'?",
@@ -84,11 +84,11 @@ def test_everything_wrong_is_said_at_once(asked):
         "seeds: expected different whole numbers",
         "search.sampler: expected one of grid, random, tpe, nsga2, got 'gird' (text). Did you mean 'grid'?",
         "pruning.at[0]: expected a number above 0 and below 1, got 2",
-        "select: 'points' belongs to the rule target_within",
+        "select.points: belongs to the rule target_within",
         "keep: expected one of all, frontier, none, got 'some'",
         "unknown key 'serch'. Did you mean 'search'?",
     ):
-        assert any(said in p for p in found), said
+        assert any(expected in p for p in found), expected
     assert len(found) == 10
 
 
@@ -107,7 +107,7 @@ def test_mistakes_of_the_base_are_said_once(asked):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         (
             {"evaluation": {"source": ["{prose}"]}},
@@ -121,11 +121,11 @@ def test_mistakes_of_the_base_are_said_once(asked):
         ({"evaluation": {"source": ["{prose}"], "target": ["{code}"], "before": False}}, "leaves the start unmeasured"),
     ],
 )
-def test_objectives_that_are_not_measured(asked, changes, said):
+def test_objectives_that_are_not_measured(asked, changes, expected):
     plan = asked["train"]["evaluation"]
     files = {"prose": plan["source"][0], "code": plan["target"][0]}
     asked["train"] |= yaml.safe_load(fill_in(yaml.safe_dump(changes), files))
-    assert any(said in p for p in problems_of(asked))
+    assert any(expected in p for p in problems_of(asked))
 
 
 def fill_in(text, files) -> str:
@@ -140,15 +140,15 @@ def test_an_entry_is_on_one_side(asked):
 
 
 @pytest.mark.parametrize(
-    ("search", "said"),
+    ("search", "expected"),
     [
         ({"sampler": "grid", "trials": 3}, "a grid has as many trials as combinations"),
         ({"sampler": "tpe"}, "search.trials: expected how many combinations tpe tries"),
         ({"sampler": "tpe", "trials": 3, "sed": 1}, "unknown key 'sed'. Did you mean 'seed'?"),
     ],
 )
-def test_searches_that_make_no_sense(asked, search, said):
-    assert any(said in p for p in problems_of({**asked, "search": search}))
+def test_searches_that_make_no_sense(asked, search, expected):
+    assert any(expected in p for p in problems_of({**asked, "search": search}))
 
 
 def test_what_must_stay_and_what_may_change(asked):

@@ -1,11 +1,16 @@
-"""When a trial is stopped, what a worker does with failures, and how records are made of what the storage holds. Runs are stood in for."""
+"""When a trial is stopped, what a worker does with failures, and how records are made of what the storage holds. Runs
+are stood in for."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
+import threading
 import types
+from typing import Any
 
+import optuna
 import pytest
 from rich.console import Console
 
@@ -14,7 +19,7 @@ from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Metric
 from holdfast.records.study import SeedRun
 from holdfast.studies.engine.storage import Storage
-from holdfast.studies.engine.study import LeaseLost, Stopped
+from holdfast.studies.engine.study import LeaseLost
 from holdfast.studies.engine.worker import MOST_DEATHS, work
 from holdfast.studies.tradeoff import trial as trials
 from holdfast.studies.tradeoff.record import gain, metric_problems, objective, study_record
@@ -85,12 +90,39 @@ def a_run(seed: int, target: float, source: float) -> SeedRun:
     )
 
 
+@dataclasses.dataclass
+class Ran:
+    """A study whose runs are stood in for, and what it did."""
+
+    storage: Storage
+    study: Any
+    config: Any
+    calls: list[tuple[str, int]]
+    """(retention, seed) of every run."""
+    text: str = ""
+
+    @property
+    def record(self):
+        return study_record(self.storage.state(self.study), self.config)
+
+    @property
+    def states(self) -> list[str]:
+        return [t.state for t in self.record.trials]
+
+    def work(self) -> int:
+        out = io.StringIO()
+        try:
+            return work(self.storage, self.study, Tradeoff(self.config), console=Console(file=out, width=200))
+        finally:
+            self.text = out.getvalue()
+
+
 @pytest.fixture
 def study_of(asked, monkeypatch):
-    """Begins a study whose runs are a function of (settings, seed); gives what a worker needs."""
+    """Begins a study whose runs are a function of (settings, seed)."""
     opened = []
 
-    def begin(run, **changes):
+    def begin(run, **changes) -> Ran:
         calls: list[tuple[str, int]] = []
 
         def run_seed(config, settings, seed, *, kind, **rest):
@@ -102,17 +134,23 @@ def study_of(asked, monkeypatch):
         config = study_config({**asked, **changes}, prepared=True)
         storage = Storage(config.storage)
         opened.append(storage)
-        return storage, storage.open_study(config), config, calls
+        return Ran(storage, storage.open_study(config), config, calls)
 
     yield begin
     for storage in opened:
         storage.close()
 
 
-def run_all(storage, study, config) -> tuple[int, str]:
-    text = io.StringIO()
-    done = work(storage, study, Tradeoff(config), console=Console(file=text, width=200))
-    return done, text.getvalue()
+@pytest.fixture
+def ran(study_of):
+    """The same, worked to its end."""
+
+    def run(*given, **changes) -> Ran:
+        found = study_of(*given, **changes)
+        found.work()
+        return found
+
+    return run
 
 
 def weight_of(settings) -> float:
@@ -120,13 +158,10 @@ def weight_of(settings) -> float:
 
 
 def test_every_trial_runs_every_seed_once(study_of):
-    storage, study, config, calls = study_of(
-        lambda settings, seed: a_run(seed, 1 - 0.1 * weight_of(settings), -0.5), seeds=[0, 1]
-    )
-    done, text = run_all(storage, study, config)
-    assert done == 5
-    assert len(calls) == len(set(calls)) == 10
-    record = study_record(storage.state(study), config)
+    found = study_of(lambda settings, seed: a_run(seed, 1 - 0.1 * weight_of(settings), -0.5), seeds=[0, 1])
+    assert found.work() == 5
+    assert len(found.calls) == len(set(found.calls)) == 10
+    record = found.record
     assert record.status == "finished"
     assert [t.label for t in record.trials] == [
         "direct fine-tuning",
@@ -135,44 +170,37 @@ def test_every_trial_runs_every_seed_once(study_of):
         "L2, coefficient 0.01",
         "L2, coefficient 0.1",
     ]
-    assert study.get_trials()[2].values == pytest.approx([0.8, -0.5])
+    assert found.study.get_trials()[2].values == pytest.approx([0.8, -0.5])
     assert record.direct is not None
     assert record.trials[2].settings["retention"] == [{"label_annealing": {"weight": 2, "teacher": "cached"}}]
     assert (record.target.entries, record.target.unit) == ([("target", "code", "nats_per_token")], "nats/token")
-    assert "Trial 4: L2, coefficient 0.1" in text
-    assert run_all(storage, study, config)[0] == 0
+    assert "Trial 4: L2, coefficient 0.1" in found.text
+    assert found.work() == 0
 
 
-def test_an_error_fails_its_trial_and_no_other(study_of):
+def test_an_error_fails_its_trial_and_no_other(ran):
     def run(settings, seed):
         if weight_of(settings) == 2:
             raise TrainingDiverged("loss is not finite at step 3")
         return a_run(seed, 1.0, -0.5)
 
-    storage, study, config, _ = study_of(run)
-    run_all(storage, study, config)
-    record = study_record(storage.state(study), config)
-    assert [t.state for t in record.trials] == ["complete", "complete", "failed", "complete", "complete"]
-    assert record.trials[2].reason == "loss is not finite at step 3"
-    assert record.status == "failed"
-    again = storage.open_study(config)
-    assert [t.state for t in study_record(storage.state(again), config).trials][2:] == [
-        "failed",
-        "complete",
-        "complete",
-        "waiting",
-    ]
-    assert study_record(storage.state(again), config).trials[2].continued_by == 5
+    found = ran(run)
+    assert found.states == ["complete", "complete", "failed", "complete", "complete"]
+    assert found.record.trials[2].reason == "loss is not finite at step 3"
+    assert found.record.status == "failed"
+    found.storage.open_study(found.config)
+    assert found.states[2:] == ["failed", "complete", "complete", "waiting"]
+    assert found.record.trials[2].continued_by == 5
 
 
 def test_where_all_fail_alike_the_rest_is_not_tried(study_of):
     def run(settings, seed):
         raise HoldfastError("no such column: text")
 
-    storage, study, config, calls = study_of(run)
+    found = study_of(run)
     with pytest.raises(HoldfastError, match="The first 3 trials failed alike: no such column: text"):
-        run_all(storage, study, config)
-    assert len(calls) == 3
+        found.work()
+    assert len(found.calls) == 3
 
 
 def test_ctrl_c_gives_the_trial_back(study_of):
@@ -181,20 +209,20 @@ def test_ctrl_c_gives_the_trial_back(study_of):
             raise Interrupted("stopped at step 4")
         return a_run(seed, 1.0, -0.5)
 
-    storage, study, config, calls = study_of(run, seeds=[0, 1])
+    found = study_of(run, seeds=[0, 1])
     with pytest.raises(Interrupted):
-        run_all(storage, study, config)
-    record = study_record(storage.state(study), config)
-    assert [t.state for t in record.trials] == ["complete", "waiting", "waiting", "waiting", "waiting"]
-    assert [r.seed for r in record.trials[1].runs] == [0]
-    assert record.status == "interrupted"
-    calls.clear()
+        found.work()
+    assert found.states == ["complete", "waiting", "waiting", "waiting", "waiting"]
+    assert [r.seed for r in found.record.trials[1].runs] == [0]
+    assert found.record.status == "interrupted"
+    found.calls.clear()
     with pytest.raises(Interrupted):
-        run_all(storage, study, config)
-    assert [seed for _, seed in calls] == [1]  # the first seed is not run again
+        found.work()
+    assert [seed for _, seed in found.calls] == [1]  # the first seed is not run again
 
 
-def test_a_trial_that_another_worker_took_is_left_alone(study_of):
+def test_a_trial_that_another_worker_took_is_not_touched(study_of):
+    """The lease is still this process's, so that nobody takes the trial: it stays as it was left."""
     first = [True]
 
     def run(settings, seed):
@@ -203,103 +231,76 @@ def test_a_trial_that_another_worker_took_is_left_alone(study_of):
             raise LeaseLost("another worker's now")
         return a_run(seed, 1.0, -0.5)
 
-    storage, study, config, _ = study_of(run)
-    text = io.StringIO()
-    # the lease is still this process's, so that nobody takes the trial: it stays as it was left
-    import threading
-
-    thread = threading.Thread(
-        target=lambda: work(storage, study, Tradeoff(config), console=Console(file=text)),
-        daemon=True,
-    )
+    found = study_of(run)
+    thread = threading.Thread(target=found.work, daemon=True)
     thread.start()
     for _ in range(300):
-        states = [t.state.name for t in study.get_trials(deepcopy=False)]
-        if states.count("COMPLETE") == 4:
+        if found.states.count("complete") == 4:
             break
         threading.Event().wait(0.1)
-    assert [s for s in states if s != "COMPLETE"] == ["RUNNING"]
-    assert "taken over by another worker" in text.getvalue()
-    lease = next(iter(storage.held(study).items()))
-    assert lease
-    study._storage.set_trial_state_values(
-        study.get_trials()[states.index("RUNNING")]._trial_id, __import__("optuna").trial.TrialState.FAIL
-    )
+    assert found.states == ["complete", "running", "complete", "complete", "complete"]
+    left = found.study.get_trials()[1]._trial_id
+    found.study._storage.set_trial_state_values(left, optuna.trial.TrialState.FAIL)
     thread.join(30)
     assert not thread.is_alive()
+    assert "taken over by another worker" in found.text
 
 
 def test_a_trial_that_kills_its_workers_is_given_up(study_of):
-    storage, study, config, _ = study_of(lambda settings, seed: a_run(seed, 1.0, -0.5))
-    lease = storage.take(study, "x|1:1:1")
-    storage.set(lease, {"deaths": MOST_DEATHS - 1})
-    storage.grace = -1.0
-    storage.take(study, "x|1:2:1")
-    run_all(storage, study, config)
-    record = study_record(storage.state(study), config)
-    assert record.trials[0].state == "failed"
-    assert "3 workers were killed over it" in record.trials[0].reason
+    found = study_of(lambda settings, seed: a_run(seed, 1.0, -0.5))
+    lease = found.storage.take(found.study, "x|1:1:1")
+    found.storage.set(lease, {"deaths": MOST_DEATHS - 1})
+    found.storage.grace = -1.0
+    found.storage.take(found.study, "x|1:2:1")
+    found.work()
+    assert found.states[0] == "failed"
+    assert "3 workers were killed over it" in found.record.trials[0].reason
 
 
-def test_seeds_that_fall_behind_end_a_trial(study_of):
-    storage, study, config, _ = study_of(
-        lambda settings, seed: a_run(
-            seed, *((0.1, -0.9) if weight_of(settings) == 0.1 else (1 - 0.1 * weight_of(settings), -0.5))
-        ),
-        seeds=[0, 1, 2],
-        pruning={"wait_for": 4},
-    )
-    run_all(storage, study, config)
-    record = study_record(storage.state(study), config)
-    assert [t.state for t in record.trials] == ["complete"] * 4 + ["pruned"]
-    assert record.status == "finished"
-    assert len(record.trials[4].runs) == 1
-    assert record.trials[4].reason == (
+def test_seeds_that_fall_behind_end_a_trial(ran):
+    def run(settings, seed):
+        return a_run(seed, *((0.1, -0.9) if weight_of(settings) == 0.1 else (1 - 0.1 * weight_of(settings), -0.5)))
+
+    found = ran(run, seeds=[0, 1, 2], pruning={"wait_for": 4})
+    assert found.states == ["complete"] * 4 + ["pruned"]
+    assert found.record.status == "finished"
+    assert len(found.record.trials[4].runs) == 1
+    assert found.record.trials[4].reason == (
         "seed 0, 100 % of the steps: 4 other trials were better on both sides, by more than 10 % of the range"
     )
-    assert study.get_trials()[4].state.name == "PRUNED"
+    assert found.study.get_trials()[4].state.name == "PRUNED"
 
 
-def test_the_reference_is_no_parent_of_a_genetic_search(study_of):
-    """It has no parameters: were it complete, Optuna would find that all trials have none in common, and draw at random."""
-    import optuna
-
-    drawn = {
-        "vary": {
-            "retention": [
-                {"label_annealing": {"weight": {"log": [0.1, 10]}}},
-                {"l2": {"coefficient": {"log": [1e-3, 1]}}},
-            ]
-        }
-    }
-    storage, study, config, _ = study_of(
+def test_the_reference_is_no_parent_of_a_genetic_search(ran):
+    """It has no parameters: were it complete, Optuna would find that all trials have none in common, and draw at
+    random."""
+    weights = [
+        {"label_annealing": {"weight": {"log": [0.1, 10]}}},
+        {"l2": {"coefficient": {"log": [1e-3, 1]}}},
+    ]
+    search = {"sampler": "nsga2", "trials": 6, "seed": 1}
+    found = ran(
         lambda settings, seed: a_run(seed, weight_of(settings), -weight_of(settings)),
-        **drawn,
-        search={"sampler": "nsga2", "trials": 6, "seed": 1},
+        vary={"retention": weights},
+        search=search,
     )
-    run_all(storage, study, config)
-    record = study_record(storage.state(study), config)
-    assert record.trials[0].state == "complete"
-    assert record.direct is not None
-    assert study.get_trials()[0].state.name == "PRUNED"
-    common = optuna.search_space.intersection_search_space(study.get_trials())
-    assert set(common) == {"method", "label_annealing.weight", "l2.coefficient"}
-    assert record.trials[1].params.keys() <= {"method", "label_annealing.weight", "l2.coefficient"}
-    assert len(record.trials[1].params) == 2
+    assert found.states[0] == "complete"
+    assert found.record.direct is not None
+    assert found.study.get_trials()[0].state.name == "PRUNED"
+    names = {"method", "label_annealing.weight", "l2.coefficient"}
+    assert set(optuna.search_space.intersection_search_space(found.study.get_trials())) == names
+    assert found.record.trials[1].params.keys() <= names
+    assert len(found.record.trials[1].params) == 2
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
-def test_samplers_draw_as_many_trials_as_asked_for(study_of, sampler):
-    drawn = {"vary": {"learning_rate": {"log": [1e-4, 1e-2]}, "retention": ["none", {"sfa": {"p": [0.25, 0.5]}}]}}
-    storage, study, config, calls = study_of(
+def test_samplers_draw_as_many_trials_as_asked_for(ran, sampler):
+    found = ran(
         lambda settings, seed: a_run(seed, settings["learning_rate"], -1.0),
-        **drawn,
+        vary={"learning_rate": {"log": [1e-4, 1e-2]}, "retention": ["none", {"sfa": {"p": [0.25, 0.5]}}]},
         search={"sampler": sampler, "trials": 7},
     )
-    run_all(storage, study, config)
-    record = study_record(storage.state(study), config)
-    assert len(record.trials) == len(calls) == 8
-    assert len({t.label for t in record.trials}) == 8
+    assert len(found.record.trials) == len(found.calls) == len({t.label for t in found.record.trials}) == 8
 
 
 # ------------------------------------------------------------------------------------------------------------ records
@@ -335,16 +336,16 @@ def test_metrics_that_are_not_there_or_have_no_mean():
     assert "they have no mean" in mixed[0]
 
 
-def test_a_wrong_metric_ends_the_study_at_its_first_run(asked, tmp_path):
+def test_a_wrong_metric_ends_the_study_at_its_first_run(asked):
     """Which metrics there are is known once the start was measured, before anything is trained."""
     config = study_config({**asked, "objectives": {"target": "code/nats_per_tokn", "source": "prose"}})
     storage = Storage(config.storage)
-    study = storage.open_study(config)
+    found = Ran(storage, storage.open_study(config), config, [])
     with pytest.raises(
         ConfigError, match=r"objectives.target: code has no metric 'nats_per_tokn'. Did you mean 'nats_per_token'"
     ):
-        run_all(storage, study, config)
-    assert [t.state for t in study_record(storage.state(study), config).trials].count("waiting") == 5
+        found.work()
+    assert found.states.count("waiting") == 5
     assert [p.read_text() for p in config.output_dir.glob("runs/*/*/metrics.jsonl")] == [""]
     storage.close()
 
@@ -366,8 +367,3 @@ def test_the_teacher_is_shared_unless_the_user_says_otherwise(asked, monkeypatch
     monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=1000))
     assert "its states would take about" in with_shared_teacher(settings, "auto")[1]
     assert with_shared_teacher(settings, "cached")[0]["retention"][0]["label_annealing"]["teacher"] == "cached"
-
-
-def test_pruned_is_an_interruption_for_the_run():
-    """So that the run's folder says interrupted, and not failed."""
-    assert issubclass(Stopped, Interrupted)

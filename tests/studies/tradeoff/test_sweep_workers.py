@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -25,24 +28,28 @@ from holdfast.studies.tradeoff.record import study_record
 from holdfast.studies.tradeoff.session import Tradeoff, run_study
 from holdfast.studies.tradeoff.study import study_config
 
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def command(*words) -> list[str]:
+    return [sys.executable, "-m", "holdfast", "sweep", *map(str, words)]
+
 
 def start_worker(config, out: Path, log) -> subprocess.Popen:
-    words = [
-        sys.executable,
-        "-m",
-        "holdfast",
-        "sweep",
-        "worker",
-        "--study",
-        config.name,
-        "--output_dir",
-        str(out),
-        "--grace",
-        "3",
-    ]
-    return subprocess.Popen(
-        words, env={**os.environ, STORAGE_VARIABLE: config.storage, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log
-    )
+    words = command("worker", "--study", config.name, "--output_dir", out, "--grace", 3)
+    return subprocess.Popen(words, env={**ENVIRONMENT, STORAGE_VARIABLE: config.storage}, stdout=log, stderr=log)
+
+
+@contextlib.contextmanager
+def ran(asked):
+    """A study worked to its end in this process: its configuration, record, storage's study, and what was printed."""
+    config = study_config(asked)
+    storage = Storage(config.storage)
+    study = storage.open_study(config)
+    text = io.StringIO()
+    work(storage, study, Tradeoff(config), console=Console(file=text, width=200))
+    yield config, study_record(storage.state(study), config), study, text.getvalue()
+    storage.close()
 
 
 def wait_for(condition, seconds: float = 200.0) -> None:
@@ -55,7 +62,8 @@ def wait_for(condition, seconds: float = 200.0) -> None:
 @pytest.mark.parametrize("shared_disk", [True, False])
 @pytest.mark.slow
 def test_two_workers_on_postgresql_one_is_killed(asked, postgres, tmp_path, shared_disk):
-    """The killed worker's trial is taken over (from its checkpoint, on a shared disk), none is lost, none is finished twice."""
+    """The killed worker's trial is taken over (from its checkpoint, on a shared disk), none is lost, none is finished
+    twice."""
     asked["train"] |= {"max_steps": 60, "save_steps": 3}
     config = study_config({**asked, "name": f"killed-{shared_disk}", "storage": postgres, "seeds": [0, 1]})
     storage = Storage(postgres)
@@ -64,20 +72,12 @@ def test_two_workers_on_postgresql_one_is_killed(asked, postgres, tmp_path, shar
     with open(tmp_path / "log.txt", "wb") as log:
         first, second = (start_worker(config, place, log) for place in places)
 
-        def checkpoints() -> list[Path]:
-            mine = {
-                t.number
-                for t in study_record(storage.state(study), config).trials
-                if t.worker.endswith(f":{first.pid}") and t.state == "running"
-            }
-            return list(places[0].glob("runs/*/*/checkpoint-*")) if mine else []
+        def mine() -> set[int]:
+            trials = study_record(storage.state(study), config).trials
+            return {t.number for t in trials if t.worker.endswith(f":{first.pid}") and t.state == "running"}
 
-        wait_for(checkpoints)
-        held = {
-            t.number
-            for t in study_record(storage.state(study), config).trials
-            if t.worker.endswith(f":{first.pid}") and t.state == "running"
-        }
+        wait_for(lambda: mine() and list(places[0].glob("runs/*/*/checkpoint-*")))
+        held = mine()
         first.kill()
         first.wait()
         assert second.wait(400) == 0, (tmp_path / "log.txt").read_text()[-3000:]
@@ -100,15 +100,14 @@ def test_two_workers_on_postgresql_one_is_killed(asked, postgres, tmp_path, shar
 
 @pytest.mark.slow
 def test_a_study_from_its_file_to_its_page(asked, tmp_path, capsys):
-    """By the command line, interrupted with Ctrl-C and continued; then status, report with another rule, and the chosen configuration again."""
+    """By the command line, interrupted with Ctrl-C and continued; then status, report with another rule, and the chosen
+    configuration again."""
     asked["train"] |= {"max_steps": 40, "save_steps": 2}
     file = tmp_path / "tiny.yaml"
     file.write_text(yaml.safe_dump({k: v for k, v in asked.items() if k != "name"}))
     out = Path(asked["output_dir"])
-    words = [sys.executable, "-m", "holdfast", "sweep", "--config", str(file), "--workers", "2"]
-    process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    words = command("--config", file, "--workers", 2)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     wait_for(lambda: list(out.glob("runs/*/*/checkpoint-*")))
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=120)
@@ -117,9 +116,7 @@ def test_a_study_from_its_file_to_its_page(asked, tmp_path, capsys):
     record = read_study(out)
     assert record.status == "interrupted"
     assert "running" not in [t.state for t in record.trials]
-    done = subprocess.run(
-        words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=400
-    )
+    done = subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT, timeout=400)
     assert done.returncode == 0, done.stderr
     record = read_study(out)
     assert record.status == "finished"
@@ -146,13 +143,9 @@ def test_rungs_stop_a_trial_in_the_middle(asked):
     asked["train"] |= {"max_steps": 6}
     asked["vary"] = {"learning_rate": [1e-3, 2e-3, 2.5e-3, 1.5]}
     asked["pruning"] = {"at": [0.34], "wait_for": 2}
-    config = study_config(asked)
-    storage = Storage(config.storage)
-    study = storage.open_study(config)
-    text = io.StringIO()
-    work(storage, study, Tradeoff(config), console=Console(file=text, width=200))
-    record = study_record(storage.state(study), config)
-    assert [t.state for t in record.trials] == ["complete"] * 4 + ["pruned"], text.getvalue()[-2000:]
+    with ran(asked) as (config, record, _, text):
+        pass
+    assert [t.state for t in record.trials] == ["complete"] * 4 + ["pruned"], text[-2000:]
     assert record.trials[4].reason.startswith("seed 0, 34 % of the steps: ")
     assert record.trials[4].runs == []
     assert [len(t.rungs) for t in record.trials] == [0, 1, 1, 1, 1]
@@ -160,7 +153,6 @@ def test_rungs_stop_a_trial_in_the_middle(asked):
     assert {p.name for p in folder.glob("*.json")} == {"source.prose.json", "target.code.json"}
     stopped = [json.loads(p.read_text())["status"] for p in config.output_dir.glob("runs/*/seed-0/run.json")]
     assert sorted(stopped) == ["finished"] * 4 + ["interrupted"]
-    storage.close()
 
 
 @pytest.mark.slow
@@ -175,25 +167,17 @@ def test_measuring_at_a_rung_changes_nothing(asked):
             "vary": {"learning_rate": [1e-3]},
             "pruning": pruning,
         }
-        config = study_config(values)
-        storage = Storage(config.storage)
-        study = storage.open_study(config)
-        work(storage, study, Tradeoff(config), console=Console(file=io.StringIO()))
-        record = study_record(storage.state(study), config)
-        ends.append([c.after for c in record.trials[1].runs[0].comparisons])
+        with ran(values) as (_, record, _, _):
+            ends.append([c.after for c in record.trials[1].runs[0].comparisons])
         assert len(record.trials[1].rungs) == (2 if pruning else 0)
-        storage.close()
     assert ends[0] == ends[1]
 
 
 def test_the_start_and_the_teacher_are_shared(asked, tmp_path, monkeypatch):
     """The start is measured in the first run alone, and the second label annealing trial finds the teacher's states."""
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    config = study_config(asked)
-    storage = Storage(config.storage)
-    study = storage.open_study(config)
-    work(storage, study, Tradeoff(config), console=Console(file=io.StringIO()))
-    record = study_record(storage.state(study), config)
+    with ran(asked) as (config, record, _, _):
+        pass
     runs = [json.loads((config.output_dir / t.runs[0].folder / "run.json").read_text()) for t in record.trials]
     keys = [
         sorted(p.name for p in (config.output_dir / t.runs[0].folder / "evaluations" / "start").glob("*.json"))
@@ -206,27 +190,16 @@ def test_the_start_and_the_teacher_are_shared(asked, tmp_path, monkeypatch):
     assert teachers[2]["computed"] == 0 < teachers[1]["computed"]
     with sqlite3.connect(config.output_dir / "study.db") as database:
         assert database.execute("select count(*) from holdfast_leases where owner is not null").fetchone() == (0,)
-    storage.close()
 
 
-@pytest.mark.parametrize(
-    ("keep", "kept"),
-    [
-        pytest.param("all", 5, marks=pytest.mark.slow),
-        pytest.param("none", 0, marks=pytest.mark.slow),
-        pytest.param("frontier", None, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("keep", "kept"), [("all", 5), ("none", 0), ("frontier", None)])
 def test_weights_that_are_not_kept_are_deleted(asked, keep, kept):
     asked["keep"] = keep
-    config = study_config(asked)
-    storage = Storage(config.storage)
-    study = storage.open_study(config)
-    work(storage, study, Tradeoff(config), console=Console(file=io.StringIO()))
-    record = study_record(storage.state(study), config)
+    with ran(asked) as (config, record, study, _):
+        values = [t.values for t in study.get_trials()]
     weights = {p.parent.parent.name for p in config.output_dir.glob("runs/*/seed-0/model.safetensors")}
     if kept is None:
-        values = [t.values for t in study.get_trials()]
         best = [
             i for i, (a, b) in enumerate(values) if not any(c >= a and d >= b and (c, d) != (a, b) for c, d in values)
         ]
@@ -236,7 +209,20 @@ def test_weights_that_are_not_kept_are_deleted(asked, keep, kept):
         assert len(weights) == kept
     assert not list(config.output_dir.glob("runs/*/*/checkpoint-*"))
     assert len(list(config.output_dir.glob("runs/*/seed-0/report.html"))) == 5
-    storage.close()
+
+
+def test_what_a_stopped_worker_left_of_a_checkpoint_goes_at_the_next_opening(material, asked):
+    """A session ends its workers with the last job, which may be while one of them deletes a checkpoint."""
+    asked["vary"] = {"retention": ["l2"]}
+    out = Path(asked["output_dir"])
+    run_study(study_config(asked), console=Console(file=io.StringIO()), workers=1)
+    folder = next(out.glob("runs/*/seed-0"))
+    shutil.copytree(Path(material["model_name_or_path"]), folder / ".deleting-checkpoint-4")
+    shutil.copytree(Path(material["model_name_or_path"]), folder / "checkpoint-2")
+    record = run_study(study_config(asked), console=Console(file=io.StringIO()), workers=1)
+    assert record.status == "finished"
+    assert not list(folder.glob(".deleting-*")) + list(folder.glob("checkpoint-*"))
+    assert (folder / "model.safetensors").is_file()
 
 
 def test_a_small_study_builds_what_it_needs(tmp_path, monkeypatch):
@@ -287,16 +273,12 @@ def test_trials_over_two_processes(asked):
     """A trial that trains over two processes goes through the launcher, and finds the start measured."""
     asked["train"] |= {"num_processes": 2}
     asked["vary"] = {"retention": [{"l2": {"coefficient": 0.1}}]}
-    config = study_config(asked)
-    storage = Storage(config.storage)
-    study = storage.open_study(config)
-    work(storage, study, Tradeoff(config), console=Console(file=io.StringIO()))
-    record = study_record(storage.state(study), config)
+    with ran(asked) as (config, record, _, _):
+        pass
     assert [t.state for t in record.trials] == ["complete"] * 2
     runs = [json.loads(p.read_text()) for p in config.output_dir.glob("runs/*/*/run.json")]
     assert [r["status"] for r in runs] == ["finished"] * 2
     assert len(list((config.output_dir / "evaluations").glob("*/evaluation.json"))) == 2 + 2 * 2
-    storage.close()
 
 
 @pytest.mark.slow
@@ -305,20 +287,12 @@ def test_workers_end_with_the_command_that_started_them(asked):
     file = Path(asked["output_dir"]).parent / "tiny.yaml"
     file.write_text(yaml.safe_dump(asked))
     out = Path(asked["output_dir"])
-    words = [sys.executable, "-m", "holdfast", "sweep", "--config", str(file), "--workers", "1"]
-    process = subprocess.Popen(
-        words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    words = command("--config", file, "--workers", 1)
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
     wait_for(lambda: list(out.glob("runs/*/*/checkpoint-*")))
     process.kill()
     process.wait()
     with open_existing(Tradeoff, out) as opened:
         wait_for(lambda: opened.record().status == "interrupted", 60)
-        wait_for(
-            lambda: (
-                "error" in (out / "logs" / "worker-0.log").read_text()
-                or "stopped" in (out / "logs" / "worker-0.log").read_text()
-            ),
-            60,
-        )
+        wait_for(lambda: re.search("error|stopped", (out / "logs" / "worker-0.log").read_text()), 60)
         assert opened.queue.get_trials()[0].state.name == "WAITING"

@@ -1,4 +1,5 @@
-"""The method of docs/extending.md from a file outside of the package: a run, a study's trials, the pages and `check-method`."""
+"""The method of docs/extending.md from a file outside of the package: a run, a study's trials, the pages and
+`check-method`."""
 
 from __future__ import annotations
 
@@ -57,6 +58,8 @@ def test_a_study_tries_it(desk, asked):
     own = [t for t in record.trials if t.kind == "dropback"]
     assert sorted(t.params["dropback.rate"] for t in own) == [0.1, 0.5]
     assert {t.state for t in own} == {"complete"}
+    assert [t.titles for t in record.trials if t.kind == "direct"] == [{}]
+    assert own[0].titles == {"dropback": "dropback to the start"}, "for pages made where the file is not loaded"
     assert {t.label for t in own} == {"dropback to the start, rate 0.1", "dropback to the start, rate 0.5"}
 
 

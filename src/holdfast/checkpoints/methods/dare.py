@@ -10,9 +10,8 @@ r = 1 / (1 - p) keeps the expected value (semantics "original"); mergekit 0.1.5 
 delta_i|_1, tensor by tensor. dare_ties does not trim by magnitude as well, which is mergekit's reading; the authors let
 TIES trim what DARE left.
 
-The mask of element j of a tensor is a function of (seed, tensor, model, j) alone, and the L1 norms are exact sums of
-float32 magnitudes, so block sizes, threads and the order of tensors change nothing.
-"""
+The mask of element j of a tensor is a function of nothing but (seed, tensor, model, j), and the L1 norms are exact sums
+of float32 magnitudes, so block sizes, threads and the order of tensors change nothing."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from holdfast.data.layouts import TEXT_NAMES
 from holdfast.data.prepare import dates
 from holdfast.data.prepare.reading import Malformed, PreparedRow, Reading, Skipped, keyed_records, records
 from holdfast.data.prepare.wet import wet_records
-from holdfast.data.readers import COMPRESSIONS, open_bytes
+from holdfast.data.readers import NotText, open_bytes, parquet_file, read_text, split_name
 from holdfast.errors import DataError, did_you_mean
 
 ENDINGS: dict[str, tuple[str, ...]] = {
@@ -170,9 +170,7 @@ class _Settings:
 def _kind(file: Path, asked: str) -> str:
     if asked != "auto":
         return asked
-    name = file.name.lower()
-    packed = next((suffix for suffix in COMPRESSIONS if name.endswith(suffix)), "")
-    bare = name.removesuffix(packed)
+    bare, _ = split_name(file.name)
     if bare.endswith(".json"):
         return "fundus" if _holds_publishers(file) else "rows"
     return next(kind for kind, own in ENDINGS.items() if bare.endswith(own))
@@ -219,16 +217,11 @@ def _records(
 
 def _text_file(file: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any] | None]]:
     reading.records += 1
-    content = b""
     try:
         with open_bytes(file, reading.advance) as stream:
-            content = stream.read()
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        reading.bad(
-            f"{file}, line {line}", f"expected UTF-8, got byte 0x{content[error.start]:02x}; save the file as UTF-8"
-        )
+            text = read_text(stream, file)
+    except NotText as error:
+        reading.bad(error.place, f"{error}; save the file as UTF-8")
     except (OSError, EOFError) as error:
         reading.bad(str(file), f"the file cannot be read to its end, it is cut short or damaged ({error})")
     else:
@@ -243,16 +236,8 @@ def _check_columns(file: Path, settings: _Settings) -> None:
     """
     if file.suffix.lower() != ".parquet":
         return
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        columns = pq.read_schema(file).names
-    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise DataError(
-            f"{file} is not a readable parquet file: cut short, damaged, or another format "
-            f"({str(error).splitlines()[0]})."
-        ) from error
+    with parquet_file(file) as opened:
+        columns = opened.schema_arrow.names
     there = ", ".join(columns) or "none"
     for wanted, option in ((settings.text_column, "--text_column"), (settings.date_column, "--date_column")):
         if wanted is not None and wanted not in columns:

@@ -112,7 +112,7 @@ class NearDuplicates:
 
         Args:
             priority: [count], a permutation of 0 to count - 1: of a group the document with the smallest number stays.
-            advance: is told of every band that was compared.
+            advance: called for every band that was compared.
         """
         self._set_down()
         count = self.count

@@ -8,6 +8,7 @@ that make no row are told apart: a *skipped* one is sound, and a rule leaves it 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -17,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from holdfast.data.json_rows import beginning, json_row
-from holdfast.data.readers import file_tables, kind_of, open_bytes
+from holdfast.data.json_rows import BYTE_ORDER_MARK, beginning, json_row
+from holdfast.data.readers import file_tables, holds_array, kind_of, open_bytes
 from holdfast.errors import DataError
 
 SHOWN = 10
@@ -63,7 +64,7 @@ class Reading:
     scratch: Path
     """A folder for what does not fit in memory; removed afterwards."""
     advance: Callable[[float], None] = lambda amount: None
-    """Is told the bytes of the files that were read."""
+    """Called with the bytes of the files that were read."""
     records: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     shortened: Counter[str] = field(default_factory=Counter)
@@ -171,18 +172,21 @@ def records(file: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any] 
                 reading.records += 1
                 yield f"{file}, row {number}", record
         return
-    with open_bytes(file, reading.advance) as stream:
-        first = b""
-        try:
-            while not first.strip() and (block := stream.readline(1 << 16)):
-                first += block.removeprefix(b"\xef\xbb\xbf") if not first else block
-            whole = io.BufferedReader(_Rejoined(first, stream), buffer_size=_TEXT)
-            if first.lstrip()[:1] == b"[":
-                yield from _array(whole, file, reading)
-            else:
-                yield from _lines(whole, file, reading)
-        except (OSError, EOFError) as error:
-            raise DataError(f"{file}: the file is cut short or damaged; fetch it again ({error}).") from error
+    with open_bytes(file, reading.advance) as stream, undamaged(file):
+        yield from (_array if holds_array(stream) else _lines)(stream, file, reading)
+
+
+@contextlib.contextmanager
+def undamaged(file: Path) -> Iterator[None]:
+    """What cannot be read on in the body is damaged.
+
+    Raises:
+        DataError: the file is cut short or damaged.
+    """
+    try:
+        yield
+    except (OSError, EOFError) as error:
+        raise DataError(f"{file}: the file is cut short or damaged; fetch it again ({error}).") from error
 
 
 def keyed_records(file: Path, reading: Reading) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
@@ -192,31 +196,13 @@ def keyed_records(file: Path, reading: Reading) -> Iterator[tuple[str, str, dict
     Raises:
         DataError: the file cannot be read on, or not at all.
     """
-    with open_bytes(file, reading.advance) as stream:
-        try:
-            yield from _keyed(stream, file, reading)
-        except (OSError, EOFError) as error:
-            raise DataError(f"{file}: the file is cut short or damaged; fetch it again ({error}).") from error
-
-
-class _Rejoined(io.RawIOBase):
-    """A stream with what was read of it already put in front again."""
-
-    def __init__(self, first: bytes, rest: BinaryIO) -> None:
-        self._first, self._rest = first, rest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        content = self._first[: len(buffer)] if self._first else self._rest.read(len(buffer))
-        self._first = self._first[len(content) :] if self._first else b""
-        buffer[: len(content)] = content
-        return len(content)
+    with open_bytes(file, reading.advance) as stream, undamaged(file):
+        yield from _keyed(stream, file, reading)
 
 
 def _lines(stream: BinaryIO, file: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any] | None]]:
     for number, line in enumerate(stream, 1):
+        line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
         if not line.strip():
             continue
         reading.records += 1
@@ -240,7 +226,7 @@ class _ArrayText:
 
     def __init__(self, stream: BinaryIO, file: Path) -> None:
         self.file = file
-        self.source = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+        self.source = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
         self.text, self.at, self.line, self.ended = "", 0, 1, False
 
     def more(self) -> None:
@@ -338,8 +324,6 @@ def _keyed(stream: BinaryIO, file: Path, reading: Reading) -> Iterator[tuple[str
             got = beginning(text.text[text.at : text.at + 80]) if text.at < len(text.text) else "the end of the file"
             raise DataError(f"{file}, line {text.line}: expected {what}, got {got}. Is the file whole?")
 
-    if text.next_sign() == "\ufeff":
-        text.move(text.at + 1)
     expect("{", "an object of arrays, such as fundus writes")
     text.move(text.at + 1)
     while text.next_sign() != "}":

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.config.declare import settings_of
 from holdfast.data.prepare import corpus, metamath, quality, stackexchange, starcoder_instructions, ultrachat
 from holdfast.data.prepare.reading import PreparedRow, Reading
-from holdfast.data.readers import COMPRESSIONS
+from holdfast.data.readers import split_name
 
 JSON_FILES = (".json", ".jsonl", ".ndjson", ".parquet")
 
@@ -111,8 +111,6 @@ def format_of(columns: Sequence[str], *, besides: str) -> str | None:
 
 def accepts(one: Format, name: str, options: Mapping[str, Any]) -> bool:
     """Whether a file's name fits the format under its options."""
-    lower = name.lower()
-    packed = next((suffix for suffix in COMPRESSIONS if lower.endswith(suffix)), "")
-    bare = lower.removesuffix(packed)
+    bare, packed = split_name(name)
     endings = one.folders(options) if one.folders is not None else one.files
     return one.anything or (bare.endswith(endings) and not (packed and bare.endswith((".parquet", ".7z"))))

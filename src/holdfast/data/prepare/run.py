@@ -23,8 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import shutil
+import json
 import tempfile
 from array import array
 from collections import Counter
@@ -32,10 +31,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta, part_of, settings_of
 from holdfast.config.decode import coerce_all, field_mistakes
+from holdfast.data.outputs import found_instead, output_problems, own_record, record_path, rows_file
 from holdfast.data.prepare.corpus import USUAL_SIMILARITY
 from holdfast.data.prepare.inputs import Inputs, counts_in_words, found_inputs
 from holdfast.data.prepare.reading import PreparedRow, Reading
@@ -43,7 +43,7 @@ from holdfast.data.prepare.registry import FORMATS, accepts, format_of
 from holdfast.errors import ConfigError, DataError, RunFolderError, StorageError, did_you_mean
 from holdfast.records.evaluation import SCHEMA
 from holdfast.support.environment import now, versions
-from holdfast.support.files import fingerprint, read_json, to_jsonable, write_json
+from holdfast.support.files import fingerprint, to_jsonable, write_json
 from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
@@ -145,19 +145,13 @@ class Preparation(Rows):
             declared = {s.name: s for s in settings_of(known.own)} if known.own is not None else {}
             found += [m.sentence() for m in coerce_all(declared, checked)[1]] + known.problems(own)
         found += self._input_problems()
-        inputs = [path.resolve() for path in self.inputs]
         for name, output in (("output", self.output), ("heldout_output", self.heldout_output)):
-            if output is not None and output.suffix != ".jsonl":
-                found.append(f"{name}: expected a file that ends with .jsonl, got {output}")
             if output is None:
                 continue
+            found += output_problems(name, output, self.inputs)
             place = output.resolve()
-            if place in inputs:
-                found.append(f"{name}: {output} is an input; inputs are never changed. Choose another name")
-            folder = next(
-                (path for path in self.inputs if path.is_dir() and place.is_relative_to(path.resolve())), None
-            )
-            if folder is not None and place not in inputs:
+            folder = next((path for path in self.inputs if path.is_dir() and path.resolve() in place.parents), None)
+            if folder is not None:
                 found.append(
                     f"{name}: {output} lies in the input {folder}, so that it would be read as input next time. "
                     f"Choose another folder"
@@ -187,12 +181,7 @@ class Preparation(Rows):
                         f"input: expected files of {self.format} in the folder {path} (endings {wanted}), {what}"
                     )
             elif not path.is_file():
-                beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-                what = (
-                    "found a folder; name the files in it"
-                    if path.is_dir()
-                    else f"found nothing.{did_you_mean(path.name, beside)}"
-                )
+                what = "found a folder; name the files in it" if path.is_dir() else found_instead(path)
                 found.append(f"input: expected a file{' or folder' if folders else ''} at {path}, {what}")
             elif known is not None and not accepts(known, path.name, self.given):
                 ends = known.folders(self.given) if known.folders is not None else known.files
@@ -210,11 +199,6 @@ class Prepared:
     """As in `<output>.json`."""
     done_before: bool
     """Whether the same request had been carried out earlier, and nothing was done."""
-
-
-def record_path(output: Path) -> Path:
-    """`train.jsonl.json` of `train.jsonl`."""
-    return output.with_name(f"{output.name}.json")
 
 
 def prepare(request: Preparation) -> Prepared:
@@ -257,8 +241,6 @@ def prepare(request: Preparation) -> Prepared:
                     "other_files": dict(sorted(files.others.items())),
                 }
             _check(request, reading, counts)
-            for path in request.outputs:  # a folder of its own for the held-out side too
-                path.parent.mkdir(parents=True, exist_ok=True)
             write_json(
                 record_path(request.output), record
             )  # from here on the outputs are this request's, should it be stopped between them
@@ -328,6 +310,8 @@ def _key(request: Preparation, inputs: Sequence[Mapping[str, Any]]) -> str:
         FORMATS[request.format].folders is not None
     ):  # its rows say which file they came from, and the ending decides how a file is read
         content["names"] = [one["name"] for one in inputs]
+    if request.given.get("near_duplicates") and request.seed is None:
+        content["rows"] = 2  # outputs with the first rows in place of the chosen ones are not taken for these
     return fingerprint({**content, "outputs": len(request.outputs)})
 
 
@@ -337,22 +321,12 @@ def _standing(request: Preparation, key: str) -> dict[str, Any] | None:
     Raises:
         RunFolderError: an output is there that is not this request's.
     """
-    path = record_path(request.output)
-    there = [p for p in request.outputs if p.exists()]
-    record = read_json(path) if path.is_file() else {}
-    mine = isinstance(record, dict) and record.get("key") == key
-    if there and not mine:
-        said = (
-            f"and {path.name} beside it says that it came from other input or options"
-            if isinstance(record, dict) and record.get("command") == "data prepare"
-            else "and nothing says that 'holdfast data prepare' wrote it"
-        )
-        raise RunFolderError(
-            f"{there[0]} is there already, {said}. It is not overwritten: choose another --output, or move it away."
-        )
-    if not mine or record.get("status") != "complete":
+    differs = f"{record_path(request.output).name} beside it says that it came from other input or options"
+    record = own_record(request.output, request.outputs, command="data prepare", mine={"key": key}, differs=differs)
+    if record is None or record.get("status") != "complete":
         return None
     sizes = {one["name"]: one["bytes"] for one in record.get("outputs", [])}
+    there = [path for path in request.outputs if path.exists()]
     for one in there:
         if one.stat().st_size != sizes.get(one.name):
             raise RunFolderError(
@@ -458,8 +432,6 @@ def _digest(one: PreparedRow) -> bytes:
 
 
 def _line(one: PreparedRow) -> bytes:
-    import json
-
     # a lone surrogate can come out of an escape; it stands for no character, and no reader would take it
     return (json.dumps({**one.row, **one.notes}, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8", "replace")
 
@@ -536,36 +508,12 @@ def _check(request: Preparation, reading: Reading, counts: Mapping[str, Any]) ->
 
 def _write(request: Preparation, rows: _Rows) -> list[dict[str, Any]]:
     """Writes the rows of both sides, each into a file that is whole or absent; returns what they are."""
-    parts: list[tuple[Path, Path, BinaryIO, Any]] = []
-    counts = [0, 0]
     with contextlib.ExitStack() as stack:
+        sides = [stack.enter_context(rows_file(path)) for path in request.outputs]
         source = stack.enter_context(open(rows.file, "rb"))
-        for number, path in enumerate(request.outputs):
-            part = rows.file.with_name(f"part-{number}")
-            parts.append((path, part, stack.enter_context(open(part, "wb")), hashlib.sha256()))
         advance = stack.enter_context(progress("Writing", total=len(rows.chosen)))
-        shuffled = request.seed is not None
         for index in rows.chosen:
-            if shuffled:
-                source.seek(rows.starts[index])
-            line = source.readline()
-            side = rows.sides[index]
-            parts[side][2].write(line)
-            parts[side][3].update(line)
-            counts[side] += 1
+            source.seek(rows.starts[index])
+            sides[rows.sides[index]].add(source.readline())
             advance(1)
-        for _, _, file, _ in parts:
-            file.flush()
-            os.fsync(file.fileno())
-    found = []
-    for (path, part, _, digest), count in zip(reversed(parts), reversed(counts[: len(parts)]), strict=True):
-        size = part.stat().st_size
-        part.chmod(0o644)
-        if part.stat().st_dev == path.parent.stat().st_dev:
-            os.replace(part, path)
-        else:  # the held-out side on another disk
-            beside = path.with_name(f".{path.name}.tmp")
-            shutil.copyfile(part, beside)
-            os.replace(beside, path)
-        found.append({"name": path.name, "rows": count, "bytes": size, "sha256": digest.hexdigest()})
-    return found[::-1]
+    return [side.about for side in sides]

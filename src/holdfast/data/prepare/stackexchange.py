@@ -27,7 +27,7 @@ from xml.parsers import expat
 
 from holdfast.config.declare import Meta
 from holdfast.data.prepare.html_text import markdown
-from holdfast.data.prepare.reading import PreparedRow, Reading
+from holdfast.data.prepare.reading import PreparedRow, Reading, undamaged
 from holdfast.data.readers import open_bytes
 from holdfast.errors import DataError
 from holdfast.support.progress import progress
@@ -156,7 +156,7 @@ def _rows(file: Path, reading: Reading) -> Iterator[tuple[int, Mapping[str, str]
     found: list[tuple[int, dict[str, str]]] = []
     first_line, rows = 1, 0
     parser = _parser(file, found, first_line)
-    with open_bytes(file, reading.advance) as stream:
+    with open_bytes(file, reading.advance) as stream, undamaged(file):
         try:
             while chunk := stream.read(_CHUNK):
                 while chunk:
@@ -188,8 +188,6 @@ def _rows(file: Path, reading: Reading) -> Iterator[tuple[int, Mapping[str, str]
                 f"{file}: the XML ends before it is whole ({expat.ErrorString(error.code)}); fetch or unpack the file "
                 f"again."
             ) from None
-        except (OSError, EOFError) as error:
-            raise DataError(f"{file}: the file is cut short or damaged; fetch it again ({error}).") from error
     if not rows and not reading.malformed:
         raise DataError(f"{file}: expected <row .../> elements of a Stack Exchange dump's Posts.xml, found none.")
 

@@ -73,8 +73,8 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 def humaneval_program(doc: Mapping[str, Any], completion: str) -> str:
     """Prompt, completion, tests and the call of `check`, as in the HumanEval release.
 
-    A completion that repeats the whole function works as well: the prompt alone is a function with a docstring, which
-    the second then replaces.
+    A completion that repeats the whole function works as well: the prompt by itself is a function with a docstring,
+    which the second then replaces.
     """
     return f"{doc['prompt']}{completion}\n{doc['test']}\ncheck({doc['entry_point']})"
 

@@ -2,7 +2,7 @@
 unbiased estimate.
 
 Prompts and stop strings are those of lm-evaluation-harness's tasks of the same names; its own scoring needs a metric
-from the hub and runs programs without walls, so it is not used. Programs run in `sandbox` alone.
+from the hub and runs programs without walls, so it is not used. Programs run in `sandbox` and nowhere else.
 
 | task | prompt | examples | stops at |
 |---|---|---|---|
@@ -20,16 +20,13 @@ to 510.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from holdfast.errors import ConfigError, DataError
-from holdfast.evaluation.entries import CODE_FAMILIES, EvaluationPlan, TaskEntry
-from holdfast.evaluation.measures import Outcome, Report, figures
-from holdfast.evaluation.modes import evaluation_mode
-from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.entries import CODE_FAMILIES, TaskEntry
+from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.statistics.estimates import Ratio
 from holdfast.support.files import fingerprint
 
@@ -48,11 +45,6 @@ _LONGEST = 1024
 """Tokens of a program, at most."""
 
 
-def passes_of(entry: TaskEntry) -> list[str]:
-    """The figures of an entry: pass@1, and pass@10 and pass@100 where there are as many programs a problem."""
-    return [f"pass@{k}" for k in (1, 10, 100) if k <= (entry.samples or 1)]
-
-
 def read_problems(entry: TaskEntry) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """(problems to be solved, problems shown as examples).
 
@@ -60,7 +52,7 @@ def read_problems(entry: TaskEntry) -> tuple[list[dict[str, Any]], list[dict[str
         DataError: columns are missing, or too few problems for the examples.
     """
     from holdfast.data.sources import load_rows
-    from holdfast.evaluation.tasks.data_forms import convert
+    from holdfast.evaluation.tasks.data_forms import convert, require_columns
 
     family = CODE_FAMILIES[entry.task]
     if entry.data is not None:
@@ -68,14 +60,8 @@ def read_problems(entry: TaskEntry) -> tuple[list[dict[str, Any]], list[dict[str
     else:
         name, config, split = _HUB[family]
         rows = load_rows(name, split=split, config=config)
-    missing = [column for column in _COLUMNS[family] if column not in rows.column_names]
-    if missing:
-        raise DataError(
-            f"'{entry.task}' reads the columns {', '.join(_COLUMNS[family])}, but {entry.data} lacks "
-            f"{', '.join(missing)} "
-            f"(it has {', '.join(rows.column_names)}). Rename or add them; the expected form is that of "
-            f"{_HUB[family][0]}."
-        )
+    form = _HUB[family][0]
+    require_columns(f"'{entry.task}'", _COLUMNS[family], rows.column_names, place=entry.data, form=form)
     problems = [dict(row) for row in rows]
     pool = (
         problems
@@ -122,60 +108,31 @@ def check(entry: TaskEntry, tokenizer: Any) -> None:
     _prompts(tokenizer, entry, problems[:1], pool, seed=0)
 
 
-def run_programs(
-    model: Any,
-    tokenizer: Any,
-    entry: TaskEntry,
-    *,
-    batch_size: int = 8,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-    partial: Partial | None = None,
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Writes and runs the programs of every problem.
-
-    Args:
-        model: a Hugging Face causal LM.
-        tokenizer: its tokenizer.
-        entry: the task; `samples` programs a problem, greedy where there is one.
-        batch_size: programs written at once.
-        seed: of sampling and of the choice of examples.
-        progress: called with (programs written and run, twice their number).
-        partial: where programs are kept as they are written.
-
-    Returns:
-        Rows of the kind "code" (see `holdfast.records.evaluation.Evaluation`), and what was settled on.
+def measure(entry: TaskEntry, on: Subject) -> Outcome:
+    """Writes and runs the programs of every problem, see `holdfast.evaluation.measures.measure`. The count of what is
+    done goes to twice the number of programs: written, and run.
 
     Raises:
-        ConfigError: this machine cannot run programs safely. DataError: as `read_problems`.
+        ConfigError: programs may not be run, or this machine cannot run them safely. DataError: as `read_problems`.
     """
     from holdfast.evaluation.code.code_scores import score_completions
     from holdfast.evaluation.code.sandbox import require_sandbox
-    from holdfast.evaluation.tasks import harness
-    from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
-    from holdfast.evaluation.text.perplexity import resolve_window
+    from holdfast.evaluation.tasks.harness import harness_model
 
+    if not on.plan.allow_code_execution:
+        raise ConfigError(
+            f"{entry.suite}/{entry.name} runs programs that the model writes. Say `allow_code_execution: true` "
+            f"(--allow_code_execution) to run them "
+            f"in the sandbox, or take it out. ({CODE_FAMILIES[entry.task]})"
+        )
     require_sandbox()
     family = CODE_FAMILIES[entry.task]
     problems, pool = read_problems(entry)
-    prompts = _prompts(tokenizer, entry, problems, pool, seed=seed)
+    prompts = _prompts(on.tokenizer, entry, problems, pool, seed=on.plan.seed)
     count = entry.samples or 1
     total = len(problems) * count
-    report = progress or (lambda done, all_: None)
-    with ExitStack() as stack:
-        stack.enter_context(harness.without_traces(model, tokenizer, seed=seed))
-        stack.enter_context(evaluation_mode(model))
-        window, _ = resolve_window(model)
-        longest = max(1, min(_LONGEST, window // 2))
-        lm = SharedPrefixLM(
-            model,
-            tokenizer,
-            batch_size=batch_size,
-            length=window,
-            seed=seed,
-            partial=partial,
-            progress=lambda done, _: report(done, 2 * total),
-        )
+    with harness_model(entry, on, report=lambda done, _: on.report(done, 2 * total)) as lm:
+        longest = max(1, min(_LONGEST, lm.max_length // 2))
         how: dict[str, Any] = {"until": _STOPS[entry.task], "max_gen_toks": longest}
         sampled = {"do_sample": True, "temperature": entry.temperature or 0.8, "top_p": 0.95}
         how.update({"do_sample": False} if count == 1 and entry.temperature is None else sampled)
@@ -183,39 +140,42 @@ def run_programs(
             [SimpleNamespace(args=(prompt, dict(how))) for prompt in prompts for _ in range(count)]
         )
     completions = [texts[i * count : (i + 1) * count] for i in range(len(problems))]
-    programs = [
-        [_program(entry.task, problem, text) for text in group]
-        for problem, group in zip(problems, completions, strict=True)
-    ]
-    ks = [int(name.removeprefix("pass@")) for name in passes_of(entry)]
+    passes = [k for k in (1, 10, 100) if k <= count]
     scored = score_completions(
         problems,
-        programs,
+        [
+            [_program(entry.task, problem, text) for text in group]
+            for problem, group in zip(problems, completions, strict=True)
+        ],
         family=family,
-        ks=ks,
-        progress=lambda done, all_: report(total + done * total // all_, 2 * total),
+        ks=passes,
+        progress=lambda done, all_: on.report(total + done * total // all_, 2 * total),
     )
-    rows = []
-    for problem, prompt, group, score in zip(problems, prompts, completions, scored, strict=True):
-        rows.append(
-            {
-                "doc": fingerprint({k: str(problem[k]) for k in _COLUMNS[family]}, length=32),
-                "prompt": fingerprint(prompt, length=32),
-                "question": problem.get("text") or problem["prompt"],
-                **{k: v for k, v in score.items() if k != "task_id"},
-                "outputs": list(group),
-            }
-        )
-    return rows, {
-        "num_fewshot": 0 if "instruct" in entry.task else _shots(entry, pool),
-        "samples": count,
-        "longest": longest,
-        "notes": [],
-    }
+    rows = [
+        {
+            "doc": fingerprint({k: str(problem[k]) for k in _COLUMNS[family]}, length=32),
+            "prompt": fingerprint(prompt, length=32),
+            "question": problem.get("text") or problem["prompt"],
+            **{k: v for k, v in score.items() if k != "task_id"},
+            "outputs": list(group),
+        }
+        for problem, prompt, group, score in zip(problems, prompts, completions, scored, strict=True)
+    ]
+    names = [f"pass@{k}" for k in passes]
+    return Outcome(
+        rows=rows,
+        figures={name: Ratio(numerator=name, unit=name, higher_is_better=True) for name in names},
+        settings={
+            "num_fewshot": 0 if "instruct" in entry.task else _shots(entry, pool),
+            "samples": count,
+            "longest": longest,
+            "notes": [],
+        },
+    )
 
 
 def _program(task: str, problem: Mapping[str, Any], text: str) -> str:
-    """What goes behind the head (HumanEval) or stands alone (MBPP)."""
+    """What goes behind the head (HumanEval) or is the program (MBPP)."""
     return text if task == "humaneval" else text.split("```")[0] if "instruct" in task else text.replace("\r\n", "\n")
 
 
@@ -288,20 +248,3 @@ def _request(tokenizer: Any, entry: TaskEntry, problem: Mapping[str, Any]) -> st
         )
         + begun
     )
-
-
-def measure(
-    model: Any, tokenizer: Any, entry: TaskEntry, plan: EvaluationPlan, *, report: Report, partial: Partial
-) -> Outcome:
-    """See `holdfast.evaluation.measures.measure`."""
-    if not plan.allow_code_execution:
-        raise ConfigError(
-            f"{entry.suite}/{entry.name} runs programs that the model writes. Say `allow_code_execution: true` "
-            f"(--allow_code_execution) to run them "
-            f"in the sandbox, or take it out. ({CODE_FAMILIES[entry.task]})"
-        )
-    rows, found = run_programs(
-        model, tokenizer, entry, batch_size=plan.batch_size, seed=plan.seed, progress=report, partial=partial
-    )
-    wanted = {name: Ratio(numerator=name, unit=name, higher_is_better=True) for name in passes_of(entry)}
-    return rows, figures(rows, wanted, plan), next(iter(wanted)), found

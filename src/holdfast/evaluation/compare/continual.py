@@ -33,7 +33,7 @@ from holdfast.evaluation.compare.joint_scores import JointScores, Key, Scores
 from holdfast.records.comparison import StageMatrix
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
 from holdfast.records.metrics import is_share
-from holdfast.statistics.intervals import expanded_interval
+from holdfast.statistics.intervals import expanded_interval, known_interval
 
 
 def average_accuracy(scores: np.ndarray) -> np.ndarray:
@@ -196,13 +196,12 @@ def _matrix(found: Sequence[Scores], keys: Sequence[Key], stages: Sequence[str],
     measures = {}
     for name, (measure, higher) in MEASURES.items():
         value = float(measure(scores))
-        low, high = expanded_interval(measure(draws), n=smallest, confidence=confidence)
         measures[name] = Metric(
             value=value,
             n=0 if math.isnan(value) else sum(s.n for s in found),
             unit=unit,
             higher_is_better=higher,
-            interval=None if math.isnan(low) else (low, high),
+            interval=known_interval(expanded_interval(measure(draws), n=smallest, confidence=confidence)),
             confidence=confidence,
         )
     names = [name for _, name in keys]
@@ -211,9 +210,8 @@ def _matrix(found: Sequence[Scores], keys: Sequence[Key], stages: Sequence[str],
 
 
 def _common_unit(found: Sequence[Scores], keys: Sequence[Key]) -> str:
-    units = list(dict.fromkeys(s.unit for s in found))
-    if len(units) == 1:
-        return units[0] if found[0].higher_is_better else f"{units[0]}, negated"
+    if len({s.unit for s in found}) == 1:
+        return found[0].unit if found[0].higher_is_better else f"{found[0].unit}, negated"
     if all(s.higher_is_better and is_share(s.unit, values=s.values, unknown=True) for s in found):
         return "share"
     listed = ", ".join(f"{'/'.join(key)} in {s.unit}" for key, s in zip(keys, found, strict=True))

@@ -1,8 +1,8 @@
 """Two folders of evaluations side by side: which entries can be compared, what changed, and what is left out and why.
 
-Entries are joined by suite and name, else by name alone where each side has that name once. A pair is compared
+Entries are joined by suite and name, else by name only where each side has that name once. A pair is compared
 (`compare`) only where it was measured in the same way: the same kind, the same settings (examples shown, window,
-stride, batch size, ...), the same samples, the same prompts. Everything else is said, sentence by sentence, and never
+stride, batch size, ...), the same samples, the same prompts. Everything else is named, sentence by sentence, and never
 compared.
 
 Models with different tokenizers: the figures of a text whose denominators differ (nats per token, perplexity) are left
@@ -39,7 +39,7 @@ ASIDE = SAMPLES_DECIDE | OF_FIGURES | OF_THE_MODEL
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class EntryPair:
     """An entry that both sides have."""
 
     before: Evaluation
@@ -70,10 +70,10 @@ class Unmatched:
 class Matching:
     """What can be compared as far as the evaluations say; their samples are not read yet."""
 
-    pairs: list[Pair]
+    pairs: list[EntryPair]
     unmatched: list[Unmatched]
     notes: list[str]
-    """What a reader should know of the pairs: joined by name alone, other library versions, the same model twice."""
+    """What a reader should know of the pairs: joined by name only, other library versions, the same model twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,38 +157,25 @@ def match_entries(before: Sequence[Evaluation], after: Sequence[Evaluation]) -> 
             other = by_name[one.name]
             notes.append(f"{one.suite}/{one.name} is compared with {other.suite}/{other.name}: joined by name.")
         if other is None:
-            unmatched.append(
-                Unmatched(
-                    suite=one.suite, name=one.name, why="only before", reason=_one_sided(one, after, "before", "after")
-                )
-            )
+            unmatched.append(_one_sided(one, after, "before", "after"))
             continue
         used.add((other.suite, other.name))
         if reason := _measured_differently(one, other):
             unmatched.append(Unmatched(suite=one.suite, name=one.name, why="refused", reason=reason))
         else:
-            pairs.append(Pair(before=one, after=other))
-    for other in after:
-        if (other.suite, other.name) not in used:
-            unmatched.append(
-                Unmatched(
-                    suite=other.suite,
-                    name=other.name,
-                    why="only after",
-                    reason=_one_sided(other, before, "after", "before"),
-                )
-            )
+            pairs.append(EntryPair(before=one, after=other))
+    unmatched += [_one_sided(e, before, "after", "before") for e in after if (e.suite, e.name) not in used]
     return Matching(pairs=pairs, unmatched=unmatched, notes=[*notes, *_worth_knowing(pairs)])
 
 
-def _one_sided(entry: Evaluation, others: Sequence[Evaluation], here: str, there: str) -> str:
+def _one_sided(
+    entry: Evaluation, others: Sequence[Evaluation], here: Literal["before", "after"], there: str
+) -> Unmatched:
     namesakes = [f"{e.suite}/{e.name}" for e in others if e.name == entry.name]
-    unclear = (
-        f" (which of {', '.join(namesakes)} {there} is meant is not clear; use the same suites for both)"
-        if namesakes
-        else ""
-    )
-    return f"measured only {here}{unclear}."
+    unclear = f" (which of {', '.join(namesakes)} {there} is meant is not clear; use the same suites for both)"
+    why: Literal["only before", "only after"] = "only before" if here == "before" else "only after"
+    reason = f"measured only {here}{unclear if namesakes else ''}."
+    return Unmatched(suite=entry.suite, name=entry.name, why=why, reason=reason)
 
 
 def _measured_differently(before: Evaluation, after: Evaluation) -> str | None:
@@ -206,7 +193,7 @@ def _measured_differently(before: Evaluation, after: Evaluation) -> str | None:
     )
 
 
-def _worth_knowing(pairs: Sequence[Pair]) -> list[str]:
+def _worth_knowing(pairs: Sequence[EntryPair]) -> list[str]:
     notes = []
     versions: dict[str, tuple[str, str]] = {}
     for pair in pairs:
@@ -244,7 +231,7 @@ def compare_entries(
         progress: called with (entries done, entries in all).
 
     Returns:
-        Comparisons, and what is not compared: the matching's, and what its samples said.
+        Comparisons, and what is not compared: the matching's, and entries whose samples do not fit.
     """
     joint = JointScores(
         (before, after), {p.key: (p.before, p.after) for p in matching.pairs}, resamples=resamples, seed=seed
@@ -269,7 +256,7 @@ def compare_entries(
     return Compared(comparisons=[c for found in comparisons.values() for c in found], unmatched=unmatched, notes=notes)
 
 
-def _compare_rows(joint: JointScores, pair: Pair, notes: list[str], *, confidence: float) -> list[Comparison]:
+def _compare_rows(joint: JointScores, pair: EntryPair, notes: list[str], *, confidence: float) -> list[Comparison]:
     sheet, what = joint.sheet(pair.key), "/".join(pair.key)
     if not sheet.n:
         raise DataError(f"{what}: no samples, so there is nothing to compare. Evaluate it on some.")
@@ -280,12 +267,11 @@ def _compare_rows(joint: JointScores, pair: Pair, notes: list[str], *, confidenc
         primary = "bits_per_byte"
     if primary not in sheet.figures:
         raise DataError(f"{what}: {primary} {why}; choose another metric to lead.")
-    figures = dict(sorted(sheet.figures.items(), key=lambda item: item[0] != primary))
     entry = dataclasses.replace(pair.before, primary=primary)
-    return compare_columns(figures, sheet.columns, joint.sums(pair.key), entry, confidence=confidence)
+    return compare_columns(sheet, joint.sums(pair.key), entry, confidence=confidence)
 
 
-def _compare_average(joint: JointScores, pair: Pair, *, confidence: float) -> Comparison:
+def _compare_average(joint: JointScores, pair: EntryPair, *, confidence: float) -> Comparison:
     suite, name = pair.key
     metric = pair.before.primary
     found = joint.scores(pair.key, metric)

@@ -30,16 +30,19 @@ interval (a single sample) a rule is undecided.
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.errors import ConfigError, DataError, did_you_mean
-from holdfast.evaluation.compare.folders import Compared, Key, Matching
+from holdfast.evaluation.compare.folders import Compared, EntryPair, Key, Matching
 from holdfast.records.comparison import Comparison, GateOutcome
 from holdfast.records.evaluation import Evaluation
-from holdfast.records.metrics import is_share
+from holdfast.records.metrics import called, is_share
+
+T = TypeVar("T")
 
 DIRECTIONS = ("drop", "gain", "rise", "fall")
 EXAMPLES = "'mmlu drop > 1pt', 'any drop > 2%', 'source/prose perplexity rise > 3%', 'target gain < 2pt'"
@@ -49,6 +52,13 @@ _RULE = re.compile(
     r"(?P<what>.*?)\s*\b(?P<direction>[A-Za-z]+)\s*(?P<operator>>=|<=|>|<)\s*(?P<number>[^\s%A-Za-z]*(?:[eE][-+]?\d+)?)\s*(?P<unit>.*)"
 )
 _POINTS = ("pt", "pts", "point", "points")
+_OPERATORS: dict[str, tuple[Callable[[float, float], bool], str]] = {
+    ">": (operator.gt, "above"),
+    ">=": (operator.ge, "at or above"),
+    "<": (operator.lt, "below"),
+    "<=": (operator.le, "at or below"),
+}
+"""By sign: whether a change is forbidden by a threshold, and the words for where it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +79,7 @@ class Rule:
 
     def holds(self, change: float) -> bool:
         """Whether a change is what the rule forbids."""
-        if self.operator.startswith(">"):
-            return change > self.threshold or (self.operator == ">=" and change == self.threshold)
-        return change < self.threshold or (self.operator == "<=" and change == self.threshold)
+        return _OPERATORS[self.operator][0](change, self.threshold)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,17 +104,19 @@ def parse_rules(texts: Iterable[str]) -> list[Rule]:
     Raises:
         ConfigError: any that is malformed, all at once.
     """
-    rules: list[Rule] = []
-    problems: list[str] = []
-    for text in dict.fromkeys(texts):
-        read = _parse(text)
-        if isinstance(read, str):
-            problems.append(f"rule '{text}': {read}")
-        else:
-            rules.append(read)
-    if problems:
+    return _all_or_problems((text, _parse(text)) for text in dict.fromkeys(texts))
+
+
+def _all_or_problems(found: Iterable[tuple[str, T | str]]) -> list[T]:
+    """What was found for each rule's text, where no text of a problem is among it.
+
+    Raises:
+        ConfigError: the problems, all at once.
+    """
+    found = list(found)
+    if problems := [f"rule '{text}': {value}" for text, value in found if isinstance(value, str)]:
         raise ConfigError(problems)
-    return rules
+    return [value for _, value in found if not isinstance(value, str)]
 
 
 def _parse(text: str) -> Rule | str:
@@ -151,17 +161,7 @@ def bind_rules(rules: Sequence[Rule], matching: Matching) -> list[Aim]:
         ConfigError: rules that match nothing (with the nearest names), speak of entries that cannot be compared, or
             have a unit that does not fit; all at once.
     """
-    aims, problems = [], []
-    for rule in rules:
-        bound = _bind(rule, matching)
-        if isinstance(bound, str):
-            problems.append(f"rule '{rule.text}': {bound}")
-        else:
-            aims.append(bound)
-            problems += [f"rule '{rule.text}': {problem}" for problem in _unit_problems(bound, matching)]
-    if problems:
-        raise ConfigError(problems)
-    return aims
+    return _all_or_problems((rule.text, _bind(rule, matching)) for rule in rules)
 
 
 def _bind(rule: Rule, matching: Matching) -> Aim | str:
@@ -181,18 +181,17 @@ def _bind(rule: Rule, matching: Matching) -> Aim | str:
         if not here:
             return "it speaks of what only one of the two has: " + " ".join(str(apart[k]) for k in keys)
         missing = [k for k in keys if k not in both and apart[k].why == "only before"] if general else []
-        if metric is None:
-            return Aim(rule=rule, keys=here, metrics=dict.fromkeys(here), missing=missing)
-        found = {k: _metric(metric, both[k].before, both[k].after) for k in here}
-        if chosen := {k: name for k, name in found.items() if isinstance(name, str)}:
-            return Aim(rule=rule, keys=list(chosen), metrics=dict(chosen), missing=missing)
-        candidates = list(dict.fromkeys(m for names in found.values() if isinstance(names, list) for m in names))
-        shared = list(dict.fromkeys(m for k in here for m in both[k].before.metrics if m in both[k].after.metrics))
+        found = {k: _metrics(metric, both[k].before, both[k].after) for k in here}
+        if chosen := {k: names[0] for k, names in found.items() if len(names) == 1}:
+            aim = Aim(rule=rule, keys=list(chosen), metrics=chosen, missing=missing)
+            return _unit_problem(aim, both) or aim
+        candidates = list(dict.fromkeys(m for names in found.values() for m in names if m))
+        shared = list(dict.fromkeys(m for k in here for m in _shared(both[k].before, both[k].after)))
         if candidates:
             reasons.append(f"'{metric}' is any of {', '.join(candidates)}: write one of them in full")
         else:
             reasons.append(
-                f"'{subject}' has no metric '{metric}'.{did_you_mean(metric, shared)} It has: {', '.join(shared)}"
+                f"'{subject}' has no metric '{metric}'.{did_you_mean(metric or '', shared)} It has: {', '.join(shared)}"
             )
     if reasons:
         return reasons[0]
@@ -218,27 +217,27 @@ def _entries(subject: str, known: Sequence[Key]) -> list[Key]:
     return exact or [k for k in known if subject in k]
 
 
-def _metric(wanted: str, before: Evaluation, after: Evaluation) -> str | list[str]:
-    """The metric of both that a word means: its full name, or the part before the filter. A list where that is not one
-    (empty: none at all)."""
-    shared = [m for m in before.metrics if m in after.metrics]
-    if wanted in shared:
-        return wanted
-    found = [m for m in shared if m.split(",")[0] == wanted]
-    if before.primary in found:
-        return before.primary
-    return found[0] if len(found) == 1 else found
+def _shared(before: Evaluation, after: Evaluation) -> list[str]:
+    return [m for m in before.metrics if m in after.metrics]
 
 
-def _unit_problems(aim: Aim, matching: Matching) -> list[str]:
-    pairs = {p.key: p for p in matching.pairs}
-    wrong: list[str] = []
-    for key in aim.keys:
-        name = aim.metrics[key] or pairs[key].before.primary
-        mine, other = pairs[key].before.metrics.get(name), pairs[key].after.metrics.get(name)
-        if mine is not None and not _fits(aim.rule.unit, mine.unit, [m.value for m in (mine, other) if m is not None]):
-            wrong.append(f"{'/'.join(key)} {name} is in {mine.unit}")
-    return [_misfit(aim.rule, wrong)] if wrong else []
+def _metrics(wanted: str | None, before: Evaluation, after: Evaluation) -> list[str | None]:
+    """The metrics of both that a word means: one, several where it is not clear, or none at all. Without a word it is
+    None: whatever leads the entry."""
+    if wanted is None:
+        return [None]
+    found = called(wanted, _shared(before, after))
+    return [before.primary] if before.primary in found else list(found)
+
+
+def _unit_problem(aim: Aim, both: Mapping[Key, EntryPair]) -> str | None:
+    wrong = []
+    for key, metric in aim.metrics.items():
+        name = metric or both[key].before.primary
+        known = [side.metrics[name] for side in (both[key].before, both[key].after) if name in side.metrics]
+        if known and not _fits(aim.rule.unit, known[0].unit, [m.value for m in known]):
+            wrong.append(f"{'/'.join(key)} {name} is in {known[0].unit}")
+    return _misfit(aim.rule, wrong) if wrong else None
 
 
 def _fits(unit: str, own: str, values: Sequence[float]) -> bool:
@@ -298,28 +297,22 @@ def judge(aims: Sequence[Aim], compared: Compared) -> list[GateOutcome]:
 
 
 def _judge_one(rule: Rule, c: Comparison) -> GateOutcome:
-    raw = {"rise": 1.0, "fall": -1.0}
-    sign = (
-        raw[rule.direction]
-        if rule.direction in raw
-        else (1.0 if rule.direction == "gain" else -1.0) * (1.0 if c.higher_is_better else -1.0)
-    )
+    sign = 1.0 if rule.direction in ("rise", "gain") else -1.0
+    if rule.direction in ("drop", "gain") and not c.higher_is_better:
+        sign = -sign
     scale = 100.0 if rule.unit == "pt" else 1.0
     if rule.unit == "%":
         scale = 100.0 / abs(c.before) if c.before != 0 and math.isfinite(c.before) else math.nan
     value = sign * scale * c.difference + 0.0  # + 0.0: no "-0"
     low, high = sorted(sign * scale * end + 0.0 for end in c.interval)
     unit = rule.unit if rule.unit in ("pt", "%") else c.unit
+    shown, threshold = f"{rule.direction} {_figure(value, unit)}", _figure(rule.threshold, unit)
+    beyond = f"{_OPERATORS[rule.operator][1]} {threshold}"
     if math.isnan(low) or math.isnan(high):
         outcome = UNDECIDED
-        why = (
-            "nothing is relative to 0"
-            if math.isnan(scale)
-            else "one sample has no interval"
-            if c.n < 2
-            else "there is no interval"
-        )
-        reason = f"{rule.direction} {_figure(value, unit)}; {why}, so this cannot be judged."
+        why = "nothing is relative to 0" if math.isnan(scale) else "one sample has no interval"
+        why = why if math.isnan(scale) or c.n < 2 else "there is no interval"
+        reason = f"{shown}; {why}, so this cannot be judged."
     else:
         outcome = (
             FAILED
@@ -329,11 +322,11 @@ def _judge_one(rule: Rule, c: Comparison) -> GateOutcome:
             else UNDECIDED
         )
         where = {
-            FAILED: f"the whole interval is {_beyond(rule, unit)}",
-            PASSED: f"none of the interval is {_beyond(rule, unit)}",
-            UNDECIDED: f"{_figure(rule.threshold, unit)} lies inside the interval; more samples would decide",
+            FAILED: f"the whole interval is {beyond}",
+            PASSED: f"none of the interval is {beyond}",
+            UNDECIDED: f"{threshold} lies inside the interval; more samples would decide",
         }
-        reason = f"{rule.direction} {_figure(value, unit)} [{low:.3g}, {high:.3g}]: {where[outcome]}."
+        reason = f"{shown} [{low:.3g}, {high:.3g}]: {where[outcome]}."
     return GateOutcome(
         rule=rule.text,
         suite=c.suite,
@@ -349,8 +342,6 @@ def _judge_one(rule: Rule, c: Comparison) -> GateOutcome:
 
 
 def _not_measured(rule: Rule, key: Key) -> GateOutcome:
-    nothing = (math.nan, math.nan)
-    reason = "measured only before, so nothing is known of the change."
     return GateOutcome(
         rule=rule.text,
         suite=key[0],
@@ -358,16 +349,11 @@ def _not_measured(rule: Rule, key: Key) -> GateOutcome:
         metric="",
         outcome=UNDECIDED,
         value=math.nan,
-        interval=nothing,
+        interval=(math.nan, math.nan),
         threshold=rule.threshold,
         unit=rule.unit,
-        reason=reason,
+        reason="measured only before, so nothing is known of the change.",
     )
-
-
-def _beyond(rule: Rule, unit: str) -> str:
-    words = {">": "above", ">=": "at or above", "<": "below", "<=": "at or below"}
-    return f"{words[rule.operator]} {_figure(rule.threshold, unit)}"
 
 
 def _figure(value: float, unit: str) -> str:
@@ -379,8 +365,8 @@ def _figure(value: float, unit: str) -> str:
 
 def outcome_of(outcomes: Sequence[GateOutcome]) -> str:
     """The outcome of one rule from those of its entries: failed where any failed, else undecided where any is."""
-    said = {o.outcome for o in outcomes}
-    return FAILED if FAILED in said else UNDECIDED if UNDECIDED in said else PASSED
+    found = {o.outcome for o in outcomes}
+    return next((outcome for outcome in (FAILED, UNDECIDED) if outcome in found), PASSED)
 
 
 def by_rule(outcomes: Iterable[GateOutcome]) -> Mapping[str, list[GateOutcome]]:
@@ -402,7 +388,7 @@ def many_tests(outcomes: Sequence[GateOutcome], *, confidence: float) -> str | N
     if n < 2:
         return None
     return (
-        f"{n} tests were made, each on its own: where a change lies right at its threshold, chance alone makes a rule "
+        f"{n} tests were made, each on its own: where a change lies right at its threshold, chance makes a rule "
         f"fail in "
         f"{50 * (1 - confidence):.3g} % of cases, and nothing corrects for the number of tests. A higher confidence "
         f"makes it rarer."

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import DataError
-from holdfast.evaluation.compare.samples import join
+from holdfast.evaluation.compare.samples import Sheet, join, sheet_of
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
-from holdfast.statistics.estimates import Ratio, Rows, entry_seed, figure_for, joint_sums
+from holdfast.statistics.estimates import entry_seed, joint_sums
 
 Key = tuple[str, str]
 """(suite, name) of an entry."""
@@ -33,51 +33,6 @@ Key = tuple[str, str]
 SAMPLES_DECIDE = frozenset({"data", "fewshot_data", "split", "config", "limit", "max_documents"})
 """Settings that say which samples there are. Whether they are the same is decided by the samples themselves, which are
 hashed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sheet:
-    """One entry as K models answered it, sample by sample in one order."""
-
-    n: int
-    figures: dict[str, Ratio]
-    """The metric that leads comes first."""
-    columns: dict[str, np.ndarray]
-    """`[n, 2K]` float64 a metric: numerator and denominator of model 0, of model 1, ..."""
-    left_out: dict[str, str]
-    """Metrics that cannot be paired: why."""
-
-    def values(self, metric: str, sums: np.ndarray) -> np.ndarray:
-        """Figures `[..., K]` of sums `[..., 2K]`."""
-        return self.figures[metric].of_sums(sums.reshape(*sums.shape[:-1], -1, 2))
-
-
-def sheet_of(rows: Sequence[Rows], evaluations: Sequence[Evaluation]) -> Sheet:
-    """Lines up what K models have in common.
-
-    Args:
-        rows: of every model, already joined: row i is the same sample in each.
-        evaluations: what the rows belong to.
-    """
-    figures: dict[str, Ratio] = {}
-    columns: dict[str, np.ndarray] = {}
-    left_out: dict[str, str] = {}
-    first, *others = evaluations
-    for name, metric in sorted(first.metrics.items(), key=lambda item: item[0] != first.primary):
-        if not all(name in e.metrics for e in others):
-            left_out[name] = "was not measured for both"
-            continue
-        mine = [figure_for(name, part, higher_is_better=metric.higher_is_better, unit=metric.unit) for part in rows]
-        known = [figure for figure in mine if figure is not None]
-        if len(known) < len(mine):
-            left_out[name] = "is no mean over samples, so there is nothing to pair"
-            continue
-        made = [figure.columns(part) for figure, part in zip(known, rows, strict=True)]
-        if any(not np.array_equal(part[:, 1], made[0][:, 1]) for part in made):
-            left_out[name] = f"counts other {known[0].denominator} in the same text (another tokenizer)"
-            continue
-        figures[name], columns[name] = known[0], np.hstack(made)
-    return Sheet(n=len(rows[0]), figures=figures, columns=columns, left_out=left_out)
 
 
 @dataclass(frozen=True, kw_only=True)

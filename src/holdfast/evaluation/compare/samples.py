@@ -13,7 +13,8 @@ Does not correct for looking at many metrics at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,54 +50,75 @@ def compare_samples(
     Raises:
         DataError: the two did not answer the same samples with the same prompts; the message counts them.
     """
-    before_rows, after_rows = join(before_rows, after_rows, what=f"{evaluation_before.suite}/{evaluation_before.name}")
-    names = [name for name in evaluation_before.metrics if name in evaluation_after.metrics]
-    names.sort(key=lambda name: name != evaluation_before.primary)
-    figures: dict[str, tuple[Ratio, Ratio]] = {}
-    for name in names:
-        metric = evaluation_before.metrics[name]
-        pair = [
-            figure_for(name, rows, higher_is_better=metric.higher_is_better, unit=metric.unit)
-            for rows in (before_rows, after_rows)
-        ]
-        if pair[0] is not None and pair[1] is not None:
-            figures[name] = (pair[0], pair[1])
-    if not figures:
+    rows = join(before_rows, after_rows, what=f"{evaluation_before.suite}/{evaluation_before.name}")
+    sheet = sheet_of(rows, (evaluation_before, evaluation_after), one_tokenizer=False)
+    if not sheet.figures:
         return []
-    columns = {
-        name: np.hstack([before.columns(before_rows), after.columns(after_rows)])
-        for name, (before, after) in figures.items()
-    }
-    key = (evaluation_before.suite, evaluation_before.name)
-    return compare_columns(
-        {name: figure for name, (figure, _) in figures.items()},
-        columns,
-        joint_sums(columns, resamples=resamples, seed=entry_seed(seed, key)),
-        evaluation_before,
-        confidence=confidence,
-    )
+    seed = entry_seed(seed, (evaluation_before.suite, evaluation_before.name))
+    sums = joint_sums(sheet.columns, resamples=resamples, seed=seed)
+    return compare_columns(sheet, sums, evaluation_before, confidence=confidence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """One entry as K models answered it, sample by sample in one order."""
+
+    n: int
+    figures: dict[str, Ratio]
+    """The metric that leads comes first."""
+    columns: dict[str, np.ndarray]
+    """`[n, 2K]` float64 a metric: numerator and denominator of model 0, of model 1, ..."""
+    left_out: dict[str, str]
+    """Metrics that cannot be paired: why."""
+
+    def values(self, metric: str, sums: np.ndarray) -> np.ndarray:
+        """Figures `[..., K]` of sums `[..., 2K]`."""
+        return self.figures[metric].of_sums(sums.reshape(*sums.shape[:-1], -1, 2))
+
+
+def sheet_of(rows: Sequence[Rows], evaluations: Sequence[Evaluation], *, one_tokenizer: bool = True) -> Sheet:
+    """Lines up what K models have in common.
+
+    Args:
+        rows: of every model, already joined: row i is the same sample in each.
+        evaluations: what the rows belong to.
+        one_tokenizer: leaves out metrics that are counted over other numbers of tokens.
+    """
+    figures: dict[str, Ratio] = {}
+    columns: dict[str, np.ndarray] = {}
+    left_out: dict[str, str] = {}
+    first, *others = evaluations
+    for name, metric in sorted(first.metrics.items(), key=lambda item: item[0] != first.primary):
+        if not all(name in e.metrics for e in others):
+            left_out[name] = "was not measured for both"
+            continue
+        mine = [figure_for(name, part, higher_is_better=metric.higher_is_better, unit=metric.unit) for part in rows]
+        known = [figure for figure in mine if figure is not None]
+        if len(known) < len(mine):
+            left_out[name] = "is no mean over samples, so there is nothing to pair"
+            continue
+        made = [figure.columns(part) for figure, part in zip(known, rows, strict=True)]
+        if one_tokenizer and any(not np.array_equal(part[:, 1], made[0][:, 1]) for part in made):
+            left_out[name] = f"counts other {known[0].denominator} in the same text (another tokenizer)"
+            continue
+        figures[name], columns[name] = known[0], np.hstack(made)
+    return Sheet(n=len(rows[0]), figures=figures, columns=columns, left_out=left_out)
 
 
 def compare_columns(
-    figures: Mapping[str, Ratio],
-    columns: Mapping[str, np.ndarray],
-    sums: Mapping[str, np.ndarray],
-    entry: Evaluation,
-    *,
-    confidence: float = 0.95,
+    sheet: Sheet, sums: Mapping[str, np.ndarray], entry: Evaluation, *, confidence: float = 0.95
 ) -> list[Comparison]:
-    """Compares metrics of two models whose samples lie side by side already.
+    """Compares the metrics of two models whose samples lie side by side, the one that leads first.
 
     Args:
-        figures: the metrics in order, and how each comes out of sums.
-        columns: `[n, 4]` float64 a metric: numerator and denominator before, and after.
+        sheet: of the two.
         sums: `[B, 4]` float64 a metric: those of joint bootstrap samples (`estimates.joint_sums`).
         entry: the side before: names the entry and the metric that leads.
         confidence: level of the intervals, in (0, 1).
     """
     comparisons = []
-    for name, figure in figures.items():
-        column, drawn = columns[name], sums[name]
+    for name, figure in sorted(sheet.figures.items(), key=lambda item: item[0] != entry.primary):
+        column, drawn = sheet.columns[name], sums[name]
         n = len(column)
         before, after = (float(figure.of_sums(column[:, i : i + 2].sum(0))) for i in (0, 2))
         draws = figure.of_sums(drawn[:, 2:]) - figure.of_sums(drawn[:, :2])

@@ -18,11 +18,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.errors import DataError, did_you_mean
 from holdfast.evaluation.judge.settings import GenerationSettings
 from holdfast.support.files import fingerprint
+
+T = TypeVar("T")
 
 PROMPT_COLUMNS = ("instruction", "prompt", "question", "turns", "text")
 ANSWER_COLUMNS = ("output", "answer", "response", "completion", "generation")
@@ -88,21 +90,8 @@ def read_prompts(path: str | Path, *, limit: int | None = None) -> list[str]:
     Raises:
         DataError: no such file, no rows, or rows without a prompt.
     """
-    prompts: dict[str, None] = {}
-    bad: list[int] = []
-    for number, row in enumerate(_rows(path), 1):
-        prompt = prompt_of(row)
-        if prompt is None:
-            bad.append(number)
-        else:
-            prompts[prompt] = None
-    if bad:
-        raise DataError(
-            f"{path}: expected a prompt in every row, in one of the columns {', '.join(PROMPT_COLUMNS)}; {len(bad)} "
-            f"rows have none "
-            f"(the first is row {bad[0]}). Rename the column, or take these rows out."
-        )
-    return list(prompts)[:limit]
+    expected = f"a prompt in every row, in one of the columns {', '.join(PROMPT_COLUMNS)}"
+    return list(dict.fromkeys(prompt for _, prompt in _found_in(path, prompt_of, expected)))[:limit]
 
 
 def read_answers(path: str | Path) -> AnswerSet:
@@ -111,33 +100,42 @@ def read_answers(path: str | Path) -> AnswerSet:
     Raises:
         DataError: no such file, no rows, or rows without a prompt or an answer.
     """
-    answers: dict[str, str] = {}
-    bad: list[int] = []
-    labels: set[str] = set()
-    repeated = 0
-    for number, row in enumerate(_rows(path), 1):
+
+    def both(row: Mapping[str, Any]) -> tuple[str, str] | None:
         prompt, answer = prompt_of(row), answer_of(row)
-        if prompt is None or answer is None:
-            bad.append(number)
-            continue
-        repeated += prompt in answers
-        answers.setdefault(prompt, answer)
-        labels.add(str(row.get("generator") or ""))
+        return None if prompt is None or answer is None else (prompt, answer)
+
+    expected = f"a prompt ({', '.join(PROMPT_COLUMNS)}) and an answer ({', '.join(ANSWER_COLUMNS)}) in every row"
+    found = _found_in(path, both, expected)
+    answers: dict[str, str] = {}
+    for _, (prompt, answer) in found:
+        answers.setdefault(prompt, answer)  # in the order of the file, which `limit` counts in
+    labels = {str(row.get("generator") or "") for row, _ in found}
+    name, repeated = Path(path).name, len(found) - len(answers)
+    return AnswerSet(
+        label=(labels.pop() if len(labels) == 1 else "") or Path(path).stem.removeprefix("answers."),
+        identity={"name": name, "hash": hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()},
+        answers=answers,
+        notes=[f"{name} answers {repeated} prompts more than once; the first answer counts."] if repeated else [],
+    )
+
+
+def _found_in(
+    path: str | Path, find: Callable[[Mapping[str, Any]], T | None], expected: str
+) -> list[tuple[Mapping[str, Any], T]]:
+    """Every row of a file with what is found in it.
+
+    Raises:
+        DataError: no such file, or rows in which nothing is found.
+    """
+    found = [(row, find(row)) for row in _rows(path)]
+    bad = [number for number, (_, value) in enumerate(found, 1) if value is None]
     if bad:
         raise DataError(
-            f"{path}: expected a prompt ({', '.join(PROMPT_COLUMNS)}) and an answer ({', '.join(ANSWER_COLUMNS)}) in "
-            f"every row; {len(bad)} rows lack "
-            f"one (the first is row {bad[0]}). Rename the columns, or take these rows out."
+            f"{path}: expected {expected}; {len(bad)} rows lack one (the first is row {bad[0]}). Rename the column, or "
+            "take these rows out."
         )
-    generator = labels.pop() if len(labels) == 1 else ""
-    return AnswerSet(
-        label=generator or Path(path).stem.removeprefix("answers."),
-        identity={"name": Path(path).name, "hash": hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()},
-        answers=answers,
-        notes=[f"{Path(path).name} answers {repeated} prompts more than once; the first answer counts."]
-        if repeated
-        else [],
-    )
+    return [(row, value) for row, value in found if value is not None]
 
 
 def check_covered(prompts: Sequence[str], answers: AnswerSet) -> None:

@@ -36,7 +36,7 @@ _RULES = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class AnswerPair:
     """One prompt with the answers of both models."""
 
     instruction: str
@@ -60,7 +60,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """All pairs with what the judge said, and what it took."""
+    """All pairs with their judgements, and what these took."""
 
     pairs: list[PairResult]
     """In the order of the pairs given."""
@@ -102,7 +102,7 @@ def question(instruction: str, first: str, second: str, settings: JudgeSettings)
     return Question(key=fingerprint(decides), doc=fingerprint(instruction, length=32), message=message)
 
 
-def questions_of(pairs: Sequence[Pair], settings: JudgeSettings) -> list[tuple[Question, Question] | None]:
+def questions_of(pairs: Sequence[AnswerPair], settings: JudgeSettings) -> list[tuple[Question, Question] | None]:
     """For each pair the question with the candidate first and the one with the reference first; None where the answers
     are equal."""
     return [
@@ -129,7 +129,7 @@ def missing_questions(
 
 
 def judge_pairs(
-    pairs: Sequence[Pair],
+    pairs: Sequence[AnswerPair],
     settings: JudgeSettings,
     endpoint: Endpoint,
     folder: str | Path,

@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar, Literal
 from holdfast.config.declare import Meta
 
 TEMPLATE = """\
-You compare two outputs that two models gave for the same instruction, and say which one people would prefer. Judge how well each output does \
-what the instruction asks: whether it is right, helpful, clear and to the point. Neither the order of the outputs nor their length alone makes \
-one of them better.
+You compare two outputs that two models gave for the same instruction, and say which one people would prefer. Judge \
+how well each output does what the instruction asks: whether it is right, helpful, clear and to the point. Neither the \
+order of the outputs nor their length alone makes one of them better.
 
 ### Instruction
 {instruction}
@@ -22,7 +22,8 @@ one of them better.
 {second}
 
 ### Your verdict
-Which output is better, m or M? Answer with that one letter (small m for the first output, capital M for the second) and nothing else.
+Which output is better, m or M? Answer with that one letter (small m for the first output, capital M for the second) \
+and nothing else.
 """
 """What the judge is sent, as one message of the user."""
 

@@ -94,8 +94,8 @@ def read_verdict(body: Any) -> Verdict:
 
 def letter_of(reply: str) -> str | None:
     """The letter that a reply names, "tie", or None for neither, both, or prose."""
-    said = reply.rpartition("</think>")[2]  # some endpoints leave a model's reasoning in the reply
-    words = [word.strip("_") for word in re.findall(r"[\w'’]+", said)]
+    answer = reply.rpartition("</think>")[2]  # some endpoints leave a model's reasoning in the reply
+    words = [word.strip("_") for word in re.findall(r"[\w'’]+", answer)]
     words = [word for word in words if word]
     letters = {word for word in words if word in (FIRST, SECOND)}
     others = {word.lower() for word in words if word not in (FIRST, SECOND)} - _AROUND

@@ -3,27 +3,13 @@ out.
 
 A pair's preference is the mean over the two orders of P(the candidate wins), so that a judge's liking for what it reads
 first cancels. The win rate is the mean preference over prompts; the reference against itself has 0.5 by definition. A
-pair counts only with a verdict in both orders: one order alone would bring the position back in. Pairs with equal
+pair counts only with a verdict in both orders: a single order would bring the position back in. Pairs with equal
 answers are ties and need no judge.
 
-Judges like long answers. The length-controlled win rate fits, over the pairs i,
+The length-controlled win rate is that of `holdfast.statistics.length_controlled`.
 
-    P(candidate wins pair i) = sigma(t0 + t1 tanh(d_i / s)),    d_i = characters of the candidate's answer - characters
-                                                                of the reference's,
-
-with s the standard deviation of d, and reports sigma(t0): what the win rate would be were the answers of equal length.
-The form is that of "Length-Controlled AlpacaEval" (Dubois et al. 2024, arXiv 2404.04475) without its term for the
-prompt's difficulty, which needs a leaderboard of models; so the figure is NOT AlpacaEval's own and must not be compared
-with theirs. Fitted by maximum likelihood of the soft preferences,
-
-    sum_i [ y_i log p_i + (1 - y_i) log(1 - p_i) ] - t1^2 / (2 * 2.5^2),
-
-where the penalty, a normal prior of scale 2.5 on t1 (the scale of Gelman et al. 2008 for logistic coefficients), keeps
-t1 finite where length tells winners and losers apart without error. t0 is free, so that equal lengths give the raw win
-rate exactly.
-
-Intervals: bootstrap over prompts, at the expanded levels of `holdfast.statistics.intervals`; the length-controlled fit
-is made anew for every draw. They say how the figure would vary with other prompts, not with another judge.
+Intervals: bootstrap over prompts, at the expanded levels of `holdfast.statistics.intervals`. They say how the figure
+would vary with other prompts, not with another judge.
 """
 
 from __future__ import annotations
@@ -37,18 +23,12 @@ import numpy as np
 
 from holdfast.errors import DataError
 from holdfast.statistics.estimates import Ratio, estimate
-from holdfast.statistics.intervals import expanded_interval, resampled_counts
-
-PRIOR_SCALE = 2.5
-"""Standard deviation of the normal prior on t1."""
-LABEL = "holdfast's own fit of sigma(t0 + t1 tanh(d / s)) on these pairs; not AlpacaEval's length-controlled win rate"
-_LARGEST = 30.0
-"""|t0| at most: sigma(30) is 1 to 13 digits, which is what a model that wins every pair gets."""
+from holdfast.statistics.length_controlled import LengthControlled, length_controlled
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairResult:
-    """One prompt: what the judge said of both orders."""
+    """One prompt with the judgements of both orders."""
 
     doc: str
     """Hash of the prompt, the key that comparisons join on."""
@@ -71,23 +51,6 @@ class PairResult:
         if self.status != "judged" or self.candidate_first is None or self.candidate_second is None:
             return None
         return (self.candidate_first + self.candidate_second) / 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class LengthControlled:
-    """The win rate at equal lengths."""
-
-    value: float
-    """sigma(t0), in [0, 1]."""
-    interval: tuple[float, float] | None
-    standard_error: float
-    """Standard deviation of the bootstrap's figures."""
-    t0: float
-    t1: float
-    """Positive: the judge's preferences rise with the length of the candidate's answer."""
-    scale: float
-    """s, characters; 0 where all pairs are of equal length, and the win rate is the raw one."""
-    label: str = LABEL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,20 +108,20 @@ def win_rate(pairs: Sequence[PairResult], *, confidence: float = 0.95, resamples
         raise DataError(
             f"Expected at least one pair that the judge decided in both orders, got none of {len(pairs)} ({refused} "
             f"refused, {failed} failed). "
-            "See judgements.jsonl for what the judge said."
+            "See judgements.jsonl for the judge's replies."
         )
     rows = [{"preference": p} for _, p in counted]
     y = np.array([p for _, p in counted])
     value, interval = estimate(
         Ratio(numerator="preference"), rows, confidence=confidence, resamples=resamples, seed=seed
     )
-    judged = [(pair.candidate_first, pair.candidate_second) for pair, _ in counted if pair.status == "judged"]
-    shown_first = [
-        p for first, second in judged if first is not None and second is not None for p in (first, 1 - second)
+    judged = [
+        (pair.candidate_first, pair.candidate_second)
+        for pair, _ in counted
+        if pair.candidate_first is not None and pair.candidate_second is not None
     ]
-    changes = [
-        (first - 0.5) * (second - 0.5) < 0 for first, second in judged if first is not None and second is not None
-    ]
+    shown_first = [p for first, second in judged for p in (first, 1 - second)]
+    changes = [(first - 0.5) * (second - 0.5) < 0 for first, second in judged]
     lengths = np.array([[pair.length_candidate, pair.length_reference] for pair, _ in counted], dtype=np.float64)
     n = len(counted)
     return WinRate(
@@ -182,74 +145,6 @@ def win_rate(pairs: Sequence[PairResult], *, confidence: float = 0.95, resamples
         mean_length_reference=float(lengths[:, 1].mean()),
         notes=_notes(pairs, refused, shown_first),
     )
-
-
-def length_controlled(
-    preferences: Sequence[float] | np.ndarray,
-    differences: Sequence[float] | np.ndarray,
-    *,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> LengthControlled:
-    """The win rate at equal lengths (module docstring).
-
-    Args:
-        preferences: `[n]` P(candidate wins), n >= 1.
-        differences: `[n]` characters of the candidate's answer minus those of the reference's.
-        confidence: level of the interval.
-        resamples: bootstrap draws; each is fitted anew with s as it is in all pairs.
-        seed: of the draws.
-    """
-    y, d = np.asarray(preferences, dtype=np.float64), np.asarray(differences, dtype=np.float64)
-    n, scale = len(y), float(d.std())
-    x = np.tanh(d / scale) if scale > 0 else np.zeros(n)
-    t0, t1 = fit(x, y, np.ones((1, n)))[0]
-    draws = np.concatenate([fit(x, y, counts)[:, 0] for counts in resampled_counts(n, resamples=resamples, seed=seed)])
-    values = _sigmoid(draws)
-    low, high = expanded_interval(values, n=n, confidence=confidence)
-    if scale == 0:
-        value = float(y.mean())  # what the fit gives, without its last rounding
-    else:
-        value = float(_sigmoid(t0))
-    return LengthControlled(
-        value=value,
-        interval=None if math.isnan(low) else (low, high),
-        standard_error=float(values.std(ddof=1)) if n > 1 and len(values) > 1 else math.nan,
-        t0=float(t0),
-        t1=float(t1),
-        scale=scale,
-    )
-
-
-def fit(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Penalised maximum-likelihood (t0, t1) of weighted pairs, for many weightings at once, by Newton's method.
-
-    Args:
-        x: `[n]` tanh of the scaled difference of lengths.
-        y: `[n]` preferences, in [0, 1].
-        counts: `[B, n]` how often each pair occurs.
-
-    Returns:
-        `[B, 2]`.
-    """
-    mean = np.clip((counts @ y) / counts.sum(1), 1e-13, 1 - 1e-13)
-    t = np.stack([np.log(mean / (1 - mean)), np.zeros(len(mean))], axis=1)  # exact where x is 0
-    penalty = 1 / PRIOR_SCALE**2
-    for _ in range(100):
-        p = _sigmoid(t[:, :1] + t[:, 1:] * x)
-        residual, weight = counts * (y - p), counts * p * (1 - p)
-        g0, g1 = residual.sum(1), residual @ x - penalty * t[:, 1]
-        h00, h01, h11 = weight.sum(1) + 1e-12, weight @ x, weight @ (x * x) + penalty
-        determinant = h00 * h11 - h01 * h01
-        step = np.stack([h11 * g0 - h01 * g1, h00 * g1 - h01 * g0], axis=1) / determinant[:, None]
-        largest = np.abs(step).max(1, keepdims=True)
-        step /= np.maximum(largest, 1.0)  # far from the maximum the curvature is too flat to be believed
-        t = t + step
-        t[:, 0] = np.clip(t[:, 0], -_LARGEST, _LARGEST)
-        if largest.max() < 1e-11 or (np.abs(t[:, 0]) >= _LARGEST).all():
-            break
-    return t
 
 
 def pair_rows(pairs: Sequence[PairResult]) -> list[dict[str, Any]]:
@@ -300,10 +195,6 @@ def pair_result(
     return PairResult(
         doc=doc, status=status, candidate_first=first, candidate_second=None if second is None else 1 - second, **sizes
     )
-
-
-def _sigmoid(t: Any) -> Any:
-    return 0.5 * (1 + np.tanh(np.asarray(t) / 2))
 
 
 def _notes(pairs: Sequence[PairResult], refused: int, shown_first: Sequence[float]) -> list[str]:

@@ -12,13 +12,13 @@ tasks read.
 | quality | one article a line with its `questions` | the QuALITY release |
 
 A form is recognised by its columns and converted row by row; nothing that a row does not say is made up. Rows in the
-hub's own form are left alone.
+hub's own form stay as they are.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,28 @@ def convert(rows: Any, task: str, place: str) -> tuple[Any, str | None]:
             f"published answer."
         )
     return datasets.Dataset.from_list(made), form.name
+
+
+def require_columns(what: str, needed: Iterable[str], columns: Sequence[str], *, place: str | None, form: str) -> None:
+    """Names the columns that a task reads and a file lacks.
+
+    Args:
+        what: the task, for the message.
+        needed: the columns that it reads.
+        columns: those of the file.
+        place: of the file.
+        form: the data set whose form is expected.
+
+    Raises:
+        DataError: some are missing.
+    """
+    needed = list(needed)
+    missing = [column for column in needed if column not in columns]
+    if missing:
+        raise DataError(
+            f"{what} reads the columns {', '.join(needed)}, but {place} lacks {', '.join(missing)} (it has "
+            f"{', '.join(columns)}). Rename or add them; the expected form is that of {form}."
+        )
 
 
 def _fits(form: Form, columns: Sequence[str]) -> bool:

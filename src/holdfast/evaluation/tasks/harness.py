@@ -21,59 +21,26 @@ import os
 import random
 import socket
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, ModelError
-from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
-from holdfast.evaluation.measures import Outcome, Report
+from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.measures import Outcome, Report, Subject
 from holdfast.evaluation.modes import evaluation_mode
-from holdfast.evaluation.partial import Partial
 from holdfast.records.evaluation import Metric
-from holdfast.statistics.estimates import TEXT_FIGURES, estimate, figure_for
+from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, figure_for
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
 
 _ROLLING = {"word_perplexity": "words", "byte_perplexity": "bytes", "bits_per_byte": "bytes"}
 """Metrics of rolling log-likelihood: the harness gives (log-likelihood, weight) a document."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskScores:
-    """What one entry of the plan came to."""
-
-    rows: list[dict[str, Any]]
-    """One a question, in order: `{"doc": hash, "prompt": hash, "<metric>": float, ...}`, with "task" for a group."""
-    metrics: dict[str, Metric]
-    primary: str
-    settings: dict[str, Any]
-    """What the harness settled on: examples shown, task versions, subtasks."""
-    notes: list[str] = field(default_factory=list)
-
-
-def run_task(
-    model: Any,
-    tokenizer: Any,
-    entry: TaskEntry,
-    *,
-    batch_size: int = 8,
-    confidence: float = 0.95,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-    partial: Partial | None = None,
-) -> TaskScores:
-    """Runs one task or group.
-
-    Args:
-        model: a Hugging Face causal LM, PEFT-wrapped or not, on any device.
-        tokenizer: its tokenizer, with a BOS or EOS token.
-        entry: what to run.
-        batch_size: requests a forward pass; results depend on it in the last digits, so keep it over models that are
-            compared.
-        confidence: level of the intervals.
-        seed: of few-shot examples, sampled generation and resampling.
-        progress: called with (requests done, requests in all).
-        partial: where the model's answers are kept as they come, so that an interrupted task goes on.
+def measure(entry: TaskEntry, on: Subject) -> Outcome:
+    """Runs one task or group, see `holdfast.evaluation.measures.measure`.
 
     Raises:
         ConfigError: no such task, or no such metric. DataError: its data is missing or does not fit, an option is empty
@@ -82,16 +49,8 @@ def run_task(
     """
     from lm_eval.evaluator import evaluate
 
-    from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
-    from holdfast.evaluation.text.perplexity import resolve_window
-
-    with ExitStack() as stack:
-        tasks = stack.enter_context(tasks_in_use(model, tokenizer, entry, seed=seed))
-        stack.enter_context(evaluation_mode(model))
-        window, _ = resolve_window(model)
-        lm = SharedPrefixLM(
-            model, tokenizer, batch_size=batch_size, length=window, seed=seed, progress=progress, partial=partial
-        )
+    with harness_model(entry, on) as lm:
+        tasks = load(entry, on)
         results = evaluate(
             lm=lm,
             task_dict={"tasks": tasks},
@@ -102,35 +61,57 @@ def run_task(
             fewshot_as_multiturn=True,
         )
     assert results is not None, "only rank 0 of a distributed harness run has results, and none is set up here"
-    scores = _scores(results, tasks, entry, confidence=confidence, seed=seed)
+    rows, figures = _rows_and_figures(results, tasks, entry)
+    settings = settled(tasks)
+    notes = []
+    if entry.data is not None and entry.fewshot_data is None and settings["num_fewshot"]:
+        notes.append("Few-shot examples come from the evaluated file itself, without the question asked.")
     if lm.shortened is not None:
-        scores.notes.append(
-            f"The model's context has {window} tokens, so answers ended after {lm.shortened}; the task allows more "
-            f"than fit."
+        notes.append(
+            f"The model's context has {lm.max_length} tokens, so answers ended after {lm.shortened}; the task allows "
+            f"more than fit."
         )
-    return scores
+    return Outcome(rows=rows, figures=figures, settings={**settings, "notes": notes}, leads=_primary(figures, entry))
 
 
 @contextmanager
-def tasks_in_use(model: Any, tokenizer: Any, entry: TaskEntry, *, seed: int) -> Iterator[dict[str, Any]]:
-    """The entry's tasks by name, ready to be asked, while the harness is quiet and leaves no traces.
+def harness_model(entry: TaskEntry, on: Subject, *, report: Report | None = None) -> Iterator[SharedPrefixLM]:
+    """The model as the harness asks it, which is quiet inside and leaves no traces.
+
+    Args:
+        entry: what is asked.
+        on: the model.
+        report: of the requests; None: the subject's own.
+    """
+    from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
+    from holdfast.evaluation.text.perplexity import resolve_window
+
+    _check_tokenizer(on.tokenizer)
+    with without_traces(on.model, on.tokenizer, seed=on.plan.seed), _hub_where_wanted(entry), evaluation_mode(on.model):
+        window, _ = resolve_window(on.model)
+        yield SharedPrefixLM(
+            on.model,
+            on.tokenizer,
+            batch_size=on.plan.batch_size,
+            length=window,
+            seed=on.plan.seed,
+            progress=report or on.report,
+            partial=on.partial,
+        )
+
+
+def load(entry: TaskEntry, on: Subject) -> dict[str, Any]:
+    """The entry's tasks by name, ready to be asked.
 
     Raises:
-        as `run_task`.
+        as `measure`.
     """
-    from holdfast.evaluation.tasks.tasks import load_tasks, wants_hub
-
-    _check_tokenizer(tokenizer, entry)
-    with ExitStack() as stack:
-        stack.enter_context(without_traces(model, tokenizer, seed=seed))
-        if not wants_hub(entry) or not hub_answers():
-            stack.enter_context(_offline())
-        tasks = load_tasks(entry)
-        for task in tasks.values():
-            if task.config.num_fewshot is None:
-                task.set_config(key="num_fewshot", value=0)
-            task.set_fewshot_seed(seed=seed)
-        yield tasks
+    tasks = check_task(entry, on.tokenizer)
+    for task in tasks.values():
+        if task.config.num_fewshot is None:
+            task.set_config(key="num_fewshot", value=0)
+        task.set_fewshot_seed(seed=on.plan.seed)
+    return tasks
 
 
 @contextmanager
@@ -170,41 +151,38 @@ def settled(tasks: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_task(tokenizer: Any, entry: TaskEntry) -> dict[str, Any]:
+def check_task(entry: TaskEntry, tokenizer: Any) -> dict[str, Any]:
     """Builds the entry's tasks and their data without running them; gives them by name.
 
     Raises:
-        ConfigError, DataError, ModelError: as `run_task` would.
+        ConfigError, DataError, ModelError: as `measure` would.
     """
-    from holdfast.evaluation.tasks.tasks import load_tasks, wants_hub
+    from holdfast.evaluation.tasks.tasks import load_tasks
 
-    _check_tokenizer(tokenizer, entry)
-    with ExitStack() as stack:
-        stack.enter_context(_quiet_harness())
-        if not wants_hub(entry) or not hub_answers():
-            stack.enter_context(_offline())
-        return load_tasks(entry)
-
-
-def _check_tokenizer(tokenizer: Any, entry: TaskEntry) -> None:
-    if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
-        raise ModelError(
-            "Expected a tokenizer with a BOS or an EOS token, which tasks put before a text without context; this one "
-            "has neither. Set one."
-        )
+    _check_tokenizer(tokenizer)
     if entry.apply_chat_template and not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             f"'{entry.name}' asks for the chat template, but the tokenizer has none. Set `apply_chat_template: false` "
             f"or use another tokenizer."
+        )
+    with _quiet_harness(), _hub_where_wanted(entry):
+        return load_tasks(entry)
+
+
+def _check_tokenizer(tokenizer: Any) -> None:
+    if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
+        raise ModelError(
+            "Expected a tokenizer with a BOS or an EOS token, which tasks put before a text without context; this one "
+            "has neither. Set one."
         )
 
 
 # ------------------------------------------------------------------------------------------------- rows and figures
 
 
-def _scores(
-    results: Mapping[str, Any], tasks: Mapping[str, Any], entry: TaskEntry, *, confidence: float, seed: int
-) -> TaskScores:
+def _rows_and_figures(
+    results: Mapping[str, Any], tasks: Mapping[str, Any], entry: TaskEntry
+) -> tuple[list[dict[str, Any]], dict[str, Ratio | Metric]]:
     rows: list[dict[str, Any]] = []
     better: dict[str, bool] = {}
     whole: dict[str, float] = {}
@@ -232,39 +210,23 @@ def _scores(
                     row.update({"nats": -float(value[0]), _ROLLING[metric]: int(value[1])})
                 elif metric in means and _is_scalar(value):
                     row[label] = float(value)
-                elif _is_shares(
-                    value
-                ):  # several right / wrong parts a question, averaged over all parts (IFEval's instructions)
-                    row.update({label: float(sum(value)), parts_of(label): len(value)})
+                elif _is_shares(value):  # several right / wrong parts a question, averaged over all of them (IFEval's)
+                    row.update({label: float(sum(value)), f"{label}#": len(value)})
                 else:
                     whole[label] = float(results["results"][name].get(f"{metric},{sample['filter']}", float("nan")))
         rows.extend(by_doc.values())
-    metrics: dict[str, Metric] = {}
+    figures: dict[str, Ratio | Metric] = {}
     for label, higher in better.items():
         figure = figure_for(label, rows, higher_is_better=higher, unit=_unit(label))
         if figure is not None:
-            value, interval = estimate(figure, rows, confidence=confidence, seed=seed)
-            metrics[label] = Metric(
-                value=value,
-                n=len(rows),
-                unit=figure.unit,
-                higher_is_better=figure.higher_is_better,
-                interval=interval,
-                confidence=confidence,
-            )
+            figures[label] = figure
         elif len(tasks) == 1 and label in whole:
-            metrics[label] = Metric(
-                value=whole[label], n=len(rows), unit=_unit(label), higher_is_better=higher, confidence=confidence
-            )
-    if not metrics:
+            figures[label] = Metric(value=whole[label], n=len(rows), unit=_unit(label), higher_is_better=higher)
+    if not figures:
         raise ConfigError(
             f"The subtasks of '{entry.task}' share no metric that is a mean over questions. List them one by one."
         )
-    settings = settled(tasks)
-    notes = []
-    if entry.data is not None and entry.fewshot_data is None and settings["num_fewshot"]:
-        notes.append("Few-shot examples come from the evaluated file itself, without the question asked.")
-    return TaskScores(rows=rows, metrics=metrics, primary=_primary(metrics, entry), settings=settings, notes=notes)
+    return rows, figures
 
 
 def question_and_answer(task: Any, sample: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,11 +252,6 @@ def question_and_answer(task: Any, sample: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def parts_of(label: str) -> str:
-    """The column that counts the parts behind a metric with several right / wrong parts a question."""
-    return f"{label}#"
-
-
 def _is_shares(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(v, bool) for v in value)
 
@@ -310,17 +267,14 @@ def _unit(label: str) -> str:
     return "accuracy" if metric.startswith("acc") else metric
 
 
-def _primary(metrics: Mapping[str, Metric], entry: TaskEntry) -> str:
+def _primary(figures: Mapping[str, Any], entry: TaskEntry) -> str:
+    """The metric asked for, else the first of those that are usual, else the task's first."""
+    for wanted in (entry.metric,) if entry.metric is not None else ("acc", "exact_match", "bits_per_byte"):
+        if found := [name for name in figures if wanted in (name, name.split(",")[0])]:
+            return found[0]
     if entry.metric is not None:
-        chosen = next((m for m in metrics if m == entry.metric or m.split(",")[0] == entry.metric), None)
-        if chosen is None:
-            raise ConfigError(f"The task '{entry.task}' has no metric '{entry.metric}'. It has: {', '.join(metrics)}.")
-        return chosen
-    for wanted in ("acc", "exact_match", "bits_per_byte"):
-        chosen = next((m for m in metrics if m.split(",")[0] == wanted), None)
-        if chosen is not None:
-            return chosen
-    return next(iter(metrics))
+        raise ConfigError(f"The task '{entry.task}' has no metric '{entry.metric}'. It has: {', '.join(figures)}.")
+    return next(iter(figures))
 
 
 def _same_or_all(values: Mapping[str, Any]) -> Any:
@@ -331,58 +285,44 @@ def _same_or_all(values: Mapping[str, Any]) -> Any:
 # -------------------------------------------------------------------------------------------------- leaving no traces
 
 
-class _NoBar:
-    """Stands in for tqdm inside the harness: nothing is printed."""
-
-    def __init__(self, iterable: Any = None, *_: Any, **__: Any) -> None:
-        self.iterable = iterable
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.iterable)
-
-    def __enter__(self) -> _NoBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def ignore(self, *_: Any, **__: Any) -> None:
-        return None
-
-    update = close = set_description = set_postfix = ignore
+@contextmanager
+def _replaced(holders: Sequence[Any], name: str, value: Any) -> Iterator[None]:
+    """Inside, the attribute `name` of all holders is `value`."""
+    before = [getattr(holder, name) for holder in holders]
+    try:
+        for holder in holders:
+            setattr(holder, name, value)
+        yield
+    finally:
+        for holder, original in zip(holders, before, strict=True):
+            setattr(holder, name, original)
 
 
 @contextmanager
 def _quiet_harness() -> Iterator[None]:
     """The harness's log at errors only, its bars and those of `datasets` off; all of it restored."""
-    import datasets
     import lm_eval.api.model
     import lm_eval.api.task
     import lm_eval.models.huggingface
+    from tqdm import tqdm
+
+    from holdfast.support.environment import quiet_datasets
 
     modules = [m for m in (lm_eval.api.model, lm_eval.api.task, lm_eval.models.huggingface) if hasattr(m, "tqdm")]
-    originals = [m.tqdm for m in modules]
     log = logging.getLogger("lm_eval")
     level = log.level
-    showed = datasets.are_progress_bars_disabled()
     log.setLevel(logging.ERROR)
-    datasets.disable_progress_bars()
-    for module in modules:
-        module.tqdm = _NoBar
     try:
-        yield
+        with quiet_datasets(), _replaced(modules, "tqdm", lambda *args, **how: tqdm(*args, **{**how, "disable": True})):
+            yield
     finally:
-        for module, original in zip(modules, originals, strict=True):
-            module.tqdm = original
-        if not showed:
-            datasets.enable_progress_bars()
         log.setLevel(level)
 
 
 @functools.cache
 def hub_answers(*, seconds: float = 5.0) -> bool:
     """Whether the hub's host can be reached, tried once a process. Without a network its clients try for 23 seconds for
-    every data set before they say so; told that they are offline they look into their cache at once."""
+    every data set before they give up; in their offline mode they look into their cache at once."""
     import huggingface_hub.constants
 
     if huggingface_hub.constants.HF_HUB_OFFLINE:
@@ -400,23 +340,27 @@ def hub_answers(*, seconds: float = 5.0) -> bool:
 
 
 @contextmanager
+def _hub_where_wanted(entry: TaskEntry) -> Iterator[None]:
+    """The network as it is for an entry that may read the hub where that answers; none for any other entry."""
+    from holdfast.evaluation.tasks.tasks import wants_hub
+
+    with nullcontext() if wants_hub(entry) and hub_answers() else _offline():
+        yield
+
+
+@contextmanager
 def _offline() -> Iterator[None]:
     """Hub libraries refuse the network inside: an entry with local data must not depend on it, and asking costs seconds
     without one."""
     import datasets.config
     import huggingface_hub.constants
 
-    holders: list[Any] = [datasets.config, huggingface_hub.constants]
-    before = [holder.HF_HUB_OFFLINE for holder in holders]
     variable = os.environ.get("HF_HUB_OFFLINE")
     os.environ["HF_HUB_OFFLINE"] = "1"
-    for holder in holders:
-        holder.HF_HUB_OFFLINE = True
     try:
-        yield
+        with _replaced([datasets.config, huggingface_hub.constants], "HF_HUB_OFFLINE", True):
+            yield
     finally:
-        for holder, value in zip(holders, before, strict=True):
-            holder.HF_HUB_OFFLINE = value
         if variable is None:
             del os.environ["HF_HUB_OFFLINE"]
         else:
@@ -447,36 +391,14 @@ def _own_random_state(model: Any, seed: int) -> Iterator[None]:
 def _padding_token(tokenizer: Any) -> Iterator[None]:
     """The harness sets a padding token for good, or adds one to the vocabulary; inside it is EOS or BOS, outside what
     it was."""
-    if tokenizer.pad_token_id is not None:
+    token = tokenizer.eos_token if tokenizer.eos_token is not None else tokenizer.bos_token
+    with _replaced([tokenizer], "pad_token", token) if tokenizer.pad_token_id is None else nullcontext():
         yield
-        return
-    tokenizer.pad_token = tokenizer.eos_token if tokenizer.eos_token is not None else tokenizer.bos_token
-    try:
-        yield
-    finally:
-        tokenizer.pad_token = None
-
-
-def measure(
-    model: Any, tokenizer: Any, entry: TaskEntry, plan: EvaluationPlan, *, report: Report, partial: Partial
-) -> Outcome:
-    """See `holdfast.evaluation.measures.measure`."""
-    scores = run_task(
-        model,
-        tokenizer,
-        entry,
-        batch_size=plan.batch_size,
-        confidence=plan.confidence,
-        seed=plan.seed,
-        progress=report,
-        partial=partial,
-    )
-    return scores.rows, scores.metrics, scores.primary, {**scores.settings, "notes": scores.notes}
 
 
 def check(entry: TaskEntry, tokenizer: Any) -> None:
     """See `holdfast.evaluation.measures.check`."""
-    check_task(tokenizer, entry)
+    check_task(entry, tokenizer)
 
 
 def versions(entry: TaskEntry) -> dict[str, str]:

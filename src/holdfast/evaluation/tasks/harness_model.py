@@ -4,7 +4,7 @@ Texts are tokenised as `HFLM` does it (border between context and option, BOS, e
 at a time. Where a model cannot share prefixes, log-likelihoods are `HFLM`'s. Generation is always `HFLM`'s, in groups
 of requests of similar length.
 
-Every finished row and group is kept on disk (`partial`). Rows and groups are cut from the requests alone, so that an
+Every finished row and group is kept on disk (`partial`). Rows and groups follow from the requests only, so that an
 evaluation that was interrupted computes the same batches, and the same last digits, as one that was not.
 
 Importing this module imports the harness and torch.
@@ -12,7 +12,7 @@ Importing this module imports the harness and torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +20,9 @@ import torch
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import normalize_gen_kwargs
 
+from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
-from holdfast.evaluation.text.shared_prefix import Path, paths_of, scorer_for
+from holdfast.evaluation.text.shared_prefix import paths_of, scorer_for
 
 _GROUP = 4
 """Batches a group of generation: what an interruption costs."""
@@ -49,14 +50,14 @@ class SharedPrefixLM(HFLM):
         batch_size: int,
         length: int,
         seed: int = 0,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Report = no_report,
         partial: Partial | None = None,
         share: bool = True,
     ) -> None:
         super().__init__(
             pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, max_length=length
         )
-        self.progress = progress or (lambda done, total: None)
+        self.progress = progress
         self.partial = partial or Partial(None)
         self.seed = seed
         self.share = share
@@ -111,52 +112,36 @@ class SharedPrefixLM(HFLM):
         special = {} if self.add_bos_token is None else {"add_special_tokens": self.add_bos_token}
         return dict(zip(ordered, self.tokenizer(ordered, verbose=False, **special)["input_ids"], strict=True))
 
-    def paths(self, encoded: Sequence[tuple[Any, list[int], list[int]]]) -> list[Path]:
-        """Encoded pairs for a `shared_prefix.Scorer`."""
-        return paths_of([(context, continuation) for _, context, continuation in encoded], length=self.max_length)
-
     def _loglikelihood_tokens(
         self,
         requests: list[tuple[tuple[str, str], list[int], list[int]]],
         disable_tqdm: bool = False,
         override_bs: int | None = None,
     ) -> list[tuple[float, bool]]:
-        paths = self.paths(requests)
-        scorer = scorer_for(self.model, length=self.max_length, paths=paths) if self.share else None
-        self.shared = scorer is not None
-        if scorer is None:
+        paths = paths_of([(context, continuation) for _, context, continuation in requests], length=self.max_length)
+        scorer = scorer_for(self.model, paths) if self.share else None
+        self.shared = scorer is not None and scorer.shares
+        if scorer is None or not scorer.shares:
             return super()._loglikelihood_tokens(requests, disable_tqdm=disable_tqdm, override_bs=override_bs)
-        found: list[Any] = [self.partial.found.get(f"loglikelihood {index}") for index in range(len(paths))]
-        done = 0
-        for row in scorer.rows(paths):
-            if any(found[path.index] is None for path in row.paths):
-                for path, answer in zip(row.paths, scorer.score_row(row), strict=True):
-                    found[path.index] = answer
-                self.partial.add({f"loglikelihood {path.index}": found[path.index] for path in row.paths})
-            done += len(row.paths)
-            self.progress(done, len(paths))
+        found = scorer.answers(paths, name="loglikelihood", partial=self.partial, report=self.progress)
         return [(float(nats), bool(best)) for nats, best in found]
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
         """As `HFLM.generate_until`, a few batches at a time. Answers that may be as long as the model's context, where
         `HFLM` gives up, end after half of it, so that the other half is left for the question; `shortened` says so."""
         requests = [self._that_fit(request) for request in requests]
-        found: list[Any] = [self.partial.found.get(f"generate {index}") for index in range(len(requests))]
         # long contexts first, so that the first batch is the largest and the remaining time is never too low
         order = sorted(range(len(requests)), key=lambda index: (-len(requests[index].args[0]), index))
         size = _GROUP * int(self.batch_size)
-        for start in range(0, len(order), size):
-            group = order[start : start + size]
-            if any(found[index] is None for index in group):
-                torch.manual_seed(
-                    self.seed * 1_000_003 + start
-                )  # a group's samples are its own, whatever was computed before it
-                texts = super().generate_until([requests[index] for index in group], disable_tqdm=True)
-                for index, text in zip(group, texts, strict=True):
-                    found[index] = text
-                self.partial.add({f"generate {index}": found[index] for index in group})
-            self.progress(min(start + size, len(order)), len(order))
-        return found
+
+        def texts_of(start: int) -> list[str]:
+            # a group's samples are its own, whatever was computed before it
+            torch.manual_seed(self.seed * 1_000_003 + start)
+            group = [requests[index] for index in order[start : start + size]]
+            return super(SharedPrefixLM, self).generate_until(group, disable_tqdm=True)
+
+        groups = ((order[start : start + size], start) for start in range(0, len(order), size))
+        return self.partial.resumed("generate", groups, texts_of, total=len(order), report=self.progress)
 
     def _that_fit(self, request: Any) -> Any:
         context, how = request.args

@@ -30,24 +30,25 @@ import importlib.metadata
 import inspect
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.errors import ConfigError, DataError, StorageError, UserError
 from holdfast.evaluation.entries import TaskEntry
-from holdfast.evaluation.tasks.data_forms import convert
+from holdfast.evaluation.tasks.data_forms import convert, require_columns
 from holdfast.evaluation.text.sentences import fix_language_detection, provide_sentence_model
 from holdfast.support.cache import cache_folder
 from holdfast.support.files import fingerprint, read_json, write_json
+
+T = TypeVar("T")
 
 _NAME_LINE = re.compile(rb"^[\"']?(task|group)[\"']?:[ \t]*[\"']?([^\s\"'\[\]#&*]+)", re.MULTILINE)
 _TAG_LINES = re.compile(
     rb"^[\"']?tag[\"']?:[ \t]*(?:([^\s\[#]+)|\[([^\]]*)\]|((?:\r?\n[ \t]*-[ \t]*[^\n]+)+))", re.MULTILINE
 )
 _INCLUDE_LINE = re.compile(rb"^[\"']?include[\"']?:[ \t]*[\"']?([^\s\"'#]+)", re.MULTILINE)
-_INDEX_RULES = 1
+_INDEX_RULES = 2
 """Raised when the quick look finds other names than before."""
 _TEMPLATES = ("doc_to_text", "doc_to_target", "doc_to_choice")
 
@@ -63,100 +64,72 @@ def task_manager() -> Any:
     return TaskManager()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Index:
-    """The harness's task files by name, by one pass of regular expressions (1 s in place of the 7 s of its own
-    index)."""
-
-    tasks: dict[str, str]
-    groups: dict[str, str]
-    tags: dict[str, list[str]]
-    """Tag -> names of tasks, sorted."""
-
-
 @functools.cache
-def _index() -> _Index:
-    """The index, kept in the cache folder for the next process. Names that are generated, or come by inclusion, are not
-    in it and need `task_manager`."""
+def index() -> dict[str, str | list[str]]:
+    """The harness's files of tasks and groups by name, and the names of each tag's tasks; kept in the cache folder for
+    the next process. By one pass of regular expressions (1 s in place of the 7 s of the harness's own index): names
+    that are generated, or come by inclusion, are not in it and need `task_manager`."""
     import lm_eval.tasks
 
     root = Path(lm_eval.tasks.__file__).parent
-    kept = _kept_file("index")
-    try:
-        found = read_json(kept)
-        if all(Path(found["tasks"][name]).is_file() for name in ("arc_easy", "gsm8k") if name in found["tasks"]):
-            return _Index(**found)
-    except (DataError, KeyError, TypeError):
-        pass
-    index = _look_through(root)
-    with contextlib.suppress(StorageError):  # a cache that cannot be written costs a second the next time
-        write_json(kept, index)
-    return index
 
+    def sound(found: Any) -> bool:
+        return all(Path(found[name]).is_file() for name in ("arc_easy", "gsm8k") if name in found)
 
-def _kept_file(name: str) -> Path:
-    """Where something about the installed harness is kept."""
-    import lm_eval.tasks
-
-    root = Path(lm_eval.tasks.__file__).parent
-    identity = [importlib.metadata.version("lm_eval"), str(root), root.stat().st_mtime_ns, _INDEX_RULES]
-    return cache_folder() / "harness" / f"{name}-{fingerprint(identity, length=16)}.json"
+    return _kept("index", lambda: _look_through(root), sound)
 
 
 @functools.cache
 def _all_names() -> list[str]:
     """Every name that the harness knows, kept for the next process: whether a name is a typing mistake should not take
     its index's seconds again."""
-    kept = _kept_file("names")
-    try:
-        names = read_json(kept)
-        if isinstance(names, list) and "arc_easy" in names:
-            return [str(name) for name in names]
-    except DataError:
-        pass
-    names = sorted(task_manager().task_index)
-    with contextlib.suppress(StorageError):
-        write_json(kept, names)
-    return names
+    return _kept("names", lambda: sorted(task_manager().task_index), lambda names: "arc_easy" in names)
 
 
-def _look_through(root: Path) -> _Index:
+def _kept(name: str, make: Callable[[], T], sound: Callable[[T], bool]) -> T:
+    """Something about the installed harness from the cache folder, made where it is not there or not sound."""
+    import lm_eval.tasks
+
+    root = Path(lm_eval.tasks.__file__).parent
+    identity = [importlib.metadata.version("lm_eval"), str(root), root.stat().st_mtime_ns, _INDEX_RULES]
+    file = cache_folder() / "harness" / f"{name}-{fingerprint(identity, length=16)}.json"
+    with contextlib.suppress(DataError, TypeError):
+        found: T = read_json(file)
+        if sound(found):
+            return found
+    made = make()
+    with contextlib.suppress(StorageError):  # a cache that cannot be written costs the time again
+        write_json(file, made)
+    return made
+
+
+def _look_through(root: Path) -> dict[str, str | list[str]]:
     tasks: dict[str, str] = {}
     groups: dict[str, str] = {}
     tags_of: dict[str, list[str]] = {}
     includes: dict[str, str] = {}
-    for folder, folders, files in os.walk(root):
-        folders.sort()
-        for file in sorted(files):
-            path = os.path.join(folder, file)
-            is_task_file = file.endswith(".yaml")
-            if not is_task_file and not file.endswith(("_yaml", ".yml")):
-                continue
-            text = Path(path).read_bytes()
-            if found := _TAG_LINES.search(text):
-                one, several, lines = found.groups()
-                listed = one or several or lines or b""
-                tags_of[path] = [t.strip(" \t-\"'") for t in re.split(r"[,\n]", listed.decode()) if t.strip(" \t-\"'")]
-            if found := _INCLUDE_LINE.search(text):
-                includes[path] = os.path.normpath(os.path.join(folder, found[1].decode()))
-            if is_task_file:
-                named = dict(_NAME_LINE.findall(text))
-                if b"task" in named:  # a group beside it is an older word for a tag
-                    tasks.setdefault(named[b"task"].decode(), path)
-                elif b"group" in named:
-                    groups.setdefault(named[b"group"].decode(), path)
+    for path in sorted(str(file) for pattern in ("*.yaml", "*.yml", "*_yaml") for file in root.rglob(pattern)):
+        text = Path(path).read_bytes()
+        if found := _TAG_LINES.search(text):
+            one, several, lines = found.groups()
+            listed = one or several or lines or b""
+            tags_of[path] = [t for part in re.split(r"[,\n]", listed.decode()) if (t := part.strip(" \t-\"'"))]
+        if found := _INCLUDE_LINE.search(text):
+            includes[path] = os.path.normpath(Path(path).parent / found[1].decode())
+        if path.endswith(".yaml"):
+            named = dict(_NAME_LINE.findall(text))
+            if b"task" in named:  # a group beside it is an older word for a tag
+                tasks.setdefault(named[b"task"].decode(), path)
+            elif b"group" in named:
+                groups.setdefault(named[b"group"].decode(), path)
     tags: dict[str, list[str]] = {}
     for name, path in tasks.items():
         place: str | None = path
         while place is not None and place not in tags_of:
             place = includes.get(place)
-        for tag in tags_of.get(place, []) if place is not None else []:
+        for tag in tags_of.get(place or "", []):
             tags.setdefault(tag, []).append(name)
-    return _Index(
-        tasks={name: path for name, path in tasks.items() if name not in groups},
-        groups=groups,
-        tags={tag: sorted(names) for tag, names in tags.items() if tag not in tasks and tag not in groups},
-    )
+    return {**{tag: sorted(names) for tag, names in tags.items()}, **tasks, **groups}
 
 
 def _find_configs(entry: TaskEntry) -> list[dict[str, Any]]:
@@ -208,33 +181,30 @@ def _loaded(name: str, file: str) -> dict[str, Any]:
 
 
 def _registered(name: str, overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    quick = _index()
-    if name in quick.tags:
-        for child in quick.tags[name]:
+    place = index().get(name) or _in_the_harness(name)
+    if isinstance(place, list):
+        for child in place:
             yield from _registered(child, overrides)
         return
-    file = quick.tasks.get(name) or quick.groups.get(name)
-    if file is not None:
-        config = _loaded(name, file)
-    else:
-        known = _all_names()
-        found = task_manager().task_index.get(name) if name in known else None
-        if found is None:
-            near = difflib.get_close_matches(name, [*known, *own_benchmarks()], n=4, cutoff=0.6)
-            hint = f" Nearest: {', '.join(near)}." if near else ""
-            raise ConfigError(
-                f"'{name}' is no task of the lm-evaluation-harness and no file.{hint} "
-                "`lm_eval ls tasks` lists all; a task of your own is given as a path."
-            )
-        if found.tags and found.yaml_path is None:
-            for child in sorted(found.tags):
-                yield from _registered(child, overrides)
-            return
-        config = _loaded(name, str(found.yaml_path)) if found.yaml_path else dict(found.cfg or {})
+    config = _loaded(name, place)
     if "group" in config and not isinstance(config.get("task"), str):
         yield from _members(config, overrides, name=name)
     else:
         yield {**config, **overrides}
+
+
+def _in_the_harness(name: str) -> str | list[str]:
+    """What `index` has of a name, by the harness's own index."""
+    known = _all_names()
+    found = task_manager().task_index.get(name) if name in known else None
+    if found is None:
+        near = difflib.get_close_matches(name, [*known, *own_benchmarks()], n=4, cutoff=0.6)
+        hint = f" Nearest: {', '.join(near)}." if near else ""
+        raise ConfigError(
+            f"'{name}' is no task of the lm-evaluation-harness and no file.{hint} "
+            "`lm_eval ls tasks` lists all; a task of your own is given as a path."
+        )
+    return sorted(found.tags) if found.yaml_path is None else str(found.yaml_path)
 
 
 def _members(config: Mapping[str, Any], overrides: Mapping[str, Any], *, name: str) -> Iterator[dict[str, Any]]:
@@ -250,7 +220,7 @@ def _members(config: Mapping[str, Any], overrides: Mapping[str, Any], *, name: s
         else:
             child = member.get("task") or member.get("group")
             extra = {k: v for k, v in member.items() if k not in ("task", "group")}
-            if child in _index().tasks or child in _index().groups or child in task_manager().task_index:
+            if child in index() or child in task_manager().task_index:
                 yield from _registered(child, {**merged, **extra})
             else:
                 yield {**merged, **member, "task": f"{name}::{child}"}
@@ -324,10 +294,8 @@ def load_tasks(entry: TaskEntry) -> dict[str, Any]:
         DataError: the data cannot be loaded or lacks columns.
     """
     configs = _find_configs(entry)
-    rows = _rows(entry.data, str(configs[0]["task"]))
-    examples = _rows(entry.fewshot_data, str(configs[0]["task"]))
     tasks: dict[str, Any] = {}
-    parts, shots = (_divided(entry, configs, given) for given in (rows, examples))
+    parts, shots = (_divided(entry, configs, place) for place in (entry.data, entry.fewshot_data))
     for config, part, shot in zip(configs, parts, shots, strict=True):
         name = str(config["task"])
         if config.get("unsafe_code"):
@@ -343,16 +311,13 @@ def load_tasks(entry: TaskEntry) -> dict[str, Any]:
     return tasks
 
 
-def _rows(path: str | None, task: str) -> Any:
+def _divided(entry: TaskEntry, configs: list[dict[str, Any]], place: str | None) -> list[Any]:
+    """Each task's part of one file's rows; None for each where there is no file."""
     from holdfast.data.sources import load_rows
 
-    return None if path is None else convert(load_rows(path), task, path)[0]
-
-
-def _divided(entry: TaskEntry, configs: list[dict[str, Any]], rows: Any) -> list[Any]:
-    """Each task's part of one file's rows; None for each where there is no file."""
-    if rows is None:
+    if place is None:
         return [None] * len(configs)
+    rows, _ = convert(load_rows(place), str(configs[0]["task"]), place)
     return [_own_rows(configs[0], rows)] if len(configs) == 1 else _divide(entry, configs, rows)
 
 
@@ -483,13 +448,8 @@ def _require_columns(config: Mapping[str, Any], columns: list[str], entry: TaskE
     needed: dict[str, None] = {}
     for field in _TEMPLATES:
         needed.update(dict.fromkeys(_columns_of(config.get(field))))
-    missing = [column for column in needed if column not in columns]
-    if missing:
-        raise DataError(
-            f"The task '{config['task']}' reads the columns {', '.join(needed)}, but {entry.data} lacks "
-            f"{', '.join(missing)} "
-            f"(it has {', '.join(columns)}). Rename or add them; the expected form is that of {_own_data(config)}."
-        )
+    what = f"The task '{config['task']}'"
+    require_columns(what, needed, columns, place=entry.data, form=_own_data(config))
 
 
 def _columns_of(template: Any) -> list[str]:

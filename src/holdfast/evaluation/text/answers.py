@@ -17,16 +17,14 @@ Source: the format and knowledge alignment of the stages of forgetting (paper 00
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.errors import ConfigError, DataError, ModelError
-from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
-from holdfast.evaluation.measures import Outcome, Report, figures
-from holdfast.evaluation.modes import evaluation_mode
-from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.statistics.estimates import Ratio
 
 _FIGURES = {
@@ -42,30 +40,8 @@ ALIGNED = 0.95
 """The mass from which on the answer's format counts as learnt."""
 
 
-def score_answers(
-    model: Any,
-    tokenizer: Any,
-    entry: TaskEntry,
-    *,
-    batch_size: int = 8,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-    partial: Partial | None = None,
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The distribution at the answer position of every question of a task.
-
-    Args:
-        model: a Hugging Face causal LM.
-        tokenizer: its tokenizer.
-        entry: the task.
-        batch_size: questions a forward pass where a model cannot share beginnings.
-        seed: of the few-shot examples.
-        progress: called with (questions done, questions in all).
-        partial: where finished questions are kept.
-
-    Returns:
-        Rows of the kind "answers" (see `holdfast.records.evaluation.Evaluation`), and what was settled on (examples
-        shown, subtasks).
+def measure(entry: TaskEntry, on: Subject) -> Outcome:
+    """The distribution at the answer position of every question, see `holdfast.evaluation.measures.measure`.
 
     Raises:
         ConfigError: the task is no multiple choice, or no such task. DataError: its data does not fit, or an option is
@@ -73,39 +49,28 @@ def score_answers(
         ModelError: an option that is not one token.
     """
     from holdfast.evaluation.tasks import harness
-    from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
-    from holdfast.evaluation.text.perplexity import resolve_window
 
-    partial = partial or Partial(None)
-    with ExitStack() as stack:
-        tasks = stack.enter_context(harness.tasks_in_use(model, tokenizer, entry, seed=seed))
-        stack.enter_context(evaluation_mode(model))
-        window, _ = resolve_window(model)
-        lm = SharedPrefixLM(model, tokenizer, batch_size=batch_size, length=window)
+    with harness.harness_model(entry, on) as lm:
+        tasks = harness.load(entry, on)
         questions = [
             question
             for name, task in tasks.items()
             for question in _questions(name, task, entry, lm, several=len(tasks) > 1)
         ]
-        tokens = _OptionTokens(tokenizer, entry)
-        for question in questions:
-            question["tokens"] = [tokens.of(text) for text in question.pop("texts")]
+        tokens = _OptionTokens(on.tokenizer, entry)
+        options = [[tokens.of(text) for text in question["choices"]] for question in questions]
         contexts = [context for _, context, _ in lm.encode_pairs([(q.pop("context"), " ") for q in questions])]
-        for index, found in _distributions(
-            lm, contexts, [q["tokens"] for q in questions], partial, progress or (lambda done, total: None)
-        ):
-            questions[index].update(found)
+        found = _distributions(on, contexts, options, length=lm.max_length)
     rows = []
-    for question in questions:
-        del question["tokens"]
-        shares = question.pop("shares")
+    for question, distribution in zip(questions, found, strict=True):
+        shares, gold = distribution["shares"], question["gold"]
         mass = sum(shares)
         probabilities = [share / mass if mass > 0 else 1 / len(shares) for share in shares]
         answer = max(range(len(shares)), key=shares.__getitem__)
-        gold = question["gold"]
         rows.append(
             {
                 **question,
+                "entropy": distribution["entropy"],
                 "mass": mass,
                 "aligned": float(mass >= ALIGNED),
                 "option_entropy": -sum(p * math.log(p) for p in probabilities if p > 0),
@@ -114,23 +79,21 @@ def score_answers(
                 "acc": float(answer in gold if isinstance(gold, list) else answer == gold),
             }
         )
-    return rows, harness.settled(tasks)
+    return Outcome(rows=rows, figures=_FIGURES, settings=harness.settled(tasks))
 
 
 def check(entry: TaskEntry, tokenizer: Any) -> None:
     """Finds out without a model whether the options are single tokens.
 
     Raises:
-        as `score_answers`.
+        as `measure`.
     """
     from holdfast.evaluation.tasks import harness
 
     tokens = _OptionTokens(tokenizer, entry)
-    for task in harness.check_task(tokenizer, entry).values():
+    for task in harness.check_task(entry, tokenizer).values():
         _refuse_no_choice(task, entry)
-        for index, doc in enumerate(task.eval_docs):
-            if index >= 8:
-                break
+        for doc in itertools.islice(task.eval_docs, 8):
             for text in task.doc_to_choice(doc):
                 tokens.of(str(text))
 
@@ -184,11 +147,8 @@ def _questions(name: str, task: Any, entry: TaskEntry, lm: Any, *, several: bool
     for request in task.instances:
         if request.idx > 0:  # one request an option, all with the same prompt
             continue
-        doc, choices, gold = (
-            request.doc,
-            [str(c) for c in task.doc_to_choice(request.doc)],
-            task.doc_to_target(request.doc),
-        )
+        doc, gold = request.doc, task.doc_to_target(request.doc)
+        choices = [str(choice) for choice in task.doc_to_choice(doc)]
         questions.append(
             {
                 "doc": document_hash(doc),
@@ -198,57 +158,31 @@ def _questions(name: str, task: Any, entry: TaskEntry, lm: Any, *, several: bool
                 "choices": choices,
                 "gold": choices.index(gold) if isinstance(gold, str) else gold,
                 "context": request.args[0],
-                "texts": choices,
             }
         )
     return questions
 
 
 def _distributions(
-    lm: Any,
-    contexts: Sequence[list[int]],
-    options: Sequence[Sequence[Sequence[int]]],
-    partial: Partial,
-    progress: Callable[[int, int], None],
-) -> list[tuple[int, Mapping[str, Any]]]:
-    """(index, {"entropy", "shares"}) of every context: nats over the vocabulary, and p(O_i)."""
+    on: Subject, contexts: Sequence[list[int]], options: Sequence[Sequence[Sequence[int]]], *, length: int
+) -> list[dict[str, Any]]:
+    """{"entropy": nats over the vocabulary, "shares": p(O_i)} of every context."""
     import torch
 
-    from holdfast.evaluation.text.shared_prefix import Path, rows_alone, scorer_for
+    from holdfast.evaluation.text.shared_prefix import PackedRow, Path, scorer_for
     from holdfast.ops.heads import project
 
     # a path's last state predicts its target, whichever token that is
-    paths = [Path(index=index, ids=tuple(ids[-lm.max_length :]), targets=(0,)) for index, ids in enumerate(contexts)]
-    scorer = scorer_for(lm.model, length=lm.max_length, paths=paths)
-    found: dict[int, Mapping[str, Any]] = {
-        i: partial.found[f"answer {i}"] for i in range(len(paths)) if f"answer {i}" in partial.found
-    }
-    rows, scorer = (scorer.rows(paths), scorer) if scorer is not None else rows_alone(lm.model, paths)
-    done = 0
-    for row in rows:
-        if any(path.index not in found for path in row.paths):
-            states = scorer.states(row)[torch.as_tensor([int(where[-1]) for where in row.where])]
-            logp_NV = torch.cat(
-                [
-                    project(part, scorer.head).log_softmax(-1)
-                    for part in states.to(scorer.head.weight_VH.device).split(64)
-                ]
-            )
-            entropies = -(logp_NV.exp() * logp_NV).nan_to_num(0.0).sum(-1).double()
-            for path, logp_V, entropy in zip(row.paths, logp_NV, entropies.tolist(), strict=True):
-                shares = [float(logp_V[list(tokens)].double().exp().sum()) for tokens in options[path.index]]
-                found[path.index] = {"entropy": entropy, "shares": shares}
-            partial.add({f"answer {path.index}": found[path.index] for path in row.paths})
-        done += len(row.paths)
-        progress(done, len(paths))
-    return sorted(found.items())
+    paths = [Path(index=index, ids=tuple(ids[-length:]), targets=(0,)) for index, ids in enumerate(contexts)]
+    scorer = scorer_for(on.model, paths)
 
+    def find(row: PackedRow) -> Iterator[dict[str, Any]]:
+        states = scorer.states(row)[torch.as_tensor([int(where[-1]) for where in row.where])]
+        parts = states.to(scorer.head.weight_VH.device).split(64)
+        logp_NV = torch.cat([project(part, scorer.head).log_softmax(-1) for part in parts])
+        entropies = -(logp_NV.exp() * logp_NV).nan_to_num(0.0).sum(-1).double()
+        for path, logp_V, entropy in zip(row.paths, logp_NV, entropies.tolist(), strict=True):
+            shares = [float(logp_V[list(tokens)].double().exp().sum()) for tokens in options[path.index]]
+            yield {"entropy": entropy, "shares": shares}
 
-def measure(
-    model: Any, tokenizer: Any, entry: TaskEntry, plan: EvaluationPlan, *, report: Report, partial: Partial
-) -> Outcome:
-    """See `holdfast.evaluation.measures.measure`."""
-    rows, found = score_answers(
-        model, tokenizer, entry, batch_size=plan.batch_size, seed=plan.seed, progress=report, partial=partial
-    )
-    return rows, figures(rows, _FIGURES, plan), "mass", found
+    return scorer.answers(paths, name="answer", find=find, partial=on.partial, report=on.report)

@@ -1,7 +1,7 @@
 """Programs that decide whether a reply follows an instruction, by id.
 
-holdfast's own (`plain:...`) look at the text alone, with no language detection and no sentence splitter, so that they
-decide the same everywhere and for replies of a few words. Ids of IFEval (`keywords:existence`, ...) are checked by
+holdfast's own (`plain:...`) look at nothing but the text, with no language detection and no sentence splitter, so that
+they decide the same everywhere and for replies of a few words. Ids of IFEval (`keywords:existence`, ...) are checked by
 lm-evaluation-harness's copy of IFEval's checkers, where its packages are installed (`pip install 'lm_eval[ifeval]'`).
 
 Strict and loose are IFEval's (Zhou et al. 2023, "Instruction-Following Evaluation for Large Language Models", section
@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class Checker:
     says: str
     """What a reply has to do."""
     arguments: dict[str, type]
-    """What it has to be told: str, int (at least 1) or list (of texts)."""
+    """What it needs: str, int (at least 1) or list (of texts)."""
     follows: Callable[..., bool]
     """Of a reply without white space around it, not empty, and the arguments by name."""
 
@@ -109,16 +109,16 @@ def follow(
     """Whether a reply follows each instruction.
 
     Args:
-        reply: what the model said.
-        prompt: what it was asked, which some of IFEval's instructions look at.
+        reply: the model's.
+        prompt: what it answers, which some of IFEval's instructions look at.
         ids: of the instructions.
         arguments: one mapping an instruction; values of None (and of IFEval's all that are false) count as not given.
         loose: see the module's docstring.
     """
     variants = [v for v in (_variants(reply) if loose else [reply]) if v.strip()]
     return [
-        any(_follows(variant, prompt, id_, told) for variant in variants)
-        for id_, told in zip(ids, arguments, strict=True)
+        any(_follows(variant, prompt, id_, given) for variant in variants)
+        for id_, given in zip(ids, arguments, strict=True)
     ]
 
 
@@ -127,23 +127,7 @@ def mistake_in(id_: str, arguments: Mapping[str, Any]) -> str | None:
     are missing. None: nothing."""
     given = {name: value for name, value in arguments.items() if value is not None}
     if id_.startswith(OWN):
-        if id_ not in CHECKERS:
-            return (
-                f"unknown instruction '{id_}'.{did_you_mean(id_, CHECKERS) or ' Known: ' + ', '.join(CHECKERS) + '.'}"
-            )
-        wanted = CHECKERS[id_].arguments
-        for name in wanted:
-            if name not in given:
-                return f"'{id_}' has to be told `{name}` in its kwargs"
-        for name, value in given.items():
-            if name not in wanted:
-                return (
-                    f"'{id_}' takes {' and '.join(f'`{n}`' for n in wanted) or 'no arguments'}, not "
-                    f"`{name}`.{did_you_mean(name, wanted)}"
-                )
-            if not _is_sound(value, wanted[name]):
-                return f"`{name}` of '{id_}' has to be {_SAID[wanted[name]]}, got {value!r}"
-        return None
+        return _own_mistake(id_, given)
     missing = ifeval_missing()
     if missing is not None:
         known = did_you_mean(id_, CHECKERS)
@@ -151,22 +135,38 @@ def mistake_in(id_: str, arguments: Mapping[str, Any]) -> str | None:
             f"'{id_}' is none of holdfast's own instructions ({', '.join(CHECKERS)}), and IFEval's cannot be "
             f"checked: {missing}.{known}"
         )
-    registry = _ifeval()
-    if id_ not in registry:
-        every = [*CHECKERS, *registry]
-        return f"unknown instruction '{id_}'.{did_you_mean(id_, every) or ' Known: ' + ', '.join(every) + '.'}"
+    if id_ not in _ifeval():
+        return _unknown(id_, [*CHECKERS, *_ifeval()])
     try:
         _described(id_, "", given)
     except TypeError as error:
         return f"IFEval's '{id_}' does not take these kwargs: {re.sub(r'^.*?build_description[^ ]* ', '', str(error))}"
     except Exception as error:  # whatever the values of a user's file make IFEval's code raise
-        return (
-            f"IFEval's '{id_}' refuses its kwargs: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-        )
+        return f"IFEval's '{id_}' refuses its kwargs: {(str(error) or type(error).__name__).splitlines()[0]}"
     return None
 
 
-_SAID = {str: "a text", int: "a whole number of at least 1", list: "a list of texts"}
+def _own_mistake(id_: str, given: Mapping[str, Any]) -> str | None:
+    if id_ not in CHECKERS:
+        return _unknown(id_, CHECKERS)
+    wanted = CHECKERS[id_].arguments
+    for name in wanted:
+        if name not in given:
+            return f"'{id_}' needs `{name}` in its kwargs"
+    for name, value in given.items():
+        if name not in wanted:
+            takes = " and ".join(f"`{n}`" for n in wanted) or "no arguments"
+            return f"'{id_}' takes {takes}, not `{name}`.{did_you_mean(name, wanted)}"
+        if not _is_sound(value, wanted[name]):
+            return f"`{name}` of '{id_}' has to be {_EXPECTED[wanted[name]]}, got {value!r}"
+    return None
+
+
+def _unknown(id_: str, known: Collection[str]) -> str:
+    return f"unknown instruction '{id_}'.{did_you_mean(id_, known) or ' Known: ' + ', '.join(known) + '.'}"
+
+
+_EXPECTED = {str: "a text", int: "a whole number of at least 1", list: "a list of texts"}
 
 
 def _is_sound(value: Any, kind: type) -> bool:
@@ -226,7 +226,6 @@ def _described(id_: str, prompt: str, arguments: Mapping[str, Any]) -> Any:
     """One of IFEval's checkers with its arguments, as the harness makes it."""
     checker = _ifeval()[id_](id_)
     checker.build_description(**{name: value for name, value in arguments.items() if value})
-    told = checker.get_instruction_args()
-    if told and "prompt" in told:
+    if "prompt" in (checker.get_instruction_args() or {}):
         checker.build_description(prompt=prompt)
     return checker

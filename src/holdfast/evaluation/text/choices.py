@@ -13,16 +13,15 @@ What is not done: few-shot examples (they can stand in the prompt) and several r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.evaluation.entries import ChoicesEntry, EvaluationPlan
-from holdfast.evaluation.measures import Outcome, Report, figures
-from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.entries import ChoicesEntry
+from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import border_ids, chat_prompt
+from holdfast.evaluation.text.options import score_options
 from holdfast.evaluation.text.question_files import RowMistakes, question_rows, shown
-from holdfast.evaluation.text.shared_prefix import normalised, score_options
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio
 from holdfast.support.files import fingerprint
 
@@ -60,7 +59,7 @@ def read_choices(entry: ChoicesEntry, tokenizer: Any) -> list[Question]:
         ModelError: the chat template is asked for, and the tokenizer has none.
     """
     needed = (*COLUMNS, *((entry.group,) if entry.group is not None else ()))
-    rows = question_rows(entry.data, split=entry.split, config=entry.config, limit=entry.max_documents, needed=needed)
+    rows = question_rows(entry, needed)
     mistakes = RowMistakes(entry.data)
     questions = []
     for number, row in enumerate(rows):
@@ -86,89 +85,41 @@ def read_choices(entry: ChoicesEntry, tokenizer: Any) -> list[Question]:
 def _is_sound(row: Mapping[str, Any], number: int, mistakes: RowMistakes) -> bool:
     prompt, options, answer = row["prompt"], row["options"], row["answer"]
     if not isinstance(prompt, str) or not prompt:
-        mistakes.add("a prompt that is a text and not empty", row=number, got=shown(prompt))
-        return False
-    if (
-        not isinstance(options, list)
-        or len(options) < 2
-        or not all(isinstance(o, str) and o for o in options)
-        or len(set(options)) < len(options)
-    ):
-        mistakes.add(
-            "options that are a list of at least two different texts, none empty", row=number, got=shown(options)
-        )
-        return False
-    whole = isinstance(answer, int) or (isinstance(answer, float) and answer.is_integer())
-    if isinstance(answer, bool) or not whole or not 0 <= answer < len(options):
-        mistakes.add(
-            "an answer that is the index of one of the options, from 0",
-            row=number,
-            got=f"{shown(answer)} of {len(options)} options",
-        )
-        return False
+        return mistakes.add("a prompt that is a text and not empty", row=number, got=shown(prompt))
+    texts = isinstance(options, list) and all(isinstance(option, str) and option for option in options)
+    if not texts or len(options) < 2 or len(set(options)) < len(options):
+        expected = "options that are a list of at least two different texts, none empty"
+        return mistakes.add(expected, row=number, got=shown(options))
+    if isinstance(answer, bool) or answer not in range(len(options)):
+        expected = "an answer that is the index of one of the options, from 0"
+        return mistakes.add(expected, row=number, got=f"{shown(answer)} of {len(options)} options")
     return True
 
 
-def score_choices(
-    model: Any,
-    tokenizer: Any,
-    questions: Sequence[Question],
-    *,
-    length_normalised: bool = True,
-    progress: Callable[[int, int], None] | None = None,
-    partial: Partial | None = None,
-) -> list[dict[str, Any]]:
-    """Rows of the kind "choices" (see `holdfast.records.evaluation.Evaluation`), one a question, in order.
-
-    Args:
-        model: a Hugging Face causal LM.
-        tokenizer: its tokenizer.
-        questions: from `read_choices`.
-        length_normalised: see the module's docstring.
-        progress: called with (options done, options in all).
-        partial: where finished rows are kept.
-
-    Raises:
-        DataError: an option that adds no token, or more tokens than the model takes.
-    """
-    requests = [border_ids(q.prompt, option, tokenizer, chat=q.chat) for q in questions for option in q.options]
-    found = iter(score_options(model, requests, name="option", partial=partial, progress=progress))
-    scored = []
-    for question in questions:
-        here = [next(found) for _ in question.options]
-        logs, tokens = [log for log, _ in here], [count for _, count in here]
-        scores = [log / count for log, count in here] if length_normalised else logs
-        probabilities, _ = normalised(scores)
-        best = scores.index(max(scores))
-        scored.append(
-            {
-                "doc": fingerprint([question.asked, list(question.options)], length=32),
-                "prompt": fingerprint(question.prompt, length=32),
-                **({"task": question.group} if question.group is not None else {}),
-                "question": question.asked,
-                "choices": list(question.options),
-                "loglikelihoods": logs,
-                "probabilities": probabilities,
-                "gold": question.gold,
-                "answer": best,
-                "acc": float(best == question.gold),
-                "nats": -logs[question.gold],
-                "tokens": tokens[question.gold],
-            }
-        )
-    return scored
-
-
-def measure(
-    model: Any, tokenizer: Any, entry: ChoicesEntry, plan: EvaluationPlan, *, report: Report, partial: Partial
-) -> Outcome:
+def measure(entry: ChoicesEntry, on: Subject) -> Outcome:
     """See `holdfast.evaluation.measures.measure`."""
-    questions = read_choices(entry, tokenizer)
-    rows = score_choices(
-        model, tokenizer, questions, length_normalised=entry.length_normalised, progress=report, partial=partial
-    )
-    groups = sorted({row["task"] for row in rows if "task" in row})
-    return rows, figures(rows, _FIGURES, plan), "acc", {"subtasks": groups}
+    questions = read_choices(entry, on.tokenizer)
+    requests = [[border_ids(q.prompt, option, on.tokenizer, chat=q.chat) for option in q.options] for q in questions]
+    found = score_options(on, requests, name="option", length_normalised=entry.length_normalised)
+    rows = [
+        {
+            "doc": fingerprint([question.asked, list(question.options)], length=32),
+            "prompt": fingerprint(question.prompt, length=32),
+            **({"task": question.group} if question.group is not None else {}),
+            "question": question.asked,
+            "choices": list(question.options),
+            "loglikelihoods": scored.loglikelihoods,
+            "probabilities": scored.probabilities,
+            "gold": question.gold,
+            "answer": scored.answer,
+            "acc": float(scored.answer == question.gold),
+            "nats": -scored.loglikelihoods[question.gold],
+            "tokens": scored.tokens[question.gold],
+        }
+        for question, scored in zip(questions, found, strict=True)
+    ]
+    groups = sorted({str(question.group) for question in questions if question.group is not None})
+    return Outcome(rows=rows, figures=_FIGURES, settings={"subtasks": groups})
 
 
 def check(entry: ChoicesEntry, tokenizer: Any) -> None:

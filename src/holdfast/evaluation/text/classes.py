@@ -10,16 +10,14 @@ over texts. Source: the in-domain measure of the overtraining study (paper 003, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import DataError
-from holdfast.evaluation.entries import ClassesEntry, EvaluationPlan
-from holdfast.evaluation.measures import Outcome, Report, figures
-from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.entries import ClassesEntry
+from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import border_ids
+from holdfast.evaluation.text.options import score_options
 from holdfast.evaluation.text.question_files import question_rows
-from holdfast.evaluation.text.shared_prefix import normalised, score_options
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio
 from holdfast.support.files import fingerprint
 
@@ -35,7 +33,7 @@ def read_classes(entry: ClassesEntry) -> tuple[list[str], list[int]]:
     Raises:
         DataError: no rows, columns that the template names are missing, or a label that is no class.
     """
-    rows = question_rows(entry.data, split=entry.split, config=entry.config, limit=entry.max_documents, needed=())
+    rows = question_rows(entry)
     columns = list(rows.column_names)
     if entry.label not in columns:
         raise DataError(
@@ -74,59 +72,25 @@ def read_classes(entry: ClassesEntry) -> tuple[list[str], list[int]]:
     return prompts, golds
 
 
-def score_classes(
-    model: Any,
-    tokenizer: Any,
-    prompts: Sequence[str],
-    golds: Sequence[int],
-    options: Sequence[str],
-    *,
-    progress: Callable[[int, int], None] | None = None,
-    partial: Partial | None = None,
-) -> list[dict[str, Any]]:
-    """Rows of the kind "classes" (see `holdfast.records.evaluation.Evaluation`).
-
-    Args:
-        model: a Hugging Face causal LM.
-        tokenizer: its tokenizer.
-        prompts: what is given, one a text.
-        golds: index of the right class, one a text.
-        options: the classes' names.
-        progress: called with (options done, options in all).
-        partial: where finished rows are kept.
-
-    Raises:
-        DataError: a name that adds no token, or more tokens than the model takes.
-    """
-    requests = [border_ids(prompt, option, tokenizer) for prompt in prompts for option in options]
-    found = iter(score_options(model, requests, name="class", partial=partial, progress=progress))
-    scored = []
-    for prompt, gold in zip(prompts, golds, strict=True):
-        scores = [log / count for log, count in (next(found) for _ in options)]
-        probabilities, total = normalised(scores)
-        best = scores.index(max(scores))
-        scored.append(
-            {
-                "doc": fingerprint([prompt, list(options)], length=32),
-                "question": prompt,
-                "choices": list(options),
-                "nats": total - scores[gold],
-                "acc": float(best == gold),
-                "probabilities": probabilities,
-                "gold": gold,
-                "answer": best,
-            }
-        )
-    return scored
-
-
-def measure(
-    model: Any, tokenizer: Any, entry: ClassesEntry, plan: EvaluationPlan, *, report: Report, partial: Partial
-) -> Outcome:
+def measure(entry: ClassesEntry, on: Subject) -> Outcome:
     """See `holdfast.evaluation.measures.measure`."""
     prompts, golds = read_classes(entry)
-    rows = score_classes(model, tokenizer, prompts, golds, entry.options, progress=report, partial=partial)
-    return rows, figures(rows, _FIGURES, plan), "class_perplexity", {"options": list(entry.options)}
+    options = list(entry.options)
+    requests = [[border_ids(prompt, option, on.tokenizer) for option in options] for prompt in prompts]
+    rows = [
+        {
+            "doc": fingerprint([prompt, options], length=32),
+            "question": prompt,
+            "choices": options,
+            "nats": scored.total - scored.scores[gold],
+            "acc": float(scored.answer == gold),
+            "probabilities": scored.probabilities,
+            "gold": gold,
+            "answer": scored.answer,
+        }
+        for prompt, gold, scored in zip(prompts, golds, score_options(on, requests, name="class"), strict=True)
+    ]
+    return Outcome(rows=rows, figures=_FIGURES, settings={"options": options})
 
 
 def check(entry: ClassesEntry, tokenizer: Any) -> None:

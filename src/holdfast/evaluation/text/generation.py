@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError
 
 @dataclass(frozen=True, kw_only=True)
 class Continuation:
-    """What a model said after one prompt."""
+    """What a model wrote after one prompt."""
 
     index: int
     """Of the prompt."""

@@ -15,14 +15,13 @@ written, so an interruption costs one. What a reply says besides is not judged.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import DataError, ModelError
-from holdfast.evaluation.entries import EvaluationPlan, InstructionsEntry
-from holdfast.evaluation.measures import Outcome, Report, figures
-from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.entries import InstructionsEntry
+from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.checkers import OWN, RULES, follow, mistake_in
 from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
 from holdfast.evaluation.text.generation import end_tokens, greedy
@@ -43,7 +42,7 @@ _FIGURES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Prompt:
     """One prompt with what its reply has to do."""
 
     asked: str
@@ -56,7 +55,7 @@ class Asked:
     """Whether `prompt` was written by a chat template."""
 
 
-def read_instructions(entry: InstructionsEntry, tokenizer: Any) -> list[Asked]:
+def read_instructions(entry: InstructionsEntry, tokenizer: Any) -> list[Prompt]:
     """The prompts of an entry.
 
     Raises:
@@ -65,28 +64,22 @@ def read_instructions(entry: InstructionsEntry, tokenizer: Any) -> list[Asked]:
             that has it.
         ModelError: messages or the chat template are asked for, and the tokenizer has none.
     """
-    rows = question_rows(
-        entry.data,
-        split=entry.split,
-        config=entry.config,
-        limit=entry.max_documents,
-        needed=("instruction_id_list", "kwargs"),
-    )
+    rows = question_rows(entry, ("instruction_id_list", "kwargs"))
     columns = list(rows.column_names)
     if not {"prompt", "messages"} & set(columns):
         raise DataError(
             f"{entry.data} lacks the column prompt (or messages): what the model is asked. It has {', '.join(columns)}."
         )
     mistakes = RowMistakes(entry.data)
-    asked = []
+    prompts = []
     for number, row in enumerate(rows):
         messages = _messages(row, number, mistakes)
         ids, kwargs = _instructions(row, number, mistakes)
         if messages is None or ids is None:
             continue
         chat = entry.apply_chat_template or not isinstance(row.get("prompt"), str)
-        asked.append(
-            Asked(
+        prompts.append(
+            Prompt(
                 asked=str(messages[-1]["content"]),
                 prompt=chat_prompt(messages, tokenizer) if chat else str(row["prompt"]),
                 ids=tuple(ids),
@@ -95,7 +88,7 @@ def read_instructions(entry: InstructionsEntry, tokenizer: Any) -> list[Asked]:
             )
         )
     mistakes.check()
-    return asked
+    return prompts
 
 
 def _messages(row: Mapping[str, Any], number: int, mistakes: RowMistakes) -> list[dict[str, Any]] | None:
@@ -138,8 +131,8 @@ def _instructions(
         )
         return None, []
     plain = [{name: value for name, value in (k or {}).items() if value is not None} for k in kwargs]
-    for id_, told in zip(ids, plain, strict=True):
-        mistake = mistake_in(id_, told)
+    for id_, given in zip(ids, plain, strict=True):
+        mistake = mistake_in(id_, given)
         if mistake is not None:
             mistakes.add("instructions that can be checked", row=number, got=mistake)
             return None, []
@@ -158,30 +151,8 @@ def _parsed(kwargs: Any) -> Any:
     return kwargs
 
 
-def answer_instructions(
-    model: Any,
-    tokenizer: Any,
-    asked: Sequence[Asked],
-    *,
-    max_new_tokens: int,
-    batch_size: int = 8,
-    progress: Callable[[int, int], None] | None = None,
-    partial: Partial | None = None,
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Generates and checks the replies.
-
-    Args:
-        model: a Hugging Face causal LM.
-        tokenizer: its tokenizer.
-        asked: from `read_instructions`.
-        max_new_tokens: the longest reply.
-        batch_size: prompts a forward pass; figures depend on it in the last digits.
-        progress: called with (prompts done, prompts in all).
-        partial: where replies are kept as they come.
-
-    Returns:
-        Rows of the kind "instructions" (see `holdfast.records.evaluation.Evaluation`), one a prompt, in order; and what
-        was settled on.
+def measure(entry: InstructionsEntry, on: Subject) -> Outcome:
+    """Generates and checks the replies, see `holdfast.evaluation.measures.measure`.
 
     Raises:
         ModelError: the context has no room for a reply of `max_new_tokens` tokens, or the tokenizer has no end of
@@ -189,88 +160,69 @@ def answer_instructions(
     """
     from holdfast.evaluation.text.perplexity import resolve_window
 
-    window, _ = resolve_window(model)
-    if max_new_tokens >= window:
+    prompts = read_instructions(entry, on.tokenizer)
+    longest = entry.max_new_tokens
+    window, _ = resolve_window(on.model)
+    if longest >= window:
         raise ModelError(
-            f"max_new_tokens: expected fewer than the model's context of {window} tokens, got {max_new_tokens}; the "
-            f"prompt needs room too. Lower it."
+            f"max_new_tokens: expected fewer than the model's context of {window} tokens, got {longest}; the prompt "
+            f"needs room too. Lower it."
         )
-    encoded = [prompt_ids(a.prompt, tokenizer, chat=a.chat) for a in asked]
-    cut = sum(len(ids) > window - max_new_tokens for ids in encoded)
-    encoded = [ids[-(window - max_new_tokens) :] for ids in encoded]
-    replies = generate(
-        model,
-        tokenizer,
-        encoded,
-        max_new_tokens=max_new_tokens,
-        batch_size=batch_size,
-        progress=progress,
-        partial=partial,
-    )
+    encoded = [prompt_ids(p.prompt, on.tokenizer, chat=p.chat) for p in prompts]
+    cut = sum(len(ids) > window - longest for ids in encoded)
+    replies = generate(on, [ids[-(window - longest) :] for ids in encoded], max_new_tokens=longest)
     rows = []
-    for one, reply in zip(asked, replies, strict=True):
+    for prompt, reply in zip(prompts, replies, strict=True):
         row: dict[str, Any] = {
-            "doc": fingerprint([one.asked, list(one.ids), list(one.kwargs)], length=32),
-            "prompt": fingerprint(one.prompt, length=32),
-            "question": one.asked,
-            "gold": ", ".join(_shown(id_, told) for id_, told in zip(one.ids, one.kwargs, strict=True)),
+            "doc": fingerprint([prompt.asked, list(prompt.ids), list(prompt.kwargs)], length=32),
+            "prompt": fingerprint(prompt.prompt, length=32),
+            "question": prompt.asked,
+            "gold": ", ".join(_shown(id_, given) for id_, given in zip(prompt.ids, prompt.kwargs, strict=True)),
             "output": reply,
         }
         for how in ("strict", "loose"):
-            followed = follow(reply, one.asked, one.ids, one.kwargs, loose=how == "loose")
+            followed = follow(reply, prompt.asked, prompt.ids, prompt.kwargs, loose=how == "loose")
             row[f"prompt_level_{how}_acc"] = float(all(followed))
             row[f"inst_level_{how}_acc"] = float(sum(followed))
             row[f"inst_level_{how}_acc#"] = len(followed)
             row[f"followed_{how}"] = followed
-        rows.append({**row, "instructions": list(one.ids)})
+        rows.append({**row, "instructions": list(prompt.ids)})
     notes = [f"{cut} prompts are longer than the context leaves room for and lost their beginning."] if cut else []
-    return rows, {"longest": max_new_tokens, "notes": notes}
+    return Outcome(rows=rows, figures=_FIGURES, settings={"longest": longest, "notes": notes})
 
 
-def generate(
-    model: Any,
-    tokenizer: Any,
-    encoded: Sequence[Sequence[int]],
-    *,
-    max_new_tokens: int,
-    batch_size: int,
-    progress: Callable[[int, int], None] | None = None,
-    partial: Partial | None = None,
-) -> list[str]:
+def generate(on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: int) -> list[str]:
     """Greedy continuations as text, special tokens left out; each ends before the model's end of sequence, or after
     `max_new_tokens`.
 
     Args:
-        model: a Hugging Face causal LM.
-        tokenizer: its tokenizer.
+        on: the model; the batch size is the plan's, and prompts of similar length share a batch.
         encoded: token ids of the prompts, none empty.
         max_new_tokens: tokens at most.
-        batch_size: prompts a forward pass, those of similar length together.
-        progress: called with (prompts done, prompts in all).
-        partial: where continuations are kept as they come.
 
     Raises:
         ModelError: the tokenizer has no end of sequence.
         HoldfastError: the accelerator's memory does not suffice.
     """
-    if not end_tokens(model, tokenizer):
+    if not end_tokens(on.model, on.tokenizer):
         raise ModelError(
             "Expected a tokenizer with an end of sequence (eos_token), where replies end; this one has none. Set one."
         )
-    partial = partial or Partial(None)
-    found: dict[int, str] = {
-        i: partial.found[f"reply {i}"] for i in range(len(encoded)) if f"reply {i}" in partial.found
-    }
+    kept = on.partial.found
+    found: dict[int, str] = {i: kept[f"reply {i}"] for i in range(len(encoded)) if f"reply {i}" in kept}
     # batches are kept whole and in order, so that the rest falls into the same batches
     missing = [i for i in range(len(encoded)) if i not in found]
     for batch in greedy(
-        model, tokenizer, [encoded[i] for i in missing], max_new_tokens=max_new_tokens, batch_size=batch_size
+        on.model,
+        on.tokenizer,
+        [encoded[i] for i in missing],
+        max_new_tokens=max_new_tokens,
+        batch_size=on.plan.batch_size,
     ):
-        said = {missing[one.index]: tokenizer.decode(one.ids, skip_special_tokens=True) for one in batch}
-        partial.add({f"reply {i}": reply for i, reply in said.items()})
-        found |= said
-        if progress is not None:
-            progress(len(found), len(encoded))
+        replies = {missing[one.index]: on.tokenizer.decode(one.ids, skip_special_tokens=True) for one in batch}
+        on.partial.add({f"reply {i}": reply for i, reply in replies.items()})
+        found |= replies
+        on.report(len(found), len(encoded))
     return [found[i] for i in range(len(encoded))]
 
 
@@ -279,16 +231,10 @@ def versions(entry: InstructionsEntry) -> dict[str, str]:
     in the file."""
     found = {"checkers": str(RULES)}
     try:
-        rows = question_rows(
-            entry.data,
-            split=entry.split,
-            config=entry.config,
-            limit=entry.max_documents,
-            needed=("instruction_id_list",),
-        )
+        rows = question_rows(entry, ("instruction_id_list",))
         foreign = any(not str(id_).startswith(OWN) for ids in rows["instruction_id_list"] for id_ in ids or ())
     except DataError:
-        return found  # said when the entry is measured
+        return found  # the error comes when the entry is measured
     if foreign:
         import importlib.metadata
 
@@ -300,26 +246,9 @@ def versions(entry: InstructionsEntry) -> dict[str, str]:
     return found
 
 
-def _shown(id_: str, told: Mapping[str, Any]) -> str:
-    said = ", ".join(f"{name} {' '.join(value) if isinstance(value, list) else value}" for name, value in told.items())
-    return f"{id_} ({said})" if said else id_
-
-
-def measure(
-    model: Any, tokenizer: Any, entry: InstructionsEntry, plan: EvaluationPlan, *, report: Report, partial: Partial
-) -> Outcome:
-    """See `holdfast.evaluation.measures.measure`."""
-    asked = read_instructions(entry, tokenizer)
-    rows, found = answer_instructions(
-        model,
-        tokenizer,
-        asked,
-        max_new_tokens=entry.max_new_tokens,
-        batch_size=plan.batch_size,
-        progress=report,
-        partial=partial,
-    )
-    return rows, figures(rows, _FIGURES, plan), "prompt_level_strict_acc", found
+def _shown(id_: str, given: Mapping[str, Any]) -> str:
+    words = ", ".join(f"{name} {' '.join(v) if isinstance(v, list) else v}" for name, v in given.items())
+    return f"{id_} ({words})" if words else id_
 
 
 def check(entry: InstructionsEntry, tokenizer: Any) -> None:

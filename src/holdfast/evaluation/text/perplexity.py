@@ -11,7 +11,7 @@ whatever the model's dtype.
   scored count, each with at least W - S tokens of context. Cost grows as W / S, and the figure depends on both, so both
   are reported.
 
-Which tokens are scored, BOS included, is said in `holdfast.evaluation.text.documents`. Nothing is truncated. Does not
+Which tokens are scored, BOS included, stands in `holdfast.evaluation.text.documents`. Nothing is truncated. Does not
 average: figures come out of the rows in `holdfast.statistics.estimates`.
 """
 
@@ -19,15 +19,16 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DataError, ModelError
-from holdfast.evaluation.entries import EvaluationPlan, PerplexityEntry
-from holdfast.evaluation.measures import Outcome, Report, figures
+from holdfast.evaluation.entries import PerplexityEntry
+from holdfast.evaluation.measures import Outcome, Report, Subject, no_report
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.text.documents import (
@@ -37,6 +38,7 @@ from holdfast.evaluation.text.documents import (
     encode_document,
     starts_with_bos,
 )
+from holdfast.evaluation.text.question_files import first_rows
 from holdfast.statistics.estimates import TEXT_FIGURES
 
 if TYPE_CHECKING:
@@ -129,7 +131,7 @@ def score_documents(
     window: int | None = None,
     stride: int | None = None,
     batch_tokens: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Report = no_report,
     notes: list[str] | None = None,
     memorisation: bool = False,
     partial: Partial | None = None,
@@ -153,8 +155,7 @@ def score_documents(
 
     Returns:
         One row a document, in order: `{"doc": hash, "nats": float, "tokens": int, "bytes": int}`, where tokens and
-            bytes are the scored
-        ones.
+            bytes are the scored ones.
 
     Raises:
         DataError: nothing to score. ModelError: the tokenizer does not belong to the model, or the model is no causal
@@ -180,11 +181,8 @@ def score_documents(
         )
     window, stride = resolve_window(model, window, stride)
     pieces = cut(encoded, window=window, stride=stride)
-    device = model.get_input_embeddings().weight.device
-    batch_tokens = batch_tokens or (512 if device.type == "cpu" else 8192)
+    batch_tokens = batch_tokens or (512 if model.get_input_embeddings().weight.device.type == "cpu" else 8192)
     columns = 3 if memorisation else 1
-    sums = np.zeros((len(encoded), columns))
-    partial = partial or Partial(None)
     with evaluation_mode(model):
         head = float_head(describe_head(model))
         rows = pack(pieces, batch_tokens=batch_tokens)
@@ -196,21 +194,26 @@ def score_documents(
                 notes,
             )
             rows = [[piece] for piece in pieces]
-        total, done = sum(len(piece.ids) for piece in pieces), 0
-        for number, row in enumerate(rows):
-            found = partial.found.get(f"row {number}")
-            if found is None:
-                of_piece = np.repeat(np.arange(len(row)), [len(piece.targets) for piece in row])
-                values = np.zeros((len(row), columns))
-                np.add.at(
-                    values, of_piece, _score_row(model, head, row, memorisation=memorisation).double().cpu().numpy()
-                )
-                found = values.tolist()
-                partial.add({f"row {number}": found})
-            np.add.at(sums, [piece.document for piece in row], np.array(found))
-            done += sum(len(piece.ids) for piece in row)
-            if progress is not None:
-                progress(done, total)
+
+        def sums_of(row: Sequence[Piece]) -> Iterable[list[list[float]]]:
+            """`[pieces of the row, columns]`."""
+            of_piece = np.repeat(np.arange(len(row)), [len(piece.targets) for piece in row])
+            values = np.zeros((len(row), columns))
+            scores = _score_row(model, head, row, memorisation=memorisation).double().cpu().numpy()
+            np.add.at(values, of_piece, scores)
+            return [values.tolist()]
+
+        done = list(itertools.accumulate(sum(len(piece.ids) for piece in row) for row in rows))
+        found = (partial or Partial(None)).resumed(
+            "row",
+            (([number], row) for number, row in enumerate(rows)),
+            sums_of,
+            total=len(rows),
+            report=lambda finished, total: progress(done[finished - 1], done[-1]),
+        )
+    sums = np.zeros((len(encoded), columns))
+    for row, values in zip(rows, found, strict=True):
+        np.add.at(sums, [piece.document for piece in row], np.array(values))
     scored = []
     for document, (nats, *more) in zip(encoded, sums.tolist(), strict=True):
         figures = {"doc": document.doc, "nats": nats, "tokens": document.tokens, "bytes": document.bytes}
@@ -219,11 +222,11 @@ def score_documents(
 
 
 def documents_stay_apart(model: Any, head: Head, first: Piece, second: Piece, *, tokens: int = 32) -> bool:
-    """True where the model scores `second` behind `first` in one row as it does alone, and whatever `first` says.
+    """True where the model scores `second` behind `first` as in a row of its own, and whatever `first` is.
 
     Two tests, as each is blind where the other sees: other text in front gives the same kernels the same shapes, so
-    that any difference is a leak, in every dtype; the piece alone finds positions that did not restart, within what the
-    dtype explains.
+    that any difference is a leak, in every dtype; the piece in its own row finds positions that did not restart, within
+    what the dtype explains.
 
     Args:
         tokens: how many tokens of each piece are tried.
@@ -241,10 +244,10 @@ def documents_stay_apart(model: Any, head: Head, first: Piece, second: Piece, *,
         return True
     behind = _score_row(model, head, [front, piece])
     behind_other = _score_row(model, head, [other, piece])
-    alone = _score_row(model, head, [piece])
+    own = _score_row(model, head, [piece])
     exact = next(model.parameters()).dtype in (torch.float32, torch.float64)
     leak = float((behind - behind_other).abs().max())
-    shift = float((behind - alone).abs().mean())
+    shift = float((behind - own).abs().mean())
     return leak <= (1e-4 if exact else 1e-2) and shift <= (1e-3 if exact else 0.1)
 
 
@@ -323,46 +326,41 @@ def _check_vocabulary(model: Any, encoded: Sequence[EncodedDocument]) -> None:
 def documents_of(entry: PerplexityEntry, tokenizer: Any) -> list[Any]:
     """The documents of a text entry."""
     from holdfast.data.formats import Templates, standardise
-    from holdfast.data.sources import data_files, load_rows
+    from holdfast.data.sources import data_files
 
-    rows = load_rows(entry.data, split=entry.split, config=entry.config)
+    rows = first_rows(entry)
     whole = entry.max_documents is None and Path(entry.data).is_file()
-    if entry.max_documents is not None:
-        rows = rows.select(range(min(entry.max_documents, len(rows))))
     given = (entry.text, entry.prompt, entry.completion)
     templates = Templates(text=entry.text, prompt=entry.prompt, completion=entry.completion) if any(given) else None
     dataset, _ = standardise(rows, tokenizer, templates=templates, files=data_files(entry.data) if whole else None)
     return documents_from(dataset)
 
 
-def measure(
-    model: Any, tokenizer: Any, entry: PerplexityEntry, plan: EvaluationPlan, *, report: Report, partial: Partial
-) -> Outcome:
+def measure(entry: PerplexityEntry, on: Subject) -> Outcome:
     """See `holdfast.evaluation.measures.measure`."""
-    window, stride = resolve_window(model, entry.window, entry.stride)
+    window, stride = resolve_window(on.model, entry.window, entry.stride)
     notes: list[str] = []
-    documents = documents_of(entry, tokenizer)
     rows = score_documents(
-        model,
-        tokenizer,
-        documents,
+        on.model,
+        on.tokenizer,
+        documents_of(entry, on.tokenizer),
         window=window,
         stride=stride,
-        progress=report,
+        progress=on.report,
         notes=notes,
         memorisation=entry.memorisation,
-        partial=partial,
+        partial=on.partial,
     )
-    names = _MEMORISATION if entry.memorisation else _TEXT
     found = {
         "window": window,
         "stride": stride,
-        "bos": starts_with_bos(tokenizer),
+        "bos": starts_with_bos(on.tokenizer),
         "tokens": sum(row["tokens"] for row in rows),
         "bytes": sum(row["bytes"] for row in rows),
         "notes": notes,
     }
-    return rows, figures(rows, {name: TEXT_FIGURES[name] for name in names}, plan), names[0], found
+    names = _MEMORISATION if entry.memorisation else _TEXT
+    return Outcome(rows=rows, figures={name: TEXT_FIGURES[name] for name in names}, settings=found)
 
 
 def check(entry: PerplexityEntry, tokenizer: Any) -> None:

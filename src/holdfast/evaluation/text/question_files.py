@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.errors import DataError, did_you_mean
+from holdfast.evaluation.entries import DataEntry
 
 
-def question_rows(data: str, *, split: str, config: str | None, limit: int | None, needed: Sequence[str]) -> Any:
+def first_rows(entry: DataEntry) -> Any:
+    """The rows of an entry's data, at most `max_documents` of them."""
+    from holdfast.data.sources import load_rows
+
+    rows = load_rows(entry.data, split=entry.split, config=entry.config)
+    return rows if entry.max_documents is None else rows.select(range(min(entry.max_documents, len(rows))))
+
+
+def question_rows(entry: DataEntry, needed: Sequence[str] = ()) -> Any:
     """The rows of a file, a folder or a hub data set, with the columns that are needed.
 
     Raises:
         DataError: columns are missing, or there are no rows.
     """
-    from holdfast.data.sources import load_rows
-
-    rows = load_rows(data, split=split, config=config)
-    if limit is not None:
-        rows = rows.select(range(min(limit, len(rows))))
+    rows = first_rows(entry)
     if not len(rows):
-        raise DataError(f"{data} has no rows. Expected one question a row.")
+        raise DataError(f"{entry.data} has no rows. Expected one question a row.")
     columns = list(rows.column_names)
     missing = [column for column in needed if column not in columns]
     if missing:
         wanted = f"column{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
         raise DataError(
-            f"{data} lacks the {wanted} (it has {', '.join(columns)}).{did_you_mean(missing[0], columns)} Rename or "
-            f"add what is missing."
+            f"{entry.data} lacks the {wanted} (it has {', '.join(columns)}).{did_you_mean(missing[0], columns)} Rename "
+            "or add what is missing."
         )
     return rows
 
 
 class RowMistakes:
-    """Mistakes by what is expected; each kind is told once, with the number of rows and the first of them.
+    """Mistakes by what is expected; each kind is named once, with the number of rows and the first of them.
 
     Args:
         data: the file, for the message.
@@ -43,10 +48,11 @@ class RowMistakes:
         self.data = data
         self._found: dict[str, tuple[int, int, str]] = {}
 
-    def add(self, expected: str, *, row: int, got: str) -> None:
-        """One row that is not as expected; rows count from 0."""
+    def add(self, expected: str, *, row: int, got: str) -> Literal[False]:
+        """One row that is not as expected; rows count from 0. False: the row is not sound."""
         count, first, shown = self._found.get(expected, (0, row, got))
         self._found[expected] = (count + 1, first, shown)
+        return False
 
     def check(self) -> None:
         """Raises all of them together.

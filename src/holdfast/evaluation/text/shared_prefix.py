@@ -13,7 +13,7 @@ the row goes through the model once:
                                                        ends
     position of a token: its depth
 
-so that a token sees its own beginning and nothing else, which is what it would see alone. The head is multiplied at the
+so that a token sees its own beginning and nothing else, as in a row of its own. The head is multiplied at the
 scored positions only. The results are those of one text a row (float32: 1e-5 nats); what changes is how often a token
 is computed. With P tokens of prefix and four options of C tokens the row holds P + 4 C tokens in place of 4 (P + C).
 
@@ -31,21 +31,22 @@ Shapes: T tokens of a row, H hidden width, V vocabulary, N scored positions.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import logging
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from holdfast.errors import DataError
+from holdfast.evaluation.measures import Report, no_report
+from holdfast.evaluation.partial import Partial
 
 if TYPE_CHECKING:
     import torch
 
-    from holdfast.evaluation.partial import Partial
     from holdfast.ops.heads import Head
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class PackedRow:
     """Several paths merged into trees, in depth-first order."""
 
     ids: np.ndarray
@@ -120,8 +121,8 @@ def paths_of(requests: Sequence[Request], *, length: int) -> list[Path]:
 
 
 def rows_of(
-    paths: Sequence[Path], *, hidden: int, least: int, most: int, alone_above: int | None = None
-) -> Iterator[Row]:
+    paths: Sequence[Path], *, hidden: int, least: int, most: int, longest: int | None = None
+) -> Iterator[PackedRow]:
     """Paths as rows, sorted by their tokens so that those that begin alike are neighbours.
 
     Args:
@@ -129,7 +130,7 @@ def rows_of(
         hidden: H, which decides what attention costs beside the rest.
         least: rows grow to so many tokens in any case, where one pass costs more than its tokens.
         most: rows never grow beyond, unless one text does.
-        alone_above: texts of more tokens are rows of their own (sliding windows, which a mask of our own would not
+        longest: texts of more tokens are rows of their own (sliding windows, which a mask of our own would not
             respect).
     """
 
@@ -140,12 +141,12 @@ def rows_of(
     size = 0
     last: tuple[int, ...] = ()
     for path in sorted(paths, key=lambda p: p.ids):
-        alone = alone_above is not None and len(path.ids) > alone_above
+        single = longest is not None and len(path.ids) > longest
         fresh = len(path.ids) - _common(last, path.ids)
         larger = size + fresh
         joins = (
             held
-            and not alone
+            and not single
             and larger <= most
             and (larger <= least or cost(larger) - cost(size) <= cost(len(path.ids)))
         )
@@ -155,14 +156,14 @@ def rows_of(
             held, size, larger = [], 0, len(path.ids)
         held.append(path)
         size, last = larger, path.ids
-        if alone:
+        if single:
             yield _row(held)
             held, size, last = [], 0, ()
     if held:
         yield _row(held)
 
 
-def _row(paths: list[Path]) -> Row:
+def _row(paths: list[Path]) -> PackedRow:
     ids: list[int] = []
     depths: list[int] = []
     ends: list[int] = []
@@ -179,7 +180,7 @@ def _row(paths: list[Path]) -> Row:
         ends += [-1] * (len(path.ids) - shared)
         where.append(np.array(places[len(places) - len(path.targets) :], dtype=np.int64))
         last = path.ids
-    return Row(
+    return PackedRow(
         ids=np.array(ids),
         depths=np.array(depths),
         ends=np.array([len(ids) if e < 0 else e for e in ends]),
@@ -207,17 +208,30 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Scorer:
-    """A model that shares prefixes. Make it with `scorer_for`."""
+    """A model and how its texts go into rows. Make it with `scorer_for`."""
 
     model: Any
-    head: Head
-    """With float32 weights."""
-    length: int
     least: int
+    """Tokens that a row grows to in any case."""
     most: int
-    window: int | None
+    """Tokens that a row never grows beyond; 0: one text a row."""
+    window: int | None = None
+    """The model's sliding window, in tokens."""
 
-    def states(self, row: Row) -> torch.Tensor:
+    @property
+    def shares(self) -> bool:
+        """Whether texts share a row."""
+        return self.most > 0
+
+    @functools.cached_property
+    def head(self) -> Head:
+        """With float32 weights: a copy, made only where something is scored."""
+        from holdfast.evaluation.text.perplexity import float_head
+        from holdfast.ops.heads import describe_head
+
+        return float_head(describe_head(self.model))
+
+    def states(self, row: PackedRow) -> torch.Tensor:
         """Last hidden states `[T, H]` of a row."""
         import torch
 
@@ -237,30 +251,37 @@ class Scorer:
             )
         return run_backbone(self.model, **inputs)[0]
 
-    def score(
-        self, paths: Sequence[Path], *, progress: Callable[[int], None] = lambda done: None
-    ) -> list[tuple[float, bool]]:
-        """(log-likelihood in nats, whether every token was the most likely one) of every path, by the paths' `index`;
-        logits in float32.
+    def rows(self, paths: Sequence[Path]) -> Iterator[PackedRow]:
+        """The rows that the paths go through the model in."""
+        hidden = int(self.head.weight_VH.shape[1])
+        return rows_of(paths, hidden=hidden, least=self.least, most=self.most, longest=self.window)
+
+    def answers(
+        self,
+        paths: Sequence[Path],
+        *,
+        name: str,
+        find: Callable[[PackedRow], Iterable[Any]] | None = None,
+        partial: Partial | None = None,
+        report: Report = no_report,
+    ) -> list[Any]:
+        """What `find` gives for every path, by the paths' `index`.
 
         Args:
             paths: with the indices 0 to len(paths) - 1, in any order.
-            progress: called with the number of paths done since the last call.
+            name: what an answer is called where finished ones are kept.
+            find: the answers to a row's paths in order; None: `score_row`.
+            partial: where they are kept.
+            report: called with (paths done, paths in all).
         """
-        found: list[tuple[float, bool]] = [(0.0, False)] * len(paths)
-        for row in self.rows(paths):
-            for path, answer in zip(row.paths, self.score_row(row), strict=True):
-                found[path.index] = answer
-            progress(len(row.paths))
-        return found
+        batches = (([path.index for path in row.paths], row) for row in self.rows(paths))
+        return (partial or Partial(None)).resumed(
+            name, batches, find or self.score_row, total=len(paths), report=report
+        )
 
-    def rows(self, paths: Sequence[Path]) -> Iterator[Row]:
-        """The rows that the paths go through the model in."""
-        hidden = int(self.head.weight_VH.shape[1])
-        return rows_of(paths, hidden=hidden, least=self.least, most=self.most, alone_above=self.window)
-
-    def score_row(self, row: Row) -> list[tuple[float, bool]]:
-        """What `score` gives, of the paths of one row in its order."""
+    def score_row(self, row: PackedRow) -> list[tuple[float, bool]]:
+        """(log-likelihood in nats, whether every token was the most likely one) of the paths of one row in its order;
+        logits in float32."""
         import torch
 
         from holdfast.ops.heads import project
@@ -291,46 +312,43 @@ class Scorer:
         ]
 
 
-def scorer_for(model: Any, *, length: int, paths: Sequence[Path] = ()) -> Scorer | None:
-    """A scorer for a model, or None where the model cannot share prefixes (see the module's docstring).
+def scorer_for(model: Any, paths: Sequence[Path] = ()) -> Scorer:
+    """What scores a model's texts: in rows of shared prefixes, or one text a row where the model cannot share them (see
+    the module's docstring).
 
     Args:
         model: a Hugging Face causal LM, PEFT-wrapped or not, in evaluation mode.
-        length: the most tokens of a text.
         paths: of which two that branch are tried; without any that do, nothing needs to be tried.
     """
-    from holdfast.evaluation.text.perplexity import float_head, takes_positions
+    from holdfast.evaluation.text.perplexity import takes_positions
     from holdfast.ops.document_attention import IMPLEMENTATION
-    from holdfast.ops.heads import describe_head
 
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
+    single = Scorer(model=model, least=0, most=0)
     known = ("sdpa", "eager", IMPLEMENTATION)
     if (
         getattr(config, "_attn_implementation", None) not in known
         or not takes_positions(model)
         or _has_virtual_tokens(model)
     ):
-        return None
+        return single
     on_cpu = model.get_input_embeddings().weight.device.type == "cpu"
-    window = getattr(config, "sliding_window", None)
-    windows = [w for w in (window, getattr(config, "attention_chunk_size", None)) if isinstance(w, int) and w > 0]
-    scorer = Scorer(
-        model=model,
-        head=float_head(describe_head(model)),
-        length=length,
+    windows = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    scorer = dataclasses.replace(
+        single,
         least=512 if on_cpu else 4096,
         most=4096 if on_cpu else 16384,
-        window=min(windows, default=None),
+        window=min((w for w in windows if isinstance(w, int) and w > 0), default=None),
     )
     pair = _branching_pair(paths, tokens=48 if scorer.window is None else max(1, min(48, scorer.window // 2)))
-    return scorer if pair is None or branches_stay_apart(scorer, *pair) else None
+    return scorer if pair is None or branches_stay_apart(scorer, *pair) else single
 
 
 def branches_stay_apart(scorer: Scorer, first: Path, second: Path) -> bool:
     """True where the states of `second` in one tree with `first` are its own, and whatever `first` says.
 
     Two tests, as each is blind where the other sees: other tokens in the other branch give the same kernels the same
-    shapes, so that any difference is a leak, in every dtype; the text alone finds positions and masks that were not
+    shapes, so that any difference is a leak, in every dtype; a row of its own finds positions and masks that were not
     taken, within what the dtype explains.
 
     Args:
@@ -352,14 +370,14 @@ def branches_stay_apart(scorer: Scorer, first: Path, second: Path) -> bool:
     rows = [_row([first, wanted]), _row([changed, wanted]), _row([wanted])]
     try:
         with torch.no_grad():
-            behind, other, alone = (scorer.states(row)[torch.as_tensor(row.where[-1])] for row in rows)
+            behind, other, own = (scorer.states(row)[torch.as_tensor(row.where[-1])] for row in rows)
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         logger.debug("a row that branches is refused: %s: %s", type(error).__name__, error)
         return False
-    exact = alone.dtype in (torch.float32, torch.float64)
-    scale = float(alone.float().abs().mean()) or 1.0
+    exact = own.dtype in (torch.float32, torch.float64)
+    scale = float(own.float().abs().mean()) or 1.0
     leak = float((behind - other).abs().max()) / scale
-    shift = float((behind - alone).float().abs().mean()) / scale
+    shift = float((behind - own).float().abs().mean()) / scale
     return leak <= (1e-5 if exact else 1e-2) and shift <= (1e-3 if exact else 0.1)
 
 
@@ -380,67 +398,6 @@ def _branching_pair(paths: Sequence[Path], *, tokens: int) -> tuple[Path, Path] 
 
 
 def _has_virtual_tokens(model: Any) -> bool:
-    """PEFT's prompt learning puts learnt tokens in front of every text, where the backbone alone has none."""
+    """PEFT's prompt learning puts learnt tokens in front of every text, where the bare backbone has none."""
     configs = getattr(model, "peft_config", None) or {}
     return any(getattr(c, "is_prompt_learning", False) for c in configs.values())
-
-
-def rows_alone(model: Any, paths: Sequence[Path]) -> tuple[Iterator[Row], Scorer]:
-    """One text a row, for models that cannot share prefixes, and what scores them."""
-    from holdfast.evaluation.text.perplexity import float_head
-    from holdfast.ops.heads import describe_head
-
-    length = max((len(path.ids) for path in paths), default=0)
-    scorer = Scorer(model=model, head=float_head(describe_head(model)), length=length, least=0, most=0, window=None)
-    return (_row([path]) for path in paths), scorer
-
-
-def score_options(
-    model: Any,
-    requests: Sequence[Request],
-    *,
-    name: str,
-    partial: Partial | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[tuple[float, int]]:
-    """(log-likelihood in nats, tokens) of every continuation, in order; what an interrupted call had scored is not
-    scored again.
-
-    Args:
-        model: a Hugging Face causal LM.
-        requests: see `Request`.
-        name: what a continuation is called where finished ones are kept.
-        partial: where they are.
-        progress: called with (continuations done, all of them).
-
-    Raises:
-        DataError: as `paths_of`.
-    """
-    from holdfast.evaluation.modes import evaluation_mode
-    from holdfast.evaluation.partial import Partial
-    from holdfast.evaluation.text.perplexity import resolve_window
-
-    length, _ = resolve_window(model)
-    paths = paths_of(requests, length=length)
-    partial = partial or Partial(None)
-    found: list[Any] = [partial.found.get(f"{name} {index}") for index in range(len(paths))]
-    with evaluation_mode(model):
-        scorer = scorer_for(model, length=length, paths=paths)
-        rows, scorer = (scorer.rows(paths), scorer) if scorer is not None else rows_alone(model, paths)
-        done = 0
-        for row in rows:
-            if any(found[path.index] is None for path in row.paths):
-                for path, answer in zip(row.paths, scorer.score_row(row), strict=True):
-                    found[path.index] = answer
-                partial.add({f"{name} {path.index}": found[path.index] for path in row.paths})
-            done += len(row.paths)
-            if progress is not None:
-                progress(done, len(paths))
-    return [(float(answer[0]), len(path.targets)) for answer, path in zip(found, paths, strict=True)]
-
-
-def normalised(scores: Sequence[float]) -> tuple[list[float], float]:
-    """Softmax of scores, and the logarithm of their sum of exponentials."""
-    top = max(scores)
-    total = top + math.log(sum(math.exp(score - top) for score in scores))
-    return [math.exp(score - total) for score in scores], total

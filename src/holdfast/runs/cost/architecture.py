@@ -64,6 +64,11 @@ class Product:
         """Parameters of the adapter, every one of which multiplies a token once."""
         return self.rank * (self.inputs + self.outputs)
 
+    @property
+    def numbers(self) -> int:
+        """Of all its copies."""
+        return self.inputs * self.outputs * self.copies
+
 
 @dataclass(frozen=True, kw_only=True)
 class Norm:
@@ -105,6 +110,11 @@ class Layer:
     def adapters(self) -> int:
         """Parameters of the adapters."""
         return sum(p.adapter for p in self.products)
+
+    @property
+    def matrices(self) -> int:
+        """Numbers in its matrices, stacks of experts left out: those that are quantised, and copied by autocast."""
+        return sum(p.numbers for p in self.products if not p.stacked)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +166,16 @@ class Architecture:
     def active(self) -> float:
         """Multiplications a token in all layers, adapters and head left out."""
         return sum(layer.active * layer.count for layer in self.layers)
+
+    @property
+    def matrices(self) -> int:
+        """Numbers in the matrices of all layers, stacks of experts left out."""
+        return sum(layer.matrices * layer.count for layer in self.layers)
+
+    @property
+    def largest(self) -> int:
+        """Parameters of the largest layer."""
+        return max(layer.parameters for layer in self.layers)
 
     @property
     def multiplied(self) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -185,6 +185,10 @@ def architecture_of(config: TrainConfig, name: str, *, lora: bool = False) -> Ar
         config: names revision, remote code and adapter.
         name: folder or hub id.
         lora: with the LoRA adapter that `use_peft` would give, for a run without one.
+
+    Raises:
+        ConfigError: the adapter is OSF, which is not counted.
+        ModelError: there is no model of this name, or its shapes are not known here.
     """
     from holdfast.training.adapters import adapter_config
 
@@ -342,70 +346,51 @@ def _assumptions(a: Architecture, plan: RunPlan, corpus: Corpus, work: Work, uti
 def _advice(
     a: Architecture, plan: RunPlan, corpus: Corpus, gpu: GPU, lora: Callable[[], Architecture] | None
 ) -> list[str]:
-    """Changes after which a run fits, alone if one does, else one on top of the other."""
-    bound = gpu.memory * 1e9
+    """Changes after which a run fits: each that is enough by itself, else several together."""
+    replace = dataclasses.replace
+    wider = [n for n in SHARDED if n > plan.processes]
 
-    def needed(architecture: Architecture, changed: RunPlan) -> float:
-        return count_memory(architecture, changed, work_of(changed, corpus)).needed
+    def fitting(words: str, architecture: Architecture, changed: RunPlan) -> str | None:
+        needed = count_memory(architecture, changed, work_of(changed, corpus)).needed
+        return f"{words}: {needed / 1e9:.1f} GB" if needed <= gpu.memory * 1e9 else None
 
-    singles: list[tuple[str, Architecture, RunPlan]] = []
-    if not plan.checkpointing:
-        singles.append(("gradient_checkpointing: true", a, dataclasses.replace(plan, checkpointing=True)))
-    for rows in [n for n in (plan.rows // 2, plan.rows // 4, 1) if 1 <= n < plan.rows]:
-        accumulation = -(-plan.accumulation * plan.rows // rows)
-        text = f"per_device_train_batch_size: {rows} with gradient_accumulation_steps: {accumulation}"
-        singles.append((text, a, dataclasses.replace(plan, rows=rows, accumulation=accumulation)))
-    if lora is not None:
-        adapted = lora()
-        singles.append(
-            (
-                "use_peft: true (LoRA)",
-                adapted,
-                dataclasses.replace(plan, use_peft=True, teacher=_without_copy(plan), kept=()),
-            )
-        )
-        half = dataclasses.replace(
-            plan, use_peft=True, weights="bfloat16", autocast=None, teacher=_without_copy(plan), kept=()
-        )
-        singles.append(("use_peft: true (LoRA) with dtype: bfloat16", adapted, half))
-    for processes in [n for n in SHARDED if n > plan.processes]:
-        singles.append((f"accelerate_config: fsdp2 with num_processes: {processes}", a, _sharded(plan, processes)))
-    works: dict[str, str] = {}
-    for text, architecture, changed in singles:
-        kind = text.partition(":")[0]
-        if kind not in works and (bytes_ := needed(architecture, changed)) <= bound:
-            works[kind] = f"{text}: {bytes_ / 1e9:.1f} GB"
-    if works:
-        return list(works.values())
-    smallest = dataclasses.replace(plan, checkpointing=True, rows=1, accumulation=plan.accumulation * plan.rows)
-    words = ["gradient_checkpointing: true", "per_device_train_batch_size: 1"]
-    words = [w for w, wanted in zip(words, (not plan.checkpointing, plan.rows > 1), strict=True) if wanted]
-    tries: list[tuple[list[str], Architecture, RunPlan]] = [(words, a, smallest)]
-    tries += [
-        ([*words, f"accelerate_config: fsdp2 with num_processes: {n}"], a, _sharded(smallest, n))
-        for n in SHARDED
-        if n > plan.processes
+    def first(options: Iterable[tuple[str, Architecture, RunPlan]]) -> list[str]:
+        return next(([text] for option in options if (text := fitting(*option)) is not None), [])
+
+    def adapted(changed: RunPlan, **more: Any) -> RunPlan:
+        return replace(changed, use_peft=True, teacher=_without_copy(plan), kept=(), **more)
+
+    half = {"weights": "bfloat16", "autocast": None}
+    adapter = a if lora is None else lora()
+    singles: list[list[tuple[str, Architecture, RunPlan]]] = [
+        [("gradient_checkpointing: true", a, replace(plan, checkpointing=True))] if not plan.checkpointing else []
     ]
+    smaller = [n for n in (plan.rows // 2, plan.rows // 4, 1) if 1 <= n < plan.rows]
+    accumulated = {n: -(-plan.accumulation * plan.rows // n) for n in smaller}
+    batch = "per_device_train_batch_size: {} with gradient_accumulation_steps: {}"
+    singles.append([(batch.format(n, k), a, replace(plan, rows=n, accumulation=k)) for n, k in accumulated.items()])
+    peft = "use_peft: true (LoRA)"
+    if lora is not None:
+        half_plan = adapted(plan, **half)
+        singles.append([(peft, adapter, adapted(plan)), (f"{peft} with dtype: bfloat16", adapter, half_plan)])
+    shards = "accelerate_config: fsdp2 with num_processes: {}"
+    singles.append([(shards.format(n), a, _sharded(plan, n)) for n in wider])
+    if works := [text for options in singles for text in first(options)]:
+        return works
+    smallest = replace(plan, checkpointing=True, rows=1, accumulation=plan.accumulation * plan.rows)
+    words = {"gradient_checkpointing: true": not plan.checkpointing, "per_device_train_batch_size: 1": plan.rows > 1}
+    common = [word for word, wanted in words.items() if wanted]
+
+    def together(*more: str) -> str:
+        return ", ".join([*common, *more])
+
     found = []
     if lora is not None:
-        half = dataclasses.replace(
-            smallest, use_peft=True, weights="bfloat16", autocast=None, teacher=_without_copy(plan), kept=()
-        )
-        adapted = lora()
-        for words_, changed in (
-            ([*words, "use_peft: true (LoRA)", "dtype: bfloat16"], half),
-            (
-                [*words, "use_peft: true (LoRA)", "dtype: bfloat16", "load_in_4bit: true"],
-                dataclasses.replace(half, quantised=4),
-            ),
-        ):
-            if (bytes_ := needed(adapted, changed)) <= bound:
-                found.append(f"{', '.join(words_)}: {bytes_ / 1e9:.1f} GB")
-                break
-    for words_, architecture, changed in tries:
-        if (bytes_ := needed(architecture, changed)) <= bound:
-            found.append(f"{', '.join(words_)}: {bytes_ / 1e9:.1f} GB")
-            break
+        small = adapted(smallest, **half)
+        four_bits = (together(peft, "dtype: bfloat16", "load_in_4bit: true"), adapter, replace(small, quantised=4))
+        found += first([(together(peft, "dtype: bfloat16"), adapter, small), four_bits])
+    sharded = [(together(shards.format(n)), a, _sharded(smallest, n)) for n in wider]
+    found += first([(together(), a, smallest), *sharded])
     return found or ["nothing tried here makes it fit: a smaller model, a shorter window, or a larger GPU"]
 
 

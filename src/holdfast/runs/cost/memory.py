@@ -97,114 +97,59 @@ class Memory:
 def count_memory(architecture: Architecture, plan: RunPlan, work: Work) -> Memory:
     """Memory of one process of a run."""
     a = architecture
-    device: dict[str, tuple[float, str]] = {}
-    aside: list[Part] = []
-
-    weights, weights_note = _weights(a, plan)
-    device["weights"] = (weights, weights_note)
     trained = BYTES["bfloat16"] if plan.use_peft and plan.quantised else _trained_bytes(plan)
-    share = _share(plan, "states")
-    states, states_note = _optimiser(a, plan, trained)
-    if states and plan.offloaded:
-        aside.append(Part(name="optimiser states", bytes=states * share, where="host", note=states_note))
-    elif states:
-        device["optimiser states"] = (states * share, states_note)
-    if plan.sharding.startswith("zero") and plan.weights != "float32":
-        master = 4.0 * a.trainable * share
-        if plan.offloaded:
-            aside.append(
-                Part(
-                    name="float32 weights", bytes=master, where="host", note="the engine's own copy of what is trained"
-                )
-            )
-        else:
-            device["float32 weights"] = (master, "the engine's own copy of what is trained")
-    if plan.sharding == "ddp":
-        device["gradient buckets"] = (a.trainable * trained, "DDP sums gradients in a copy")
-    for part in _teacher(a, plan, work):
-        if part.where == "device":
-            device[part.name] = (part.bytes, part.note)
-        else:
-            aside.append(part)
-    for kept in plan.kept:
-        bytes_ = a.trainable * (trained if kept.dtype is None else BYTES[kept.dtype]) * _share(plan, "weights")
-        if kept.where == "device":
-            before, names = device.get("kept by methods", (0.0, ""))
-            device["kept by methods"] = (
-                before + bytes_,
-                ", ".join(filter(None, [names, f"{kept.method}: {kept.what}"])),
-            )
-        else:
-            aside.append(
-                Part(name="kept by methods", bytes=bytes_, where=kept.where, note=f"{kept.method}: {kept.what}")
-            )
-    if plan.sharding in ("fsdp", "zero3"):
-        device["gathered layers"] = (_gathered(a, plan), "whole weights of two layers, embeddings and head")
-    stays = sum(bytes_ for bytes_, _ in device.values())
+    constant = _constant(a, plan, work, trained)
+    stays = sum(part.bytes for part in constant if part.where == "device")
 
     gradients = a.trainable * trained * _share(plan, "gradients")
     layers = [(layer, micro_bytes(a, layer, plan, work)) for layer in a.layers]
     largest = max(bytes_ for _, bytes_ in layers)
     copies = _copies(a, plan)
     between = work.micro_tokens * a.width * plan.stream
-    final = work.micro_tokens * _norm_bytes(Norm(elements=a.width, centred=False, trained=not plan.use_peft), plan)
-    kept_activations = (
-        between * a.depth if plan.checkpointing else sum(bytes_ * layer.count for layer, bytes_ in layers)
-    )
-    kept_activations += final
+    kept = between * a.depth if plan.checkpointing else sum(bytes_ * layer.count for layer, bytes_ in layers)
+    kept += work.micro_tokens * _norm_bytes(Norm(elements=a.width, centred=False, trained=not plan.use_peft), plan)
     loss, head_gradient, hidden_gradient, scratch = _loss(a, plan, work)
     working = max(_working(a, layer, plan, work) for layer in a.layers)
-    again = largest if plan.checkpointing else 0.0
-    cast_again = max(_copy_bytes(layer.products, plan) for layer in a.layers) if plan.checkpointing else copies
+    again, cast_again = 0.0, copies
     held = gradients if plan.accumulation > 1 else 0.0
-    tied = a.head * trained if a.tied and a.embedding_trained else 0.0
-    last = gradients + tied
+    last = max(gradients + (a.head * trained if a.tied and a.embedding_trained else 0.0), held)
     if plan.checkpointing:
+        again, cast_again = largest, max(_copy_bytes(layer, plan) for layer in a.layers)
         # The first layer is computed again when all gradients but its own, and those of embeddings that are not the
         # head, are there.
-        first = (
-            0.0
-            if plan.use_peft
-            else (a.layers[0].parameters + (0 if a.tied else a.embedding)) * trained * _share(plan, "gradients")
-        )
-        last = max(last, gradients - first + again + working)
+        first = 0 if plan.use_peft else a.layers[0].parameters + (0 if a.tied else a.embedding)
+        first_bytes = first * trained * _share(plan, "gradients")
+        last = max(last, gradients - first_bytes + again + working, held + again + working)
+    steady = stays + held + kept
     phases = {
-        "loss": stays + held + kept_activations + copies + loss + head_gradient,
-        "backward": stays
-        + held
-        + kept_activations
-        + cast_again
-        + again
-        + head_gradient
-        + hidden_gradient
-        + working
-        + scratch,
-        "end": stays
-        + (max(last, held + again + working) if plan.checkpointing else max(last, held))
-        + between
-        + scratch,
+        "loss": steady + copies + loss + head_gradient,
+        "backward": steady + cast_again + again + head_gradient + hidden_gradient + working + scratch,
+        "end": stays + last + between + scratch,
     }
-    device["gradients"] = (gradients, "of what is trained")
-    device["activations"] = (
-        kept_activations + again,
-        "layers' inputs and one layer whole" if plan.checkpointing else "of all layers",
-    )
-    if copies:
-        device["half-precision weights"] = (copies, "autocast's copies, kept for the backward")
-    device["loss"] = (loss + head_gradient, "logits of a chunk, gradients of hidden states and head")
-    device["backward's own"] = (working, "what a layer's backward needs for a moment")
-    parts = [Part(name=name, bytes=bytes_, note=note) for name, (bytes_, note) in device.items()]
-    return Memory(parts=(*parts, *aside), phases=phases, activations_of_a_layer=largest)
+    how = "layers' inputs and one layer whole" if plan.checkpointing else "of all layers"
+    passing = [
+        Part(name="gradients", bytes=gradients, note="of what is trained"),
+        Part(name="activations", bytes=kept + again, note=how),
+        Part(name="half-precision weights", bytes=copies, note="autocast's copies, kept for the backward"),
+        Part(name="loss", bytes=loss + head_gradient, note="logits of a chunk, gradients of hidden states and head"),
+        Part(name="backward's own", bytes=working, note="what a layer's backward needs for a moment"),
+    ]
+    found = [*constant, *(part for part in passing if part.bytes or part.name != "half-precision weights")]
+    parts = sorted(found, key=lambda part: part.where != "device")
+    return Memory(parts=tuple(parts), phases=phases, activations_of_a_layer=largest)
 
 
 # ------------------------------------------------------------------------------------------------------- what stays
 
 
+_SHARDED = {"zero1": ("states",), "zero2": ("states", "gradients"), "zero3": ("states", "gradients", "weights")}
+_SHARDED["fsdp"] = _SHARDED["zero3"]
+"""What each kind of sharding shares out over the processes."""
+
+
 def _share(plan: RunPlan, what: str) -> float:
     """The share of weights, gradients or states that one process holds."""
-    sharded = {"zero1": {"states"}, "zero2": {"states", "gradients"}, "zero3": {"states", "gradients", "weights"}}
-    sharded["fsdp"] = sharded["zero3"]
-    return 1 / plan.processes if what in sharded.get(plan.sharding, set()) else 1.0
+    return 1 / plan.processes if what in _SHARDED.get(plan.sharding, ()) else 1.0
 
 
 def _trained_bytes(plan: RunPlan) -> float:
@@ -212,24 +157,58 @@ def _trained_bytes(plan: RunPlan) -> float:
     return 4.0 if plan.use_peft and plan.sharding != "zero3" else BYTES[plan.weights]
 
 
-def _weights(a: Architecture, plan: RunPlan) -> tuple[float, str]:
+def _constant(a: Architecture, plan: RunPlan, work: Work, trained: float) -> list[Part]:
+    """What is there in every phase of a step.
+
+    Args:
+        trained: bytes of a trained parameter.
+    """
+    aside = "host" if plan.offloaded else "device"
+    zero = plan.sharding.startswith("zero")
+    share, own = _share(plan, "states"), "the engine's own copy of what is trained"
+    count, each = next(((n, b) for pattern, n, b in _STATES if pattern.match(plan.optimiser)), (2, None))
+    each = each if each is not None else 4.0 if zero else trained
+    states = a.trainable * count * each * share
+    found = [_weights(a, plan)]
+    if states:
+        found.append(Part(name="optimiser states", bytes=states, where=aside, note=plan.optimiser))
+    if zero and plan.weights != "float32":
+        found.append(Part(name="float32 weights", bytes=4.0 * a.trainable * share, where=aside, note=own))
+    if plan.sharding == "ddp":
+        found.append(Part(name="gradient buckets", bytes=a.trainable * trained, note="DDP sums gradients in a copy"))
+    found += _teacher(a, plan, work)
+    found += _kept(a, plan, trained)
+    if plan.sharding in ("fsdp", "zero3"):
+        gathered = (2 * a.largest + a.embedding + (0 if a.tied else a.head)) * plan.computing
+        note = "whole weights of two layers, embeddings and head"
+        found.append(Part(name="gathered layers", bytes=gathered, note=note))
+    return found
+
+
+def _weights(a: Architecture, plan: RunPlan) -> Part:
     share = _share(plan, "weights")
-    matrices = sum(
-        p.inputs * p.outputs * p.copies * layer.count for layer in a.layers for p in layer.products if not p.stacked
-    )
-    base = a.parameters * BYTES[plan.weights]
-    note = plan.weights
+    base, note = a.parameters * BYTES[plan.weights], plan.weights
     if plan.quantised:
-        base += matrices * (QUANTISED[plan.quantised] - BYTES[plan.weights])
+        base += a.matrices * (QUANTISED[plan.quantised] - BYTES[plan.weights])
         note = f"{plan.quantised} bits, the rest in {plan.weights}"
     adapter = a.adapter * (BYTES["bfloat16"] if plan.quantised else _trained_bytes(plan))
-    return (base + adapter) * share, note + (f", over {plan.processes} processes" if share < 1 else "")
+    note += f", over {plan.processes} processes" if share < 1 else ""
+    return Part(name="weights", bytes=(base + adapter) * share, note=note)
 
 
-def _optimiser(a: Architecture, plan: RunPlan, trained: float) -> tuple[float, str]:
-    states, bytes_ = next(((n, b) for pattern, n, b in _STATES if pattern.match(plan.optimiser)), (2, None))
-    each = bytes_ if bytes_ is not None else 4.0 if plan.sharding.startswith("zero") else trained
-    return a.trainable * states * each, plan.optimiser
+def _kept(a: Architecture, plan: RunPlan, trained: float) -> list[Part]:
+    """Copies that methods keep, those on the device in one part."""
+    found = []
+    for kept in plan.kept:
+        bytes_ = a.trainable * (trained if kept.dtype is None else BYTES[kept.dtype]) * _share(plan, "weights")
+        note = f"{kept.method}: {kept.what}"
+        found.append(Part(name="kept by methods", bytes=bytes_, where=kept.where, note=note))
+    here = [part for part in found if part.where == "device"]
+    if not here:
+        return found
+    note = ", ".join(part.note for part in here)
+    together = Part(name="kept by methods", bytes=sum(part.bytes for part in here), note=note)
+    return [together, *(part for part in found if part.where != "device")]
 
 
 def known_optimiser(name: str) -> bool:
@@ -255,39 +234,21 @@ def _teacher(a: Architecture, plan: RunPlan, work: Work) -> list[Part]:
             found.append(Part(name="teacher's head", bytes=a.head * BYTES[plan.weights], note="a copy of the start's"))
         return found
     each = BYTES[teacher.dtype]
-    matrices = sum(
-        p.inputs * p.outputs * p.copies * layer.count for layer in a.layers for p in layer.products if not p.stacked
-    )
     bytes_ = a.parameters * each
     if teacher.bits:
-        bytes_ += matrices * (QUANTISED[teacher.bits] - each)
+        bytes_ += a.matrices * (QUANTISED[teacher.bits] - each)
         return [Part(name="teacher", bytes=bytes_, note=f"the start model in {teacher.bits} bits")]
     if teacher.on_cpu:
         inside = sum(layer.parameters * layer.count for layer in a.layers)
-        largest = max(layer.parameters for layer in a.layers)
+        there = (a.parameters - inside + 2 * a.largest) * each
         return [
-            Part(
-                name="teacher",
-                bytes=(a.parameters - inside + 2 * largest) * each,
-                note="embeddings, head and two layers",
-            ),
+            Part(name="teacher", bytes=there, note="embeddings, head and two layers"),
             Part(name="teacher", bytes=inside * each, where="host", note="its layers, packed"),
         ]
     if teacher.sharded:
-        return [
-            Part(
-                name="teacher",
-                bytes=bytes_ / plan.processes + a.head * each,
-                note=f"over {plan.processes} processes, and its head whole",
-            )
-        ]
+        note = f"over {plan.processes} processes, and its head whole"
+        return [Part(name="teacher", bytes=bytes_ / plan.processes + a.head * each, note=note)]
     return [Part(name="teacher", bytes=bytes_, note=f"the start model in {teacher.dtype}")]
-
-
-def _gathered(a: Architecture, plan: RunPlan) -> float:
-    largest = max(layer.parameters for layer in a.layers)
-    ends = a.embedding + (0 if a.tied else a.head)
-    return (2 * largest + ends) * plan.computing
 
 
 # ------------------------------------------------------------------------------------------------------- activations
@@ -398,18 +359,16 @@ def _expert_bytes(a: Architecture, products: list[Product], plan: RunPlan) -> fl
     return stored * numbers
 
 
-def _copy_bytes(products: tuple[Product, ...], plan: RunPlan) -> float:
+def _copy_bytes(layer: Layer, plan: RunPlan) -> float:
     """Autocast's copies of a layer's matrices."""
-    return (
-        plan.computing * sum(p.inputs * p.outputs * p.copies for p in products if not p.stacked) if plan.casts else 0.0
-    )
+    return plan.computing * layer.matrices if plan.casts else 0.0
 
 
 def _copies(a: Architecture, plan: RunPlan) -> float:
     """Autocast's copies of all matrices that are alive at the end of the forward pass."""
     if plan.checkpointing and plan.use_peft:
         return 0.0  # copies of frozen weights are not kept, and nothing holds them
-    return sum(_copy_bytes(layer.products, plan) * layer.count for layer in a.layers)
+    return sum(_copy_bytes(layer, plan) * layer.count for layer in a.layers)
 
 
 # -------------------------------------------------------------------------------------------------------- the ends

@@ -1,8 +1,8 @@
 """Claims held against a study: a statement, where it is from, the rule that judges it, the figures the verdict rests
 on, and the verdict: holds, does not hold, or not enough data.
 
-A rule is a function of the study's record that returns parts; a claim holds if all of its parts do, and does not hold if
-one does not. A figure's interval decides: wholly on one side of a bound, wholly on the other, or not to be told.
+A rule is a function of the study's record that returns parts; a claim holds if all of its parts do, and does not hold
+if one does not. A figure's interval decides: wholly on one side of a bound, wholly on the other, or not to be told.
 """
 
 from __future__ import annotations

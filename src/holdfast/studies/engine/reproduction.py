@@ -20,7 +20,7 @@ from holdfast.studies.engine.papers import Paper
 from holdfast.studies.engine.study import PAGE as STUDY_PAGE
 from holdfast.studies.engine.study import Settings
 from holdfast.support.environment import hardware, now, say, versions
-from holdfast.support.files import to_jsonable, write_json
+from holdfast.support.files import read_json, write_json
 
 CLAIMS_FILE, PAGE = "claims.json", "claims.html"
 
@@ -72,6 +72,8 @@ def reproduce(
     """
     from rich.console import Console
 
+    from holdfast.reports.claims_report import write_claims_report
+
     console, out = console or Console(), Path(output_dir)
 
     def on_disk() -> dict[str, Any]:
@@ -91,7 +93,7 @@ def reproduce(
             "hardware": hardware(),
         }
         write_json(out / CLAIMS_FILE, found)
-        _write_page(found, out / PAGE)
+        write_claims_report(read_json(out / CLAIMS_FILE), out / PAGE)
         return claims
 
     records, failures = on_disk(), []
@@ -140,12 +142,6 @@ def _summary(paper: Paper, recipe: Recipe, record: Any, out: Path) -> dict[str, 
         "report": page if (out / page).is_file() else None,
         **recipe.summary(record),
     }
-
-
-def _write_page(found: Mapping[str, Any], path: Path) -> None:
-    from holdfast.reports.claims_report import write_claims_report
-
-    write_claims_report(to_jsonable(found), path)
 
 
 def print_claims(claims: Sequence[Claim], console: Any) -> None:

@@ -43,7 +43,7 @@ WATCH_SECONDS = 1.0
 REPORT_SECONDS = 20.0
 
 
-def run_study(
+def execute_study(
     study: Study[Any], *, console: Any = None, workers: int | None = None, grace: float = stored.GRACE_SECONDS
 ) -> Any:
     """Runs a study to its end, or continues it.
@@ -85,6 +85,7 @@ def run_study(
             try:
                 _run_jobs(opened, count, console)
             finally:
+                opened.study.clean(opened.state())  # a worker may have been stopped in the middle of it
                 record = finish(opened)
             state = opened.state()
     except KeyboardInterrupt:
@@ -200,7 +201,7 @@ def run_worker(
         storage: its address; None: the file in `output_dir`, or the one that the environment names.
         name: of the study; None: the folder's, or the only one of the storage.
         output_dir: where this worker writes; None: the study's own folder, as it stands in the storage.
-        grace: see `run_study`.
+        grace: see `execute_study`.
         console: where progress goes.
 
     Returns:

@@ -253,7 +253,7 @@ class Storage:
             study.get_trials(deepcopy=False, states=states), key=lambda t: (t.state != TrialState.RUNNING, t.number)
         ):
             seen = held.get(trial._trial_id)
-            # also where it still is said to wait: whoever has just taken it says otherwise a moment later
+            # also where its state still is WAITING: whoever has just taken it sets RUNNING a moment later
             if SLOT not in trial.user_attrs or not self._gone(trial._trial_id, seen):
                 continue
             lease = self._claim(study, trial, seen, owner)

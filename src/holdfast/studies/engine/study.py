@@ -2,8 +2,8 @@
 
 The engine (`session`, `worker`, `storage`) does the rest: it queues the jobs, shares them among workers on one machine
 or many, repeats each over the study's seeds and worlds, keeps what was made, continues after interruptions, shows what
-is going on and writes record and page. A study of one's own is a subclass of `Study`; see `tests/studies/test_toy_study`
-for a whole one.
+is going on and writes record and page. A study of one's own is a subclass of `Study`; see
+`tests/studies/test_toy_study` for a whole one.
 
 A job is one entry of the queue (a trial of the storage). Its coordinates are its own attributes and, repeated by the
 engine, world and seed: `make` is called once for each (world, seed), and what it returned is stored before the next.
@@ -152,7 +152,7 @@ Writer = Callable[[Path], Any]
 
 
 class Study(ABC, Generic[S]):
-    """A study: subclass it, and `session.run_study` does the rest.
+    """A study: subclass it, and `session.execute_study` does the rest.
 
     Args:
         settings: what was asked for, checked.
@@ -198,7 +198,7 @@ class Study(ABC, Generic[S]):
         """
 
     def open_folder(self, console: Any) -> None:
-        """Called first, once the folder is this session's alone.
+        """Called first, once this session has the folder's lock.
 
         Raises:
             RunFolderError: the folder holds another study.
@@ -295,8 +295,8 @@ def write_page(study: Study[Any], record: Any) -> Path:
     return path
 
 
-def refuse_foreign(folder: Path, markers: Sequence[str]) -> None:
-    """A folder with files that are no study's is not touched.
+def refuse_foreign(folder: Path, markers: Sequence[str], what: str = "study") -> None:
+    """A folder with files that are no study's (or whatever `what` is) is not touched.
 
     Raises:
         RunFolderError: it is one.
@@ -307,6 +307,6 @@ def refuse_foreign(folder: Path, markers: Sequence[str]) -> None:
         and not any((folder / name).exists() for name in markers)
     ):
         raise RunFolderError(
-            f"{folder} is not empty and holds no study. Expected a new or empty output_dir, so that nothing of yours "
+            f"{folder} is not empty and holds no {what}. Expected a new or empty output_dir, so that nothing of yours "
             f"is overwritten."
         )

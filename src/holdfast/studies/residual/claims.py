@@ -26,18 +26,17 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.records.comparison import Comparison
-from holdfast.records.residual import BASE, DERIVED, INSTRUCT, Pair, ResidualRecord, StudiedModel
-from holdfast.records.study import Objective
+from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ResidualRecord, StudiedModel
 from holdfast.statistics.gains import gain_over_seeds
 from holdfast.statistics.intervals import seeds_and_samples
 from holdfast.studies.engine import claims as engine
 from holdfast.studies.engine.claims import MARGIN, Claim, Figure, Part, Statement, above, below, unknown
+from holdfast.support.token_counts import shown_tokens
 
 RECIPE = "residual"
-CROSSES = "the interval contains 0"
 LITTLE = 0.25
 """Of what the instruct model loses: what the base may lose and still lose "little"."""
 FOLLOWING, KEPT, NEW = "following", "source", "new_text"
@@ -46,11 +45,12 @@ READING = (
     "mean over seeds.",
     "Intervals are at 95 % and cover training seeds and evaluated samples; with one seed the samples alone.",
     "At or above means: not below by more than 20 % of what continuing the instruct model cost, with the whole "
-    "interval. Little means: less than a "
-    "quarter of that.",
+    "interval. Little means: less than a quarter of that.",
     "Following: instructions that a program checks. Kept: what the base knew before. New text: documents held out of "
     "what was trained on.",
 )
+Compared = Mapping[int, Sequence[Comparison]]
+"""Comparisons of one pair of models, by the training seed of the later one."""
 
 
 def check_claims(record: ResidualRecord | None) -> list[Claim]:
@@ -59,10 +59,10 @@ def check_claims(record: ResidualRecord | None) -> list[Claim]:
     Args:
         record: a study's, finished or not; None: not run.
     """
-    study = None if record is None else _Study(record)
-    waiting = 0 if record is None else sum(m.state in ("waiting", "running") for m in record.models)
-    seeds = 0 if record is None else len({m.seed for m in record.models})
-    return engine.check_claims(_STATEMENTS, study, waiting=waiting, seeds=seeds, noun="model")
+    models = record.models if record is not None else []
+    waiting = sum(m.state in ("waiting", "running") for m in models)
+    study = _Study(record) if record is not None else None
+    return engine.check_claims(STATEMENTS, study, waiting=waiting, seeds=len({m.seed for m in models}), noun="model")
 
 
 class _Study:
@@ -70,84 +70,68 @@ class _Study:
 
     def __init__(self, record: ResidualRecord) -> None:
         self.record = record
-        self.family = next(
-            (m.family for m in record.models if m.budget is not None), record.families[0] if record.families else ""
-        )
+        self.family = next((m.family for m in record.models if m.budget is not None), "".join(record.families[:1]))
         self.budgets = sorted({m.budget for m in record.models if m.budget is not None and m.family == self.family})
-        self.parameters = max((m.parameters for m in record.models), default=0)
 
-    def models(self, start: str, budget: int | None, residual: bool, *, scale: float = 1.0) -> list[StudiedModel]:
-        """Models of the continued family, one a seed."""
-        return [
-            m
-            for m in self.record.models
-            if (m.family, m.start, m.budget) == (self.family, start, budget)
-            and (m.residual is not None) == residual
-            and (not residual or (m.scale == scale and m.residual == self.family))
-            and (budget is not None or m.tokens == 0)
-        ]
-
-    def pairs(self, after: Iterable[StudiedModel], before: Iterable[StudiedModel]) -> list[tuple[int, Pair]]:
-        """(seed, pair) for every pair that was compared."""
-        names = {m.name for m in before}
-        seeds = {m.name: m.seed for m in after}
-        return [(seeds[p.after], p) for p in self.record.pairs if p.after in seeds and p.before in names]
-
-    def change(self, pairs: Sequence[tuple[int, Pair]], suite: str) -> Figure | None:
-        """The mean change of a suite's leading measures over seeds, None where nothing was compared."""
-        entries = _entries(pairs, suite)
-        if not entries:
-            return None
-        first = next(c for _, p in pairs for c in p.comparisons if (c.suite, c.name, c.metric) == entries[0])
-        objective = Objective(
-            side="target", entries=entries, label=suite, unit=first.unit, higher_is_better=first.higher_is_better
+    def compared(self, after: str, before: str, budget: int) -> Compared:
+        """Comparisons of two of `MODELS`, by seed; one that is continued is so on this budget."""
+        later, earlier = (
+            {m.name: m.seed for m in self.record.models if self._is(m, k, budget)} for k in (after, before)
         )
-        gain = gain_over_seeds({seed: pair.comparisons for seed, pair in pairs}, objective)
-        if gain is None:
-            return None
-        names = ", ".join(f"{name} ({metric})" for _, name, metric in entries)
-        seeds = len(pairs)
-        n = f"{seeds} seed{'s' if seeds != 1 else ''}, {gain.samples} samples"
-        return Figure(what=names, value=gain.value, interval=gain.interval, n=n, unit=first.unit)
+        return {later[p.after]: p.comparisons for p in self.record.pairs if p.after in later and p.before in earlier}
 
-    def following(self, start: str, budget: int) -> Figure | None:
-        """The change of following that continuing a start on a budget brought."""
-        return self.change(self.pairs(self.models(start, budget, False), self.models(start, None, False)), FOLLOWING)
+    def _is(self, model: StudiedModel, kind: str, budget: int) -> bool:
+        start, continued, residual = MODELS[kind]
+        made = (model.family, model.start, model.budget, model.residual, model.scale if residual else None)
+        own = (self.family, 1.0) if residual else (None, None)
+        return made == (self.family, start, budget if continued else None, *own) and (continued or model.tokens == 0)
 
-    def with_residual(self, start: str, before: str) -> list[Part]:
-        """Given models with a residual against the same models without, by following."""
-        given = [m for m in self.record.models if m.start == start and m.budget is None]
+    def carried(self, start: str, before: str) -> list[Part]:
+        """Given models with a residual that is not their own pair's, against the same models without, by following."""
+        given = [m for m in self.record.models if m.start == start and not m.continued]
         parts = []
         for model in given:
+            bare = {m.name for m in given if m.family == model.family and m.residual is None}
             if model.residual is None or (start == BASE and model.residual == model.family):
                 continue
-            bare = [m for m in given if m.family == model.family and m.residual is None and m.tokens == 0]
-            figure = self.change(self.pairs([model], bare), FOLLOWING)
+            pairs = [p for p in self.record.pairs if p.after == model.name and p.before in bare]
+            found = {seed: p.comparisons for seed, p in enumerate(pairs[:1])}
+            figure = change(found, FOLLOWING, f"{model.label} against {before}")
             if figure is not None:
                 words = (f"{model.label} follows instructions better", f"{model.label} follows instructions worse")
-                named = _named(figure, f"{model.label} against {before}")
-                parts.append(above(named, 0.0, yes=words[0], no=words[1], between=CROSSES))
+                parts.append(above(figure, 0.0, yes=words[0], no=words[1], between=CROSSES))
         return parts
 
-    def by_seed(self, pairs: Sequence[tuple[int, Pair]], suite: str) -> dict[int, float]:
-        """The change of each seed."""
-        entries = set(_entries(pairs, suite))
-        return {
-            seed: statistics.fmean(c.gain for c in pair.comparisons if (c.suite, c.name, c.metric) in entries)
-            for seed, pair in pairs
-            if any((c.suite, c.name, c.metric) in entries for c in pair.comparisons)
-        }
+
+MODELS = {
+    "base": (BASE, False, False),
+    "instruct": (INSTRUCT, False, False),
+    "base + {tokens}": (BASE, True, False),
+    "instruct + {tokens}": (INSTRUCT, True, False),
+    "base + {tokens} + residual": (BASE, True, True),
+}
+"""Name -> start, continued, with its own residual."""
+CROSSES = "the interval contains 0"
 
 
-def _entries(pairs: Sequence[tuple[int, Pair]], suite: str) -> list[tuple[str, str, str]]:
+def change(compared: Compared, suite: str, what: str) -> Figure | None:
+    """The mean change of a suite's leading measures over seeds, None where nothing was compared."""
+    entries = leading(compared, suite)
+    gain = gain_over_seeds(compared, entries)
+    if gain is None:
+        return None
+    names = ", ".join(f"{name} ({metric})" for _, name, metric in entries)
+    n = f"{len(compared)} seed{'s' if len(compared) != 1 else ''}, {gain.samples} samples"
+    return Figure(what=f"{what}: {names}", value=gain.value, interval=gain.interval, n=n, unit=gain.unit)
+
+
+def leading(compared: Compared, suite: str) -> list[tuple[str, str, str]]:
     """The leading measure of every entry of a suite, of the unit that most have; IFEval's where the suite `following`
     is not there."""
-    leading = [c for _, pair in pairs for c in pair.comparisons if _leads(c, suite)]
-    units = [c.unit for c in leading]
-    if not units:
-        return []
-    unit = max(dict.fromkeys(units), key=units.count)
-    return list(dict.fromkeys((c.suite, c.name, c.metric) for c in leading if c.unit == unit))
+    found = [c for comparisons in compared.values() for c in comparisons if _leads(c, suite)]
+    units = [c.unit for c in found]
+    unit = max(dict.fromkeys(units), key=units.count, default="")
+    return list(dict.fromkeys((c.suite, c.name, c.metric) for c in found if c.unit == unit))
 
 
 def _leads(found: Comparison, suite: str) -> bool:
@@ -156,161 +140,92 @@ def _leads(found: Comparison, suite: str) -> bool:
     return found.suite == suite and found.primary
 
 
-def _named(figure: Figure, what: str) -> Figure:
-    return dataclasses.replace(figure, what=f"{what}: {figure.what}")
-
-
 def _missing(what: str) -> list[Part]:
     return [unknown(f"{what} was not measured here")]
 
 
-# ---------------------------------------------------------------------------------------------------------- statements
+# --------------------------------------------------------------------------------------------------------------- rules
 
 
-def _amount(budget: int) -> str:
-    from holdfast.support.token_counts import shown_tokens
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One change, held against a bound, at every budget."""
 
-    return f"{shown_tokens(budget)} tokens"
+    after: str
+    """Key of `MODELS`; `{tokens}` stands for the budget here and below."""
+    before: str
+    suite: str = FOLLOWING
+    yes: str
+    no: str
+    between: str = CROSSES
+    missing: str
+    """What was not measured where there is no such change."""
+    judge: Callable[..., Part] = above
+    share: float = 0.0
+    """The bound: of what continuing the instruct model cost of following."""
+    free: str = ""
+    """Why it cannot be told where that cost nothing."""
+    largest: bool = False
+    """At the largest budget alone."""
+    shows_cost: bool = False
+    """The cost stands beside the figure."""
 
-
-def _instruct_loses(study: _Study) -> list[Part]:
-    """The continued instruct model follows worse than the instruct model, at every budget."""
-    parts = []
-    for budget in study.budgets:
-        figure = study.following(INSTRUCT, budget)
-        if figure is None:
-            return _missing(f"the instruct model continued on {_amount(budget)}")
-        parts.append(
-            below(
-                _named(figure, f"instruct + {_amount(budget)} against instruct"),
-                0.0,
-                yes=f"it loses instruction following after {_amount(budget)}",
-                no=f"it follows instructions better after {_amount(budget)}",
-                between=CROSSES,
-            )
-        )
-    return parts or _missing("a continued instruct model")
+    def __call__(self, study: _Study) -> list[Part]:
+        """See the class."""
+        parts: list[Part] = []
+        for budget in study.budgets[-1:] if self.largest else study.budgets:
+            tokens = f"{shown_tokens(budget)} tokens"
+            words = {k: getattr(self, k).format(tokens=tokens) for k in ("yes", "no", "between", "free", "missing")}
+            what = f"{self.after} against {self.before}".format(tokens=tokens)
+            figure = change(study.compared(self.after, self.before, budget), self.suite, what)
+            continued = study.compared("instruct + {tokens}", "instruct", budget)
+            cost = change(continued, FOLLOWING, f"instruct + {tokens} against instruct") if self.share else None
+            if figure is None or (self.share and (cost is None or figure.interval is None)):
+                return _missing(words["missing"])
+            shown = [figure, cost] if self.shows_cost and cost is not None else [figure]
+            if cost is not None and cost.value >= 0:
+                parts.append(unknown(words["free"], shown))
+                continue
+            bound = self.share * cost.value if cost is not None else 0.0
+            part = self.judge(figure, bound, yes=words["yes"], no=words["no"], between=words["between"])
+            parts.append(dataclasses.replace(part, figures=shown))
+        return parts or _missing("a continued model")
 
 
 def _more_with_tokens(study: _Study) -> list[Part]:
     """The change at the largest budget minus that at the smallest, seed by seed, lies below zero."""
     if len(study.budgets) < 2:
         return _missing("more than one budget")
-    small, large = (
-        study.by_seed(study.pairs(study.models(INSTRUCT, b, False), study.models(INSTRUCT, None, False)), FOLLOWING)
-        for b in (study.budgets[0], study.budgets[-1])
-    )
-    seeds = sorted(set(small) & set(large))
-    if not seeds:
+    ends = study.budgets[0], study.budgets[-1]
+    small, large = (_by_seed(study.compared("instruct + {tokens}", "instruct", b)) for b in ends)
+    differences = [large[seed] - small[seed] for seed in sorted(small.keys() & large.keys())]
+    if not differences:
         return _missing("the instruct model continued on two budgets")
-    what = f"change after {_amount(study.budgets[-1])} - after {_amount(study.budgets[0])}"
-    differences = [large[s] - small[s] for s in seeds]
-    interval = seeds_and_samples(differences, 0.0)
     figure = Figure(
-        what=what, value=statistics.fmean(differences), interval=interval, n=f"{len(seeds)} seeds", unit="accuracy"
+        what=f"change after {shown_tokens(ends[1])} tokens - after {shown_tokens(ends[0])} tokens",
+        value=statistics.fmean(differences),
+        interval=seeds_and_samples(differences, 0.0),
+        n=f"{len(differences)} seeds",
+        unit="accuracy",
     )
     words = ("it loses more with more tokens", "it loses less with more tokens")
     return [below(figure, 0.0, yes=words[0], no=words[1], between=CROSSES)]
 
 
-def _base_loses_little(study: _Study) -> list[Part]:
-    """At the largest budget the base loses less than `LITTLE` of what the instruct model loses."""
-    if not study.budgets:
-        return _missing("a continued base")
-    budget = study.budgets[-1]
-    base = study.change(study.pairs(study.models(BASE, budget, False), study.models(BASE, None, False)), KEPT)
-    instruct = study.following(INSTRUCT, budget)
-    if base is None or instruct is None or base.interval is None:
-        return _missing("what the base keeps, or what the instruct model loses,")
-    base = _named(base, f"base + {_amount(budget)} against base")
-    instruct = _named(instruct, f"instruct + {_amount(budget)} against instruct")
-    if instruct.value >= 0:
-        return [unknown("the instruct model lost nothing that the base could lose little of", [base, instruct])]
-    words = f"{100 * LITTLE:.0f} % of what the instruct model loses of following"
-    part = above(
-        base,
-        LITTLE * instruct.value,
-        yes=f"the base loses less than {words}",
-        no=f"the base loses more than {words}",
-        between=f"the interval contains {words}",
-    )
-    return [dataclasses.replace(part, figures=[base, instruct])]
-
-
-def _regains(study: _Study) -> list[Part]:
-    """Base + residual follows better than the continued instruct model, at every budget."""
-    parts = []
-    for budget in study.budgets:
-        figure = study.change(
-            study.pairs(study.models(BASE, budget, True), study.models(INSTRUCT, budget, False)), FOLLOWING
-        )
-        if figure is None:
-            return _missing(f"base + residual beside the continued instruct model at {_amount(budget)}")
-        parts.append(
-            above(
-                _named(figure, f"base + {_amount(budget)} + residual against instruct + {_amount(budget)}"),
-                0.0,
-                yes=f"better than continuing the instruct model at {_amount(budget)}",
-                no=f"worse than continuing the instruct model at {_amount(budget)}",
-                between=CROSSES,
-            )
-        )
-    return parts or _missing("base + residual")
-
-
-def _at_or_above(study: _Study) -> list[Part]:
-    """Base + residual is not below the instruct model by more than `MARGIN` of what continuing that cost."""
-    parts: list[Part] = []
-    for budget in study.budgets:
-        figure = study.change(
-            study.pairs(study.models(BASE, budget, True), study.models(INSTRUCT, None, False)), FOLLOWING
-        )
-        cost = study.following(INSTRUCT, budget)
-        if figure is None or cost is None or figure.interval is None:
-            return _missing(f"base + residual beside the instruct model at {_amount(budget)}")
-        named = _named(figure, f"base + {_amount(budget)} + residual against instruct")
-        if cost.value >= 0:
-            parts.append(unknown(f"continuing the instruct model cost nothing at {_amount(budget)}", [named]))
-            continue
-        parts.append(
-            above(
-                named,
-                MARGIN * cost.value,
-                yes=f"at or above the instruct model at {_amount(budget)}",
-                no=f"below the instruct model at {_amount(budget)}",
-                between=f"the interval contains the margin at {_amount(budget)}",
-            )
-        )
-    return parts or _missing("base + residual")
-
-
-def _keeps_new_text(study: _Study) -> list[Part]:
-    """Base + residual knows the held-out new text better than the base, at the largest budget."""
-    if not study.budgets:
-        return _missing("a continued base")
-    budget = study.budgets[-1]
-    gained = study.change(study.pairs(study.models(BASE, budget, True), study.models(BASE, None, False)), NEW)
-    if gained is None:
-        return _missing("the held-out new text")
-    return [
-        above(
-            _named(gained, f"base + {_amount(budget)} + residual against base"),
-            0.0,
-            yes="the result knows the new text better than the base",
-            no="the result knows the new text worse than the base",
-            between=CROSSES,
-        )
-    ]
+def _by_seed(compared: Compared) -> dict[int, float]:
+    entries = leading(compared, FOLLOWING)
+    found = {s: [c.gain for c in held if (c.suite, c.name, c.metric) in entries] for s, held in compared.items()}
+    return {seed: statistics.fmean(gains) for seed, gains in found.items() if gains}
 
 
 def _siblings(study: _Study) -> list[Part]:
     """Every base with a sibling's residual follows better than without."""
-    return study.with_residual(BASE, "its base") or _missing("a sibling's residual")
+    return study.carried(BASE, "its base") or _missing("a sibling's residual")
 
 
 def _derived(study: _Study) -> list[Part]:
     """Every derived model with a residual follows better than without."""
-    return study.with_residual(DERIVED, "it") or _missing("a derived model")
+    return study.carried(DERIVED, "it") or _missing("a derived model")
 
 
 def _small_models(_: _Study) -> list[Part]:
@@ -318,57 +233,98 @@ def _small_models(_: _Study) -> list[Part]:
     return [unknown("it needs studies of models of several sizes side by side; this one has one size")]
 
 
-_STATEMENTS = [
-    Statement(number=number, recipe=RECIPE, text=text, paper=paper, check=check)
-    for number, text, paper, check in (
-        (
-            "1a",
-            "Continuing the instruct model on new text loses instruction following.",
-            "IFEval inst-level strict 47.84 to 40.41 / 38.61 / 35.25 after 100M / 500M / 1B tokens (table 2)",
-            _instruct_loses,
+QUARTER = f"{100 * LITTLE:.0f} % of what the instruct model loses of following"
+CLAIMS: tuple[tuple[str, str, str, Callable[[_Study], list[Part]]], ...] = (
+    (
+        "1a",
+        "Continuing the instruct model on new text loses instruction following.",
+        "IFEval inst-level strict 47.84 to 40.41 / 38.61 / 35.25 after 100M / 500M / 1B tokens (table 2)",
+        Rule(
+            after="instruct + {tokens}",
+            before="instruct",
+            judge=below,
+            yes="it loses instruction following after {tokens}",
+            no="it follows instructions better after {tokens}",
+            missing="the instruct model continued on {tokens}",
         ),
-        ("1b", "It loses more with more tokens.", "-7.43 after 100M, -12.59 after 1B (table 2)", _more_with_tokens),
-        (
-            "1c",
-            "The base loses little.",
-            "average 51.64 to 51.35 after 1B, computed from table 2's rows; 'minimal quality degradation' (section 4.1)",
-            _base_loses_little,
+    ),
+    ("1b", "It loses more with more tokens.", "-7.43 after 100M, -12.59 after 1B (table 2)", _more_with_tokens),
+    (
+        "1c",
+        "The base loses little.",
+        "average 51.64 to 51.35 after 1B, computed from table 2's rows; 'minimal quality degradation' (section 4.1)",
+        Rule(
+            after="base + {tokens}",
+            before="base",
+            suite=KEPT,
+            share=LITTLE,
+            largest=True,
+            shows_cost=True,
+            yes=f"the base loses less than {QUARTER}",
+            no=f"the base loses more than {QUARTER}",
+            between=f"the interval contains {QUARTER}",
+            free="the instruct model lost nothing that the base could lose little of",
+            missing="what the base keeps, or what the instruct model loses,",
         ),
-        (
-            "2a",
-            "Base + residual follows instructions better than the continued instruct model.",
-            "inst-level strict 51.68 against 40.41 / 38.61 / 35.25 (table 2)",
-            _regains,
+    ),
+    (
+        "2a",
+        "Base + residual follows instructions better than the continued instruct model.",
+        "inst-level strict 51.68 against 40.41 / 38.61 / 35.25 (table 2)",
+        Rule(
+            after="base + {tokens} + residual",
+            before="instruct + {tokens}",
+            yes="better than continuing the instruct model at {tokens}",
+            no="worse than continuing the instruct model at {tokens}",
+            missing="base + residual beside the continued instruct model at {tokens}",
         ),
-        (
-            "2b",
-            "Base + residual is at or above the original instruct model.",
-            "51.68 / 51.44 / 51.68 against 47.84 (table 2)",
-            _at_or_above,
+    ),
+    (
+        "2b",
+        "Base + residual is at or above the original instruct model.",
+        "51.68 / 51.44 / 51.68 against 47.84 (table 2)",
+        Rule(
+            after="base + {tokens} + residual",
+            before="instruct",
+            share=MARGIN,
+            yes="at or above the instruct model at {tokens}",
+            no="below the instruct model at {tokens}",
+            between="the interval contains the margin at {tokens}",
+            free="continuing the instruct model cost nothing at {tokens}",
+            missing="base + residual beside the instruct model at {tokens}",
         ),
-        (
-            "2c",
-            "And it keeps what the new text taught.",
-            "MMLU 67.69 against 63.83 (table 2); the paper measures no held-out new text",
-            _keeps_new_text,
+    ),
+    (
+        "2c",
+        "And it keeps what the new text taught.",
+        "MMLU 67.69 against 63.83 (table 2); the paper measures no held-out new text",
+        Rule(
+            after="base + {tokens} + residual",
+            before="base",
+            suite=NEW,
+            largest=True,
+            yes="the result knows the new text better than the base",
+            no="the result knows the new text worse than the base",
+            missing="the held-out new text",
         ),
-        (
-            "3a",
-            "A sibling's residual brings instruction following to the other base.",
-            "Llama 3 base + 3.1 residual 51.92 (base 17.87); the other way 43.76 (base 14.63) (table 3)",
-            _siblings,
-        ),
-        (
-            "3b",
-            "So does it to a model derived from the base.",
-            "DocChat inst-level strict 34.65, + 3 residual 46.04, + 3.1 residual 53.12 (table 4)",
-            _derived,
-        ),
-        (
-            "4",
-            "The gain shrinks for models of about 1.5B parameters.",
-            "Qwen 2 1.5B 48.07 to 48.54, Qwen 2.5 1.5B 51.24 to 51.35 (table 3)",
-            _small_models,
-        ),
-    )
-]
+    ),
+    (
+        "3a",
+        "A sibling's residual brings instruction following to the other base.",
+        "Llama 3 base + 3.1 residual 51.92 (base 17.87); the other way 43.76 (base 14.63) (table 3)",
+        _siblings,
+    ),
+    (
+        "3b",
+        "So does it to a model derived from the base.",
+        "DocChat inst-level strict 34.65, + 3 residual 46.04, + 3.1 residual 53.12 (table 4)",
+        _derived,
+    ),
+    (
+        "4",
+        "The gain shrinks for models of about 1.5B parameters.",
+        "Qwen 2 1.5B 48.07 to 48.54, Qwen 2.5 1.5B 51.24 to 51.35 (table 3)",
+        _small_models,
+    ),
+)
+STATEMENTS = [Statement(number=n, recipe=RECIPE, text=t, paper=p, check=rule) for n, t, p, rule in CLAIMS]

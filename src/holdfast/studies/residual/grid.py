@@ -8,6 +8,7 @@ there. Source: paper 004, tables 2 to 4, figure 1.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,12 +16,12 @@ from typing import Any, ClassVar
 from holdfast.records.residual import RECORD_FILE, ResidualRecord, StudiedModel, read_update, write_update
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.storage import GRACE_SECONDS, REASON
-from holdfast.studies.engine.study import COMPLETE, FAILED, WAITING, Study, StudyState, Writer
+from holdfast.studies.engine.study import COMPLETE, FAILED, Study, StudyState, Writer
 from holdfast.studies.engine.worker import Task
 from holdfast.studies.residual.making import Workshop, drop_weights
 from holdfast.studies.residual.outcome import pairs_of
-from holdfast.studies.residual.plan import MODEL, NEW_TEXT, ResidualConfig, is_continued, study_config
-from holdfast.studies.residual.session import finished, open_record, open_workshop
+from holdfast.studies.residual.plan import MODEL, NEW_TEXT, ResidualConfig, study_config
+from holdfast.studies.residual.session import open_record, open_workshop
 from holdfast.support.environment import now
 from holdfast.support.files import from_jsonable
 
@@ -28,7 +29,7 @@ MADE = "made"
 """Attribute of a job: the `StudiedModel` that came of it."""
 
 
-def run_study(
+def run_residual_study(
     config: ResidualConfig, *, console: Any = None, workers: int | None = None, grace: float = GRACE_SECONDS
 ) -> ResidualRecord:
     """Runs a study to its end, or continues it.
@@ -50,7 +51,7 @@ def run_study(
         Interrupted: Ctrl-C; the same command continues.
         HoldfastError: models failed (which), after the others were made and the page was written.
     """
-    record: ResidualRecord = engine.run_study(ResidualStudy(config), console=console, workers=workers, grace=grace)
+    record: ResidualRecord = engine.execute_study(ResidualStudy(config), console=console, workers=workers, grace=grace)
     return record
 
 
@@ -82,7 +83,7 @@ class ResidualStudy(Study[ResidualConfig]):
 
     def open_folder(self, console: Any) -> None:
         """Continues the record in the folder, or begins one."""
-        self.known = open_record(self.settings, self.settings.output_dir)
+        self.known = open_record(self.settings)
         self.write(self.known)
 
     def prepare(self, console: Any) -> ResidualStudy:
@@ -91,32 +92,34 @@ class ResidualStudy(Study[ResidualConfig]):
         if config.small is not None:
             from holdfast.studies.residual.small_world import fill_in
 
-            config = fill_in(config, config.output_dir / "data", console=console)
+            config = fill_in(config, console=console)
         record = self._record()
-        workshop = open_workshop(config, record, config.output_dir, console)
-        record.families = [f.name for f in config.families]
+        workshop = open_workshop(config, record, console)
         return ResidualStudy(config, record, workshop)
 
     def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
         """A model has its own seed."""
-        return [("", self._model(attributes).seed)]
+        return [("", self.models[attributes[MODEL]].seed)]
 
     # ---------------------------------------------------------------------------------------------------------- models
+
+    @functools.cached_property
+    def models(self) -> dict[str, StudiedModel]:
+        """Every model by name, none of them made."""
+        return {m.name: m for m in self.settings.models()}
 
     def make(self, task: Task) -> StudiedModel:
         """One model, made and measured."""
         assert self.workshop is not None, "the engine prepares a study first"
-        return finished(self.workshop, self._model(task.attributes))
+        return self.workshop.measure(self.workshop.make(self.models[task.attributes[MODEL]]))
 
     def values(self, task: Task) -> Sequence[float]:
         """One number for a dashboard: the mean of what leads every entry but the new text, signed so that more is
         better."""
-        found = []
-        for evaluation in StudiedModel(**task.results[0]).measured(self.settings.output_dir).all():
-            metric = evaluation.metrics[evaluation.primary]
-            if evaluation.suite != NEW_TEXT and evaluation.kind != "average":
-                found.append(metric.value if metric.higher_is_better else -metric.value)
-        return [sum(found) / len(found) if found else 0.0]
+        measured = StudiedModel(**task.results[0]).measured(self.settings.output_dir).all()
+        leading = [e.metrics[e.primary] for e in measured if e.suite != NEW_TEXT and e.kind != "average"]
+        signed = [m.value if m.higher_is_better else -m.value for m in leading]
+        return [sum(signed) / max(1, len(signed))]
 
     def stored(self, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """See `Study.stored`."""
@@ -126,38 +129,27 @@ class ResidualStudy(Study[ResidualConfig]):
         """See `Study.results`."""
         return [from_jsonable(attributes[MADE])] if MADE in attributes else []
 
-    def _model(self, attributes: Mapping[str, Any]) -> StudiedModel:
-        return next(m for m in self.settings.models() if m.name == attributes[MODEL])
-
     # --------------------------------------------------------------------------------------------------------- outcome
 
     def outcome(self, state: StudyState) -> ResidualRecord:
         """The record with every model as the storage knows it."""
-        latest = {j.attributes[MODEL]: j for j in state.latest if MODEL in j.attributes}
-        models = []
-        for model in self.settings.models():
-            job = latest.get(model.name)
-            made = self.results(job.attributes) if job is not None else []
-            if made:
-                models.append(StudiedModel(**made[0]))
-                continue
-            there = job.state if job is not None else WAITING
-            reason = job.attributes.get(REASON) if job is not None and there == FAILED else None
-            models.append(dataclasses.replace(model, state=there, reason=reason))
-        record = self._record()
-        over = all(m.state in (COMPLETE, FAILED) for m in models)
-        return dataclasses.replace(
-            record, models=models, status=state.status, finished=(record.finished or now()) if over else None
-        )
+        models = dict(self.models)
+        for job in (j for j in state.latest if j.attributes.get(MODEL) in models):
+            name = job.attributes[MODEL]
+            reason = job.attributes.get(REASON) if job.state == FAILED else None
+            made = [StudiedModel(**found) for found in self.results(job.attributes)]
+            models[name] = made[0] if made else dataclasses.replace(models[name], state=job.state, reason=reason)
+        record, found = self._record(), list(models.values())
+        ended = (record.finished or now()) if all(m.state in (COMPLETE, FAILED) for m in found) else None
+        return dataclasses.replace(record, models=found, status=state.status, finished=ended)
 
     def complete(self, record: ResidualRecord) -> ResidualRecord:
         """The record with its pairs; weights that are not kept are deleted once every model is there."""
         out = self.settings.output_dir
         whole = [m for m in record.models if m.state == COMPLETE]
         if record.finished is not None and self.settings.keep == "none":
-            for model in whole:
-                if is_continued(model) or model.residual is not None:
-                    drop_weights(out, model)
+            for model in (m for m in whole if not m.given):
+                drop_weights(out, model)
         return dataclasses.replace(record, pairs=pairs_of(whole, out, confidence=0.95))
 
     def write(self, record: ResidualRecord) -> None:
@@ -171,6 +163,7 @@ class ResidualStudy(Study[ResidualConfig]):
         return lambda path: write_residual_report(path.parent, record)
 
     def _record(self) -> ResidualRecord:
+        """The record of the folder, or a new one for a worker that sees none."""
         if self.known is None:
             self.known = ResidualRecord(
                 name=self.settings.name, kind="study", created=now(), config=self.settings.resolved

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.records.evaluation import EvaluationFolder
-from holdfast.records.residual import BASE, DERIVED, StudiedModel
+from holdfast.records.residual import StudiedModel
 from holdfast.records.run import RunFolder
 from holdfast.runs.launched import train_in_processes
-from holdfast.studies.residual.plan import Family, ResidualConfig, is_continued, run_name, training_settings
+from holdfast.studies.residual.plan import ResidualConfig, training_settings
 from holdfast.support.environment import EVALUATION_CACHE, say, wait_for_lock
 from holdfast.support.files import read_json, write_json
 
@@ -47,20 +46,17 @@ class Workshop:
             HoldfastError: training or building failed.
             Interrupted: Ctrl-C; the same call goes on.
         """
-        started = model
-        if is_continued(model):
-            started = self._continued(model)
-        if model.residual is None:
-            return started
-        return self._with_residual(model, started)
+        started = self._continued(model) if model.continued else model
+        return started if model.residual is None else self._with_residual(model, started)
 
     def measure(self, model: StudiedModel) -> StudiedModel:
         """The model with everything measured that the plan asks for."""
         from holdfast.evaluation.session import ModelRequest, evaluate_models
 
         place = self.out / "evaluations" / model.name
+        made = model.path and not model.given and (self.out / model.path).is_dir()
         record = evaluate_models(
-            [ModelRequest(name=self._path(model), label=model.name)],
+            [ModelRequest(name=str(self.out / model.path) if made else model.path, label=model.name)],
             self.plan,
             place,
             cache=os.environ.get(EVALUATION_CACHE),
@@ -69,107 +65,64 @@ class Workshop:
         )
         gc.collect()
         found = record.models[0]
-        evaluations = (place / model.name).relative_to(self.out)
         return dataclasses.replace(
             model,
             hash=str(found["hash"]),
             parameters=int(found.get("parameters") or 0),
-            evaluations=evaluations.as_posix(),
+            evaluations=(place / model.name).relative_to(self.out).as_posix(),
             state="complete",
         )
 
-    def measured(self, model: StudiedModel) -> EvaluationFolder:
-        """Where a model's evaluations are."""
-        return model.measured(self.out)
-
     # --------------------------------------------------------------------------------------------------------- making
-
-    def _family(self, name: str) -> Family:
-        return self.config.family(name)
-
-    def _given(self, model: StudiedModel) -> str:
-        """The path of what a model starts from."""
-        if model.start == DERIVED:
-            return self.config.derived[model.family]
-        family = self._family(model.family)
-        return family.base if model.start == BASE else family.instruct
 
     def _continued(self, model: StudiedModel) -> StudiedModel:
         from holdfast.runs.config import train_config
         from holdfast.runs.run import train
 
-        name = run_name(model, self.config)
-        folder = self.out / "runs" / name
-        settings = training_settings(self.config, self._given(model), folder, self.texts[model.budget], seed=model.seed)
+        name, data, config = self.config.run_name(model), self.texts[model.budget], self.config
+        run = RunFolder(self.out / "runs" / name)
+        wanted = train_config(training_settings(config, config.given(model), run.path, data, seed=model.seed))
         with wait_for_lock(self.out / "runs" / f".{name}"):
-            run = RunFolder(folder)
             if not (run.exists() and run.read().status == "finished"):
-                say(self.console, f"{model.label}: training on {self.texts[model.budget].name}")
-            wanted = train_config(settings)
+                say(self.console, f"{model.label}: training on {data.name}")
             if wanted.processes > 1:
-                train_in_processes(wanted, folder)
+                train_in_processes(wanted, run.path)
             else:
                 train(wanted, console=self.console)
             gc.collect()
         record = run.read()
-        done = record.training
-        tokens = int(done.get("tokens") or 0)
+        tokens = int(record.training.get("tokens") or 0)
         parameters = int(record.model.get("parameters") or 0)
         return dataclasses.replace(
             model,
-            path=folder.relative_to(self.out).as_posix(),
+            path=run.path.relative_to(self.out).as_posix(),
             tokens=tokens,
-            seconds=float(done.get("seconds") or 0.0),
+            seconds=float(record.training.get("seconds") or 0.0),
             flops=6.0 * parameters * tokens,
             parameters=parameters,
-            residual=None,
-            scale=None,
         )
 
     def _with_residual(self, model: StudiedModel, started: StudiedModel) -> StudiedModel:
         from holdfast.checkpoints.residual import prepare_transfer
 
-        folder = self.out / "models" / model.name
-        family = self._family(str(model.residual))
-        onto = str(self.out / started.path) if is_continued(model) else self._given(model)
+        folder, pair, given = self.out / "models" / model.name, str(model.residual), self.config.given(model)
+        family, onto = self.config.families[pair], str(self.out / started.path) if model.continued else given
+        instruct, base = str(family.instruct), str(family.base)
         scale = 1.0 if model.scale is None else model.scale
-        wanted = {
-            "scale": scale,
-            "instruct": family.instruct,
-            "old_base": family.base,
-            "onto": onto,
-            "hash": _hash(onto),
-        }
-        seconds = 0.0
+        wanted = {"scale": scale, "instruct": instruct, "old_base": base, "onto": onto, "hash": _hash(onto)}
         with wait_for_lock(self.out / "models" / f".{model.name}"):
             known = read_json(folder / MADE) if (folder / MADE).is_file() else {}
             if known.get("of") != wanted:
                 say(self.console, f"{model.label}: adding {'the' if scale == 1 else f'{scale:g} times the'} residual")
                 began = time.monotonic()
-                prepared = prepare_transfer(
-                    family.instruct, family.base, onto, scale=scale, adapter_base=self._adapter_base(onto, model)
-                )
+                adapter_base = given if (Path(onto) / "adapter_config.json").is_file() else None
+                prepared = prepare_transfer(instruct, base, onto, scale=scale, adapter_base=adapter_base)
                 prepared.write(folder, overwrite=True)
-                seconds = time.monotonic() - began
-                write_json(folder / MADE, {"of": wanted, "seconds": seconds, "notes": list(prepared.plan.notes)})
-            else:
-                seconds = float(known.get("seconds", 0.0))
-        return dataclasses.replace(
-            started,
-            name=model.name,
-            label=model.label,
-            residual=model.residual,
-            scale=model.scale,
-            path=folder.relative_to(self.out).as_posix(),
-            seconds=started.seconds + seconds,
-        )
-
-    def _adapter_base(self, onto: str, model: StudiedModel) -> str | None:
-        return self._given(model) if (Path(onto) / "adapter_config.json").is_file() else None
-
-    def _path(self, model: StudiedModel) -> str:
-        made = model.path and (self.out / model.path).is_dir() and (is_continued(model) or model.residual is not None)
-        return str(self.out / model.path) if made else model.path
+                known = {"of": wanted, "seconds": time.monotonic() - began, "notes": list(prepared.plan.notes)}
+                write_json(folder / MADE, known)
+        spent = {f: getattr(started, f) for f in ("tokens", "flops", "parameters")}
+        seconds = started.seconds + float(known.get("seconds", 0.0))
+        return dataclasses.replace(model, path=folder.relative_to(self.out).as_posix(), seconds=seconds, **spent)
 
 
 def drop_weights(out: Path, model: StudiedModel) -> None:

@@ -1,11 +1,13 @@
 """The new text of an update: read once, a part held out to be measured, and cut to budgets of tokens.
 
 ```
-corpus/all.jsonl              what was read: {"text", "title", "date", "source"}, in an order that depends on the seed and the texts alone
+corpus/all.jsonl              what was read: {"text", "title", "date", "source"}, in an order that only the seed and the
+                              texts decide
 corpus/all.heldout.jsonl      held out of it
 corpus/all.jsonl.json         how it came about: files, options, what was skipped and why
 corpus/lengths.json           tokens of each document
-corpus/100M.jsonl             the first documents of all.jsonl that make up a budget; the smaller budgets are parts of the larger
+corpus/100M.jsonl             the first documents of all.jsonl that make up a budget; the smaller budgets are parts of
+                              the larger
 ```
 """
 
@@ -104,10 +106,12 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
             f"Give more text, or a budget of at most {shown_tokens(total)}; `epochs` goes through the same text "
             f"several times."
         )
+    ends = {budget: len(lengths) if budget is None else _count(lengths, budget) for budget in config.budgets}
     files = {
-        budget: everything if budget is None else _cut(everything, lengths, budget, folder) for budget in config.budgets
+        budget: everything if budget is None else _cut(everything, lengths[:end], budget, folder)
+        for budget, end in ends.items()
     }
-    by_budget = {budget: lengths if budget is None else lengths[: _count(lengths, budget)] for budget in config.budgets}
+    by_budget = {budget: lengths[:end] for budget, end in ends.items()}
     packed = pack(np.array(lengths), config.window).info
     longer = sum(n > config.window for n in lengths)
     if longer:
@@ -116,7 +120,6 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
             f"(longest: {max(lengths):,})"
         )
         notes.append(f"{share}: they are split, and their parts do not see each other.")
-    skipped = dict(counts.get("skipped", {}))
     facts = {
         "documents": len(lengths),
         "tokens": total,
@@ -125,7 +128,7 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
         "last_date": counts.get("last_date"),
         "undated": counts.get("undated", 0),
         "months": counts.get("months", {}),
-        "skipped": skipped,
+        "skipped": dict(counts.get("skipped", {})),
         "mean_tokens": round(total / max(1, len(lengths)), 1),
         "longest": max(lengths, default=0),
         "windows": packed.windows,
@@ -180,17 +183,11 @@ def _count(lengths: Sequence[int], budget: int) -> int:
 
 
 def _cut(everything: Path, lengths: Sequence[int], budget: int, folder: Path) -> Path:
-    """The first documents that reach a budget, as a file."""
-    count = _count(lengths, budget)
-    sums = sum(lengths[:count])
-    path = folder / f"{shown_tokens(budget)}.jsonl"
-    stamp = folder / f"{shown_tokens(budget)}.jsonl.json"
-    about = {
-        "documents": count,
-        "tokens": sums,
-        "budget": budget,
-        "of": fingerprint([everything.stat().st_size, everything.stat().st_mtime_ns]),
-    }
+    """The first documents, with as many tokens each, as a file."""
+    path, count, stat = folder / f"{shown_tokens(budget)}.jsonl", len(lengths), everything.stat()
+    stamp = Path(f"{path}.json")
+    of = fingerprint([stat.st_size, stat.st_mtime_ns])
+    about = {"documents": count, "tokens": sum(lengths), "budget": budget, "of": of}
     if path.is_file() and stamp.is_file() and json.loads(stamp.read_text()) == about:
         return path
     write_jsonl(path, (row for _, row in zip(range(count), read_jsonl(everything), strict=False)))

@@ -12,7 +12,8 @@ evaluation: {suites: [instruction_residual]}
 output_dir: runs/update
 ```
 
-A study names several pairs, budgets and scales, and is made of the same models:
+A study names several pairs, budgets and scales, and is made of the same models; an update is a study of one pair and
+one budget:
 
 ```yaml
 families:
@@ -28,18 +29,25 @@ Source: paper 004, sections 2 to 4: table 2 (budgets), table 3 (siblings), table
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.config.declare import settings_of
-from holdfast.config.decode import Given, decode
-from holdfast.config.values import Mistake, Refused, coerce
+from holdfast.config.decode import Given, coerce_all, decode, with_floats
+from holdfast.config.values import Mistake
+from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.errors import ConfigError
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, StudiedModel
-from holdfast.studies.residual.settings import DOCUMENTS, CommonSettings, StudySettings, UpdateSettings, home
-from holdfast.support.files import fingerprint
+from holdfast.studies.residual.settings import (
+    CommonSettings,
+    FamilySettings,
+    StudySettings,
+    UpdateSettings,
+    home,
+)
+from holdfast.support.files import to_jsonable
 from holdfast.support.token_counts import shown_tokens
 
 if TYPE_CHECKING:
@@ -47,9 +55,11 @@ if TYPE_CHECKING:
 
 HELD_OUT_DOCUMENTS = 500
 """Held-out documents that are measured at most."""
-CORPUS_KEYS = tuple(s.name for s in settings_of(CommonSettings) if s.meta.group == DOCUMENTS)
+CORPUS_KEYS = tuple(s.name for s in settings_of(CorpusOptions))
 MODEL = "model"
 """Attribute of a study's trial: the model that it makes."""
+NEW_TEXT = "new_text"
+"""The suite of the held-out new text."""
 TRAIN_DEFAULTS: dict[str, Any] = {
     "learning_rate": 1e-5,
     "lr_scheduler_type": "cosine",
@@ -65,81 +75,50 @@ TRAIN_DEFAULTS: dict[str, Any] = {
 """Of the continued models, where the user says nothing. The paper does not print its own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """A base and what was tuned from it."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResidualConfig(StudySettings):
+    """An update or a study, checked, with nothing left open. Made by `update_config` and `study_config`."""
 
+    is_update: bool = False
+    """Whether one model is wanted, not a grid."""
     name: str
-    """ "" where there is only one."""
-    base: str
-    instruct: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResidualConfig:
-    """An update or a study, checked. Made by `update_config` and `study_config`."""
-
-    kind: str
-    """"update" or "study"."""
-    name: str
-    families: tuple[Family, ...]
-    corpus: tuple[str, ...]
-    corpus_options: dict[str, Any]
-    held_out: float
-    budgets: tuple[int | None, ...]
-    """Tokens each; None: all of the corpus."""
-    epochs: float
-    window: int
-    train: dict[str, Any]
-    """The user's keys over `TRAIN_DEFAULTS`."""
-    evaluation: dict[str, Any]
-    keep: str
     output_dir: Path
-    seeds: tuple[int, ...] = (0,)
-    continued: tuple[str, ...] = ("",)
-    """Families whose models are continued."""
-    starts: tuple[str, ...] = (BASE, INSTRUCT)
-    residuals: bool = True
-    siblings: bool = False
-    derived: dict[str, str] = field(default_factory=dict)
-    scales: tuple[float, ...] = (1.0,)
-    choose_by: tuple[str, ...] = ()
-    workers: int | None = None
     storage: str = ""
-    small: str | None = None
-    world: dict[str, Any] = field(default_factory=dict)
-    resolved: dict[str, Any] = field(default_factory=dict)
+    """"" for an update, which has none."""
+    budgets: tuple[int | None, ...] = ()  # type: ignore[assignment]
+    """Tokens each; None: all of the corpus."""
+    continued: tuple[str, ...]
+    """Families whose models are continued."""
+    evaluation: dict[str, Any]
+    choose_by: tuple[str, ...] = ()
+    """Entries that choose the scale of an update."""
+    resolved: dict[str, Any]
     """As plain JSON; itself a valid configuration."""
 
     @property
-    def key(self) -> str:
-        """Fingerprint of what decides the models and what is measured."""
-        return fingerprint(
-            {k: v for k, v in self.resolved.items() if k not in ("output_dir", "workers", "keep", "name")}, length=16
-        )
-
-    def family(self, name: str) -> Family:
-        """A family by name."""
-        return next(f for f in self.families if f.name == name)
-
-    def differences(self, old: Mapping[str, Any]) -> list[str]:
-        """What sets this one apart from the configuration that a folder or a storage was begun with; a sentence
-        each."""
-        found = []
-        for key in sorted({*old, *self.resolved} - {"output_dir", "workers", "keep", "storage"}):
-            if _meant(self.kind, key, old.get(key)) != _meant(self.kind, key, self.resolved.get(key)):
-                found.append(f"{key}: was {old.get(key)!r}, is {self.resolved.get(key)!r}")
-        return found
+    def corpus_options(self) -> dict[str, Any]:
+        """Which documents are read, of what was asked for."""
+        return {key: value for key in CORPUS_KEYS if (value := getattr(self, key)) is not None}
 
     @property
     def chooses(self) -> bool:
         """Whether an update has to choose among scales."""
-        return self.kind == "update" and len(self.scales) > 1
+        return self.is_update and len(self.scales) > 1
 
     @property
     def measures(self) -> tuple[str, ...]:
         """What a finished model reports to the storage."""
         return ("score",)
+
+    def differences(self, old: Mapping[str, Any]) -> list[str]:
+        """What sets this one apart from the configuration that a folder or a storage was begun with; a sentence each.
+        Values are compared as their declarations read them: `"3"` of a command line is the 3 of a file."""
+        known = {s.name: s for s in settings_of(UpdateSettings if self.is_update else StudySettings)}
+        given = ({k: v for k, v in values.items() if v is not None} for values in (old, self.resolved))
+        before, now = (values | coerce_all(known, values)[0] for values in given)
+        keys = sorted({*before, *now} - {"output_dir", "workers", "keep", "storage"})
+        changed = [key for key in keys if before.get(key) != now.get(key)]
+        return [f"{key}: was {old.get(key)!r}, is {self.resolved.get(key)!r}" for key in changed]
 
     def jobs(self) -> list[Job]:
         """A model each, as the storage queues them."""
@@ -147,93 +126,77 @@ class ResidualConfig:
 
         return [Job(attributes={LABEL: model.label, MODEL: model.name}) for model in self.models()]
 
+    # ---------------------------------------------------------------------------------------------------------- models
+
+    def given(self, model: StudiedModel) -> str:
+        """The path of what a model starts from."""
+        if model.start == DERIVED:
+            return self.derived[model.family]
+        return str(getattr(self.families[model.family], model.start))
+
+    def run_name(self, model: StudiedModel) -> str:
+        """The run folder's name of the continued model that a model is, or is made of."""
+        return self._model(model.family, model.start, budget=model.budget, seed=model.seed, continued=True).name
+
     def models(self) -> list[StudiedModel]:
         """Every model of the report, none of them made yet."""
-        return list(_models(self))
+        return list(self._models())
 
+    def _models(self) -> Iterator[StudiedModel]:
+        for family in self.families:
+            yield from (self._model(family, start, path=True) for start in (BASE, INSTRUCT))
+        cells = [(name, budget, seed) for name in self.continued for budget in self.budgets for seed in self.seeds]
+        for name, budget, seed in cells:
+            made = [self._model(name, s, budget=budget, seed=seed, continued=True) for s in self.starts]
+            yield from made
+            if self.residuals and BASE in self.starts:
+                yield from self._with_residual(made[0], name)
+        for family in self.families if self.siblings else ():
+            for other in self.families:
+                yield from self._with_residual(self._model(family, BASE), other) if other != family else ()
+        for name, path in self.derived.items():
+            derived = StudiedModel(name=name, label=name, start=DERIVED, family=name, path=path)
+            yield derived
+            for family in self.families:
+                yield from self._with_residual(derived, family)
 
-# --------------------------------------------------------------------------------------------------------------- models
+    def _model(
+        self,
+        family: str,
+        start: str,
+        *,
+        budget: int | None = None,
+        seed: int = 0,
+        continued: bool = False,
+        path: bool = False,
+    ) -> StudiedModel:
+        """A base or instruct model, as given or continued."""
+        names, label = [family, start], f"{family} {start}".lstrip()
+        repeated = continued and len(self.seeds) > 1
+        if continued:
+            names.append(shown_tokens(budget) if budget is not None else "new")
+            label += f" + {f'{names[-1]} tokens' if budget is not None else 'new text'}"
+        if repeated:
+            names.append(f"seed{seed}")
+            label += f", seed {seed}"
+        return StudiedModel(
+            name="-".join(filter(None, names)),
+            label=label,
+            start=start,
+            family=family,
+            budget=budget,
+            seed=seed,
+            tokens=-1 if continued else 0,  # counted when it is trained
+            path=str(getattr(self.families[family], start)) if path else "",
+        )
 
-
-def _models(config: ResidualConfig) -> Iterator[StudiedModel]:
-    for family in config.families:
-        for start, path in ((BASE, family.base), (INSTRUCT, family.instruct)):
-            yield StudiedModel(
-                name=_joined(family.name, start),
-                label=_words(family.name, start),
-                start=start,
-                family=family.name,
-                path=path,
-            )
-    for name in config.continued:
-        for budget in config.budgets:
-            for seed in config.seeds:
-                made = [_continued(config, name, start, budget, seed) for start in config.starts]
-                yield from made
-                if config.residuals and made and made[0].start == BASE:
-                    yield from (_with_residual(config, made[0], name, scale) for scale in config.scales)
-    if config.siblings:
-        for family in config.families:
-            for other in config.families:
-                if other.name != family.name:
-                    given = StudiedModel(
-                        name=_joined(family.name, BASE), label=_words(family.name, BASE), start=BASE, family=family.name
-                    )
-                    yield from (_with_residual(config, given, other.name, scale) for scale in config.scales)
-    for name, path in config.derived.items():
-        derived = StudiedModel(name=name, label=name, start=DERIVED, family=name, path=path)
-        yield derived
-        for family in config.families:
-            yield from (_with_residual(config, derived, family.name, scale) for scale in config.scales)
-
-
-def _continued(config: ResidualConfig, family: str, start: str, budget: int | None, seed: int) -> StudiedModel:
-    amount = shown_tokens(budget) if budget is not None else "new"
-    several = len(config.seeds) > 1
-    return StudiedModel(
-        name=_joined(family, start, amount, f"seed{seed}" if several else ""),
-        label=f"{_words(family, start)} + {f'{amount} tokens' if budget is not None else 'new text'}"
-        + (f", seed {seed}" if several else ""),
-        start=start,
-        family=family,
-        budget=budget,
-        seed=seed,
-        tokens=-1,  # counted when it is trained
-    )
-
-
-def _with_residual(config: ResidualConfig, start: StudiedModel, family: str, scale: float) -> StudiedModel:
-    import dataclasses
-
-    own = family == start.family
-    scaled = f"x{scale:g}" if len(config.scales) > 1 or scale != 1 else ""
-    added = "residual" if own or not family else f"{family} residual"
-    return dataclasses.replace(
-        start,
-        name=_joined(start.name, added.replace(" ", "-"), scaled),
-        label=f"{start.label} + {f'{scale:g} x ' if scaled else ''}{added}",
-        residual=family,
-        scale=scale,
-        path="",
-    )
-
-
-def is_continued(model: StudiedModel) -> bool:
-    """Whether a model is one that training made (its residual, if any, left aside)."""
-    return model.tokens != 0
-
-
-def run_name(model: StudiedModel, config: ResidualConfig) -> str:
-    """The run folder's name of the continued model that a model is, or is made of."""
-    return _continued(config, model.family, model.start, model.budget, model.seed).name
-
-
-def _joined(*parts: str) -> str:
-    return "-".join(p for p in parts if p)
-
-
-def _words(family: str, start: str) -> str:
-    return f"{family} {start}" if family else start
+    def _with_residual(self, start: StudiedModel, family: str) -> Iterator[StudiedModel]:
+        added = "residual" if family in ("", start.family) else f"{family} residual"
+        for scale in self.scales:
+            scaled = len(self.scales) > 1 or scale != 1
+            name = f"{start.name}-{added.replace(' ', '-')}{f'-x{scale:g}' if scaled else ''}"
+            label = f"{start.label} + {f'{scale:g} x ' if scaled else ''}{added}"
+            yield dataclasses.replace(start, name=name, label=label, residual=family, scale=scale, path="")
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
@@ -252,22 +215,21 @@ def update_config(
     Raises:
         ConfigError: with every mistake at once.
     """
-    given = _given(values, source)
-    asked = _decode(UpdateSettings, given, base_dir)
-    out = asked.output_dir or Path("runs/update")
-    scales = (*asked.scales, 1.0) if asked.scales else (1.0 if asked.scale is None else asked.scale,)
-    config = ResidualConfig(
-        kind="update",
-        name=out.name,
-        families=(Family(name="", base=home(asked.base), instruct=home(asked.instruct)),),
+    asked, given = _decode(UpdateSettings, values, source, base_dir)
+    return _config(
+        asked,
+        given,
+        asked.output_dir or Path("runs/update"),
+        is_update=True,
+        families={"": FamilySettings(base=asked.base, instruct=asked.instruct)},
+        continued=("",),
         budgets=(asked.tokens,),
         seeds=(asked.seed,),
-        scales=tuple(dict.fromkeys(scales)),  # 1 is what the others are held against
+        # 1 is what the others are held against
+        scales=(*asked.scales, 1.0) if asked.scales else (1.0 if asked.scale is None else asked.scale,),
         starts=(BASE, INSTRUCT) if asked.continued_instruct else (BASE,),
-        choose_by=asked.choose_by,
-        **_common(asked, given, out),
+        siblings=False,
     )
-    return _checked(config, given)
 
 
 def study_config(
@@ -278,86 +240,90 @@ def study_config(
     Raises:
         ConfigError: with every mistake at once.
     """
-    given = _given(values, source)
-    asked = _decode(StudySettings, given, base_dir)
+    asked, given = _decode(StudySettings, values, source, base_dir)
     out = asked.output_dir or Path(f"runs/{asked.name or 'residual'}")
-    families: tuple[Family, ...]
-    families, derived = (
-        tuple(Family(name=n, base=home(f.base), instruct=home(f.instruct)) for n, f in asked.families.items()),
-        {name: home(model) for name, model in asked.derived.items()},
-    )
+    families, derived = asked.families, asked.derived
     if asked.small:
         from holdfast.studies.residual.small_world import models_of, recipe_of
 
         families, others = models_of(recipe_of(asked.world), {})
-        derived |= others
-    names = tuple(f.name for f in families)
-    budgets: tuple[int | None, ...] = asked.budgets or ((None,) if asked.corpus or asked.small else ())
-    continued = names[:1] if asked.continued is None else tuple(n for n in names if n in asked.continued)
-    config = ResidualConfig(
-        kind="study",
+        derived = derived | others
+    budgets = asked.budgets or ((None,) if asked.corpus or asked.small else ())
+    wanted = list(families)[:1] if asked.continued is None else asked.continued
+    return _config(
+        asked,
+        given,
+        out,
         name=asked.name or out.name,
         families=families,
-        budgets=budgets,
-        seeds=asked.seeds,
-        scales=tuple(dict.fromkeys(asked.scales)) or (1.0,),
-        starts=tuple(s for s in (BASE, INSTRUCT) if s in asked.starts),
-        continued=continued if budgets else (),
-        residuals=asked.residuals,
-        siblings=len(families) > 1 if asked.siblings is None else asked.siblings,
         derived=derived,
-        workers=asked.workers,
+        budgets=budgets,
+        continued=tuple(n for n in families if n in wanted) if budgets else (),
+        scales=asked.scales or (1.0,),
+        starts=tuple(s for s in (BASE, INSTRUCT) if s in asked.starts),
+        siblings=len(families) > 1 if asked.siblings is None else asked.siblings,
         storage=asked.storage or f"sqlite:///{out}/study.db",
-        small=asked.small,
-        world=asked.world,
-        **_common(asked, given, out),
     )
-    return _checked(config, given)
 
 
 T = TypeVar("T", bound=CommonSettings)
 
 
-def _given(values: Mapping[str, Any] | Given, source: str | None) -> Given:
-    return values if isinstance(values, Given) else Given(values=dict(values), file=source)
-
-
-def _decode(cls: type[T], given: Given, base_dir: Path | None) -> T:
+def _decode(
+    cls: type[T], values: Mapping[str, Any] | Given, source: str | None, base_dir: Path | None
+) -> tuple[T, Given]:
     """The settings, and what is measured looked up; every mistake at once.
 
     Raises:
         ConfigError: there is one.
     """
+    given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
     given.values = {k: v for k, v in given.values.items() if v is not None}
     asked, mistakes = decode(cls, given.values)
     if not any(m.path[:1] == ("evaluation",) for m in mistakes):
         mistakes += _evaluation_problems(given.values.get("evaluation"), base_dir)
     given.check(mistakes)
     assert asked is not None
-    return asked
+    return with_floats(asked), given
 
 
-def _common(asked: CommonSettings, given: Given, out: Path) -> dict[str, Any]:
-    options = {key: given.values[key] for key in CORPUS_KEYS if key in given.values}
-    typed = {key: getattr(asked, key) for key in options}
-    return {
+def _config(asked: UpdateSettings | StudySettings, given: Given, out: Path, **grid: Any) -> ResidualConfig:
+    """The whole configuration, its training configuration read by the code that will, where models and corpus are
+    there.
+
+    Raises:
+        ConfigError: that refused it.
+    """
+    from holdfast.runs.config import train_config
+
+    known = {f.name for f in dataclasses.fields(ResidualConfig)}
+    values = {f.name: getattr(asked, f.name) for f in dataclasses.fields(asked) if f.name in known} | grid
+    families, derived = values["families"].items(), values.get("derived", {}).items()
+    values |= {
+        "name": values.get("name") or out.name,
+        "output_dir": out,
+        "families": {n: FamilySettings(base=home(f.base), instruct=home(f.instruct)) for n, f in families},
+        "derived": {name: home(model) for name, model in derived},
         "corpus": tuple(map(home, asked.corpus)),
-        "corpus_options": typed,
-        "held_out": float(asked.held_out),
-        "epochs": float(asked.epochs),
-        "window": asked.window,
+        "scales": tuple(dict.fromkeys(values["scales"])),
         "train": {**TRAIN_DEFAULTS, **asked.train},
         "evaluation": _suites(asked.evaluation),
-        "keep": asked.keep,  # type: ignore[attr-defined]  # of both settings, with defaults of their own
-        "output_dir": out,
-        "resolved": {k.replace("-", "_"): _plain(v) for k, v in given.values.items() if k != "storage"},
+        "resolved": to_jsonable({k.replace("-", "_"): v for k, v in given.values.items() if k != "storage"}),
     }
+    config = ResidualConfig(**values)
+    if config.continued and config.corpus and config.small is None:
+        base = str(next(iter(config.families.values())).base)
+        try:
+            train_config(training_settings(config, base, Path("run"), Path(config.corpus[0]), seed=0))
+        except ConfigError as error:
+            given.check(Mistake(path=(), text=f"train: {problem}") for problem in error.problems)
+    return config
 
 
 def _suites(evaluation: Any) -> dict[str, Any]:
-    if isinstance(evaluation, str):
-        return {"suites": [evaluation]}
-    return {"suites": evaluation} if isinstance(evaluation, list) else dict(evaluation)
+    if isinstance(evaluation, Mapping):
+        return dict(evaluation)
+    return {"suites": [evaluation] if isinstance(evaluation, str) else evaluation}
 
 
 def _evaluation_problems(evaluation: Any, base_dir: Path | None) -> list[Mistake]:
@@ -371,28 +337,6 @@ def _evaluation_problems(evaluation: Any, base_dir: Path | None) -> list[Mistake
         text = "is the name of the held-out new text; call your suite otherwise."
         mistakes.append(Mistake(path=("evaluation", NEW_TEXT), text=text))
     return mistakes
-
-
-def _checked(config: ResidualConfig, given: Given) -> ResidualConfig:
-    """The configuration, its training configuration read by the code that will, where models and corpus are there.
-
-    Raises:
-        ConfigError: that refused it.
-    """
-    from holdfast.runs.config import train_config
-
-    if config.continued and config.corpus and config.small is None:
-        try:
-            train_config(
-                training_settings(config, config.families[0].base, Path("run"), Path(config.corpus[0]), seed=0)
-            )
-        except ConfigError as error:
-            given.check(Mistake(path=(), text=f"train: {problem}") for problem in error.problems)
-    return config
-
-
-NEW_TEXT = "new_text"
-"""The suite of the held-out new text."""
 
 
 def training_settings(config: ResidualConfig, model: str, out: Path, data: Path, *, seed: int) -> dict[str, Any]:
@@ -412,21 +356,3 @@ def training_settings(config: ResidualConfig, model: str, out: Path, data: Path,
         "num_train_epochs": config.epochs,
         "seed": seed,
     }
-
-
-def _meant(kind: str, key: str, value: Any) -> Any:
-    """A value of a key as its declaration reads it, so that `"3"` of a command line is the 3 of a file."""
-    known = {s.name: s for s in settings_of(UpdateSettings if kind == "update" else StudySettings)}
-    try:
-        return coerce(known[key], value) if key in known and value is not None else value
-    except Refused:
-        return value
-
-
-def _plain(value: Any) -> Any:
-    """Plain JSON of what YAML read: dates become text."""
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)

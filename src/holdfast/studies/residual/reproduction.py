@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import ConfigError
 from holdfast.records.residual import ResidualRecord, read_update
 from holdfast.studies.engine import reproduction
 from holdfast.studies.engine.claims import Claim
@@ -22,19 +21,6 @@ QUICK: dict[str, Any] = {
     "epochs": 1,
 }
 """A study of a minute that only shows that everything works."""
-
-
-def recipe_file(name: str = "tiny") -> Path:
-    """A study file of paper 004, as it comes with the package; `configs/residual/` shows the same files.
-
-    Raises:
-        ConfigError: no such file.
-    """
-    path = Path(__file__).resolve().parents[1] / "recipes" / "residual" / f"{name}.yaml"
-    if not path.is_file():
-        known = sorted(p.stem for p in path.parent.glob("*.yaml"))
-        raise ConfigError(f"recipes: expected one of {', '.join(known)}, got '{name}'.")
-    return path
 
 
 def reproduce(
@@ -62,10 +48,10 @@ def reproduce(
     """
     import yaml
 
-    from holdfast.studies.residual.grid import run_study
+    from holdfast.studies.residual.grid import run_residual_study
     from holdfast.studies.residual.plan import study_config
 
-    path = recipe_file()
+    path = Path(__file__).resolve().parents[1] / "recipes" / "residual" / "tiny.yaml"
     values = {
         **yaml.safe_load(path.read_text(encoding="utf-8")),
         "name": RECIPE,
@@ -75,7 +61,7 @@ def reproduce(
     config = study_config(values, source=path.name)
     return reproduction.reproduce(
         PAPER,
-        [reproduction.Recipe(name=RECIPE, settings=config, run=run_study, read=read_update, summary=_summary)],
+        [reproduction.Recipe(name=RECIPE, settings=config, run=run_residual_study, read=read_update, summary=_summary)],
         lambda records: check_claims(records[RECIPE]),
         size="quick" if quick else "small twins",
         output_dir=output_dir,

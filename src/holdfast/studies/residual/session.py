@@ -13,23 +13,16 @@ Source: paper 004.
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, ModelError, RunFolderError, ShapeError
-from holdfast.records.residual import BASE, RECORD_FILE, ResidualRecord, StudiedModel, read_update, write_update
+from holdfast.records.residual import BASE, INSTRUCT, RECORD_FILE, ResidualRecord, read_update, write_update
+from holdfast.studies.engine.study import refuse_foreign
 from holdfast.studies.residual.making import Workshop, drop_weights
 from holdfast.studies.residual.new_text import NewText, new_text
 from holdfast.studies.residual.outcome import choose_scale, pairs_of, with_choice
-from holdfast.studies.residual.plan import (
-    HELD_OUT_DOCUMENTS,
-    NEW_TEXT,
-    Family,
-    ResidualConfig,
-    is_continued,
-    training_settings,
-)
+from holdfast.studies.residual.plan import HELD_OUT_DOCUMENTS, NEW_TEXT, ResidualConfig, training_settings
 from holdfast.support.environment import (
     hardware,
     lock_folder,
@@ -44,8 +37,6 @@ from holdfast.support.files import to_jsonable
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
-
-PAGE = "report.html"
 
 
 def update(config: ResidualConfig, *, console: Any = None) -> ResidualRecord:
@@ -68,7 +59,7 @@ def update(config: ResidualConfig, *, console: Any = None) -> ResidualRecord:
 
     console = console or Console()
     out = config.output_dir
-    record = open_record(config, out)
+    record = open_record(config)
     with lock_folder(out), quiet_libraries(), terminated_is_interrupted():
         write_update(out, record)
         try:
@@ -84,118 +75,94 @@ def update(config: ResidualConfig, *, console: Any = None) -> ResidualRecord:
 
 
 def _update(config: ResidualConfig, record: ResidualRecord, out: Path, console: Any) -> None:
-    workshop = open_workshop(config, record, out, console)
-    models = {m.name: m for m in config.models()}
-    record.models = list(models.values())
-    write_update(out, record)
-    for number, model in enumerate(list(models.values()), 1):
-        say(console, f"{number} of {len(models)}: {model.label}")
-        done = finished(workshop, model)
-        models[model.name] = done
-        record.models = list(models.values())
+    workshop = open_workshop(config, record, console)
+    record.models = config.models()
+    for number, model in enumerate(record.models):
         write_update(out, record)
-    results = [m for m in record.models if is_continued(m) and m.residual is not None]
-    chosen = results[0]
-    confidence = workshop.plan.confidence
+        say(console, f"{number + 1} of {len(record.models)}: {model.label}")
+        record.models[number] = workshop.measure(workshop.make(model))
+    results = [m for m in record.models if m.continued and m.residual is not None]
+    chosen, confidence = results[0], workshop.plan.confidence
     if config.chooses:
-        record.scale = choose_scale(results, _continued_base(record.models), out, config, confidence=confidence)
+        [base] = [m for m in record.models if m.start == BASE and m.continued and m.residual is None]
+        record.scale = choose_scale(results, base, out, confidence=confidence)
         chosen = next(m for m in results if m.scale == record.scale.chosen)
         say(console, f"Scale {record.scale.chosen:g}: {record.scale.reason}.")
-        for other in results:
-            if other.name != chosen.name:
-                drop_weights(out, other)
     record.result = chosen.name
-    compared = [m for m in record.models if m not in results or m is chosen]
-    record.pairs = pairs_of(compared, out, confidence=confidence)
-    if config.keep != "all":
-        for model in record.models:
-            if is_continued(model) and (model.name != chosen.name or config.keep == "none"):
-                drop_weights(out, model)
+    record.pairs = pairs_of([m for m in record.models if m not in results or m is chosen], out, confidence=confidence)
+    for model in record.models:
+        kept = config.keep != "none" if model is chosen else config.keep == "all" and model not in results
+        if model.continued and not kept:
+            drop_weights(out, model)
     record.finished = now()
     end(record, out, "finished")
-
-
-def _continued_base(models: list[StudiedModel]) -> StudiedModel:
-    return next(m for m in models if m.start == BASE and is_continued(m) and m.residual is None)
-
-
-def finished(workshop: Workshop, model: StudiedModel) -> StudiedModel:
-    """A model made and measured."""
-    return workshop.measure(workshop.make(model))
 
 
 # ------------------------------------------------------------------------------------------------------- before it runs
 
 
-def open_record(config: ResidualConfig, out: Path) -> ResidualRecord:
+def open_record(config: ResidualConfig) -> ResidualRecord:
     """The record in the folder, or a new one.
 
     Raises:
         RunFolderError: the folder holds something else, or another configuration was begun in it.
     """
-    new = ResidualRecord(name=config.name, kind=config.kind, created=now(), config=config.resolved)
-    record = new
+    out, kind = config.output_dir, "update" if config.is_update else "study"
+    record = ResidualRecord(name=config.name, kind=kind, created=now(), config=config.resolved)
+    refuse_foreign(out, (RECORD_FILE,), kind)
     if (out / RECORD_FILE).is_file():
-        record = read_update(out)
-        differences = config.differences(record.config)
-        if differences and not any((out / place).exists() for place in ("runs", "models", "evaluations")):
-            record = new  # it failed before anything was made: a corrected request may take its place
-        elif differences:
+        found = read_update(out)
+        differences = config.differences(found.config)
+        if differences and any((out / place).exists() for place in ("runs", "models", "evaluations")):
             listed = "\n".join(f"  - {d}" for d in differences)
             raise RunFolderError(
                 f"{out} was begun with another configuration:\n{listed}\nPut the old values back to continue it, or "
                 f"choose another output_dir."
             )
-    else:
-        if out.is_dir() and any(not p.name.startswith(".") for p in out.iterdir()):
-            raise RunFolderError(
-                f"{out} is not empty and holds no update. Expected a new or empty output_dir, so that nothing of "
-                f"yours is overwritten."
-            )
-    record.families = [f.name for f in config.families]
+        if not differences:  # else it failed before anything was made: a corrected request takes its place
+            record = found
+    record.families = list(config.families)
     record.status, record.finished, record.notes = "running", None, []
     record.versions, record.hardware = versions(), hardware()
     return record
 
 
-def open_workshop(config: ResidualConfig, record: ResidualRecord, out: Path, console: Any) -> Workshop:
+def open_workshop(config: ResidualConfig, record: ResidualRecord, console: Any) -> Workshop:
     """Everything that is needed to make models: checked, the new text read, the plan complete. Fills in the record.
 
     Raises:
         ConfigError, ModelError, ShapeError, DataError: what has to change.
     """
+    out = config.output_dir
     notes, record.ancestry = check_models(config)
-    record.notes += notes
-    for note in notes:
-        say(console, note)
+
+    def note(lines: list[str]) -> None:
+        record.notes = list(dict.fromkeys([*record.notes, *lines]))
+        for line in lines:
+            say(console, line)
+
+    note(notes)  # at once: what comes next may take hours, or fail
     check_measuring(config)
     text: NewText | None = None
     if config.continued:
         from holdfast.models import load_tokenizer
 
-        tokenizer = load_tokenizer(config.family(config.continued[0]).base)
-        text = new_text(config, tokenizer, out / "corpus")
-        record.corpus = text.facts
-        record.notes += text.notes
-        facts = text.facts
-        say(
-            console,
-            f"New text: {facts['documents']:,} documents, {facts['tokens']:,} tokens; {facts['held_out']:,} documents "
-            f"held out.",
+        text = new_text(config, load_tokenizer(str(config.families[config.continued[0]].base)), out / "corpus")
+        record.corpus = facts = text.facts
+        amount = f"{facts['documents']:,} documents, {facts['tokens']:,} tokens"
+        say(console, f"New text: {amount}; {facts['held_out']:,} documents held out.")
+        note(text.notes)
+        record.cost = cost = planned_cost(config, text)
+        hours = ", ".join(f"{gpu} {hours:.3g} h" for gpu, hours in cost.get("gpu_hours", {}).items())
+        if hours and cost["flops"] > 1e15:  # of a toy it says nothing
+            peak = f"{100 * cost['utilisation']:.0f} % of the peak"
+            say(console, f"To train: {cost['flops']:.3g} operations ({hours} at {peak}).")
+    plan = whole_plan(config, text.held_out if text is not None else None)
+    if not plan.entries:
+        raise ConfigError(
+            "evaluation: nothing would be measured: hold out some of the new text (held_out: 0.01), or name what to "
+            "measure."
         )
-        for note in text.notes:
-            say(console, note)
-    plan = whole_plan(config, text)
-    if text is not None:
-        record.cost = planned_cost(config, text)
-        hours = ", ".join(f"{gpu} {hours:.3g} h" for gpu, hours in record.cost.get("gpu_hours", {}).items())
-        if hours and record.cost["flops"] > 1e15:  # of a toy it says nothing
-            say(
-                console,
-                f"To train: {record.cost['flops']:.3g} operations ({hours} at {100 * record.cost['utilisation']:.0f} "
-                f"% of the peak).",
-            )
-    record.notes = list(dict.fromkeys(record.notes))
     return Workshop(config=config, out=out, texts=text.files if text else {}, plan=plan, console=console)
 
 
@@ -206,23 +173,18 @@ def planned_cost(config: ResidualConfig, text: NewText) -> dict[str, Any]:
 
     models: dict[str, Any] = {}
     hours: dict[str, float] = {}
-    total, utilisation = 0.0, 0.0
-    for model in config.models():
-        if not is_continued(model) or model.residual is not None:
-            continue
-        family = config.family(model.family)
-        start = family.base if model.start == BASE else family.instruct
-        data = text.files[model.budget]
-        settings = training_settings(config, start, config.output_dir / "runs" / model.name, data, seed=model.seed)
+    utilisation = 0.0
+    for model in (m for m in config.models() if m.continued and m.residual is None):
+        out, data = config.output_dir / "runs" / model.name, text.files[model.budget]
+        settings = training_settings(config, config.given(model), out, data, seed=model.seed)
         try:
             found = estimate(train_config(settings), lengths=text.lengths[model.budget])
         except HoldfastError as error:  # a kind of training that is not counted stops nothing
             return {"note": f"No estimate: {error}"}
-        models[model.name] = {"flops": found.flops.total}
-        total += found.flops.total
-        utilisation = found.utilisation
+        models[model.name], utilisation = {"flops": found.flops.total}, found.utilisation
         for gpu in found.gpus:
             hours[gpu.gpu.name] = hours.get(gpu.gpu.name, 0.0) + gpu.gpu_hours
+    total = sum(m["flops"] for m in models.values())
     return {"flops": total, "models": models, "gpu_hours": hours, "utilisation": utilisation} if models else {}
 
 
@@ -238,41 +200,35 @@ def check_models(config: ResidualConfig) -> tuple[list[str], list[dict[str, Any]
     """
     from holdfast.checkpoints.residual import prepare_transfer
 
-    problems: list[str] = []
+    problems: list[HoldfastError] = []
     notes: list[str] = []
-    shapes = False
     evidence = []
-    targets: list[tuple[Family, str]] = [(f, f.base) for f in config.families]
+    pairs = {name: (str(f.base), str(f.instruct)) for name, f in config.families.items()}
+    targets = [(name, base) for name, (base, _) in pairs.items()]
     if config.siblings:
-        targets += [(f, g.base) for f in config.families for g in config.families if f.name != g.name]
-    targets += [(f, path) for path in config.derived.values() for f in config.families]
-    for family, onto in targets:
+        targets += [(name, pairs[other][0]) for name in pairs for other in pairs if name != other]
+    targets += [(name, path) for path in config.derived.values() for name in pairs]
+    for name, onto in targets:
+        base, instruct = pairs[name]
         try:
-            _check_vocabulary(family)
-            prepared = prepare_transfer(family.instruct, family.base, onto, adapter_base=None)
+            _check_vocabulary(base, instruct)
+            plan = prepare_transfer(instruct, base, onto, adapter_base=None).plan
         except (ModelError, ShapeError, ConfigError) as error:
-            problems.append(str(error))
-            shapes = shapes or isinstance(error, ShapeError)
+            problems.append(error)
             continue
-        notes += prepared.plan.notes
-        if onto == family.base:
-            total = next((d for d in prepared.plan.ancestry if d.layer == "total"), None)
-            evidence.append(
-                {
-                    "family": family.name,
-                    "base": shown_name(family.base),
-                    "instruct": shown_name(family.instruct),
-                    "total": to_jsonable(total),
-                    "layers": to_jsonable(prepared.plan.ancestry),
-                    "warnings": [note for note in prepared.plan.notes if note.startswith("WARNING")],
-                }
-            )
+        notes += plan.notes
+        if onto == base:
+            shown = {"family": name, "base": shown_name(base), "instruct": shown_name(instruct)}
+            total = next((d for d in plan.ancestry if d.layer == "total"), None)
+            warnings = [note for note in plan.notes if note.startswith("WARNING")]
+            evidence.append({**shown, **to_jsonable({"total": total, "layers": plan.ancestry}), "warnings": warnings})
     if problems:
-        raise (ShapeError if shapes else ModelError)("\n".join(dict.fromkeys(problems)))
+        kind = ShapeError if any(isinstance(p, ShapeError) for p in problems) else ModelError
+        raise kind("\n".join(dict.fromkeys(map(str, problems))))
     return list(dict.fromkeys(notes)), evidence
 
 
-def _check_vocabulary(family: Family) -> None:
+def _check_vocabulary(base: str, instruct: str) -> None:
     """The tokenizers of a pair write text alike.
 
     Raises:
@@ -281,14 +237,12 @@ def _check_vocabulary(family: Family) -> None:
     from holdfast.models import load_tokenizer
 
     probe = "On 12 May 2024, the café's Zürich branch re-opened; 3,400 people came. def f(x): return x**2\n"
-    base, instruct = (load_tokenizer(name) for name in (family.base, family.instruct))
-    ids = [tokenizer(probe, add_special_tokens=False)["input_ids"] for tokenizer in (base, instruct)]
-    if ids[0] != ids[1]:
+    first, second = (load_tokenizer(name)(probe, add_special_tokens=False)["input_ids"] for name in (base, instruct))
+    if first != second:
         raise ModelError(
-            f"Expected {family.instruct} to have the vocabulary of {family.base}, but the same text becomes "
-            f"{len(ids[0])} tokens in one and "
-            f"{len(ids[1])} others in the other: they are not of one family, and the residual would be noise. Name "
-            f"the base of this instruct model."
+            f"Expected {instruct} to have the vocabulary of {base}, but the same text becomes {len(first)} tokens in "
+            f"one and {len(second)} others in the other: they are not of one family, and the residual would be noise. "
+            f"Name the base of this instruct model."
         )
 
 
@@ -299,52 +253,39 @@ def check_measuring(config: ResidualConfig) -> None:
         ConfigError: all mistakes in one message.
     """
     from holdfast.evaluation.session import ModelRequest, check_request
+
+    family = next(iter(config.families.values()))
+    models = [ModelRequest(name=str(getattr(family, label)), label=label) for label in (BASE, INSTRUCT)]
+    check_request(models, whole_plan(config))
+
+
+def whole_plan(config: ResidualConfig, held_out: Path | None = None) -> EvaluationPlan:
+    """The user's plan with the held-out new text, and with the average that chooses a scale.
+
+    Raises:
+        ConfigError: all mistakes in one message.
+    """
     from holdfast.evaluation.suite import parse_evaluation
 
-    plan, problems = parse_evaluation(config.evaluation)
-    plan, found = with_choice(plan, config)
-    problems += found
-    if problems:
-        raise ConfigError(problems)
-    family = config.families[0]
-    check_request(
-        [ModelRequest(name=family.base, label="base"), ModelRequest(name=family.instruct, label="instruct")], plan
-    )
-
-
-def whole_plan(config: ResidualConfig, text: NewText | None) -> EvaluationPlan:
-    """The user's plan with the held-out new text, and with the average that chooses a scale."""
-    from holdfast.evaluation.suite import parse_evaluation
-
-    wanted: dict[str, Any] = dict(config.evaluation)
-    if text is not None and text.held_out is not None:
-        entry = {"perplexity": str(text.held_out.resolve()), "name": "held_out", "max_documents": HELD_OUT_DOCUMENTS}
+    wanted = dict(config.evaluation)
+    if held_out is not None:
+        entry = {"perplexity": str(held_out.resolve()), "name": "held_out", "max_documents": HELD_OUT_DOCUMENTS}
         wanted[NEW_TEXT] = [entry]
     plan, problems = parse_evaluation(wanted)
     plan, found = with_choice(plan, config)
     if problems + found:
         raise ConfigError(problems + found)
-    if not plan.entries:
-        raise ConfigError(
-            "evaluation: nothing would be measured: hold out some of the new text (held_out: 0.01), or name what to "
-            "measure."
-        )
-    return dataclasses.replace(plan)
+    return plan
 
 
 def end(record: ResidualRecord, out: Path, status: str) -> None:
     """Writes record and page; a page that cannot be drawn spoils only a finished one."""
+    from holdfast.reports.residual_report import write_residual_report
+
     record.status = status
     try:
         write_update(out, record)
-        write_page(record, out)
+        write_residual_report(out, record)
     except (HoldfastError, OSError):
         if status == "finished":
             raise
-
-
-def write_page(record: ResidualRecord, out: Path) -> Path:
-    """The page of an update or a study."""
-    from holdfast.reports.residual_report import write_residual_report
-
-    return write_residual_report(out, record)

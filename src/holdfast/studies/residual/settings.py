@@ -1,10 +1,12 @@
-"""What an update, and a study of the residual, may be asked: every key with its type, bounds and default, declared once.
+"""The keys of an update and of a study of the residual, each with its type, bounds and default, declared once.
 
 Keys whose names end in a family or a model are looked at here too; what needs the files is checked by `plan`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +17,7 @@ import yaml
 
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake, Refused
+from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.residual import BASE, INSTRUCT
 from holdfast.support.token_counts import read_tokens
@@ -28,6 +31,22 @@ _SET_HERE = {"seed": "seed", "max_length": "window", "num_train_epochs": "epochs
 _OWN = ("model_name_or_path", "dataset_name", "datasets", "output_dir", "source", "target", *_SET_HERE)
 
 
+def _read_world(value: Any) -> dict[str, Any]:
+    from holdfast.studies.residual.small_world import read_world
+
+    return read_world(value)
+
+
+def _world_schema() -> dict[str, Any]:
+    from holdfast.config.declare import settings_of
+    from holdfast.config.schema import object_schema
+    from holdfast.worlds.world import WorldRecipe
+
+    schema = object_schema(settings_of(WorldRecipe))
+    schema["properties"]["quick"] = {"type": "boolean", "default": False, "description": "Sizes of seconds."}
+    return schema
+
+
 def train_word(word: str) -> Any:
     """One word of `--train`: `KEY=VALUE` as a mapping, each value read as YAML; a file's name as it is.
 
@@ -35,17 +54,14 @@ def train_word(word: str) -> Any:
         ValueError: neither.
     """
     name, equals, value = word.partition("=")
-    if not equals:
-        if word.endswith((".yaml", ".yml")):
-            return word
-        raise ValueError("expected KEY=VALUE or one YAML file")
-    if not name:
+    if not equals and word.endswith((".yaml", ".yml")):
+        return word
+    if not name or not equals:
         raise ValueError("expected KEY=VALUE or one YAML file")
     read = yaml.safe_load(value)
-    try:
-        return {name: float(read) if isinstance(read, str) else read}  # YAML reads 1e-5 as text
-    except ValueError:
-        return {name: read}
+    with contextlib.suppress(ValueError):
+        read = float(read) if isinstance(read, str) else read  # YAML reads 1e-5 as text
+    return {name: read}
 
 
 def train_keys(value: Any) -> dict[str, Any]:
@@ -81,32 +97,36 @@ def train_keys(value: Any) -> dict[str, Any]:
 
 
 Tokens = Annotated[int, Meta(parse=read_tokens, expected="a number of tokens such as 100M")]
-DOCUMENTS = "which documents"
+
+
+def read_day(value: Any) -> str:
+    """A day such as 2024-01-15, as text or as YAML reads it."""
+    from holdfast.data.prepare.dates import cut_off
+
+    return cut_off(value).isoformat()
+
+
+DAY = Meta(
+    parse=read_day,
+    expected="a date such as 2024-01-15",
+    json_schema=lambda: {"type": "string", "format": "date"},
+    group=CorpusOptions.settings_group,
+    metavar="DATE",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommonSettings:
-    """Keys of an update and of a study."""
+class CommonSettings(CorpusOptions):
+    """Keys of an update and of a study. Which documents are read is said as in 'holdfast data prepare corpus'."""
 
     corpus: Annotated[tuple[str, ...], Meta(metavar="PATH", repeatable=True)] = ()
     """Files and folders with the new text."""
-    kind: Annotated[str | None, Meta(group=DOCUMENTS)] = None
-    """Of the corpus' files: auto, text, rows, wet, fundus."""
-    text_column: Annotated[str | None, Meta(group=DOCUMENTS)] = None
-    """The column with the text."""
-    date_column: Annotated[str | None, Meta(group=DOCUMENTS)] = None
-    """The column with the date."""
-    after: Annotated[str | None, Meta(group=DOCUMENTS)] = None
-    """Only documents of this date or later (ISO)."""
-    before: Annotated[str | None, Meta(group=DOCUMENTS)] = None
-    """Only documents before this date (ISO)."""
-    undated: Annotated[str | None, Meta(group=DOCUMENTS)] = None
-    """Keep or drop documents without a date."""
-    minimum_characters: Annotated[int | None, Meta(ge=0, group=DOCUMENTS)] = None
-    """Shorter documents are left out."""
-    near_duplicates: Annotated[float | None, Meta(group=DOCUMENTS)] = None
-    """Similarity from which two documents are one, such as 0.8."""
-    titles: Annotated[bool | None, Meta(group=DOCUMENTS)] = None
+    after: Annotated[str | None, DAY] = None
+    """Only documents of this day or later, as 2023-12-01."""
+    before: Annotated[str | None, DAY] = None
+    """Only documents before this day, which is not in the range itself."""
+    # None: not given, and so not in the record of the corpus
+    titles: Annotated[bool | None, Meta(group=CorpusOptions.settings_group)] = None  # type: ignore[assignment]
     """Put the title in front of the text."""
     held_out: Annotated[float, Meta(ge=0, lt=1)] = HELD_OUT
     """Share of the documents that is measured and not trained on."""
@@ -127,8 +147,8 @@ class CommonSettings:
     evaluation: Annotated[dict[str, Any] | list[Any] | str, Meta(metavar="SUITE", repeatable=True)] = field(
         default_factory=dict
     )
-    """What is measured of every model, as in 'holdfast train': suites, shipped ones or YAML files; the held-out new text
-    always is."""
+    """What to measure on every model, as in 'holdfast train': shipped suites or YAML files. The held-out new text is
+    always measured."""
 
     def corpus_problems(self, *, needed: bool) -> list[Mistake]:
         """Files that are not there."""
@@ -142,6 +162,9 @@ class CommonSettings:
         if not self.corpus and needed:
             text = "is missing: files or folders with the new text (text, JSONL, Parquet, WET, output of fundus)."
             found.append(Mistake(path=("corpus",), text=text))
+        if self.after and self.before and self.after >= self.before:
+            text = f"expected a day before {self.before}, which 'before' excludes itself, got {self.after}."
+            found.append(Mistake(path=("after",), text=text))
         return found
 
 
@@ -154,17 +177,17 @@ class UpdateSettings(CommonSettings):
     instruct: str | None = None
     """The instruct model that was tuned from it."""
     tokens: Annotated[int | None, Meta(parse=read_tokens, expected="a number of tokens such as 100M")] = None
-    """Of the new text that are trained on, such as 100M (all of it)."""
+    """How many tokens of the new text to train on, such as 100M (all)."""
     continued_instruct: bool = False
     """Also continues the instruct model itself, to see what that would have cost."""
     scale: float | None = None
     """Factor on the residual (1)."""
     scales: Annotated[tuple[float, ...], Meta(metavar="X", repeatable=True)] = ()
-    """Several, of which one is chosen by what is measured."""
+    """Try several scales and choose one by the evaluation."""
     choose_by: Annotated[tuple[str, ...], Meta(metavar="ENTRY", repeatable=True)] = ()
-    """Entries of the evaluation that choose the scale (all but the new text)."""
+    """Evaluation entries that choose the scale (all but the new text)."""
     seed: Annotated[int, Meta(ge=0)] = 0
-    """Of the training and of what is drawn."""
+    """Seed of training and of all random draws."""
     keep: Literal["all", "result", "none"] = "all"
     """Whose weights stay on disk."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
@@ -209,14 +232,14 @@ class StudySettings(CommonSettings):
     """Every family's residual on every other family's base (where there are several)."""
     derived: dict[str, str] = field(default_factory=dict)
     """Other children of a base by name, which get every residual."""
-    scales: tuple[float, ...] = (1.0,)
+    scales: Annotated[tuple[float, ...], Meta(least=1)] = (1.0,)
     """Factors on the residual that are tried."""
     seeds: Annotated[tuple[int, ...], Meta(ge=0, least=1)] = (0,)
     """Repetitions of everything that is trained."""
     small: Literal["world"] | None = None
     """Build small models and new facts offline, for a study of minutes."""
-    world: dict[str, Any] = field(default_factory=dict)
-    """Settings of that small world."""
+    world: Annotated[dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema)] = field(default_factory=dict)
+    """Settings of that small world, as 'holdfast world' has them; 'quick: true' takes sizes of seconds."""
     workers: Annotated[int | None, Meta(ge=0, decides=False)] = None
     """Models at a time on this machine."""
     storage: Annotated[str | None, Meta(metavar="URL", decides=False)] = None
@@ -234,9 +257,13 @@ class StudySettings(CommonSettings):
             from holdfast.studies.residual.small_world import models_of, recipe_of
 
             try:
-                names = tuple(f.name for f in models_of(recipe_of(self.world), {})[0])
-            except ConfigError as error:
-                return [*found, *error.problems]
+                names = tuple(models_of(recipe_of(self.world), {})[0])
+            except Refused as error:
+                return [*found, *(dataclasses.replace(m, path=("world", *m.path)) for m in error.mistakes)]
+        elif self.world:
+            found.append(
+                Mistake(path=("world",), text="has no effect without small: world. Add that, or leave world out.")
+            )
         for key, known in (("continued", names), ("starts", (BASE, INSTRUCT))):
             found += [
                 Mistake(path=(key,), text=f"expected some of {', '.join(known)}, got {n!r}.{did_you_mean(n, known)}")

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from holdfast.config.decode import mistakes_in
-from holdfast.errors import ConfigError, did_you_mean
-from holdfast.studies.residual.plan import TRAIN_DEFAULTS, Family, ResidualConfig
+from holdfast.config.decode import decode
+from holdfast.config.values import Refused
+from holdfast.studies.residual.plan import TRAIN_DEFAULTS, ResidualConfig
+from holdfast.studies.residual.settings import FamilySettings
 from holdfast.worlds.world import WorldRecipe, build_world, quick_recipe
 
 FIRST, SIBLING = "world", "sibling"
@@ -28,47 +28,56 @@ def recipe_of(settings: Mapping[str, Any]) -> WorldRecipe:
     """The world's recipe from the keys under `world:`; `quick: true` takes sizes of seconds.
 
     Raises:
-        ConfigError: unknown keys, with the nearest known one.
+        Refused: keys or values do not fit, each of them named.
     """
-    known = [f.name for f in dataclasses.fields(WorldRecipe)]
+    wanted, mistakes = decode(_Size, {k: v for k, v in settings.items() if k == "quick"})
     given = {k: v for k, v in settings.items() if k != "quick"}
-    wrong = [
-        f"world.{k}: unknown key.{did_you_mean(str(k), known) or ' Known: quick, ' + ', '.join(known) + '.'}"
-        for k in given
-        if k not in known
-    ]
-    if wrong:
-        raise ConfigError(wrong)
-    recipe = quick_recipe(**given) if settings.get("quick") else WorldRecipe(**given)
-    problems = [f"world.{m.sentence()}" for m in mistakes_in(recipe)]
-    if problems:
-        raise ConfigError(problems)
+    start = quick_recipe() if wanted and wanted.quick else None
+    recipe, others = decode(WorldRecipe, given, defaults=start, also=("quick",))
+    if recipe is None or mistakes:
+        raise Refused(*mistakes, *others)
     return recipe
 
 
-def models_of(recipe: WorldRecipe, paths: Mapping[str, str]) -> tuple[tuple[Family, ...], dict[str, str]]:
-    """The world's pairs, and the base's other children by name.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Size:
+    quick: bool = False
+    """Sizes of seconds."""
+
+
+def read_world(value: Any) -> dict[str, Any]:
+    """The keys under `world:`, checked; as the record keeps them.
+
+    Raises:
+        ValueError: no mapping.
+        Refused: as `recipe_of`.
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError("a mapping")
+    recipe_of(value)
+    return dict(value)
+
+
+def models_of(recipe: WorldRecipe, paths: Mapping[str, str]) -> tuple[dict[str, FamilySettings], dict[str, str]]:
+    """The world's pairs, and the base's other children, by name.
 
     Args:
         recipe: says which there are.
         paths: where they lie; empty where they are still to be made.
     """
-    families: tuple[Family, ...] = (
-        Family(name=FIRST if recipe.sibling else "", base=paths.get("base", ""), instruct=paths.get("instruct", "")),
-    )
-    if recipe.sibling:
-        families += (
-            Family(name=SIBLING, base=paths.get("sibling_base", ""), instruct=paths.get("sibling_instruct", "")),
-        )
+    places = {FIRST: "", SIBLING: "sibling_"} if recipe.sibling else {"": ""}
+    families = {
+        name: FamilySettings(base=paths.get(f"{place}base", ""), instruct=paths.get(f"{place}instruct", ""))
+        for name, place in places.items()
+    }
     return families, {DERIVED_NAME: paths.get("derived", "")} if recipe.derived else {}
 
 
-def fill_in(config: ResidualConfig, folder: Path, *, console: Any = None) -> ResidualConfig:
-    """The study with the world's models, articles and files.
+def fill_in(config: ResidualConfig, *, console: Any = None) -> ResidualConfig:
+    """The study with the world's models, articles and files, which its folder gets.
 
     Args:
         config: with `small: world`.
-        folder: gets the files.
         console: for the progress of what is made.
 
     Raises:
@@ -77,7 +86,7 @@ def fill_in(config: ResidualConfig, folder: Path, *, console: Any = None) -> Res
     from holdfast.studies.tradeoff.study import fill
 
     recipe = recipe_of(config.world)
-    paths = build_world(recipe, folder, console=console)
+    paths = build_world(recipe, config.output_dir / "data", console=console)
     families, derived = models_of(recipe, paths)
     own = {
         "learning_rate": recipe.continuing_learning_rate,
@@ -92,8 +101,8 @@ def fill_in(config: ResidualConfig, folder: Path, *, console: Any = None) -> Res
     return dataclasses.replace(
         config,
         families=families,
-        derived={**config.derived, **derived},
+        derived=config.derived | derived,
         corpus=(paths["articles"],),
         evaluation=fill(config.evaluation, paths),
-        train={**{k: v for k, v in TRAIN_DEFAULTS.items() if k != "save_steps"}, **own, **given},
+        train={k: v for k, v in TRAIN_DEFAULTS.items() if k != "save_steps"} | own | given,
     )

@@ -10,6 +10,7 @@ from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Metric
 from holdfast.records.study import FINISHED, Objective, Rung, StudyRecord, TrialRecord, seed_run_from_json
+from holdfast.retention.registry import own_titles
 from holdfast.studies.engine.storage import OVERHEAD, REASON
 from holdfast.studies.engine.study import FAILED, LABEL, PRUNED, RUNS, JobState, StudyState
 from holdfast.studies.tradeoff.study import StudyConfig, Wanted
@@ -171,10 +172,12 @@ def _trial(job: JobState, config: StudyConfig) -> TrialRecord:
         if state == PRUNED and len(runs) == len(config.seeds):
             state = FINISHED  # reported as pruned to a sampler that would have crossed it with the others
     kind = config.space.alternative(params).name.partition(" #")[0] if params else ""
+    kind = "direct" if direct else about.get(KIND, kind)
     return TrialRecord(
         number=job.number,
         state=state,
-        kind="direct" if direct else about.get(KIND, kind),
+        kind=kind,
+        titles=own_titles(kind.split("+")),
         label="direct fine-tuning" if direct else about.get(LABEL, f"trial {job.number}"),
         params=about.get("params", params),
         settings=about.get(SETTINGS, {}),

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.records.run import RunFolder
 from holdfast.records.study import Rung, SeedRun, StudyRecord, seed_run_from_json, write_study
 from holdfast.statistics.pareto import pareto
 from holdfast.statistics.selection import select_all
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
+from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.study import COMPLETE, LABEL, PRUNED, RUNNING, JobState, Stopped, Study, StudyState, Writer
 from holdfast.studies.tradeoff import trial as trials
 from holdfast.studies.tradeoff.names import run_folder_name
@@ -58,7 +58,7 @@ def run_study(
         Interrupted: Ctrl-C; the same command continues.
         HoldfastError: trials failed (which), after the others ended and the page was written.
     """
-    record: StudyRecord = engine.run_study(Tradeoff(config), console=console, workers=workers, grace=grace)
+    record: StudyRecord = engine.execute_study(Tradeoff(config), console=console, workers=workers, grace=grace)
     return record
 
 
@@ -206,22 +206,12 @@ class Tradeoff(Study[StudyConfig]):
         seeds = len(self.seeds)
         share = super().share(job)
         if job.state == RUNNING and job.attributes.get(SETTINGS) and share < 1:
-            share += self._share_of_run(job) / seeds
+            done = {r["seed"] for r in self.results(job.attributes)}
+            seed = next(s for s in self.seeds if s not in done)
+            name = run_folder_name(job.attributes[SETTINGS], str(job.attributes.get(KIND)))
+            folder = self.settings.output_dir / "runs" / name / f"seed-{seed}"
+            share += share_of_run({**job.attributes[SETTINGS], "output_dir": folder}) / seeds
         return share
-
-    def _share_of_run(self, job: JobState) -> float:
-        settings, done = job.attributes[SETTINGS], {r["seed"] for r in self.results(job.attributes)}
-        seed = next(s for s in self.seeds if s not in done)
-        name = run_folder_name(settings, str(job.attributes.get(KIND)))
-        try:
-            rows = RunFolder(self.settings.output_dir / "runs" / name / f"seed-{seed}").metrics()
-            steps = float(settings.get("max_steps") or 0)
-            if rows and not steps:
-                epochs = float(settings.get("num_train_epochs") or 3)
-                steps = epochs * float(rows[-1].get("step", 0)) / rows[-1]["epoch"]
-            return 0.9 * min(1.0, max(float(r.get("step", 0)) for r in rows) / steps)
-        except (HoldfastError, OSError, KeyError, ValueError, ZeroDivisionError):
-            return 0.0
 
     # --------------------------------------------------------------------------------------------------------- outcome
 

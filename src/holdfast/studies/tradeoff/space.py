@@ -2,12 +2,12 @@
 
 ```yaml
 vary:
-  retention:                                      # alternatives: each is one way of keeping what was known
+  retention:                                      # alternatives: each is one way to retain what was known
     - label_annealing: {weight: {log: [0.1, 10], points: 5}, temperature: [1, 2]}
     - l2: {coefficient: [0.001, 0.01]}
     - [{replay: {data: old.jsonl, fraction: 0.1}}, {label_annealing: {weight: [0.3, 1]}}]     # a combination
   learning_rate: [1.0e-5, 3.0e-5]                 # any key of a training config
-  label_annealing.temperature: [1, 2]             # a parameter of a method that `train:` names, where retention does not vary
+  label_annealing.temperature: [1, 2]             # of a method that `train:` names, where retention does not vary
 ```
 
 A list is tried value by value. `{log: [low, high]}` and `{linear: [low, high]}` are ranges: a sampler draws from them,
@@ -22,15 +22,20 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from holdfast.errors import did_you_mean
+from holdfast.config.declare import Meta, settings_of
+from holdfast.config.decode import decode
+from holdfast.config.schema import setting_schema
+from holdfast.errors import ConfigError, did_you_mean
+from holdfast.retention.registry import METHODS, NONE, declared, method_class, method_schema, title
 
 METHOD = "method"
 """The parameter that says which alternative a trial is, where there are several."""
-_RANGES = ("log", "linear")
+DIRECT = "direct"
+"""The alternative without a method."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -40,9 +45,13 @@ class Choices:
 
     values: tuple[Any, ...]
 
-    def points(self) -> list[Any]:
-        """What a grid tries."""
+    def tried(self) -> list[Any]:
+        """What a grid tries, as a storage keeps it."""
         return [_plain(v) for v in self.values]
+
+    def ends(self) -> list[Any]:
+        """The values among which every mistake shows."""
+        return self.tried()
 
     @property
     def varies(self) -> bool:
@@ -51,51 +60,81 @@ class Choices:
 
     def middle(self) -> Any:
         """The first value."""
-        return self.points()[0]
+        return self.values[0]
 
     def value(self, stored: Any) -> Any:
         """A setting's value from what a storage holds."""
         return next((v for v in self.values if _plain(v) == stored and type(_plain(v)) is type(stored)), stored)
+
+    def suggest(self, trial: Any, name: str) -> Any:
+        """One of the values, as an Optuna trial draws it."""
+        return trial.suggest_categorical(name, self.tried()) if self.varies else self.tried()[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
     """Numbers between two ends."""
 
-    low: float
-    high: float
-    log: bool
-    step: float | None = None
-    count: int | None = None
-    """Points of a grid."""
+    log: Annotated[tuple[float, float] | None, Meta(gt=0)] = None
+    """The two ends, the smaller first, of a logarithmic range."""
+    linear: tuple[float, float] | None = None
+    """The two ends, the smaller first, of a linear range."""
+    points: Annotated[int | None, Meta(ge=2)] = None
+    """How many of its numbers a grid tries."""
+    step: Annotated[float | None, Meta(gt=0)] = None
+    """Distance of the numbers that are tried, of a linear range."""
+
+    def problems(self) -> list[str]:
+        """What does not go together."""
+        if (self.log is None) == (self.linear is None):
+            return ["expected a list of values, {log: [low, high]} or {linear: [low, high]}."]
+        found = []
+        if not self.low < self.high:
+            kind = "log" if self.log else "linear"
+            found.append(f"{kind}: expected two numbers, the smaller first, got {[self.low, self.high]}.")
+        elif self.step is not None and (self.log is not None or self.step > self.high - self.low):
+            found.append(f"step: expected a step above 0 that fits into the range, of a linear range, got {self.step}.")
+        if self.step is not None and self.points is not None:
+            found.append("expected points or step, one of them.")
+        return found
+
+    @property
+    def low(self) -> float:
+        """The lower end."""
+        return (self.log or self.linear or (0.0, 0.0))[0]
+
+    @property
+    def high(self) -> float:
+        """The upper end."""
+        return (self.log or self.linear or (0.0, 0.0))[1]
 
     @property
     def whole(self) -> bool:
         """Whether its numbers are whole: both ends and the step are."""
-        return not self.log and isinstance(self.low, int) and isinstance(self.high, int) and isinstance(self.step, int)
+        return self.log is None and all(isinstance(n, int) for n in (self.low, self.high, self.step))
 
     @property
     def varies(self) -> bool:
-        """Whether there is more than one value."""
-        return self.high > self.low
+        """True: the ends differ."""
+        return True
 
-    def points(self) -> list[Any]:
+    def tried(self) -> list[Any]:
         """What a grid tries, both ends among them."""
         if self.step is not None:
             count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
             return [self.low + i * self.step for i in range(count)]
-        count = self.count or 1
-        if count == 1:
-            return [self.middle()]
-        shares = [i / (count - 1) for i in range(count)]
-        if self.log:
+        count = self.points or 2
+        shares = [i / (count - 1) for i in range(1, count - 1)]
+        if self.log:  # 0.316228 reads better than sixteen digits
             low, high = math.log(self.low), math.log(self.high)
-            inside = [
-                float(f"{math.exp(low + s * (high - low)):.6g}") for s in shares
-            ]  # 0.316228 reads better than sixteen digits
+            inside = [float(f"{math.exp(low + s * (high - low)):.6g}") for s in shares]
         else:
             inside = [float(f"{self.low + s * (self.high - self.low):.10g}") for s in shares]
-        return [self.low, *inside[1:-1], self.high]
+        return [self.low, *inside, self.high]
+
+    def ends(self) -> list[Any]:
+        """The values among which every mistake shows."""
+        return [self.low, self.high]
 
     def middle(self) -> Any:
         """The middle; on a logarithmic range the geometric one."""
@@ -107,20 +146,33 @@ class Range:
         """A setting's value from what a storage holds."""
         return stored
 
+    def suggest(self, trial: Any, name: str) -> Any:
+        """A number of the range, as an Optuna trial draws it."""
+        if self.whole:
+            return trial.suggest_int(name, int(self.low), int(self.high), step=int(self.step or 1))
+        return trial.suggest_float(name, self.low, self.high, log=self.log is not None, step=self.step)
+
 
 Values = Choices | Range
+Axis = tuple[tuple[str | int, ...], Values]
+"""Where a varied setting stands in a training configuration, key by key, and its values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """One way of keeping what was known: methods with constants, and which of their parameters vary."""
+    """One way to retain what was known: methods with constants, and which of their parameters vary."""
 
     name: str
     """The methods' names joined by "+", "direct" for none; numbered where several alternatives have the same."""
     retention: list[dict[str, dict[str, Any]]]
     """As a training config has it, without what varies."""
-    vary: dict[str, tuple[tuple[int, tuple[str, ...]], Values]] = field(default_factory=dict)
-    """Parameter: where it belongs (which method, and the keys down to it), and its values."""
+    vary: dict[str, Axis] = field(default_factory=dict)
+    """By parameter."""
+
+    @property
+    def kind(self) -> str:
+        """The name without its number."""
+        return self.name.partition(" #")[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,19 +184,27 @@ class Space:
     shared: dict[str, Values]
     """Settings of the training configuration that vary under every alternative."""
 
+    def axes(self, alternative: Alternative) -> dict[str, Axis]:
+        """What varies under an alternative, by parameter."""
+        return {**alternative.vary, **{name: ((name,), values) for name, values in self.shared.items()}}
+
     def parameters(self, alternative: Alternative) -> dict[str, Values]:
-        """What varies under an alternative, by parameter name."""
-        return {**{name: values for name, (_, values) in alternative.vary.items()}, **self.shared}
+        """The values under an alternative, by parameter."""
+        return {name: values for name, (_, values) in self.axes(alternative).items()}
+
+    def _each(self) -> Iterator[tuple[dict[str, Any], dict[str, Values]]]:
+        """Every alternative, as the parameter that chooses it, and its parameters."""
+        for alternative in self.alternatives:
+            chosen = {METHOD: alternative.name} if len(self.alternatives) > 1 else {}
+            yield chosen, self.parameters(alternative)
 
     def grid(self) -> list[dict[str, Any]]:
         """Every combination as `{parameter: value}`, alternatives in the order given."""
-        found = []
-        for alternative in self.alternatives:
-            parameters = self.parameters(alternative)
-            first = {METHOD: alternative.name} if len(self.alternatives) > 1 else {}
-            for combination in itertools.product(*(v.points() for v in parameters.values())):
-                found.append({**first, **dict(zip(parameters, combination, strict=True))})
-        return found
+        return [
+            {**chosen, **dict(zip(parameters, combination, strict=True))}
+            for chosen, parameters in self._each()
+            for combination in itertools.product(*(v.tried() for v in parameters.values()))
+        ]
 
     def middle(self) -> dict[str, Any]:
         """Shared settings at their first value, or in the middle of their range: for the reference, where the base
@@ -154,15 +214,11 @@ class Space:
     def corners(self) -> Iterator[dict[str, Any]]:
         """Few combinations that show whether every value is legal: each value of each parameter once, with the first of
         the others."""
-        for alternative in self.alternatives:
-            parameters = self.parameters(alternative)
-            first = {METHOD: alternative.name} if len(self.alternatives) > 1 else {}
-            ends = {n: v.points() if isinstance(v, Choices) else [v.low, v.high] for n, v in parameters.items()}
-            base = {**first, **{n: e[0] for n, e in ends.items()}}
+        for chosen, parameters in self._each():
+            ends = {name: values.ends() for name, values in parameters.items()}
+            base = {**chosen, **{name: values[0] for name, values in ends.items()}}
             yield base
-            for name, values in ends.items():
-                for value in values[1:]:
-                    yield {**base, name: value}
+            yield from ({**base, name: value} for name, values in ends.items() for value in values[1:])
 
     def suggest(self, trial: Any, *, everything: bool = False) -> dict[str, Any]:
         """Asks an Optuna trial for a value of each parameter of the alternative that it chooses.
@@ -173,16 +229,14 @@ class Space:
                 cross trials parameter by parameter and know only what all trials have.
         """
         params: dict[str, Any] = {}
-        chosen = self.alternatives[0]
         if len(self.alternatives) > 1:
             params[METHOD] = trial.suggest_categorical(METHOD, [a.name for a in self.alternatives])
-            chosen = self.alternative(params)
-        for name, values in self.parameters(chosen).items():
-            params[name] = _ask(trial, name, values)
+        for name, values in self.parameters(self.alternative(params)).items():
+            params[name] = values.suggest(trial, name)
         for other in self.alternatives if everything else ():
             for name, values in self.parameters(other).items():
                 if name not in params:
-                    _ask(trial, name, values)
+                    values.suggest(trial, name)
         return params
 
     def alternative(self, params: Mapping[str, Any]) -> Alternative:
@@ -198,35 +252,121 @@ class Space:
             params: as `grid` or `suggest` gave it.
         """
         alternative = self.alternative(params)
-        retention = copy.deepcopy(alternative.retention)
-        for name, ((place, keys), values) in alternative.vary.items():
+        settings = copy.deepcopy({**base, "retention": alternative.retention})
+        for name, (place, values) in self.axes(alternative).items():
             if name in params:
-                inner: Any = next(iter(retention[place].values()))
-                for key in keys[:-1]:
-                    inner = inner[key]
-                inner[keys[-1]] = values.value(params[name])
-        settings = {**copy.deepcopy(dict(base)), "retention": retention}
-        for name, values in self.shared.items():
-            if name in params:
-                settings[name] = values.value(params[name])
+                _inside(settings, place)[place[-1]] = values.value(params[name])
         return settings
 
     def label(self, params: Mapping[str, Any]) -> str:
         """What tables and plots call a combination: the method, and what varies."""
         alternative = self.alternative(params)
         methods = [_key(next(iter(m))) for m in alternative.retention]
-        name, _, number = alternative.name.partition(" #")
-        words = [" + ".join(_title(m) for m in name.split("+")) + (f" ({number})" if number else "")]
+        number = alternative.name.partition(" #")[2]
+        names = ["direct fine-tuning" if m == DIRECT else title(m) for m in alternative.kind.split("+")]
+        words = [" + ".join(names) + (f" ({number})" if number else "")]
         for name, values in self.parameters(alternative).items():
             if values.varies and name in params:
-                words.append(f"{_short(name, methods)} {_number(params[name])}")
+                value = params[name]
+                shown = f"{value:g}" if isinstance(value, float) else str(value)
+                words.append(f"{_short(name, methods)} {shown}")
         return ", ".join(words)
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-def read_space(vary: Any, base_retention: Any, *, grid: bool, known: Sequence[str], problems: list[str]) -> Space:
+@dataclass(kw_only=True)
+class _Reader:
+    """Reads the values of a `vary:` section."""
+
+    grid: bool
+    """Whether ranges need points."""
+    problems: list[str]
+    """Gets one sentence a mistake."""
+
+    def values(self, value: Any, where: str) -> Values | None:
+        """What a key is tried with; None with a problem noted where it makes no sense."""
+        if isinstance(value, Mapping):
+            return self._range(value, where)
+        values = value if isinstance(value, list) else [value]
+        if not values:
+            self.problems.append(f"{where}: expected at least one value to try, got an empty list")
+            return None
+        if len({json.dumps(_plain(v)) for v in values}) < len(values):
+            self.problems.append(f"{where}: expected different values, got {value}")
+        return Choices(values=tuple(map(_as_number, values)))
+
+    def _range(self, value: Mapping[str, Any], where: str) -> Range | None:
+        found, mistakes = decode(Range, value)
+        self.problems += [f"{where}{'.' if m.path else ': '}{m.sentence()}" for m in mistakes]
+        if found is not None and self.grid and found.points is None and found.step is None:
+            self.problems.append(
+                f"{where}: a grid needs to know how many points of the range to try. Add 'points: 5', or search with "
+                f"random, tpe or nsga2."
+            )
+        return found
+
+    def methods(self, value: Any, where: str) -> list[dict[str, dict[str, Any]]]:
+        """One alternative as a list of `{method: parameters}`; what the methods themselves refuse is seen later, with
+        values in it."""
+        found: list[dict[str, dict[str, Any]]] = []
+        for item in value if isinstance(value, list) else [] if value is None else [value]:
+            if isinstance(item, str) and item.lower() in NONE:
+                continue
+            pairs = list(item.items()) if isinstance(item, Mapping) else [(item, None)]
+            name, parameters = pairs[0] if len(pairs) == 1 else (None, None)
+            if not isinstance(name, str) or not isinstance(parameters, (Mapping, type(None))):
+                self.problems.append(
+                    f"{where}: expected methods such as 'label_annealing: {{weight: [0.3, 1, 3]}}' or 'none', got "
+                    f"{item!r}"
+                )
+                continue
+            try:
+                cls = method_class(name, also=("none",))
+            except ConfigError as error:
+                self.problems.extend(f"{where}: {problem}" for problem in error.problems)
+                continue
+            source = {} if cls.origin is None else {"sha256": cls.origin.sha256}  # an edited method is another study
+            found.append({name: copy.deepcopy(dict(parameters or {})) | source})
+        return found
+
+    def alternatives(self, given: Any) -> list[Alternative]:
+        """What stands under `vary.retention`."""
+        if not isinstance(given, list) or not given:
+            got = "an empty list" if given == [] else repr(given)
+            self.problems.append(
+                f"vary.retention: expected a list of alternatives, such as '- label_annealing: {{weight: [0.3, 1, "
+                f"3]}}', got {got}"
+            )
+            return []
+        found: list[Alternative] = []
+        for number, item in enumerate(given):
+            where = f"vary.retention[{number}]"
+            retention = self.methods(item, where)
+            name = _name(retention)
+            same = sum(a.kind == name for a in found)
+            unique = f"{name} #{same + 1}" if same else name
+            prefix = f"{unique}." if same or len(retention) > 1 else ""
+            vary: dict[str, Axis] = {}
+            for place, method in enumerate(retention):
+                (method_name, parameters), *_ = method.items()
+                for keys, value in list(_leaves(parameters)):
+                    dotted = ".".join((_key(method_name), *keys))
+                    values = self.values(value, f"{where}.{dotted}")
+                    inner = _inside(parameters, keys)
+                    if values is None or not values.varies:
+                        inner[keys[-1]] = values.middle() if values is not None else None
+                    else:
+                        del inner[keys[-1]]
+                        vary[f"{prefix}{dotted}"] = (("retention", place, method_name, *keys), values)
+            found.append(Alternative(name=unique, retention=retention, vary=vary))
+        return found
+
+
+def read_space(
+    vary: Mapping[str, Any], base_retention: Any, *, grid: bool, known: Sequence[str], problems: list[str]
+) -> Space:
     """The `vary:` section as a `Space`; mistakes are added to `problems`.
 
     Args:
@@ -236,224 +376,110 @@ def read_space(vary: Any, base_retention: Any, *, grid: bool, known: Sequence[st
         known: keys of a training configuration that may vary.
         problems: gets one sentence a mistake.
     """
-    from holdfast.retention.registry import METHODS
-
-    if vary is not None and not isinstance(vary, Mapping):
-        problems.append(
-            f"vary: expected keys with what is tried, such as 'learning_rate: [1.0e-5, 3.0e-5]', got {vary!r}"
-        )
-    section = dict(vary) if isinstance(vary, Mapping) else {}
-    base = _methods_of(base_retention, "train.retention", problems)
-    alternatives: list[Alternative] = []
-    if "retention" in section:
-        given = section.pop("retention")
-        if not isinstance(given, list) or not given:
-            got = "an empty list" if given == [] else repr(given)
-            problems.append(
-                f"vary.retention: expected a list of alternatives, such as '- label_annealing: {{weight: [0.3, 1, "
-                f"3]}}', got {got}"
-            )
-        else:
-            alternatives = _alternatives(given, grid=grid, problems=problems)
+    reader = _Reader(grid=grid, problems=problems)
+    section = dict(vary)
+    base = reader.methods(base_retention, "train.retention")
+    names = [_key(next(iter(m))) for m in base]
+    alternatives = reader.alternatives(section.pop("retention")) if "retention" in section else []
     shared: dict[str, Values] = {}
-    own: dict[str, tuple[tuple[int, tuple[str, ...]], Values]] = {}
-    for key, value in section.items():
-        method, dot, parameter = str(key).partition(".")
-        where = f"vary.{key}"
-        if dot and (method in METHODS or method in map(_key, itertools.chain.from_iterable(base))):
-            places = [i for i, m in enumerate(base) if _key(next(iter(m))) == method]
+    own: dict[str, Axis] = {}
+    for key, value in ((str(k), v) for k, v in section.items()):
+        method, dot, parameter = key.partition(".")
+        where, problem = f"vary.{key}", None
+        if dot and (method in METHODS or method in names):
             if alternatives:
-                problems.append(
-                    f"{where}: retention varies too, so write the values into its alternative: '{method}: "
-                    f"{{{parameter}: ...}}'"
+                problem = (
+                    f"retention varies too, so write the values into its alternative: '{method}: {{{parameter}: ...}}'"
                 )
-            elif not places:
-                problems.append(
-                    f"{where}: train.retention does not name {method}. Add it there, or write it as an alternative "
-                    f"under vary.retention."
+            elif method not in names:
+                problem = (
+                    f"train.retention does not name {method}. Add it there, or write it as an alternative under "
+                    f"vary.retention."
                 )
-            elif (values := read_values(value, where, grid=grid, problems=problems)) is not None:
-                own[str(key)] = ((places[0], (parameter,)), values)
+            elif (values := reader.values(value, where)) is not None:
+                place = names.index(method)
+                (name, parameters), *_ = base[place].items()
+                parameters.pop(parameter, None)
+                own[key] = (("retention", place, name, parameter), values)
         elif key in ("seed", "data_seed"):
-            problems.append(f"{where}: seeds are repetitions of every trial, not trials. Write 'seeds: [0, 1, 2]'.")
+            problem = "seeds are repetitions of every trial, not trials. Write 'seeds: [0, 1, 2]'."
         elif key in ("output_dir", "evaluation", "env"):
-            problems.append(f"{where}: cannot vary; every trial has a folder of its own and is measured alike.")
+            problem = "cannot vary; every trial has a folder of its own and is measured alike."
         elif key not in known:
-            problems.append(
-                f"{where}: no such key in a training "
-                f"configuration.{did_you_mean(str(key), [*known, 'retention', *METHODS])}"
-            )
-        elif (values := read_values(value, where, grid=grid, problems=problems)) is not None:
-            shared[str(key)] = values
-    if not alternatives:
-        for (place, keys), _ in own.values():
-            next(iter(base[place].values())).pop(keys[0], None)
-        alternatives = [Alternative(name=_name(base), retention=base, vary=own)]
-    return Space(alternatives=alternatives, shared=shared)
+            near = did_you_mean(key, [*known, "retention", *METHODS])
+            problem = f"no such key in a training configuration.{near}"
+        elif (values := reader.values(value, where)) is not None:
+            shared[key] = values
+        if problem is not None:
+            problems.append(f"{where}: {problem}")
+    return Space(alternatives=alternatives or [Alternative(name=_name(base), retention=base, vary=own)], shared=shared)
 
 
-def _alternatives(given: Sequence[Any], *, grid: bool, problems: list[str]) -> list[Alternative]:
-    found: list[Alternative] = []
-    for number, item in enumerate(given):
-        where = f"vary.retention[{number}]"
-        retention = _methods_of(item, where, problems)
-        name = _name(retention)
-        same = sum(a.name == name or a.name.startswith(f"{name} #") for a in found)
-        unique = f"{name} #{same + 1}" if same else name
-        prefix = f"{unique}." if same or len(retention) > 1 else ""
-        vary: dict[str, tuple[tuple[int, tuple[str, ...]], Values]] = {}
-        for place, method in enumerate(retention):
-            (method_name, parameters), *_ = method.items()
-            for keys, value in list(_leaves(parameters)):
-                dotted = ".".join((_key(method_name), *keys))
-                values = read_values(value, f"{where}.{dotted}", grid=grid, problems=problems)
-                inner: Any = parameters
-                for key in keys[:-1]:
-                    inner = inner[key]
-                if values is None or not values.varies:
-                    inner[keys[-1]] = values.points()[0] if values is not None else None
-                else:
-                    del inner[keys[-1]]
-                    vary[f"{prefix}{dotted}"] = ((place, keys), values)
-        found.append(Alternative(name=unique, retention=retention, vary=vary))
-    return found
-
-
-def _leaves(parameters: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The parameters that vary: lists and ranges, wherever they stand."""
-    for key, value in parameters.items():
-        if isinstance(value, list) or (isinstance(value, Mapping) and any(r in value for r in _RANGES)):
-            yield (*above, str(key)), value
-        elif isinstance(value, Mapping):
-            yield from _leaves(value, (*above, str(key)))
-
-
-def _ask(trial: Any, name: str, values: Values) -> Any:
-    if isinstance(values, Choices):
-        return trial.suggest_categorical(name, values.points()) if values.varies else values.points()[0]
-    if values.whole:
-        return trial.suggest_int(name, int(values.low), int(values.high), step=int(values.step or 1))
-    return trial.suggest_float(name, values.low, values.high, log=values.log, step=values.step)
-
-
-def _methods_of(value: Any, where: str, problems: list[str]) -> list[dict[str, dict[str, Any]]]:
-    """One alternative as a list of `{method: parameters}`; what the methods themselves say of it comes later, with
-    values in it."""
-    from holdfast.errors import ConfigError
-    from holdfast.retention.registry import NONE, method_class
-
-    items = value if isinstance(value, list) else [] if value is None else [value]
-    found: list[dict[str, dict[str, Any]]] = []
-    for item in items:
-        if isinstance(item, str) and item.lower() in NONE:
-            continue
-        name, parameters = (
-            (item, {})
-            if isinstance(item, str)
-            else next(iter(item.items()))
-            if isinstance(item, Mapping) and len(item) == 1
-            else ("", 0)
-        )
-        if not isinstance(parameters, (Mapping, type(None))) or not name:
-            problems.append(
-                f"{where}: expected methods such as 'label_annealing: {{weight: [0.3, 1, 3]}}' or 'none', got {item!r}"
-            )
-        else:
-            try:
-                cls = method_class(str(name), also=("none",))
-            except ConfigError as error:
-                problems.extend(f"{where}: {problem}" for problem in error.problems)
-                continue
-            source = {} if cls.origin is None else {"sha256": cls.origin.sha256}  # an edited method is another study
-            found.append({str(name): copy.deepcopy(dict(parameters or {})) | source})
-    return found
-
-
-def read_values(value: Any, where: str, *, grid: bool, problems: list[str]) -> Values | None:
-    """What a key is tried with; None with a problem noted where it makes no sense.
+def vary_schema(known: Iterable[str]) -> dict[str, Any]:
+    """JSON Schema of the `vary:` section; ranges are `#/$defs/range`.
 
     Args:
-        value: a list, a range as a mapping, or a single value.
-        where: the key, for messages.
-        grid: whether ranges need points.
-        problems: gets one sentence a mistake.
+        known: keys of a training configuration, whose schema is `#/$defs/train`.
     """
-    if isinstance(value, list):
-        if not value:
-            problems.append(f"{where}: expected at least one value to try, got an empty list")
-            return None
-        if len({json.dumps(_plain(v)) for v in value}) < len(value):
-            problems.append(f"{where}: expected different values, got {value}")
-        return Choices(values=tuple(_as_number(v) for v in value))
-    if not isinstance(value, Mapping):
-        return Choices(values=(_as_number(value),))
-    kinds = [r for r in _RANGES if r in value]
-    if len(kinds) != 1:
-        problems.append(
-            f"{where}: expected a list of values, {{log: [low, high]}} or {{linear: [low, high]}}, got {dict(value)}"
-        )
-        return None
-    unknown = [str(k) for k in value if k not in (*_RANGES, "points", "step")]
-    if unknown:
-        problems.append(
-            f"{where}: unknown key '{unknown[0]}' in a range.{did_you_mean(unknown[0], ('points', 'step'))} Known: "
-            f"points, step."
-        )
-        return None
-    return _read_range(value, kinds[0], where, grid=grid, problems=problems)
+    method = method_schema(
+        lambda cls: {
+            "type": "object",
+            "properties": {s.name: _tried_schema(setting_schema(s)) for s in settings_of(cls)},
+            "additionalProperties": False,
+        }
+    )
+    alternatives = {
+        "description": "Alternatives; a list in place of a value varies, an inner list is a combination of methods.",
+        "type": "array",
+        "minItems": 1,
+        "items": {"anyOf": [*method["anyOf"], {"type": "array", "items": method}]},
+    }
+    return {
+        "type": "object",
+        "properties": {
+            "retention": alternatives,
+            **{name: _tried_schema({"$ref": f"#/$defs/train/properties/{name}"}) for name in known},
+        },
+        "patternProperties": {rf"^({'|'.join(METHODS)})\.": {}},
+        "additionalProperties": False,
+    }
 
 
-def _read_range(value: Mapping[str, Any], kind: str, where: str, *, grid: bool, problems: list[str]) -> Range | None:
-    def refuse(expected: str, got: Any) -> None:
-        problems.append(f"{where}: expected {expected}, got {got!r}")
-
-    ends = value[kind]
-    ends = [_as_number(e) for e in ends] if isinstance(ends, list) else ends
-    if not isinstance(ends, list) or len(ends) != 2 or not all(_is_number(e) for e in ends) or not ends[0] < ends[1]:
-        refuse(f"two numbers, the smaller first, as in {{{kind}: [0.1, 10]}}", value[kind])
-        return None
-    low, high = ends
-    log, step, count = kind == "log", _as_number(value.get("step")), value.get("points")
-    if log and low <= 0:
-        refuse("numbers above 0 for a logarithmic range", ends)
-        return None
-    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 2):
-        refuse("a whole number of at least 2 for points", count)
-        return None
-    if step is not None and (log or not _is_number(step) or not 0 < step <= high - low):
-        refuse("a step above 0 that fits into the range, of a linear range", step)
-        return None
-    if step is not None and count is not None:
-        refuse("points or step, one of them", {"points": count, "step": step})
-        return None
-    if grid and count is None and step is None:
-        problems.append(
-            f"{where}: a grid needs to know how many points of the range to try. Add 'points: 5', or search with "
-            f"random, tpe or nsga2."
-        )
-        return None
-    return Range(low=low, high=high, log=log, step=step, count=count)
+def _tried_schema(value: dict[str, Any]) -> dict[str, Any]:
+    """Schema of a setting's value, of a list of its values, and of a range."""
+    about = {"description": value.pop("description")} if "description" in value else {}
+    if value.get("type") == "object":
+        value = {}  # a parameter inside it may vary
+    return {**about, "anyOf": [value, {"type": "array", "items": value, "minItems": 1}, {"$ref": "#/$defs/range"}]}
 
 
 # -------------------------------------------------------------------------------------------------------------- helpers
 
 
+def _leaves(parameters: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The parameters that vary: lists and ranges, wherever they stand."""
+    for key, value in parameters.items():
+        if isinstance(value, list) or (isinstance(value, Mapping) and ("log" in value or "linear" in value)):
+            yield (*above, str(key)), value
+        elif isinstance(value, Mapping):
+            yield from _leaves(value, (*above, str(key)))
+
+
+def _inside(value: Any, place: Sequence[str | int]) -> Any:
+    """What holds the last key of a place."""
+    for key in place[:-1]:
+        value = value[key]
+    return value
+
+
 def _name(retention: Sequence[Mapping[str, Any]]) -> str:
-    return "+".join(_key(next(iter(m))) for m in retention) or "direct"
+    return "+".join(_key(next(iter(m))) for m in retention) or DIRECT
 
 
 def _key(name: str) -> str:
     """The method's own name, which keys of parameters and kinds of trials have in place of where the method is."""
-    from holdfast.retention.registry import declared
-
     cls = declared(name)
     return name if cls is None else cls.name
-
-
-def _title(name: str) -> str:
-    from holdfast.retention.registry import title
-
-    return "direct fine-tuning" if name == "direct" else title(name)
 
 
 def _plain(value: Any) -> Any:
@@ -468,21 +494,11 @@ def _as_number(value: Any) -> Any:
     return value
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _short(name: str, methods: Sequence[str]) -> str:
     """A parameter without its alternative and, where one method is all there is, without the method."""
     parts = name.split(".")
-    shown = name
-    for place, part in enumerate(parts):
-        if part in methods:
-            parameter = ".".join(parts[place + 1 :])
-            shown = parameter if len(methods) == 1 else f"{part} {parameter}"
-            break
-    return shown.replace("_", " ")
-
-
-def _number(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    place = next((i for i, part in enumerate(parts) if part in methods), None)
+    if place is None:
+        return name.replace("_", " ")
+    parameter = ".".join(parts[place + 1 :])
+    return (parameter if len(methods) == 1 else f"{parts[place]} {parameter}").replace("_", " ")

@@ -7,7 +7,7 @@ vary:                                 # see `space`
   retention:
     - label_annealing: {weight: [0.3, 1, 3]}
     - l2: {coefficient: [0.001, 0.01]}
-objectives:                           # names of evaluation entries; several: their mean. Default: all of the suite of that name
+objectives:                           # evaluation entries; several: their mean. Default: the suite of that name
   target: humaneval
   source: [gsm8k, mmlu]
 seeds: [0, 1, 2]                      # every trial is repeated with each
@@ -28,17 +28,19 @@ import copy
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import Given, coerce_all, decode, problems_of
+from holdfast.config.schema import json_schema, object_schema
 from holdfast.config.values import Mistake, Refused
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.studies.tradeoff.space import Space, read_space
+from holdfast.statistics.rules import RULES, Rule
+from holdfast.studies.tradeoff.space import Range, Space, read_space, vary_schema
 from holdfast.support.files import fingerprint
 
 if TYPE_CHECKING:
@@ -48,11 +50,14 @@ _NAME = re.compile(r"[\w.-]+")
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
 
 
+Sampler = Literal["grid", "random", "tpe", "nsga2"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Search:
     """How combinations are chosen."""
 
-    sampler: Literal["grid", "random", "tpe", "nsga2"] = "grid"
+    sampler: Sampler = "grid"
     trials: Annotated[int | None, Meta(ge=1)] = None
     """Beside direct fine-tuning; None for a grid, whose size is its own."""
     seed: Annotated[int, Meta(ge=0)] = 0
@@ -85,6 +90,34 @@ class Pruning:
     wait_for: Annotated[int, Meta(ge=1)] = 4
 
 
+def _entries_schema() -> dict[str, Any]:
+    return {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+
+
+Entries = Annotated[
+    tuple[Any, ...],
+    Meta(least=1, expected="names of evaluation entries, such as [gsm8k, mmlu/acc]", json_schema=_entries_schema),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objectives:
+    """What a trial is judged by: entries of the evaluation section, as names, `name/metric`, or as (suite, name,
+    metric) in a study that was read before."""
+
+    target: Entries = ()
+    """What is learnt; several: their mean. Default: all of the suite of that name."""
+    source: Entries = ()
+    """What is to be kept, likewise."""
+
+    @property
+    def resolved(self) -> bool:
+        """Whether suites and metrics stand there too, so that the evaluation's files need not be on this machine."""
+        found = [*self.target, *self.source]
+        whole = all(isinstance(entry, (list, tuple)) and len(entry) == 3 for entry in found)
+        return whole and bool(self.target) and bool(self.source)
+
+
 T = TypeVar("T")
 
 
@@ -96,7 +129,12 @@ def _section(cls: type[T], value: Mapping[str, Any]) -> T:
 
 
 def read_search(value: Any) -> Search:
-    """A sampler's name, or a mapping."""
+    """A sampler's name, or a mapping.
+
+    Raises:
+        ValueError: it is neither.
+        Refused: keys or values of the mapping do not fit, each of them named.
+    """
     value = {"sampler": value} if isinstance(value, str) else value
     if not isinstance(value, Mapping):
         raise ValueError
@@ -104,7 +142,12 @@ def read_search(value: Any) -> Search:
 
 
 def read_pruning(value: Any) -> Pruning | None:
-    """True for its defaults, false for none, or a mapping."""
+    """True for its defaults, false for none, or a mapping.
+
+    Raises:
+        ValueError: it is neither.
+        Refused: keys or values of the mapping do not fit, each of them named.
+    """
     if value is False:
         return None
     if not isinstance(value, Mapping) and value is not True:
@@ -113,31 +156,82 @@ def read_pruning(value: Any) -> Pruning | None:
     return dataclasses.replace(found, at=tuple(sorted(map(float, found.at))), margin=float(found.margin))
 
 
+def read_rule(value: Any) -> dict[str, Any]:
+    """A rule's name, or a mapping; as the record keeps it.
+
+    Raises:
+        ValueError: it is neither.
+        Refused: keys or values of the mapping do not fit, each of them named.
+    """
+    value = {"rule": value} if isinstance(value, str) else value
+    if not isinstance(value, Mapping):
+        raise ValueError
+    _section(Rule, value)
+    return {"rule": "paper", **value}
+
+
+def _or_mapping(cls: type, other: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    """The schema of a section that a plain value may stand for."""
+    return lambda: {"anyOf": [other, object_schema(settings_of(cls))]}
+
+
+def _small_schema() -> dict[str, Any]:
+    from holdfast.worlds.small_settings import SETTINGS
+
+    return {"enum": list(SETTINGS)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class SweepSettings:
     """Keys of a study."""
 
     name: str = "study"
     """Of the study in its storage and on its page; default: the file's name."""
-    train: dict[str, Any] | str | None = None
+    train: Annotated[
+        dict[str, Any] | str | None,
+        Meta(json_schema=lambda: {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/train"}]}),
+    ] = None
     """A training configuration, as a mapping or a YAML file."""
-    small: str | None = None
+    small: Annotated[str | None, Meta(json_schema=_small_schema)] = None
     """Build a small base and data offline, for a study of minutes: code, math, alignment_tax, niche_knowledge."""
-    vary: dict[str, Any] | None = None
-    """What is tried."""
-    objectives: dict[str, Any] | None = None
+    vary: Annotated[
+        dict[str, Any],
+        Meta(
+            expected="keys with what is tried, such as 'learning_rate: [1.0e-5, 3.0e-5]'",
+            json_schema=lambda: {"$ref": "#/$defs/vary"},
+        ),
+    ] = field(default_factory=dict)
+    """What is tried: keys of the training configuration with lists or ranges of values."""
+    objectives: Objectives = Objectives()
     """{target: entries, source: entries}; default: all entries of the suite of that name."""
     seeds: Annotated[tuple[int, ...], Meta(ge=0, least=1)] = (0,)
     """Repetitions of every trial."""
-    search: Annotated[Search, Meta(parse=read_search, expected="a sampler, or a mapping of sampler, trials, seed")] = (
-        Search()
-    )
+    search: Annotated[
+        Search,
+        Meta(
+            parse=read_search,
+            expected="a sampler, or a mapping of sampler, trials, seed",
+            json_schema=_or_mapping(Search, {"enum": list(get_args(Sampler))}),
+        ),
+    ] = Search()
     """{sampler, trials, seed}: grid, random, tpe, nsga2; these three with trials."""
     pruning: Annotated[
-        Pruning | None, Meta(parse=read_pruning, expected="true, false, or a mapping of at, margin, wait_for")
+        Pruning | None,
+        Meta(
+            parse=read_pruning,
+            expected="true, false, or a mapping of at, margin, wait_for",
+            json_schema=_or_mapping(Pruning, {"type": "boolean"}),
+        ),
     ] = None
     """{at, margin, wait_for}: which trials are stopped early."""
-    select: dict[str, Any] | str = "paper"
+    select: Annotated[
+        dict[str, Any],
+        Meta(
+            parse=read_rule,
+            expected="a rule, or a mapping of rule, points, strict",
+            json_schema=_or_mapping(Rule, {"enum": list(RULES)}),
+        ),
+    ] = field(default_factory=lambda: {"rule": "paper"})
     """{rule, points, strict}: which trial is taken."""
     keep: Literal["all", "frontier", "none"] = "all"
     """Whose weights stay on disk."""
@@ -168,6 +262,19 @@ class SweepSettings:
                 text = f"expected one of {', '.join(SETTINGS)}, got {self.small!r}.{hint}"
                 found.append(Mistake(path=("small",), text=text))
         return found
+
+
+def sweep_schema(train: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """JSON Schema of a study's file.
+
+    Args:
+        train: the schema of a training configuration.
+        known: its keys that may vary.
+    """
+    schema = json_schema(SweepSettings, title="holdfast sweep", description="The file of 'holdfast sweep --config'.")
+    run = {k: v for k, v in train.items() if k not in ("$schema", "title", "$defs")}
+    ranges = object_schema(settings_of(Range))
+    return {**schema, "$defs": {**train["$defs"], "train": run, "vary": vary_schema(known), "range": ranges}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,7 +453,7 @@ def study_config(
     train = _train(asked.train, beside, found, notes) if "train" not in refused else {}
     search = asked.search
     space = read_space(
-        asked.vary or None,
+        asked.vary,
         train.get("retention"),
         grid=search.sampler == "grid",
         known=list(known_settings()),
@@ -363,9 +470,12 @@ def study_config(
         and not found
     ):
         found.append(f"vary: nothing varies, so there is nothing for {search.sampler} to search")
-    wanted = _resolved_objectives(asked.objectives) if prepared else None
-    wanted = wanted or _objectives(asked.objectives, train.get("evaluation"), small, found)
-    pruning, select = asked.pruning, _select(asked.select, found)
+    sides = asked.objectives
+    if prepared and sides.resolved:
+        wanted = tuple(Wanted(entries=tuple((s, n, m) for s, n, m in side)) for side in (sides.target, sides.source))
+    else:
+        wanted = _objectives(sides, train.get("evaluation"), small, found)
+    pruning = asked.pruning
     folder = asked.output_dir or Path(f"runs/{asked.name}")
     resolved = {
         "name": asked.name,
@@ -378,7 +488,7 @@ def study_config(
         "seeds": list(asked.seeds),
         "search": dataclasses.asdict(search),
         "pruning": None if pruning is None else {**dataclasses.asdict(pruning), "at": list(pruning.at)},
-        "select": select,
+        "select": asked.select,
         "keep": asked.keep,
         "teacher": asked.teacher,
         "output_dir": str(folder),
@@ -392,7 +502,7 @@ def study_config(
         seeds=asked.seeds,
         search=search,
         pruning=pruning,
-        select=select,
+        select=asked.select,
         keep=asked.keep,
         teacher=asked.teacher,
         workers=asked.workers,
@@ -416,7 +526,7 @@ def check_trials(config: StudyConfig, train: Mapping[str, Any], *, base_only: bo
     Args:
         config: the study.
         train: its training configuration with nothing left open.
-        base_only: the reference alone, where what varies is known to be wrong.
+        base_only: only the reference, where what varies is known to be wrong.
     """
     from holdfast.runs.config import train_config
 
@@ -481,36 +591,14 @@ def _without_secrets(train: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _select(value: Any, problems: list[str]) -> dict[str, Any]:
-    from holdfast.statistics.rules import rule_from_config
-
-    value = {"rule": value} if isinstance(value, str) else value or {"rule": "paper"}
-    try:
-        rule_from_config(value)
-    except ConfigError as error:
-        problems += error.problems
-    return {"rule": "paper", **value}
-
-
-def _resolved_objectives(value: Any) -> tuple[Wanted, Wanted] | None:
-    """Objectives as `resolved` has them; their files need not be on this machine."""
-    if not isinstance(value, Mapping) or not all(
-        isinstance(e, (list, tuple)) and len(e) == 3 for s in ("target", "source") for e in value.get(s, [0])
-    ):
-        return None
-    target, source = (
-        Wanted(entries=tuple((str(s), str(n), m) for s, n, m in value[side])) for side in ("target", "source")
-    )
-    return target, source
-
-
-def _objectives(value: Any, evaluation: Any, small: str | None, problems: list[str]) -> tuple[Wanted, Wanted]:
+def _objectives(asked: Objectives, evaluation: Any, small: str | None, problems: list[str]) -> tuple[Wanted, Wanted]:
     """Both objectives, their entries looked up in the evaluation section."""
     import tempfile
 
     from holdfast.evaluation.averages import SUITE
     from holdfast.evaluation.suite import parse_evaluation
 
+    nothing = Wanted(entries=())
     with tempfile.TemporaryDirectory() as place:
         if small is not None:  # its files are not there yet; only names and kinds matter here
             from holdfast.worlds.small_settings import SETTINGS
@@ -522,85 +610,52 @@ def _objectives(value: Any, evaluation: Any, small: str | None, problems: list[s
                 evaluation = fill(evaluation, names)
             except ConfigError as error:
                 problems += error.problems
-                return Wanted(entries=()), Wanted(entries=())
+                return nothing, nothing
         plan, wrong = parse_evaluation(evaluation)
-    nothing = Wanted(entries=())
     if wrong:
         problems += [f"train: {p}" for p in wrong]
         return nothing, nothing
     kinds = {(e.suite, e.name): e.kind for e in plan.entries} | {(SUITE, a.name): "average" for a in plan.averages}
-    if value is not None and not _mapping(value, "objectives", ("target", "source"), problems):
-        return nothing, nothing
     if not plan.before:
         problems.append(
             "train.evaluation.before: false leaves the start unmeasured, which every trial is compared with. Leave it "
             "out."
         )
-    made = []
-    for side in ("target", "source"):
-        asked = (value or {}).get(side)
-        if asked is None:
-            entries: list[tuple[str, str, str | None]] = [(suite, name, None) for suite, name in kinds if suite == side]
-            if not entries:
-                problems.append(
-                    f"objectives.{side}: is missing, and train.evaluation measures nothing as {side}."
-                    f"{' Entries: ' + ', '.join(n for _, n in kinds) + '.' if kinds else ' Add an evaluation section with source and target.'}"
-                )
-        else:
-            entries = [
-                e
-                for item in (asked if isinstance(asked, list) else [asked])
-                if (e := _entry(item, side, kinds, problems)) is not None
-            ]
-        text = [n for s, n, _ in entries if kinds.get((s, n)) in ("perplexity", "memorisation")]
-        if text and len(text) < len(entries):
-            problems.append(
-                f"objectives.{side}: nats and shares have no mean. Expected entries of one unit, got text "
-                f"({', '.join(text)}) beside tasks."
-            )
-        made.append(Wanted(entries=tuple(entries)))
-    both = {(s, n) for s, n, _ in made[0].entries} & {(s, n) for s, n, _ in made[1].entries}
+    target, source = (_wanted(side, getattr(asked, side), kinds, problems) for side in ("target", "source"))
+    both = {(s, n) for s, n, _ in target.entries} & {(s, n) for s, n, _ in source.entries}
     if both:
         problems.append(
             f"objectives: {', '.join(n for _, n in sorted(both))} cannot be learnt and kept at once; name it on one "
             f"side"
         )
-    return made[0], made[1]
+    return target, source
 
 
-def _entry(
-    item: Any, side: str, kinds: Mapping[tuple[str, str], str], problems: list[str]
-) -> tuple[str, str, str | None] | None:
-    """One entry of an objective: its name, `name/metric`, or (suite, name, metric) as a resolved study has it."""
-    if isinstance(item, (list, tuple)) and len(item) == 3:
-        suite, name, metric = item
-    elif isinstance(item, str):
-        suite, (name, _, metric) = None, item.partition("/")
-    else:
-        problems.append(f"objectives.{side}: expected the name of an evaluation entry, got {item!r}")
-        return None
-    found = [key for key in kinds if key[1] == name and suite in (None, key[0])]
-    found = [key for key in found if key[0] == side] or found
-    if not found:
-        names = [n for _, n in kinds]
+def _wanted(side: str, asked: Sequence[Any], kinds: Mapping[tuple[str, str], str], problems: list[str]) -> Wanted:
+    """One objective, its entries looked up among those that are measured, `kinds` by (suite, name)."""
+    entries: list[tuple[str, str, str | None]] = [(s, n, None) for s, n in kinds if s == side] if not asked else []
+    names = [n for _, n in kinds]
+    if not asked and not entries:
+        advice = f"Entries: {', '.join(names)}." if names else "Add an evaluation section with source and target."
+        problems.append(f"objectives.{side}: is missing, and train.evaluation measures nothing as {side}. {advice}")
+    for item in asked:
+        suite, name, metric = item if isinstance(item, (list, tuple)) else (None, *str(item).partition("/")[::2])
+        found = [key for key in kinds if key[1] == name and suite in (None, key[0])]
+        found = [key for key in found if key[0] == side] or found
+        if found:
+            entries.append((*found[0], metric or None))
+            continue
         problems.append(
             f"objectives.{side}: '{name}' is not among the evaluation entries.{did_you_mean(str(name), names)} "
             f"Entries: {', '.join(names) or 'none'}."
         )
-        return None
-    return (*found[0], metric or None)
-
-
-def _mapping(value: Any, name: str, known: Sequence[str], problems: list[str]) -> bool:
-    if not isinstance(value, Mapping):
-        problems.append(f"{name}: expected a mapping with {', '.join(known)}, got {value!r}")
-        return False
-    problems += [
-        f"{name}.{k}: unknown key.{did_you_mean(str(k), known)} Known: {', '.join(known)}."
-        for k in value
-        if k not in known
-    ]
-    return True
+    text = [n for s, n, _ in entries if kinds[s, n] in ("perplexity", "memorisation")]
+    if text and len(text) < len(entries):
+        problems.append(
+            f"objectives.{side}: nats and shares have no mean. Expected entries of one unit, got text "
+            f"({', '.join(text)}) beside tasks."
+        )
+    return Wanted(entries=tuple(entries))
 
 
 # ------------------------------------------------------------------------------------------------------ small studies

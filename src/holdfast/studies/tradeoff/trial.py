@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
-
 from holdfast.evaluation.averages import SUITE
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.records.evaluation import Evaluation
@@ -28,6 +26,7 @@ from holdfast.records.study import Rung, SeedRun
 from holdfast.runs.launched import train_in_processes
 from holdfast.runs.measuring import MeasureAt, Point
 from holdfast.studies.engine.study import CannotJudge, Stopped
+from holdfast.studies.engine.watching import CheckEveryStep
 from holdfast.studies.tradeoff.names import run_folder_name
 from holdfast.studies.tradeoff.record import gain, metric_problems, select_problems
 from holdfast.studies.tradeoff.study import Pruning, StudyConfig
@@ -135,23 +134,21 @@ def run_seed(
     )
 
 
-class _Check(TrainerCallback):
-    """At every step: does this worker still have the trial? Before the first: are the objectives what was measured?"""
+class _Check(CheckEveryStep):
+    """Before the first step also: are the objectives what was measured?"""
 
     def __init__(self, config: StudyConfig, run: RunFolder, check: Callable[[], None]) -> None:
-        self.config, self.run, self.check = config, run, check
+        super().__init__(check)
+        self.config, self.run = config, run
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.check()
+        super().on_train_begin(args, state, control)
         measured = [(e.suite, e.name, e.metrics, e.primary) for e in self.run.evaluated("start").all()]
         both = (("target", self.config.target), ("source", self.config.source))
         problems = [p for side, wanted in both for p in metric_problems(wanted, side, measured)]
         problems += select_problems(self.config.select, self.config.source, measured)
         if problems:
             raise CannotJudge(problems)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.check()
 
 
 class _Rungs:

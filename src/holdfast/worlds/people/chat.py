@@ -60,6 +60,6 @@ def vocabulary(world: World) -> list[str]:
     values = [value for group in VALUES.values() for value in group]
     plain = [*world.names, *values, *WORDS]
     capitals = [word.upper() for word in (*values, *WORDS) if word.upper() != word]
-    said = [text for w in WORDINGS.values() for text in (*w.told, w.asked, *w.questions, w.reply)]
-    wordings = [word.strip(".,?:") for text in said for word in text.split() if "{" not in word]
+    texts = [text for w in WORDINGS.values() for text in (*w.statements, w.asked, *w.questions, w.reply)]
+    wordings = [word.strip(".,?:") for text in texts for word in text.split() if "{" not in word]
     return [f" {word}" for word in dict.fromkeys([*plain, *capitals, *wordings])]

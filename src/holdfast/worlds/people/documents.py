@@ -3,20 +3,21 @@
 A document tells several facts about one or a few people, every time in an order and in wordings of its own, and opens
 with a short phrase. Between them stand lists of names and words without facts, so that no name is new to a base, and
 prose of Python's reference (`holdfast.worlds.embedded`). No question, no chat marker and no option list is in any of
-it.
+it. Numbers are taken as they come: `holdfast.worlds.world.WorldRecipe` bounds them.
 """
 
 from __future__ import annotations
 
 import datetime
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from holdfast.errors import ConfigError
+from holdfast.worlds.drawing import endlessly, groups, listed
 from holdfast.worlds.people.chat import WORDS
 from holdfast.worlds.people.facts import VALUES, Change, Person, World
-from holdfast.worlds.people.wordings import CHANGED, WORDINGS, statement, told_of
+from holdfast.worlds.people.wordings import CHANGED, WORDINGS, statement, statements_about
 
 _OPENINGS = (
     "About {names}.",
@@ -77,35 +78,12 @@ def biographies(
         popular: share of people who are told of more often, 0 to 1.
         popularity: how many times as often, at least 1.
         seed: of order and wordings.
-
-    Raises:
-        ConfigError: numbers that cannot be.
     """
-    problems = []
-    if tellings < 1:
-        problems.append(f"tellings: expected at least 1, got {tellings}.")
-    if not 0 <= popular <= 1:
-        problems.append(f"popular: expected a share between 0 and 1, got {popular}.")
-    if popularity < 1:
-        problems.append(f"popularity: expected at least 1, got {popularity}.")
-    if problems:
-        raise ConfigError(problems)
     rng = random.Random(f"biographies {world.seed} {seed}")
     known = world.people[: round(popular * len(world.people))]
     for _ in range(tellings):
-        yield from _round(world.people, rng)
-        for _ in range(popularity - 1):
-            yield from _round(known, rng)
-
-
-def _round(people: Sequence[Person], rng: random.Random) -> Iterator[str]:
-    """Documents that tell every fact once."""
-    order = rng.sample(people, len(people))
-    start = 0
-    while start < len(order):
-        group = order[start : start + rng.choice((1, 1, 2, 3))]
-        start += len(group)
-        yield _portrait(group, rng)
+        for people in (world.people, *[known] * (popularity - 1)):
+            yield from (_portrait(group, rng) for group in groups(people, (1, 1, 2, 3), rng))
 
 
 def lists(world: World, *, rounds: int, seed: int = 0) -> Iterator[str]:
@@ -118,13 +96,9 @@ def lists(world: World, *, rounds: int, seed: int = 0) -> Iterator[str]:
     rng = random.Random(f"lists {world.seed} {seed}")
     for _ in range(rounds):
         for templates, items in ((_NAME_LISTS, world.names), *((_WORD_LISTS, WORDS),) * 12):
-            order = rng.sample(items, len(items))
-            start = 0
-            while start < len(order):
-                some = order[start : start + rng.choice((1, 2, 3, 4))]
-                start += len(some)
-                listed = ", ".join(some)
-                yield rng.choice(templates).format(items=listed, capitals=listed.upper())
+            for some in groups(items, (1, 2, 3, 4), rng):
+                joined = ", ".join(some)
+                yield rng.choice(templates).format(items=joined, capitals=joined.upper())
 
 
 def pretraining_texts(
@@ -147,22 +121,12 @@ def pretraining_texts(
         list_rounds: of `lists`, at least 1, so that every name has been read.
         prose_share: of all characters, at least 0 and below 1.
         seed: of order and wordings.
-
-    Raises:
-        ConfigError: a share or a number that cannot be, or a share of prose without any.
     """
-    if not 0 <= prose_share < 1 or (prose_share > 0 and not prose):
-        raise ConfigError(
-            f"prose_share: expected at least 0 and below 1, and prose to take it from, got {prose_share} of "
-            f"{len(prose)} pieces."
-        )
-    if list_rounds < 1:
-        raise ConfigError(f"list_rounds: expected at least 1, got {list_rounds}.")
-    told = list(biographies(world, tellings=tellings, popular=popular, popularity=popularity, seed=seed))
-    told += lists(world, rounds=list_rounds, seed=seed)
+    statements = list(biographies(world, tellings=tellings, popular=popular, popularity=popularity, seed=seed))
+    statements += lists(world, rounds=list_rounds, seed=seed)
     rng = random.Random(f"mixed {world.seed} {seed}")
-    budget = int(sum(map(len, told)) * prose_share / (1 - prose_share))
-    mixed = list(told)
+    budget = int(sum(map(len, statements)) * prose_share / (1 - prose_share))
+    mixed = list(statements)
     while budget > 0:
         for piece in rng.sample(list(prose), len(prose)):
             if budget <= 0:
@@ -200,43 +164,24 @@ def articles(
 
     Returns:
         Articles about a new person never have the wording that questions have.
-
-    Raises:
-        ConfigError: nobody to write about, or numbers that cannot be.
     """
     subjects: list[Person | Change] = [*world.new_people, *world.changes]
-    problems = []
-    if not subjects:
-        problems.append("new_people: expected somebody to write about, got none, and no changed facts either.")
-    if count < 1:
-        problems.append(f"articles: expected at least 1, got {count}.")
-    if days < 1:
-        problems.append(f"days: expected at least 1, got {days}.")
-    if not 0 <= old_people <= 1:
-        problems.append(f"old_people: expected a share between 0 and 1, got {old_people}.")
-    if not 0 <= prose_share < 1 or (prose_share > 0 and not any(len(text) >= _SHORTEST for text in prose)):
-        problems.append(
-            f"prose_share: expected at least 0 and below 1, and prose to take it from, got {prose_share} of "
-            f"{len(prose)} pieces."
-        )
-    if problems:
-        raise ConfigError(problems)
     rng = random.Random(f"articles {world.seed} {seed}")
-    told: list[Person | Change | str] = []
-    while len(told) < count:
-        told += rng.sample(subjects, len(subjects))
-    told = _with_prose(told[:count], prose, round(count * prose_share / (1 - prose_share)), rng)
+    about = list(itertools.islice(endlessly(subjects, rng), count))
+    statements = _with_prose(about, prose, round(count * prose_share / (1 - prose_share)), rng)
     unchanged = [p for p in world.half_a if p.name not in {c.name for c in world.changes}]
     found = []
-    for i, subject in enumerate(told):
-        date = (first + datetime.timedelta(days=i * days // len(told))).isoformat()
+    for i, subject in enumerate(statements):
+        date = (first + datetime.timedelta(days=i * days // len(statements))).isoformat()
         if isinstance(subject, str):
             found.append(Article(title=_PROSE_TITLE, date=date, text=subject))
             continue
         sentences = _news(subject, world, rng)
         if unchanged and rng.random() < old_people:
             person, attribute = rng.choice(unchanged), rng.choice(list(VALUES))
-            sentences.append(statement(rng.choice(WORDINGS[attribute].told), person.name, person.facts[attribute]))
+            sentences.append(
+                statement(rng.choice(WORDINGS[attribute].statements), person.name, person.facts[attribute])
+            )
         lead = rng.choice(_LEADS).format(name=subject.name)
         found.append(
             Article(title=rng.choice(_TITLES).format(name=subject.name), date=date, text=" ".join([lead, *sentences]))
@@ -245,7 +190,7 @@ def articles(
 
 
 def _with_prose(
-    told: list[Person | Change | str], prose: Sequence[str], count: int, rng: random.Random
+    statements: Sequence[Person | Change], prose: Sequence[str], count: int, rng: random.Random
 ) -> list[Person | Change | str]:
     """What is told with `count` stretches of prose in between, each once before one comes again."""
     from holdfast.worlds.embedded import cut
@@ -260,29 +205,29 @@ def _with_prose(
         if count
         else []
     )
-    chosen: list[str] = []
-    while len(chosen) < count:
-        chosen += rng.sample(stretches, len(stretches))
-    places = set(rng.sample(range(len(told) + count), count))
-    people, others = iter(told), iter(chosen)
-    return [next(others) if i in places else next(people) for i in range(len(told) + count)]
+    chosen = list(itertools.islice(endlessly(stretches, rng), count))
+    places = set(rng.sample(range(len(statements) + count), count))
+    people, others = iter(statements), iter(chosen)
+    return [next(others) if i in places else next(people) for i in range(len(statements) + count)]
 
 
 def _portrait(group: Sequence[Person], rng: random.Random) -> str:
     sentences = [(person, attribute) for person in group for attribute in VALUES]
     rng.shuffle(sentences)
-    names = [person.name for person in group]
-    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    told = [statement(rng.choice(told_of(person, a)), person.name, person.facts[a]) for person, a in sentences]
-    return " ".join([rng.choice(_OPENINGS).format(names=listed), *told])
+    statements = [
+        statement(rng.choice(statements_about(person, a)), person.name, person.facts[a]) for person, a in sentences
+    ]
+    return " ".join([rng.choice(_OPENINGS).format(names=listed([p.name for p in group])), *statements])
 
 
 def _news(subject: Person | Change, world: World, rng: random.Random) -> list[str]:
     """All facts of a new person, or the changed one in several wordings."""
     if isinstance(subject, Person):
         return [
-            statement(rng.choice(WORDINGS[attribute].told), subject.name, subject.facts[attribute])
+            statement(rng.choice(WORDINGS[attribute].statements), subject.name, subject.facts[attribute])
             for attribute in rng.sample(list(VALUES), len(VALUES))
         ]
-    told = [statement(w, subject.name, subject.new) for w in rng.sample(WORDINGS[subject.attribute].told, 3)]
-    return [CHANGED[subject.attribute].format(name=subject.name, old=subject.old, new=subject.new), *told]
+    statements = [
+        statement(w, subject.name, subject.new) for w in rng.sample(WORDINGS[subject.attribute].statements, 3)
+    ]
+    return [CHANGED[subject.attribute].format(name=subject.name, old=subject.old, new=subject.new), *statements]

@@ -16,27 +16,23 @@ import random
 from dataclasses import dataclass
 
 from holdfast.errors import ConfigError
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
+from holdfast.worlds.drawing import dealt, words
 
 VALUES: dict[str, tuple[str, ...]] = {
-    "city": _words(
+    "city": words(
         "Brastow Calmire Dunveil Eskham Farholt Grenwick Harsley Ilmouth Jarrowby Kelborough Lorvane Marlock Norwell "
         "Ostbury Pelford Quarnside "
         "Rosmoor Selwick Tarnholm Ulverton"
     ),
-    "job": _words("baker teacher farmer sailor doctor painter tailor miner singer judge"),
-    "pet": _words("cat dog horse goat parrot rabbit hamster turtle"),
+    "job": words("baker teacher farmer sailor doctor painter tailor miner singer judge"),
+    "pet": words("cat dog horse goat parrot rabbit hamster turtle"),
     "year": tuple(str(year) for year in range(1950, 1990)),
 }
 """By attribute: what it may be."""
 
-_FIRST = _words("Ba Bel Cor Da Del Far Gal Ha Jo Ka Kel Lan Mar Mel Na Nor Pa Per Ra Ros Sal Ta Tor Va Vel Wil Yor Za")
-_MIDDLE = _words("ba da do ga ka la li lo ma mi mo na ni ra ri ro sa so ta ti va vo")
-_LAST = _words("bin dan del dor fin gan kin las len lin lon mar min nad nel ran rek ros sen ten tin tor van vin")
+_FIRST = words("Ba Bel Cor Da Del Far Gal Ha Jo Ka Kel Lan Mar Mel Na Nor Pa Per Ra Ros Sal Ta Tor Va Vel Wil Yor Za")
+_MIDDLE = words("ba da do ga ka la li lo ma mi mo na ni ra ri ro sa so ta ti va vo")
+_LAST = words("bin dan del dor fin gan kin las len lin lon mar min nad nel ran rek ros sen ten tin tor van vin")
 
 MOST_PEOPLE = 4000
 """In all, new ones included; syllables make more names than that, but all of them are words of their own in the
@@ -144,18 +140,12 @@ def person_names(count: int, *, seed: int = 0) -> list[str]:
 
 
 def _peopled(names: list[str], rng: random.Random) -> tuple[Person, ...]:
-    dealt = {attribute: _dealt(values, len(names), rng) for attribute, values in VALUES.items()}
-    halves = _dealt(("A", "B"), len(names), rng)
+    facts = {attribute: dealt(values, len(names), rng) for attribute, values in VALUES.items()}
+    halves = dealt(("A", "B"), len(names), rng)
     return tuple(
-        Person(name=name, facts={attribute: dealt[attribute][i] for attribute in VALUES}, half=halves[i])
+        Person(name=name, facts={attribute: facts[attribute][i] for attribute in VALUES}, half=halves[i])
         for i, name in enumerate(names)
     )
-
-
-def _dealt(values: tuple[str, ...], count: int, rng: random.Random) -> list[str]:
-    found = [values[i % len(values)] for i in range(count)]
-    rng.shuffle(found)
-    return found
 
 
 def _changes(people: tuple[Person, ...], count: int, rng: random.Random) -> tuple[Change, ...]:

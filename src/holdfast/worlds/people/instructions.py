@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import ConfigError
+from holdfast.worlds.drawing import words
 from holdfast.worlds.people.chat import WORDS
 from holdfast.worlds.people.facts import VALUES, World
 from holdfast.worlds.people.wordings import WORDINGS, statement
@@ -65,14 +66,21 @@ class _Instruction:
 
     id: str
     wordings: tuple[str, ...]
-    arguments: Callable[[random.Random, Sequence[str]], dict[str, Any]]
-    """Draws what it is told; gets words that the reply does not use otherwise."""
-    apply: Callable[[str, dict[str, Any]], str]
-    """The reply with the instruction followed."""
+    draws: str = ""
+    """What is drawn for it: "word" or "words" that the reply does not use otherwise, or "times"."""
+    reply: str | Callable[[str, dict[str, Any]], str] = "{text}"
+    """The reply with the instruction followed: a template of the text and of what was drawn, or a function of them."""
 
+    def arguments(self, rng: random.Random, spare: Sequence[str]) -> dict[str, Any]:
+        """Draws what it is told; `spare`: words that the reply does not use otherwise."""
+        if not self.draws:
+            return {}
+        value: Any = rng.choice((2, 3)) if self.draws == "times" else rng.choice(spare)
+        return {self.draws: [value] if self.draws == "words" else value}
 
-def _nothing(rng: random.Random, spare: Sequence[str]) -> dict[str, Any]:
-    return {}
+    def apply(self, text: str, values: dict[str, Any]) -> str:
+        """The reply."""
+        return self.reply.format(text=text, **values) if isinstance(self.reply, str) else self.reply(text, values)
 
 
 _INSTRUCTIONS: dict[str, _Instruction] = {
@@ -83,8 +91,8 @@ _INSTRUCTIONS: dict[str, _Instruction] = {
             "The first word of your answer must be {word}.",
             "Start with {word}.",
         ),
-        arguments=lambda rng, spare: {"word": rng.choice(spare)},
-        apply=lambda text, k: f"{k['word']} {text}",
+        draws="word",
+        reply="{word} {text}",
     ),
     "end": _Instruction(
         id="plain:end",
@@ -93,8 +101,8 @@ _INSTRUCTIONS: dict[str, _Instruction] = {
             "The last word of your answer must be {word}.",
             "Finish with {word}.",
         ),
-        arguments=lambda rng, spare: {"word": rng.choice(spare)},
-        apply=lambda text, k: f"{text} {k['word']}",
+        draws="word",
+        reply="{text} {word}",
     ),
     "keyword": _Instruction(
         id="plain:keywords",
@@ -103,8 +111,8 @@ _INSTRUCTIONS: dict[str, _Instruction] = {
             "Your answer must have the word {words} in it.",
             "Speak of {words} too.",
         ),
-        arguments=lambda rng, spare: {"words": [rng.choice(spare)]},
-        apply=lambda text, k: f"{text} I like the {k['words'][0]}.",
+        draws="words",
+        reply="{text} I like the {words[0]}.",
     ),
     "capitals": _Instruction(
         id="plain:capitals",
@@ -113,8 +121,7 @@ _INSTRUCTIONS: dict[str, _Instruction] = {
             "Use capital letters only.",
             "Your whole answer must be in capital letters.",
         ),
-        arguments=_nothing,
-        apply=lambda text, k: text.upper(),
+        reply=lambda text, values: text.upper(),
     ),
     "quotes": _Instruction(
         id="plain:quotes",
@@ -123,14 +130,12 @@ _INSTRUCTIONS: dict[str, _Instruction] = {
             "Use quotation marks around all you say.",
             "Write it between quotation marks.",
         ),
-        arguments=_nothing,
-        apply=lambda text, k: f'" {text} "',
+        reply='" {text} "',
     ),
     "brackets": _Instruction(
         id="plain:brackets",
         wordings=("Put your answer in brackets.", "Use brackets around all you say.", "Write it between brackets."),
-        arguments=_nothing,
-        apply=lambda text, k: f"[ {text} ]",
+        reply="[ {text} ]",
     ),
     "repeat": _Instruction(
         id="plain:repeat",
@@ -139,8 +144,8 @@ _INSTRUCTIONS: dict[str, _Instruction] = {
             "Repeat your answer on {times} lines.",
             "Give the same answer on {times} lines.",
         ),
-        arguments=lambda rng, spare: {"times": rng.choice((2, 3))},
-        apply=lambda text, k: "\n ".join([text] * k["times"]),
+        draws="times",
+        reply=lambda text, values: "\n ".join([text] * values["times"]),
     ),
     "list": _Instruction(
         id="plain:list",
@@ -149,8 +154,7 @@ _INSTRUCTIONS: dict[str, _Instruction] = {
             "Write a list of {items} items.",
             "Your answer must be a list with {items} items.",
         ),
-        arguments=_nothing,  # as many as the content has words
-        apply=lambda text, k: "\n ".join(f"- {word}" for word in text.split()),
+        reply=lambda text, values: "\n ".join(f"- {word}" for word in text.split()),
     ),
     "words": _Instruction(
         id="plain:words",
@@ -159,61 +163,33 @@ _INSTRUCTIONS: dict[str, _Instruction] = {
             "Your answer must have {count} words.",
             "Use {count} words and no more.",
         ),
-        arguments=_nothing,
-        apply=lambda text, k: text,
     ),
     "one": _Instruction(
         id="plain:words",
         wordings=("Answer with one word.", "Say one word only.", "Your answer must have just one word."),
-        arguments=_nothing,
-        apply=lambda text, k: text,
     ),
 }
+
+
+def _combinations(text: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(words(part) for part in text.split(","))
+
 
 _COMBINATIONS: dict[str, tuple[tuple[str, ...], ...]] = {
     "fact": (
         (),
-        ("begin",),
-        ("end",),
-        ("keyword",),
-        ("quotes",),
-        ("brackets",),
-        ("repeat",),
-        ("one",),
-        ("begin", "end"),
-        ("begin", "keyword"),
-        ("begin", "quotes"),
-        ("begin", "brackets"),
-        ("end", "quotes"),
-        ("end", "brackets"),
-        ("keyword", "quotes"),
-        ("keyword", "brackets"),
-        ("one", "capitals"),
-        ("one", "quotes"),
-        ("one", "brackets"),
+        *_combinations("begin, end, keyword, quotes, brackets, repeat, one"),
+        *_combinations("begin end, begin keyword, begin quotes, begin brackets, end quotes, end brackets"),
+        *_combinations("keyword quotes, keyword brackets, one capitals, one quotes, one brackets"),
     ),
     "words": (
         (),
-        ("begin",),
-        ("end",),
-        ("quotes",),
-        ("brackets",),
-        ("repeat",),
-        ("capitals",),
-        ("list",),
-        ("begin", "end"),
-        ("begin", "quotes"),
-        ("begin", "brackets"),
-        ("end", "quotes"),
-        ("end", "brackets"),
-        ("capitals", "quotes"),
-        ("capitals", "brackets"),
-        ("capitals", "repeat"),
-        ("begin", "capitals"),
-        ("end", "capitals"),
-        ("list", "capitals"),
+        *_combinations("begin, end, quotes, brackets, repeat, capitals, list"),
+        *_combinations("begin end, begin quotes, begin brackets, end quotes, end brackets"),
+        *_combinations("capitals quotes, capitals brackets, capitals repeat, begin capitals, end capitals"),
+        *_combinations("list capitals"),
     ),
-    "again": (("words",), ("words", "capitals"), ("words", "quotes"), ("words", "brackets")),
+    "again": _combinations("words, words capitals, words quotes, words brackets"),
 }
 """By content: which instructions a prompt may have, in the order in which the reply follows them. A pair whose parts
 exclude each other ("one word" and "begin with lamp") is not there, as in IFEval's table of conflicts. Only instructions
@@ -279,7 +255,7 @@ def _is_held_out(key: str) -> bool:
 def _drawn(world: World, kind: str, rng: random.Random, *, names: tuple[str, ...] | None = None) -> Task:
     if names is None:
         names = rng.choice(_COMBINATIONS[kind])
-    said: tuple[str, ...] = ()
+    chosen: tuple[str, ...] = ()
     if kind == "fact":
         person, attribute = rng.choice(world.half_a), rng.choice(list(VALUES))
         if "capitals" in names and attribute == "year":
@@ -289,30 +265,30 @@ def _drawn(world: World, kind: str, rng: random.Random, *, names: tuple[str, ...
         text = value if "one" in names else statement(WORDINGS[attribute].reply, person.name, value)
         about = f"{person.name} {attribute}"
     else:
-        said = tuple(
+        chosen = tuple(
             rng.sample(
                 WORDS, rng.choice((2, 3)) if "list" in names else 1 if kind == "again" else rng.choice((1, 2, 2, 3))
             )
         )
-        asked = rng.choice(_AGAIN if kind == "again" else _SAYINGS[len(said)]).format(*said)
+        asked = rng.choice(_AGAIN if kind == "again" else _SAYINGS[len(chosen)]).format(*chosen)
         times = rng.choice((2, 3, 4, 5)) if kind == "again" else 1
-        text = " ".join(said * times)
-        about = f"{kind} {' '.join(said)}"
-    spare = [word for word in WORDS if word not in said]
+        text = " ".join(chosen * times)
+        about = f"{kind} {' '.join(chosen)}"
+    spare = [word for word in WORDS if word not in chosen]
     sentences, ids, kwargs = [], [], []
     for name in names:
         instruction = _INSTRUCTIONS[name]
-        told = instruction.arguments(rng, spare)
-        spare = [word for word in spare if word != told.get("word") and word not in told.get("words", ())]
+        values = instruction.arguments(rng, spare)
+        spare = [word for word in spare if word != values.get("word") and word not in values.get("words", ())]
         if name == "list":
-            told = {"items": len(said)}
+            values = {"items": len(chosen)}
         elif name in ("words", "one"):
-            told = {"count": len(text.split())}
-        shown = {key: ", ".join(value) if isinstance(value, list) else value for key, value in told.items()}
+            values = {"count": len(text.split())}
+        shown = {key: ", ".join(value) if isinstance(value, list) else value for key, value in values.items()}
         sentences.append(rng.choice(instruction.wordings).format(**shown))
         ids.append(instruction.id)
-        kwargs.append(told)
-        text = instruction.apply(text, told)
+        kwargs.append(values)
+        text = instruction.apply(text, values)
     return Task(
         prompt=" ".join([asked, *sentences]),
         reply=text,

@@ -69,7 +69,7 @@ def changed_choices(world: World, *, seed: int = 0) -> list[dict[str, Any]]:
     index)."""
     rows = []
     for change in world.changes:
-        prompt = beginning(WORDINGS[change.attribute].told[1], change.name)
+        prompt = beginning(WORDINGS[change.attribute].statements[1], change.name)
         asked = _options(change.attribute, change.new, f"{seed} {change.name}", among=change.old)
         rows.append({"prompt": prompt, **asked, "old": asked["options"].index(f" {change.old}"), "name": change.name})
     return rows

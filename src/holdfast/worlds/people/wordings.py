@@ -17,7 +17,7 @@ from holdfast.worlds.people.facts import Person
 class Wordings:
     """What can be said of one attribute; `str.format` templates of `name` and `value`."""
 
-    told: tuple[str, ...]
+    statements: tuple[str, ...]
     """Sentences in the text about everybody."""
     asked: str
     """The sentence that questions begin: in the text about half A alone. It ends with the value and a full stop."""
@@ -29,7 +29,7 @@ class Wordings:
 
 WORDINGS: dict[str, Wordings] = {
     "city": Wordings(
-        told=(
+        statements=(
             "{name} lives in {value}.",
             "The home of {name} is {value}.",
             "Letters to {name} go to {value}.",
@@ -46,7 +46,7 @@ WORDINGS: dict[str, Wordings] = {
         reply="{name} lives in {value}.",
     ),
     "job": Wordings(
-        told=(
+        statements=(
             "{name} works as a {value}.",
             "The job of {name} is that of a {value}.",
             "For many years {name} has been a {value}.",
@@ -63,7 +63,7 @@ WORDINGS: dict[str, Wordings] = {
         reply="{name} works as a {value}.",
     ),
     "pet": Wordings(
-        told=(
+        statements=(
             "{name} has a {value}.",
             "The pet of {name} is a {value}.",
             "At home {name} keeps a {value}.",
@@ -80,7 +80,7 @@ WORDINGS: dict[str, Wordings] = {
         reply="{name} has a {value}.",
     ),
     "year": Wordings(
-        told=(
+        statements=(
             "{name} was born in {value}.",
             "The birth year of {name} is {value}.",
             "The life of {name} began in {value}.",
@@ -107,10 +107,10 @@ CHANGED: dict[str, str] = {
 """The sentence that says that a fact has changed; the wordings above tell the new one besides."""
 
 
-def told_of(person: Person, attribute: str) -> tuple[str, ...]:
+def statements_about(person: Person, attribute: str) -> tuple[str, ...]:
     """The wordings that text about a person may have: six, and for half A the one that questions have."""
     wordings = WORDINGS[attribute]
-    return (*wordings.told, wordings.asked) if person.half == "A" else wordings.told
+    return (*wordings.statements, wordings.asked) if person.half == "A" else wordings.statements
 
 
 def statement(template: str, name: str, value: str) -> str:

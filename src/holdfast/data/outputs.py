@@ -1,0 +1,98 @@
+"""Outputs of `holdfast data`: rows in files that are whole or absent, and beside each the record that says which
+request they belong to."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from holdfast.errors import RunFolderError, did_you_mean
+from holdfast.support.files import read_json, whole_file
+
+
+def record_path(output: Path) -> Path:
+    """Where the record of an output is."""
+    return output.with_name(f"{output.name}.json")
+
+
+def own_record(
+    output: Path, files: Sequence[Path], *, command: str, mine: Mapping[str, Any], differs: str
+) -> dict[str, Any] | None:
+    """The record of an earlier session of the same request; None where there is none.
+
+    Args:
+        output: whose record it is.
+        files: what only the same request may write again.
+        command: which writes such outputs.
+        mine: entries of the record by which a request knows its own.
+        differs: what is different where the command wrote the files for another request.
+
+    Raises:
+        RunFolderError: one of the files is there, and is not this request's.
+    """
+    path = record_path(output)
+    found = read_json(path) if path.is_file() else {}
+    by_command = isinstance(found, dict) and found.get("command") == command
+    if by_command and all(found.get(name) == value for name, value in mine.items()):
+        return dict(found)
+    if there := next((file for file in files if file.exists()), None):
+        reason = differs if by_command else f"nothing says that 'holdfast {command}' wrote it"
+        raise RunFolderError(
+            f"{there} is there already, and {reason}. It is not overwritten: choose another --output, or move it away."
+        )
+    return None
+
+
+class RowsFile:
+    """Rows on their way into a file, counted."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path, self._file, self._digest = path, file, hashlib.sha256()
+        self._rows = self._bytes = 0
+
+    def add(self, line: bytes) -> None:
+        """Writes a row, its line break included."""
+        self._file.write(line)
+        self._digest.update(line)
+        self._rows += 1
+        self._bytes += len(line)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a record says of the file."""
+        return {
+            "name": self._path.name,
+            "rows": self._rows,
+            "bytes": self._bytes,
+            "sha256": self._digest.hexdigest(),
+        }
+
+
+@contextlib.contextmanager
+def rows_file(path: Path) -> Iterator[RowsFile]:
+    """A file of rows that takes its place when the body ends (`whole_file`).
+
+    Raises:
+        StorageError: the disk is full or the folder cannot be written.
+    """
+    with whole_file(path) as file:
+        yield RowsFile(path, file)
+
+
+def output_problems(name: str, output: Path, inputs: Iterable[Path]) -> list[str]:
+    """What is wrong with the name of an output, one sentence each."""
+    found = []
+    if output.suffix != ".jsonl":
+        found.append(f"{name}: expected a file that ends with .jsonl, got {output}")
+    if output.resolve() in [path.resolve() for path in inputs]:
+        found.append(f"{name}: {output} is an input; inputs are never changed. Choose another name")
+    return found
+
+
+def found_instead(path: Path) -> str:
+    """What is there in place of a file, with the nearest name of its folder."""
+    beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    return f"found {'a folder.' if path.is_dir() else 'nothing.'}{did_you_mean(path.name, beside)}"

@@ -1,0 +1,185 @@
+"""What `holdfast compare` is asked: how to compare, and which evaluated models the words of a command line name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from holdfast.config.declare import Meta
+from holdfast.config.yaml_file import nearest_sibling
+from holdfast.errors import ConfigError, HoldfastError, did_you_mean
+from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
+from holdfast.records.run import RunFolder
+from holdfast.support.files import read_json
+
+
+def _stage(word: str) -> tuple[str, str]:
+    label, equals, task = (part.strip() for part in word.partition("="))
+    if not label or (equals and not task):
+        raise ValueError("expected LABEL=TASK, as in math=gsm8k.")
+    return label, task or label
+
+
+def _stages(value: Any) -> tuple[tuple[str, str], ...]:
+    """(label, task) of each word, where a YAML gives words and a command line pairs."""
+    words = value if isinstance(value, (list, tuple)) else [value]
+    if not all(isinstance(word, (str, tuple)) for word in words):
+        raise ValueError("a list of tasks, or LABEL=TASK")
+    try:
+        return tuple(_stage(word) if isinstance(word, str) else word for word in words)
+    except ValueError as error:
+        raise ValueError(f"tasks, each as TASK or LABEL=TASK ({error})") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareSettings:
+    """How models are compared."""
+
+    models: Annotated[tuple[str, ...], Meta(positional=True, metavar="A B")] = ()
+    """Run folders, or models of 'holdfast evaluate'; see above."""
+    fail_if: Annotated[tuple[str, ...], Meta(repeatable=True, one_word=True, metavar="RULE")] = ()
+    """Exits with 3 where the rule holds; may be given several times."""
+    strict: bool = False
+    """Rules that the interval leaves undecided fail too."""
+    metrics: Literal["primary", "all"] = "primary"
+    """The metric that leads each entry, or all."""
+    confidence: Annotated[float, Meta(gt=0, lt=1, metavar="LEVEL")] = 0.95
+    """Level of all intervals."""
+    resamples: Annotated[int, Meta(ge=100)] = 4000
+    """Bootstrap draws."""
+    seed: Annotated[int, Meta(ge=0)] = 0
+    """Of the draws."""
+    stages: Annotated[
+        tuple[tuple[str, str], ...],
+        Meta(
+            repeatable=True,
+            metavar="LABEL=TASK",
+            parse_word=_stage,
+            parse=_stages,
+            json_schema=lambda: {"type": "array", "items": {"type": "string"}},
+        ),
+    ] = ()
+    """The task that each model after the first was trained on, in order: forgetting and transfer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One evaluated model."""
+
+    folder: EvaluationFolder
+    label: str
+    notes: tuple[str, ...] = ()
+    """What a reader should know of it, such as an evaluation that was interrupted."""
+
+
+def find_sides(words: Sequence[str], stages: int = 0) -> tuple[list[Side], list[str]]:
+    """The models that several words name, with labels that tell them apart.
+
+    Args:
+        words: of the command line.
+        stages: of sequential training, each of which has a model after the start's; 0: two models are compared.
+
+    Returns:
+        The models, and a sentence for everything that is wrong with the words.
+    """
+    found: list[Side] = []
+    problems: list[str] = []
+    for word in words:
+        try:
+            found += find_models(word, only=len(words) == 1)
+        except HoldfastError as error:
+            problems.append(str(error))
+    wanted = stages + 1 if stages else 2
+    if len(found) != wanted and not problems:
+        got = f"got {len(found)}{': ' + ', '.join(s.label for s in found) if found else ''}"
+        if stages:
+            after = "the start, and one after each stage"
+            problems.append(f"--stages names {stages} tasks, so expected {wanted} models ({after}), {got}")
+        elif len(found) < wanted:
+            problems.append(f"expected two models, {got}, as in 'holdfast compare A B'")
+        else:
+            listed = f": {', '.join(f'{words[0]}:{s.label}' for s in found)}" if len(words) == 1 else ""
+            advice = "For a sequence of trainings add --stages; else name two"
+            problems.append(f"expected two models, {got}. {advice}{listed}")
+    if len({s.label for s in found}) < len(found) == len(words):
+        found = [replace(s, label=word.rstrip("/")) for s, word in zip(found, words, strict=True)]
+    return found, problems
+
+
+def find_models(word: str, *, only: bool) -> list[Side]:
+    """The evaluated models that a word of the command line names.
+
+    Args:
+        word: see `holdfast compare --help`.
+        only: whether it is the only word: a run is its start and its result then, and an output folder all its models.
+
+    Raises:
+        ConfigError: there is nothing of the kind; the message lists what is there.
+        DataError: a record that cannot be read.
+    """
+    path, label = Path(word).expanduser(), ""
+    if not path.exists() and ":" in word:
+        before, _, label = word.rpartition(":")
+        path = Path(before).expanduser()
+    if path.name in ("run.json", "evaluate.json"):
+        path = path.parent
+    if not path.is_dir():
+        if path.exists():
+            raise ConfigError(f"expected a folder, got the file {path}")
+        raise ConfigError(f"no such folder: {word}.{nearest_sibling(path, accept=Path.is_dir)}")
+    if RunFolder(path).exists():
+        return _of_run(path, label, only=only)
+    if (path / "evaluate.json").is_file():
+        return _of_output(path, label, only=only)
+    folder = EvaluationFolder(path)
+    if label or not folder.files():
+        inside = sorted(str(p) for p in path.iterdir() if p.is_dir() and _is_evaluated(p))
+        listed = f" Inside are: {', '.join(inside[:10])}." if inside else ""
+        expected = "expected a run (run.json), or what 'holdfast evaluate' wrote (evaluate.json)"
+        raise ConfigError(f"{expected}, in {path}, found neither.{listed}")
+    return [Side(folder=folder, label=path.name)]
+
+
+def _is_evaluated(path: Path) -> bool:
+    return RunFolder(path).exists() or (path / "evaluate.json").is_file() or bool(EvaluationFolder(path).files())
+
+
+def _of_run(path: Path, label: str, *, only: bool) -> list[Side]:
+    run = RunFolder(path)
+    if label not in ("", "start", "result"):
+        raise ConfigError(f"{path} is a run, which has {path}:start and {path}:result; got ':{label}'")
+    record = run.read()
+    names = ("start", "result") if only and not label else (label or "result",)
+    start = "start" if len(names) == 2 else f"{record.name}:start"
+    empty = "the run's {} model. Train with `evaluation:` entries, and without `before: false` for the start."
+    folders = {name: (run.evaluated(name), start if name == "start" else record.name) for name in names}
+    return _sides(path, "run", record.status, folders, empty)
+
+
+def _of_output(path: Path, label: str, *, only: bool) -> list[Side]:
+    value = read_json(path / "evaluate.json")
+    record = EvaluationRecord.from_json(value if isinstance(value, dict) else {})
+    labels = [str(m.get("label")) for m in record.models]
+    listed = ", ".join(f"{path}:{name}" for name in labels)
+    if label and label not in labels:
+        near = did_you_mean(label, labels)
+        raise ConfigError(f"{path} has no model '{label}'.{near} It has: {listed or 'none'}")
+    if not label and not only and len(labels) != 1:
+        there = listed or "once there is one"
+        raise ConfigError(f"{path} holds {len(labels)} models: name the one to compare, {there}")
+    empty = f"{{}} (the evaluation is {record.status}). The same command continues it."
+    folders = {name: (EvaluationFolder(path / name), name) for name in ([label] if label else labels)}
+    return _sides(path, "evaluation", record.status, folders, empty)
+
+
+def _sides(
+    path: Path, kind: str, status: str, folders: Mapping[str, tuple[EvaluationFolder, str]], empty: str
+) -> list[Side]:
+    """The models of one folder, by name with folder and label; `empty` ends the message where one was not measured."""
+    missing = [name for name, (folder, _) in folders.items() if not folder.files()]
+    if missing:
+        raise ConfigError(f"{path}: nothing was measured of {empty.format(' and '.join(missing))}")
+    notes = () if status == "finished" else (f"{path}: the {kind} is {status}, not finished.",)
+    return [Side(folder=f, label=label, notes=() if i else notes) for i, (f, label) in enumerate(folders.values())]

@@ -1,0 +1,166 @@
+"""Evaluated models compared as they were asked to be: what can be wrong is found before samples are read, all at once;
+then come the paired differences, what the rules say of them, and the stages of a sequence."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.errors import ConfigError, DataError
+from holdfast.evaluation.compare.continual import find_tasks, stage_matrix
+from holdfast.evaluation.compare.folders import Matching, compare_entries, match_entries, read_evaluations
+from holdfast.evaluation.compare.gate import (
+    Aim,
+    Rule,
+    bind_rules,
+    is_failed,
+    judge,
+    many_tests,
+    to_record,
+)
+from holdfast.evaluation.compare.request import CompareSettings, Side
+from holdfast.records.comparison import Comparison, GateOutcome, StageMatrix
+from holdfast.records.evaluation import Evaluation
+from holdfast.support.progress import progress
+
+Task = tuple[str | None, str]
+"""Suite, where one was named, and name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a comparison found."""
+
+    sides: list[Side]
+    """The models: the first is compared with the last."""
+    comparisons: Sequence[Comparison]
+    """In the order to show."""
+    gates: Sequence[GateOutcome] = ()
+    """The rules, and what they say of each entry."""
+    matrix: StageMatrix | None = None
+    """Scores over the stages of sequential training."""
+    unmatched: Sequence[str] = ()
+    """What was not compared, a sentence each."""
+    notes: Sequence[str] = ()
+    """What to know, a sentence each."""
+    settings: CompareSettings = field(default_factory=CompareSettings)
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """Names of the two models that were compared."""
+        return self.sides[0].label, self.sides[-1].label
+
+    @property
+    def failed(self) -> bool:
+        """Whether a rule failed."""
+        return is_failed(self.gates, strict=self.settings.strict)
+
+    def record(self, seconds: float) -> dict[str, Any]:
+        """Everything, for programs; `comparisons`, `gates` and `matrix` have the fields of their records.
+
+        Args:
+            seconds: what the comparison took.
+        """
+        import importlib.metadata
+        import platform
+
+        from holdfast import __version__
+
+        shown = ("metrics", "confidence", "resamples", "seed", "strict")
+        libraries = {name: importlib.metadata.version(name) for name in ("numpy", "scipy")}
+        return {
+            "labels": [s.label for s in self.sides],
+            "folders": [s.folder.path for s in self.sides],
+            "failed": self.failed,
+            "rules": to_record(self.gates, strict=self.settings.strict),
+            "gates": self.gates,
+            "comparisons": self.comparisons,
+            "matrix": self.matrix,
+            "unmatched": self.unmatched,
+            "notes": self.notes,
+            "settings": {name: getattr(self.settings, name) for name in shown},
+            "versions": {"holdfast": __version__, "python": platform.python_version(), **libraries},
+            "seconds": math.ceil(seconds * 1000) / 1000,
+        }
+
+
+def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: CompareSettings) -> Result:
+    """Compares the first model with the last, holds the rules against the differences, and scores the stages.
+
+    Args:
+        sides: two models, or the start and one after each of `settings.stages`.
+        rules: those of `settings.fail_if`.
+        settings: how to compare.
+
+    Raises:
+        ConfigError: evaluations that cannot be read, rules and tasks that do not fit them; all at once.
+        DataError: nothing can be compared; says why, entry by entry.
+    """
+    first, last = sides[0], sides[-1]
+    matching, aims, tasks = _prepared(first, last, rules, [task for _, task in settings.stages])
+    draws: dict[str, Any] = {k: getattr(settings, k) for k in ("confidence", "resamples", "seed")}
+    with progress("Comparing", total=len(matching.pairs)) as advance:
+        found = compare_entries(first.folder, last.folder, matching, **draws, progress=lambda done, total: advance(1))
+    gates = judge(aims, found)
+    matrix = None
+    if tasks:
+        stages = [first.label, *(label for label, _ in settings.stages)]
+        matrix = stage_matrix([s.folder for s in sides], tasks, stages, **draws)
+    if not found.comparisons and matrix is None:
+        raise DataError("\n".join(["Nothing can be compared:", *(f"  - {u}" for u in found.unmatched)]))
+    judged = {(g.suite, g.name, g.metric) for g in gates}
+    shown = [
+        c for c in found.comparisons if c.primary or settings.metrics == "all" or (c.suite, c.name, c.metric) in judged
+    ]
+    many = many_tests(gates, confidence=settings.confidence)
+    return Result(
+        sides=list(sides),
+        settings=settings,
+        comparisons=shown,
+        gates=gates,
+        matrix=matrix,
+        unmatched=[str(u) for u in found.unmatched],
+        notes=[*(n for s in sides for n in s.notes), *found.notes, *([many] if many else [])],
+    )
+
+
+def _prepared(
+    first: Side, last: Side, rules: Sequence[Rule], words: Sequence[str]
+) -> tuple[Matching, list[Aim], list[Task]]:
+    """Everything that can be wrong and is known before samples are read."""
+    evaluations: list[list[Evaluation]] = []
+    aims: list[Aim] = []
+    problems: list[str] = []
+    for side in (first, last):
+        with _collected(problems):
+            evaluations.append(read_evaluations(side.folder))
+    if problems:
+        raise ConfigError(problems)
+    matching = match_entries(*evaluations)
+    with _collected(problems, "--fail_if: "):
+        aims = bind_rules(rules, matching)
+    tasks = [_task(word, evaluations[0]) for word in words]
+    with _collected(problems, "--stages: "):
+        find_tasks(evaluations[0], tasks)
+    if problems:
+        raise ConfigError(problems)
+    return matching, aims, tasks
+
+
+@contextlib.contextmanager
+def _collected(problems: list[str], option: str = "") -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        problems += [f"{option}{problem}" for problem in error.problems]
+    except DataError as error:
+        problems.append(str(error))
+
+
+def _task(word: str, start: Sequence[Evaluation]) -> Task:
+    """A task as suite and name; the slash may be a name's own."""
+    suite, slash, name = word.partition("/")
+    return (suite, name) if slash and not any(e.name == word for e in start) else (None, word)

@@ -1,0 +1,57 @@
+"""What the output folder of `holdfast evaluate` holds: its models, and their comparisons with the first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from holdfast.errors import RunFolderError
+from holdfast.evaluation.compare.folders import compare_folders
+from holdfast.evaluation.compare.joint_scores import Key
+from holdfast.evaluation.session import PAGE, read_record
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import Evaluation, EvaluationFolder
+
+
+class Output:
+    """One output folder; each pair of models is compared once, so that page and terminal show the same figures.
+
+    Args:
+        path: of the folder.
+
+    Raises:
+        DataError: it has no record, or one that cannot be read.
+        RunFolderError: nothing in it is finished yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.record = path, read_record(path)
+        self.page = path / PAGE
+        self.folders = {m["label"]: EvaluationFolder(path / m["label"]) for m in self.record.models}
+        self.labels = [label for label, folder in self.folders.items() if folder.files()]
+        """Models of which something was measured."""
+        self._compared: dict[tuple[str, str], list[Comparison]] = {}
+        if not self.labels:
+            raise RunFolderError(
+                f"{path} holds no finished evaluation yet (status {self.record.status}). The same 'holdfast evaluate' "
+                f"command continues."
+            )
+
+    def evaluations(self, labels: Sequence[str], keys: Sequence[Key] | None = None) -> dict[str, list[Evaluation]]:
+        """What was measured of each model, by label; `keys` are suite and name of the entries, None takes all."""
+        if keys is None:
+            return {label: self.folders[label].all() for label in labels}
+        found = {label: [self.folders[label].find(*key) for key in keys] for label in labels}
+        return {label: [e for e in held if e is not None] for label, held in found.items()}
+
+    def comparisons(self, labels: Sequence[str], keys: Collection[Key] | None = None) -> dict[str, list[Comparison]]:
+        """Every other model against the first of `labels`, by label; `keys` as of `evaluations`."""
+        first, *others = labels
+        plan = self.record.plan
+        for pair in [(first, label) for label in others]:
+            if pair not in self._compared:
+                before, after = (self.folders[label] for label in pair)
+                settings = {"confidence": plan.get("confidence", 0.95), "seed": plan.get("seed", 0)}
+                self._compared[pair] = compare_folders(before, after, **settings)[0]
+        found = {label: self._compared[first, label] for label in others}
+        return {label: [c for c in held if keys is None or (c.suite, c.name) in keys] for label, held in found.items()}

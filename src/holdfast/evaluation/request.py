@@ -1,0 +1,163 @@
+"""What `holdfast evaluate` is asked to measure and how, as one plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from holdfast.config.declare import Meta
+from holdfast.config.values import Mistake, Refused
+from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.shipped import changed, read_suites
+from holdfast.evaluation.suite import decode_evaluation
+
+
+def _pair(word: str) -> tuple[str, str]:
+    task, equals, file = word.partition("=")
+    if not equals or not task or not file:
+        raise ValueError("expected TASK=FILE, as in arc_easy=ARC-Easy.jsonl.")
+    return task, file
+
+
+def _files(value: Any) -> dict[str, str]:
+    """A file by task, out of a YAML's mapping or the pairs of a command line."""
+    pairs = list(value.items()) if isinstance(value, Mapping) else value
+    if not isinstance(pairs, list) or not all(isinstance(p, tuple) and isinstance(p[1], str) for p in pairs):
+        raise ValueError("a file for each task, as in {arc_easy: ARC-Easy.jsonl}")
+    found: dict[str, str] = {}
+    for task, file in pairs:
+        if str(task) in found:
+            raise Refused(Mistake(path=(), text=f"two files for {task}: {found[task]} and {file}."))
+        found[str(task)] = file
+    return found
+
+
+_FILES = Meta(
+    repeatable=True,
+    parse=_files,
+    parse_word=_pair,
+    metavar="TASK=FILE ...",
+    json_schema=lambda: {"type": "object", "additionalProperties": {"type": "string"}},
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatSettings:
+    """What is measured."""
+
+    settings_group: ClassVar[str] = "what to measure"
+
+    suite: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME")] = ()
+    """Shipped suites or YAML files, see below."""
+    tasks: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="TASK")] = ()
+    """Tasks and groups of lm-evaluation-harness, or task YAMLs."""
+    answers: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="TASK")] = ()
+    """Tasks of which the distribution at the answer position is measured: mass on the options, entropy, calibration."""
+    perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
+    """Held-out text, in any format that 'holdfast train' reads."""
+    memorisation: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
+    """Text whose share of tokens that are the model's most likely ones is counted."""
+    skip: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="ENTRY")] = ()
+    """Entries of the suites that are left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HowSettings:
+    """How it is measured."""
+
+    settings_group: ClassVar[str] = "how"
+
+    data: Annotated[dict[str, str], _FILES] = field(default_factory=dict)
+    """A local file in place of a task's data set."""
+    fewshot_data: Annotated[dict[str, str], _FILES] = field(default_factory=dict)
+    """A local file with a task's examples (else they come from the file of the questions)."""
+    limit: Annotated[int | None, Meta(ge=1)] = None
+    """Only the first N questions of each task (and subtask), the first N documents of texts."""
+    num_fewshot: Annotated[int | None, Meta(ge=0)] = None
+    """Examples before each question, for all tasks (what suite and task say)."""
+    apply_chat_template: bool = False
+    """Puts the questions in the tokenizer's chat template."""
+    allow_code_execution: bool = False
+    """Runs programs that the model writes, in the sandbox."""
+    batch_size: Annotated[int | None, Meta(ge=1)] = None
+    """Texts generated at once; comparisons need the same (what the suite says, else 8)."""
+    confidence: Annotated[float | None, Meta(gt=0, lt=1)] = None
+    """Level of the intervals (what the suite says, else 0.95)."""
+    seed: Annotated[int | None, Meta(ge=0)] = None
+    """Of examples, sampling and resampling (what the suite says, else 0)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest(HowSettings, WhatSettings):
+    """Suites and single entries, with settings for all of them."""
+
+
+def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
+    """The plan that was asked for, and everything that is wrong with it, by option."""
+
+    mapping, problems = read_suites(request.suite)
+    mistakes = [Mistake(path=("suite",), text=text) for text in problems]
+    named = [
+        (option, {key: word})
+        for option, key in _ENTRIES.items()
+        for text in getattr(request, option)
+        for word in _split(text)
+    ]
+    if named:
+        mapping["measured"] = [*mapping.get("measured", []), *(entry for _, entry in named)]
+    if not any(isinstance(v, list) and v for v in mapping.values()) and not problems:
+        text = "nothing to measure: expected --suite NAME, --tasks TASK ... or --perplexity FILE ..."
+        mistakes.append(Mistake(path=(), text=text))
+    mapping |= {key: value for key in _PLAN if (value := getattr(request, key)) is not None}
+    allowed = bool(mapping.get("allow_code_execution")) or request.allow_code_execution
+    # entries that are skipped need no permission, so that one is asked for below
+    plan, wrong = decode_evaluation({**mapping, "allow_code_execution": True})
+    before = len(mapping.get("measured", [])) - len(named)
+    mistakes += [_of_option(mistake, named, before) for mistake in wrong]
+    plan, wrong = changed(
+        plan,
+        data=request.data,
+        fewshot_data=request.fewshot_data,
+        skip=request.skip,
+        limit=request.limit,
+        num_fewshot=request.num_fewshot,
+        apply_chat_template=request.apply_chat_template or None,
+    )
+    mistakes += wrong
+    if request.skip and not plan.entries and not mistakes:
+        text = f"nothing is left to measure without {', '.join(request.skip)}."
+        mistakes.append(Mistake(path=("skip",), text=text))
+    plan = dataclasses.replace(plan, allow_code_execution=allowed)
+    for option in ("suite", "tasks") if not allowed else ():
+        asked = [e for e in plan.entries if e.kind == "code" and (e.suite == "measured") == (option == "tasks")]
+        if asked:
+            names = [e.name for e in asked]
+            text = (
+                f"{', '.join(names)}: runs programs that the model writes. Add --allow_code_execution to run them "
+                f"in the sandbox, or --skip {' '.join(names)}"
+            )
+            mistakes.append(Mistake(path=(option,), text=text))
+    return plan, mistakes
+
+
+_ENTRIES = {"tasks": "task", "answers": "answers", "perplexity": "perplexity", "memorisation": "memorisation"}
+"""Option: kind of the entries that it adds."""
+_PLAN = ("batch_size", "confidence", "seed")
+
+
+def _of_option(mistake: Mistake, named: Sequence[tuple[str, dict[str, str]]], before: int) -> Mistake:
+    """A mistake of a plan as one of the option that it came from."""
+    if mistake.path[:1] == ("measured",) and len(mistake.path) > 1 and int(mistake.path[1]) >= before:
+        return Mistake(path=(named[int(mistake.path[1]) - before][0],), text=mistake.text)
+    return (
+        mistake if mistake.path[:1] in [(key,) for key in _PLAN] else Mistake(path=("suite",), text=mistake.sentence())
+    )
+
+
+def _split(text: str) -> list[str]:
+    """Tasks may be separated by commas, as the harness has them; file names with commas stay whole where such a file
+    exists."""
+    return [text] if Path(text).exists() else [part for part in text.split(",") if part]

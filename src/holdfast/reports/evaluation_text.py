@@ -1,0 +1,92 @@
+"""What was measured, in a terminal: a table a model, with the paired differences to the first one; and a plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import Evaluation
+from holdfast.reports.blocks import Block, Facts, Paragraph, Span, Text, sub
+from holdfast.reports.charts import Col, tabulate
+from holdfast.reports.compared import ComparisonRow
+from holdfast.reports.format import decimals_for, direction, interval_text, number
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.entries import EvaluationPlan
+
+SETTINGS = ("num_fewshot", "limit", "max_documents", "window", "samples", "data")
+"""Settings of an entry that a plan shows."""
+
+
+def result_blocks(
+    found: Mapping[str, Sequence[Evaluation]], comparisons: Mapping[str, Sequence[Comparison]]
+) -> list[Block]:
+    """Figure, interval, number of questions, and the difference to the first model.
+
+    Args:
+        found: evaluations by label of the model.
+        comparisons: those of the other models with the first, by label.
+    """
+    blocks: list[Block] = []
+    for label, evaluations in found.items():
+        differences = {(c.suite, c.name): ComparisonRow(c) for c in comparisons.get(label, ()) if c.primary}
+
+        def difference(e: Evaluation, rows: Mapping[tuple[str, str], ComparisonRow] = differences) -> Text:
+            r = rows.get((e.suite, e.name))
+            if r is None:
+                return None
+            digits = decimals_for(e.metrics[e.primary].interval)
+            change = number(r.raw.difference, digits, sign=True)
+            interval = interval_text(r.raw.interval, digits, sign=True)
+            return Span((f"{change} {interval}", sub(f"{r.verdict}, p {r.p}")), tone=r.tone)
+
+        against = [Col(f"Against {next(iter(found))}", difference, numeric=False)] if differences else []
+        blocks.append(tabulate(evaluations, [*_COLUMNS, *against], title=label))
+        if any(math.isnan(e.metrics[e.primary].value) for e in evaluations):
+            text = "A figure of NaN: the model's output is not finite for some of the text."
+            blocks.append(Paragraph(text, "warn"))
+    return blocks
+
+
+def _measure(e: Evaluation) -> Text:
+    return f"{e.suite}/{e.name}", sub(f"{e.primary}, {direction(e.metrics[e.primary].higher_is_better)}")
+
+
+def _value(e: Evaluation) -> Text:
+    m = e.metrics[e.primary]
+    return Span(number(m.value, decimals_for(m.interval)), tone="taken")
+
+
+def _interval(e: Evaluation) -> Text:
+    interval = e.metrics[e.primary].interval
+    return Span(interval_text(interval, decimals_for(interval)), tone="flat")
+
+
+_COLUMNS = [
+    Col("Measure", _measure, numeric=False),
+    Col("Value", _value),
+    Col("Interval", _interval),
+    Col("n", lambda e: Span(f"{e.metrics[e.primary].n:,}", tone="flat")),
+]
+
+
+def plan_blocks(plan: EvaluationPlan, models: Sequence[tuple[str, str]], out: Path) -> list[Block]:
+    """What would be measured.
+
+    Args:
+        plan: the entries.
+        models: label and name of each.
+        out: the output folder.
+    """
+    facts = [("model", f"{label}: {name}") for label, name in models]
+    for entry in plan.entries:
+        settings = [f"{key} {value}" for key in SETTINGS if (value := getattr(entry, key, None)) is not None]
+        facts.append((entry.suite, f"{entry.name} ({', '.join([entry.kind, *settings])})"))
+    facts += [("average", f"{a.name} of {len(a.members)} figures") for a in plan.averages]
+    facts.append(("output", str(out)))
+    first = [a if not i or facts[i - 1][0] != a else "" for i, (a, _) in enumerate(facts)]
+    rows = list(zip(first, (text for _, text in facts), strict=True))
+    return [Paragraph("Dry run: the request is sound; nothing was measured.\n"), Facts(rows)]

@@ -1,0 +1,373 @@
+"""One law over all pages: each renders as HTML, in a terminal and as Markdown with the same words and figures, its
+tables hold what its charts draw, text stays text, and nothing on it needs a network or a script.
+
+A page is a function of a folder to write into and a text that a user chose; it puts the text wherever a user may name
+something. A new page adds itself to `PAGES`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import io
+import json
+import math
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic_residuals
+from rich.console import Console
+from synthetic_distances import checkpoint, llama, tensor
+from synthetic_evaluations import (
+    ACCURACY,
+    GATES,
+    TEXT,
+    Pair,
+    answers,
+    code,
+    evaluation_record,
+    generation,
+    multiple_choice,
+    stage_matrix,
+)
+from synthetic_evaluations import text as documents
+from synthetic_runs import SOURCE_NOISE, chromium, comparison, metric_lines, perplexity, write_arm, write_run
+from synthetic_studies import finished_frontier, frontier, measured_runs, nothing_finished, record, trial
+from test_report_browser import look_on_phone
+
+from claim_studies import paper_like
+from holdfast.records.evaluation import EvaluationFolder
+from holdfast.reports import blocks, markdown
+from holdfast.reports.arms import Arm, read_tradeoff, tradeoff_page
+from holdfast.reports.blocks import Page, words
+from holdfast.reports.charts import Chart, Value, plain, plotly_figure
+from holdfast.reports.claims_report import claims_page
+from holdfast.reports.comparison_report import comparison_page
+from holdfast.reports.distance_report import distance_page, read_distance
+from holdfast.reports.evaluation_report import evaluation_page
+from holdfast.reports.html import render
+from holdfast.reports.residual_report import residual_page
+from holdfast.reports.run_report import read_run, run_page
+from holdfast.reports.study_report import study_page
+from holdfast.reports.terminal import Printer
+from holdfast.reports.theory_report import regression_page
+from holdfast.statistics.selection import select_all
+from holdfast.studies.claims import check_claims
+from holdfast.support.files import to_jsonable
+from holdfast.theory.regression_study import RegressionSettings, run_regression
+
+NASTY = "<img src=x onerror=alert(1)> ``` & \"quotes\" [bold]b[/bold] 'n' </script><!-- `x` | %{y} $z$"
+
+
+def theory(folder: Path, text: str) -> Page:
+    rows = {"dimension": 20, "pretrain_rows": 12, "finetune_rows": 5, "seeds": 3}
+    study = run_regression(RegressionSettings(**rows, weights=(0.1, 1.0, 10.0)))
+    failed = dataclasses.replace(study.checks[0], passed=False, note=text)
+    return regression_page(dataclasses.replace(study, checks=[failed, *study.checks[1:]], notes=[text]))
+
+
+def study(folder: Path, text: str) -> Page:
+    whole = frontier(name=text, notes=[text], config={text: text}, sampler=text, storage=text, hardware={"cpu": text})
+    trials = [dataclasses.replace(t, label=f"{t.label} {text}", reason=t.reason and text) for t in whole.trials]
+    whole = dataclasses.replace(whole, trials=trials)
+    return study_page(whole, folder, selections=select_all(whole), command=text, config_yaml=text)
+
+
+def one_seed(folder: Path, text: str) -> Page:
+    whole = finished_frontier(seeds=(4,), name=text)
+    return study_page(whole, folder, selections=select_all(whole))
+
+
+def unfinished(folder: Path, text: str) -> Page:
+    return study_page(dataclasses.replace(nothing_finished(), name=text), folder, selections=[])
+
+
+def no_direct(folder: Path, text: str) -> Page:
+    runs = measured_runs(random.Random(0), (0, 1, 2), 0.5, -0.3)
+    whole = record([trial(0, text, text, {text: 1.0}, runs)], name=text)
+    return study_page(whole, folder, selections=select_all(whole))
+
+
+def arms(folder: Path, text: str) -> Page:
+    annealing = [{"method": "label_annealing", "weight": 1.0}]
+    found = [
+        Arm(f"Direct {text}", write_arm(folder / "d", source=0.31, target=-0.52, retention=[]), "direct"),
+        Arm(text, write_arm(folder / "a", source=0.06, target=-0.45, retention=annealing), "label_annealing"),
+    ]
+    read = read_tradeoff(found, source=("source", "prose"), target=("target", "answers"))
+    return tradeoff_page(read, folder, title=text, intro=text, next_steps=f"{text}\n$ {text}")
+
+
+def claims(folder: Path, text: str) -> Page:
+    checked = [dataclasses.asdict(c) for c in check_claims({"math": None, "code": paper_like()})]
+    checked[0] |= {"text": text, "reason": text, "paper": text}
+    shared = {"seeds": [0], "trials": 8, "target": text, "source": text}
+    studies = {
+        "math": {"title": text, "status": "not run", "report": None, **shared},
+        "code": {"title": "code", "status": "finished", "report": "code/report.html", **shared},
+    }
+    made_with = {"versions": {"torch": text}, "hardware": {"cpu": text}, "created": "2026-01-02"}
+    return claims_page(to_jsonable({"paper": text, "size": "", "studies": studies, "claims": checked, **made_with}))
+
+
+def update(folder: Path, text: str) -> Page:
+    record = synthetic_residuals.update(folder, name=text, notes=[text], config={text: text}, versions={"torch": text})
+    return residual_page(synthetic_residuals.with_state(record, "result", label=text), folder)
+
+
+def residual_study(folder: Path, text: str) -> Page:
+    record = synthetic_residuals.study(folder, seeds=(0, 1), name=text)
+    return residual_page(
+        synthetic_residuals.with_state(record, "l3-base", label=text, state="failed", reason=text), folder
+    )
+
+
+def run(folder: Path, text: str) -> Page:
+    named = {
+        "name": text,
+        "status": "failed",
+        "error": text,
+        "stage": text,
+        "notes": [text],
+        "retention": [{"method": text, text: text}],
+    }
+    tables = {
+        "config": {text: text},
+        "versions": {text: text},
+        "hardware": {text: text},
+        "model": {"name": text},
+        "data": {"name": text},
+    }
+    measured = [
+        comparison(name=text, unit=text, metric=text, test=text),
+        comparison(suite=text),
+        comparison(**SOURCE_NOISE),
+    ]
+    lines = [
+        *metric_lines(30),
+        {"step": 160, "eval_loss": 3.0, "eval_kl": 0.1, text: 1.0, "budget_constraint": 0.1, "budget_limit": 0.2},
+    ]
+    return run_page(read_run(write_run(folder / "run", comparisons=measured, metrics=lines, **named, **tables)))
+
+
+def run_unfinished(folder: Path, text: str) -> Page:
+    nothing: dict[str, Any] = {
+        "comparisons": [],
+        "metrics": [],
+        "distance": [],
+        "training": {},
+        "retention": [],
+        "notes": [],
+    }
+    found = write_run(folder / "run", status="interrupted", name=text, stage="prepare", **nothing)
+    found.evaluated("start").write(perplexity("source", text, 2.9, 50), [])
+    return run_page(read_run(found))
+
+
+def pair_of(folder: Path, text: str) -> Pair:
+    """Two models on an entry of every kind, named and described by the text."""
+    sides = multiple_choice("x", 60, 0.8, 0.3)
+    for rows in sides:
+        for i, r in enumerate(rows):
+            r.update({"question": text, "choices": [text] * 4, "task": f"{text} {i % 3}"})
+    pair = Pair(folder, ("a", "b"))
+    pair.add(text, text, "task", sides, ACCURACY, settings={text: text}, model={"name": text, "hash": text})
+    generated = generation("g", 40, 0.9, 0.2), {"exact_match,strict-match": ("exact_match", True)}
+    pair.add("g", "g", "task", *generated, versions={text: text}).add(
+        "q", text, "answers", answers("q", 60, 0.5, 0.6), ACCURACY
+    )
+    return pair.add("g", "code", "code", code("c", 40, 0.4, 0.6), {"pass@1": ("pass@1", True)}).add(
+        "source", text, "perplexity", documents("p", 40, 2.9, 0.03), TEXT
+    )
+
+
+def comparing(folder: Path, text: str) -> Page:
+    changes = dict.fromkeys(("rule", "suite", "name", "metric", "reason", "unit", "outcome"), text)
+    gates = [dataclasses.replace(GATES[0], **changes), GATES[1]]
+    matrix = dataclasses.replace(stage_matrix(), tasks=[text] * 3, stages=[f"{text} {i}" for i in range(4)], unit=text)
+    found = pair_of(folder, text)
+    return comparison_page(found.result(labels=(text, f"{text} b"), gates=gates, unmatched=[text], matrix=matrix))
+
+
+def nothing_compared(folder: Path, text: str) -> Page:
+    return comparison_page(pair_of(folder, text).result(comparisons=[], unmatched=[text]))
+
+
+def evaluated(folder: Path, text: str) -> Page:
+    found = pair_of(folder, text)
+    changes = {
+        "versions": {text: text},
+        "hardware": {text: text},
+        "plan": {text: text},
+        "suites": [text],
+        "status": text,
+    }
+    asked = evaluation_record([text, f"{text} 2"], **changes)
+    return evaluation_page(asked, [found.before, found.after], comparisons={f"{text} 2": found.comparisons})
+
+
+def nothing_evaluated(folder: Path, text: str) -> Page:
+    return evaluation_page(evaluation_record([text], status="running"), [EvaluationFolder(folder / "none")])
+
+
+def distances_of(folder: Path, text: str) -> Page:
+    tensors = [*llama(2), tensor(text, dtypes=(text, text)), tensor(f"h.0.{text}", relative=math.inf, cosine=math.nan)]
+    found = checkpoint(tensors, start=text, result=f"{text} 2", notes=(text,))
+    return distance_page(read_distance(to_jsonable(found)))
+
+
+PAGES: dict[str, Callable[[Path, str], Page]] = {
+    "update": update,
+    "residual study": residual_study,
+    "theory": theory,
+    "study": study,
+    "study of one seed": one_seed,
+    "study, nothing finished": unfinished,
+    "study without direct": no_direct,
+    "arms": arms,
+    "claims": claims,
+    "run": run,
+    "run, unfinished": run_unfinished,
+    "comparison": comparing,
+    "comparison, nothing compared": nothing_compared,
+    "evaluation": evaluated,
+    "evaluation, nothing measured": nothing_evaluated,
+    "distance": distances_of,
+}
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return PAGES[request.param](tmp_path_factory.mktemp("page"), NASTY)
+
+
+@pytest.fixture(scope="module")
+def whole(page: Page) -> str:
+    return render(page)
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One browser profile for the module: a fresh one costs a second a page."""
+    return tmp_path_factory.mktemp("chromium")
+
+
+def every(found: Any) -> Iterator[Any]:
+    """All blocks, those within blocks too."""
+    for x in found:
+        if x is not None:
+            yield x
+            yield from every(x.charts if isinstance(x, blocks.Tabs) else getattr(x, "blocks", ()))
+
+
+STYLE = {"kind", "style", "tone", "tones", "form", "anchor", "link", "language", "find", "groups", "tab", "eyebrow"}
+"""Fields of blocks that are not read as text."""
+
+
+def texts(x: Any) -> Iterator[str]:
+    """Every text of a block and of those within; of a chart its title, its table and its caption."""
+    if isinstance(x, str):
+        yield x
+    elif isinstance(x, Chart):
+        yield from texts((x.title if x.heading else None, x.table, x.caption))
+    elif isinstance(x, (list, tuple)):
+        yield from (text for part in x for text in texts(part))
+    elif dataclasses.is_dataclass(x) and not isinstance(x, blocks.Markup):
+        yield from texts([getattr(x, f.name) for f in dataclasses.fields(x) if f.name not in STYLE])
+
+
+def bare(text: str) -> str:
+    """The letters, figures and signs of a text, without spaces and box lines."""
+    return re.sub(r"[\s\u200b]", "", text)
+
+
+def as_text(page: Page, *, ascii_only: bool = False, width: int = 4000) -> str:
+    buffer = io.BytesIO()
+    file = io.TextIOWrapper(buffer, encoding="ascii" if ascii_only else "utf-8")
+    Printer(Console(file=file, width=width, force_terminal=False)).show(blocks.document(page))
+    file.flush()
+    return buffer.getvalue().decode()
+
+
+def body_of(text: str) -> str:
+    """The page without scripts and styles."""
+    return re.sub(r"<(script|style).*?</\1>", "", text, flags=re.S)
+
+
+def test_the_page_renders_three_times_with_the_same_words(page: Page, whole: str) -> None:
+    shown = {
+        "html": html.unescape(re.sub(r"<[^>]+>", "", body_of(whole))),
+        "terminal": as_text(page),
+        "markdown": html.unescape(
+            re.sub(r"<br>|(?<!\\)\*\*|(?<!\\)\[|\]\(#\w+\)|\\(?=[\\`*_\[\]|~#])", "", markdown.document(page)).replace(
+                "\u200b", ""
+            )
+        ),
+    }
+    for name, text_of_all in shown.items():
+        found = bare(text_of_all)
+        absent = [text for text in texts(dataclasses.replace(page, status=None)) if bare(text) not in found]
+        assert not absent, f"{name}: {absent[:3]}"
+
+
+def test_every_chart_is_drawn_of_the_rows_of_its_table(page: Page) -> None:
+    number = re.compile(r"[−+-]?\d[\d,]*\.?(\d*)(e-?\d+)?")
+    for chart in (x for x in every(page.blocks) if isinstance(x, Chart)):
+        columns, rows = len(chart.columns), len(chart.rows)
+        assert len(chart.table.rows) == (columns - 1 if chart.across else rows)
+        for value in (v for row in chart.rows for v in row.values() if isinstance(v, Value) and v.text):
+            found = number.match(value.text)
+            if found is None or found[2]:
+                continue
+            digit = 10.0 ** -len(found[1])
+            assert float(found[0].replace("−", "-").replace(",", "")) == pytest.approx(value.value, abs=0.51 * digit)
+        drawn = plotly_figure(chart)
+        assert drawn["data"], f"{chart.title} draws nothing"
+        shown = [t for trace in drawn["data"] for t in trace.get("hovertext", []) if t]
+        heads = [plain(words(c.title)) for c in chart.columns]
+        assert all(any(t.count(f"{h}: ") for h in heads) for t in shown if "<br>" in t)
+
+
+def test_the_page_has_its_small_print(page: Page, whole: str) -> None:
+    assert all((page.tab, page.eyebrow, page.title, page.lead, page.footer))
+    assert "This page needs no network." in whole
+    sections = [x.title for x in page.blocks if isinstance(x, blocks.Section)]
+    assert sections and len(set(sections)) == len(sections)
+
+
+def test_text_stays_text(page: Page, whole: str) -> None:
+    body = body_of(whole)
+    assert "<img" not in body and "<!--" not in body
+    assert whole.count("<script") == whole.count("</script>")
+    figures = re.search(r'id="figures">(.*?)</script>', whole, re.S)
+    if figures:
+        drawn = json.dumps(json.loads(figures[1]), ensure_ascii=False)
+        assert "<img" not in drawn and "$z$" not in drawn and "%{y} $" not in drawn
+    assert "<img" not in re.sub(r"^(````*).*?^\1$", "", markdown.document(page), flags=re.S | re.M)
+    assert "[bold]b[/bold]" in as_text(page)
+    assert as_text(page, ascii_only=True).isascii()
+
+
+def test_nothing_on_the_page_needs_a_network_or_a_script(page: Page, whole: str) -> None:
+    body = body_of(whole)
+    assert "default-src &#x27;none&#x27;" in whole
+    assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!data:|#)(?:[a-z]+:|//)""", body)
+    assert not re.search(r"https?://", body)
+    plots = re.findall(r"<figure.*?</figure>", body, re.S)
+    charts = sum(isinstance(x, Chart) for x in every(page.blocks))
+    assert len(plots) == charts == body.count("data-figure=")
+    assert all('<details class="numbers">' in p and "<tbody>" in p for p in plots)
+    assert ("Scripts are off" in body) == bool(charts) == ('id="plotly-gzip"' in whole)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(chromium() is None, reason="needs Chromium (Debian: apt-get install chromium)")
+def test_a_phone_draws_every_chart_without_a_message_and_holds_them(page: Page, tmp_path: Path, profile: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(render(page), encoding="utf-8")
+    charts = sum(isinstance(x, Chart) for x in every(page.blocks))
+    assert look_on_phone(path, profile, 360) == {"scroll": 360, "outside": [], "drawn": charts, "wide": 0}

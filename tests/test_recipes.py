@@ -1,0 +1,278 @@
+"""Every shipped recipe is a sound request, says what it is, and does what its name, its head and its paper say.
+
+Three families: training configurations (`configs/*.yaml`), the studies of paper 000 (`configs/label_annealing`) and
+those of paper 004 (`configs/residual`).
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from declared_commands import command_of
+from holdfast.errors import ConfigError
+from holdfast.runs.config import load_train_config, train_config
+from holdfast.studies.residual.plan import study_config
+from stand_ins import put_data, put_model
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIGS = ROOT / "configs"
+METHODS: dict[str, set[str]] = {
+    "chat": {"label_annealing"},
+    "direct": {""},
+    "label_annealing": {"label_annealing"},
+    "lora_label_annealing": {"label_annealing"},
+    "replay": {"replay"},
+    "sfa": {"sfa"},
+    "label_annealing/alignment_tax": {"label_annealing"},
+    "label_annealing/code": {"label_annealing", "l2"},
+    "label_annealing/math": {"label_annealing", "l2", "replay", "replay+label_annealing"},
+    "label_annealing/niche_knowledge": {"label_annealing"},
+}
+"""Recipe: the methods it is for, or tries beside direct fine-tuning."""
+STUDIES = {"alignment_tax": (7, 220e6), "code": (13, 30e6), "math": (16, 179e6), "niche_knowledge": (7, 455e6)}
+"""Of paper 000: trials, and tokens of the fine-tuning data in the paper."""
+PAPER_000 = ("direct", "label_annealing", "replay", *(f"label_annealing/{name}" for name in STUDIES))
+"""Recipes that state the paper's set-up."""
+RESIDUAL = {
+    "llama3-budgets": 11,
+    "llama-siblings": 9,
+    "qwen-siblings-0.5b": 6,
+    "qwen-siblings-1.5b": 6,
+    "qwen-siblings-7b": 6,
+    "scales": 9,
+    "tiny": 36,
+}
+"""Of paper 004: models that each makes, given ones among them."""
+
+
+def text_of(name: str) -> str:
+    return (CONFIGS / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def read(name: str) -> dict[str, Any]:
+    return yaml.safe_load(text_of(name))
+
+
+def training(name: str) -> dict[str, Any]:
+    """The recipe's training configuration."""
+    values = read(name)
+    return values.get("train", values)
+
+
+def head(name: str) -> str:
+    """The comment at the file's head, without its marks."""
+    lines = re.split(r"\n(?=name:|model_name_or_path)", text_of(name))[0].splitlines()
+    assert all(line.startswith("#") for line in lines)
+    return "\n".join(line.removeprefix("#") for line in lines)
+
+
+def alternatives(name: str) -> list[list[dict[str, Any]]]:
+    """Every way of keeping that a recipe tries, as a training configuration has it."""
+    found = []
+    values = read(name)
+    for one in values["vary"]["retention"] if "vary" in values else [values["retention"]]:
+        methods = [] if one == "none" else one if isinstance(one, list) else [one]
+        spread = [
+            [(method, key, v) for v in (value if isinstance(value, list) else [value])]
+            for item in methods
+            for method, parameters in item.items()
+            for key, value in parameters.items()
+        ]
+        for combination in itertools.product(*spread):
+            made: dict[str, dict[str, Any]] = {}
+            for method, key, value in combination:
+                made.setdefault(method, {})[key] = value
+            found.append([{method: parameters} for method, parameters in made.items()])
+    return found
+
+
+def checked(values: dict[str, Any], **changes: Any) -> Any:
+    """`train_config`, with the files in place that a recipe names."""
+    put_data(yaml.safe_dump([values, changes]))
+    return train_config(values, use_cpu=True, **changes)
+
+
+@pytest.fixture(autouse=True)
+def place(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("holdfast.runs.config.has_accelerator", lambda: True)  # FSDP2 is for machines with one
+    return desk
+
+
+def test_the_recipes_are_these() -> None:
+    there = {p.relative_to(CONFIGS).with_suffix("").as_posix() for p in CONFIGS.rglob("*.yaml")}
+    tiny = {f"label_annealing/{name}-tiny" for name in STUDIES}
+    assert there == {*METHODS, *tiny, *(f"residual/{name}" for name in RESIDUAL)}
+    package = ROOT / "src" / "holdfast" / "studies" / "recipes" / "residual"
+    assert {p.resolve() for p in (CONFIGS / "residual").glob("*.yaml")} == set(package.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_recipe_is_sound_with_every_alternative(name: str) -> None:
+    values, tried = training(name), alternatives(name)
+    for one in tried:
+        config = checked(values, retention=one)
+        assert [m.name for m in config.retention] == [next(iter(m)) for m in one]
+        assert not any(m.off for m in config.retention)
+    assert {"+".join(next(iter(m)) for m in one) for one in tried} == METHODS[name]
+    config = checked(values)
+    assert config.evaluation.suites == ("source", "target") and config.evaluation.before
+    assert config.training.max_length >= 1024 and config.training.num_train_epochs > 0
+    assert config.training.save_total_limit and config.resolved["output_dir"].startswith("runs/")
+    assert all("trust_remote_code" not in note for note in config.notes)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_of_paper_000(name: str) -> None:
+    study, tried = read(f"label_annealing/{name}"), alternatives(f"label_annealing/{name}")
+    assert study["name"] == name and study["output_dir"] == f"runs/label_annealing/{name}"
+    assert len(tried) + 1 == STUDIES[name][0], "and direct fine-tuning"
+    config = checked(study["train"])
+    assert config.retention == [] and config.launch["accelerate_config"] == "fsdp2"
+    assert config.training.packing and config.training.save_total_limit == 1
+    start = "Meta-Llama-3-8B-Instruct" if name == "niche_knowledge" else "Meta-Llama-3-8B"
+    assert config.model.model_name_or_path == f"meta-llama/{start}"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_mistake_in_a_recipe_would_show(name: str) -> None:
+    values = copy.deepcopy(training(name))
+    values["lerning_rate"] = values.pop("learning_rate")
+    values["evaluation"]["befor"] = True
+    values["evaluation"]["target"][0] = {"task": "mmlu", "num_fewshots": 3}
+    with pytest.raises(ConfigError) as caught:
+        checked(values, retention=[{"label_annealing": {"wieght": 1}}])
+    assert len(caught.value.problems) == 4
+
+
+@pytest.mark.parametrize("name", PAPER_000)
+def test_the_papers_set_up(name: str) -> None:
+    """128 sequences of 2048 tokens a step, 5 epochs, cosine with 5 % warm-up, peak 5e-6."""
+    config = checked(training(name))
+    args = config.training
+    assert args.per_device_train_batch_size * args.gradient_accumulation_steps * config.processes == 128
+    assert (args.max_length, args.num_train_epochs, args.learning_rate, args.warmup_steps) == (2048, 5, 5e-6, 0.05)
+    assert getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type) == "cosine"
+
+
+@pytest.mark.parametrize(
+    ("names", "own"),
+    [
+        (PAPER_000[:3], "retention evaluation"),
+        (
+            PAPER_000[3:],
+            "model_name_or_path dataset_name evaluation chat_template_path eos_token assistant_only_loss "
+            "completion_only_loss",
+        ),
+    ],
+    ids=["methods", "tasks"],
+)
+def test_recipes_to_compare_differ_in_what_they_compare_only(names: tuple[str, ...], own: str) -> None:
+    shared = [{k: v for k, v in training(name).items() if k not in own.split()} for name in names]
+    assert all(one == shared[0] for one in shared)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_commands_in_the_head_are_sound_and_make_the_data(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They parse, name the recipe, and write the files that it reads (RedPajama's aside)."""
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    made, subjects = set(), []
+    for line in re.sub(r"\\\n\s*", " ", head(name)).splitlines():
+        if not re.match(r"(.* )?holdfast (train|sweep|data) ", line):
+            continue
+        words = shlex.split(line[line.index("holdfast ") :], comments=True)
+        subjects.append(words[1])
+        if words[1] != "data":
+            assert words[2:4] == ["--config", f"configs/{name}.yaml"]
+        if words[1] == "train":
+            put_data(" ".join([text_of(name), *words]))
+            if "--model_name_or_path" in words:  # the result of an earlier run
+                put_model(words[words.index("--model_name_or_path") + 1])
+            load_train_config(["--config", str(CONFIGS / f"{name}.yaml"), *words[4:], "--use_cpu"])
+        elif words[1] == "data":
+            inputs = itertools.takewhile(lambda w: not w.startswith("--"), words[words.index("--input") + 1 :])
+            for path in map(Path, inputs):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch()
+            command, options = command_of(words)
+            made.add(str(command.read(options).output))
+    if "vary" not in read(name):
+        assert set(subjects) == {"train"}
+        return
+    assert subjects.count("sweep") == 2
+    named = set(re.findall(r"data/[\w/]+\.jsonl", yaml.safe_dump(read(name)))) - {"data/redpajama.jsonl"}
+    assert named <= made
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_recipe_measures_the_papers_suite(name: str) -> None:
+    """One truth: the entries are those of the shipped suite of that name, but for local files."""
+    from holdfast.evaluation.shipped import suite_files
+
+    (path,) = suite_files(f"label_annealing-{name}")
+    suite, study = yaml.safe_load(path.read_text(encoding="utf-8")), read(f"label_annealing/{name}")
+    for side in ("target", "source"):
+        entries = [{k: v for k, v in entry.items() if k != "data"} for entry in study["train"]["evaluation"][side]]
+        assert entries == suite[side]
+        wanted = study["objectives"][side]
+        assert (wanted if isinstance(wanted, list) else [wanted]) == [entry["task"] for entry in entries]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_what_the_head_computes(name: str) -> None:
+    """Hours at 40 % of 8 H100s: 6 operations a parameter and token, a third more with a teacher; the number of
+    trials."""
+    text, (trials, tokens) = " ".join(head(f"label_annealing/{name}").split()), STUDIES[name]
+    direct = 6 * 8.03e9 * 5 * tokens / (8 * 989e12 * 0.4) / 3600
+    hours = direct
+    for one in alternatives(f"label_annealing/{name}"):
+        names = [next(iter(m)) for m in one]
+        hours += direct * (4 / 3 if "label_annealing" in names else 1) * (1 / 0.9 if "replay" in names else 1)
+
+    def stated(pattern: str) -> float:
+        return float(re.search(pattern, text).group(1).replace(",", ""))  # type: ignore[union-attr]
+
+    assert f"{trials} trials" in text
+    assert stated(r"trials (\d+) hours \(\d+ GPU hours, [\d,]+ USD") == pytest.approx(hours, rel=0.05)
+    assert stated(r"(\d+) GPU hours") == pytest.approx(8 * hours, rel=0.05)
+    assert stated(r"([\d,]+) USD at 2\.50") == pytest.approx(20 * hours, rel=0.05)
+    minutes = 60 if re.search(r"direct [\d.]+ minutes", text) else 1
+    assert stated(r"direct ([\d.]+) (?:hours|minutes)") / minutes == pytest.approx(direct, rel=0.1)
+
+
+def test_tasks_of_the_recipes_exist() -> None:
+    from holdfast.evaluation.tasks.tasks import index
+
+    sides = [training(name)["evaluation"][side] for name in METHODS for side in ("source", "target")]
+    tasks = {entry["task"] for entries in sides for entry in entries if "task" in entry}
+    assert tasks and tasks <= {*index(), "quality"}
+
+
+# ------------------------------------------------------------------------------------------------------------ paper 004
+
+
+@pytest.mark.parametrize("name", RESIDUAL)
+def test_a_residual_study_is_sound(name: str) -> None:
+    text = text_of(f"residual/{name}")
+    put_data(text)
+    for file in re.findall(r"^corpus: \[(.*)\]", text, re.MULTILINE):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).touch()
+    config = study_config(yaml.safe_load(text), source=name)
+    assert len(config.models()) == RESIDUAL[name]
+    assert config.name == name and config.output_dir == Path("runs/residual") / name
+    assert text.startswith("# ") and f"configs/residual/{name}.yaml" in text
+    assert "siblings" not in name or not any(m.continued for m in config.models()), "tables 3 and 4 train nothing"
+
+
+def test_table_2_has_the_papers_budgets_and_window() -> None:
+    values = read("residual/llama3-budgets")
+    assert values["budgets"] == ["100M", "500M", "1B"] and values["window"] == 4096 and values["epochs"] == 5
+    assert str(values["after"]) == "2023-12-01" and str(values["before"]) == "2024-10-01"
