@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import gc
 import importlib.util
 import os
 import shutil
@@ -138,6 +139,20 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
         return sys.modules[name]
 
     return load
+
+
+MODULES = pytest.StashKey[int]()
+"""How many were imported when the collector was last told to pass over what they made."""
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """The garbage collector passes over what libraries made when they were imported: every run of a trainer asks for a
+    full collection, and to look through a million objects takes longer than the run's steps."""
+    stash = item.config.stash
+    if len(sys.modules) > stash.get(MODULES, 0) + 300:
+        stash[MODULES] = len(sys.modules)
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items) -> None:
