@@ -7,7 +7,7 @@ says what to do:
 |---|---|---|
 | vocabularies | `vocabulary` | "keep": such rows come from the layout; "zero": who lacks a row has no say |
 | one head tied, one separate | `tied_heads` | "untie": the output gets a head of its own; "tie": heads are left out |
-| tensors that not all have | `unmatched` | "keep": from who has them, or their mean; "drop": left out, unless the layout's |
+| tensors that not all have | `unmatched` | "keep": from who has them, or their mean; "drop": left out |
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Output:
     overwrite: bool = False
     """Replace the folder if it is there and holdfast wrote it."""
     dry_run: bool = False
-    """Check everything, show the plan, write nothing."""
+    """Check the request and the checkpoints' headers, show the plan, write nothing."""
     json: bool = False
     """Print the plan (with --dry_run) or the outcome as JSON on stdout."""
     workers: Workers = None
