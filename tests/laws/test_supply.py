@@ -4,6 +4,7 @@ nothing does not say that it found nothing."""
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 import socket
@@ -19,21 +20,28 @@ import audit
 from holdfast import models
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError, ModelError
-from stand_ins import put_data
+from tiny import SENTENCES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/holdfast"
 PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 
 
-def calls(name: str) -> list[tuple[str, ast.Call]]:
-    """Every call of something that is called so, with its file."""
+@functools.cache
+def nodes() -> list[tuple[str, ast.Call | ast.Import | ast.ImportFrom]]:
+    """Every call and import of the source, with its place."""
     found = []
     for file in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name:
+            if isinstance(node, (ast.Call, ast.Import, ast.ImportFrom)):
                 found.append((f"{file.relative_to(SOURCE)}:{node.lineno}", node))
     return found
+
+
+def calls(name: str) -> list[tuple[str, ast.Call]]:
+    """Every call of something that is called so."""
+    held = ((place, node) for place, node in nodes() if isinstance(node, ast.Call))
+    return [(p, n) for p, n in held if getattr(n.func, "attr", getattr(n.func, "id", None)) == name]
 
 
 def keywords(node: ast.Call) -> set[str | None]:
@@ -80,10 +88,8 @@ def test_code_beside_a_model_runs_only_when_asked(
         with pytest.raises(ModelError):
             models.check_causal_lm(str(folder))
         assert not marker.exists()
-        with pytest.raises(ModelError, match="causal"):  # the code ran: what it made is no model of a known kind
-            models.check_causal_lm(str(folder), trust_remote_code=True) and models.load(
-                str(folder), trust_remote_code=True
-            )
+        with pytest.raises(ModelError):  # the code runs; what it makes has no weights
+            models.load(str(folder), trust_remote_code=True)
     else:
         code += "from transformers import PreTrainedTokenizerFast\nclass Theirs(PreTrainedTokenizerFast):\n    pass\n"
         (folder / "theirs.py").write_text(code)
@@ -120,7 +126,7 @@ def test_a_task_file_is_code(marker: Path, tmp_path: Path, model_folder: Path) -
         "output_type: generate_until\ndoc_to_text: !function helper.ask\ndoc_to_target: '{{answer}}'\n"
         "metric_list: [{metric: exact_match}]\n"
     )
-    words = ["--task", str(tmp_path / "theirs.yaml"), "--output_dir", str(tmp_path / "out"), "--dry_run"]
+    words = ["--tasks", str(tmp_path / "theirs.yaml"), "--output_dir", str(tmp_path / "out"), "--dry_run"]
     main(["evaluate", str(model_folder), *words])
     assert marker.exists() and "!function" in PAGE
 
@@ -171,7 +177,8 @@ PARSERS = {
     "gzip": "`.gz`",
     "zlib": "`.gz`",
     "zstandard": "`.zst`",
-    "sqlite3": None,  # only a scratch file of our own
+    "sqlite3": None,  # a scratch file of our own
+    "xml.etree": None,  # writes JUnit
     "configparser": "",
     "tomllib": "",
     "plistlib": "",
@@ -179,7 +186,6 @@ PARSERS = {
     "tarfile": "",
     "lxml": "",
     "bs4": "",
-    "xml.etree": "",
     "xml.dom": "",
     "xml.sax": "",
     "pandas": "",
@@ -193,12 +199,11 @@ PARSERS = {
 def test_every_file_that_is_parsed_is_in_the_table() -> None:
     """And what is not in use comes into use only with a line there."""
     used = set()
-    for file in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names = [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
-            used |= {module for module in PARSERS for name in names if f"{name}.".startswith(f"{module}.")}
+    for _, node in nodes():
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
+        used |= {module for module in PARSERS for name in names if f"{name}.".startswith(f"{module}.")}
     assert sorted(m for m in used if PARSERS[m] == "") == [], "say in SECURITY.md what it reads, and here"
     unsaid = [m for m in used if PARSERS[m] and PARSERS[m] not in PAGE]
     assert sorted(unsaid) == []
@@ -233,7 +238,8 @@ def test_a_run_on_local_files_asks_no_network(
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.chdir(tmp_path)
-    put_data("train.jsonl kept.jsonl learnt.jsonl")
+    for name in ("train", "kept", "learnt"):
+        Path(f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES))
     words = ["--model_name_or_path", str(model_folder), "--dataset_name", "train.jsonl", "--output_dir", "out"]
     words += [
         "--max_steps",
