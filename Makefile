@@ -7,7 +7,7 @@ WORKERS ?= 2
 ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all reference check format bench clean
+.PHONY: help install quickstart test test-all reference check format bench audit clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -58,5 +58,14 @@ bench: $(BIN)/.installed  ## the benchmarks with their bars
 	$(BIN)/python benchmarks/packing.py --check
 	$(BIN)/python benchmarks/cost.py --check
 
+# In an environment of its own: nothing of pip-audit's belongs to what is audited.
+$(VENV)-audit/.installed: tests/audit.py
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/python -m pip install --quiet 'pip-audit>=2.10,<3'
+	@touch $@
+
+audit: $(VENV)-audit/.installed  ## the pinned versions against the published vulnerabilities (asks the package index)
+	$(VENV)-audit/bin/python tests/audit.py
+
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist
+	rm -rf $(VENV) $(VENV)-audit .pytest_cache .mypy_cache .ruff_cache build dist

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -241,7 +242,7 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
     """The model's config, if it is one of a causal LM.
 
     Raises:
-        ModelError: no such model, or another kind of model.
+        ModelError: no such model, another kind of model, or one that brings code which was not asked for.
     """
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import (
@@ -257,6 +258,12 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
         raise ModelError(
             f"Expected a model at {name} ({where}), but its config cannot be read: {first_line(error)}"
         ) from error
+    if not trust_remote_code and (kernels := list(_hub_kernels(config))):
+        raise ModelError(
+            f"The config.json of {name} names a kernel of the hub, {kernels[0]}, which transformers would fetch and "
+            f"run. Remove attn_implementation there; a kernel that you trust is named in the request "
+            f"(attn_implementation)."
+        )
     architectures = getattr(config, "architectures", None) or []
     causal = [a for a in architectures if a.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))]
     unknown = not trust_remote_code and config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -273,6 +280,16 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
             f"at {name}. Choose a decoder-only model."
         )
     return config
+
+
+def _hub_kernels(config: Any) -> Iterator[str]:
+    """The kernels of the hub (`owner/name`) that a config and those within it name."""
+    kernel = getattr(config, "_attn_implementation", None)
+    if isinstance(kernel, str) and "/" in kernel:
+        yield kernel
+    for part in getattr(config, "sub_configs", None) or {}:
+        if (inner := getattr(config, part, None)) is not None:
+            yield from _hub_kernels(inner)
 
 
 def model_folder(name: str, revision: str = "main") -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from checkpoint_folders import Model, Stored, llama_shapes, random_model, read_folder, stored, write_folder
 from holdfast.checkpoints.merge import merge, prepare_merge
+from holdfast.checkpoints.methods.protocol import WeightedMethod
+from holdfast.checkpoints.methods.registry import METHODS, find_method
 from holdfast.checkpoints.plan import Plan, Policies
 from holdfast.errors import ConfigError, ShapeError
 
@@ -197,8 +200,11 @@ def test_without_a_base_what_one_lacks_is_copied_or_left_out(policy: str, tmp_pa
     plan, found = built(tmp_path, first, second, policies=Policies(unmatched=policy))
     assert found["a"] == first["a"]  # the layout's own are always kept
     assert found.get("b") == (second["b"] if policy == "keep" else None)
-    assert len(plan.notes) == 2 and "1 tensors are not in model 1: b" in " ".join(plan.notes)
-    assert ("1 left out, 0 kept" in " ".join(plan.notes)) == (policy == "drop")
+    done = "copied from model 2 (unmatched: keep)." if policy == "keep" else "left out (unmatched: drop)."
+    assert plan.notes == (
+        f"1 tensors are not in model 2: a: copied from model 1 (unmatched: {policy}).",
+        f"1 tensors are not in model 1: b: {done}",
+    )
 
 
 def test_with_a_base_what_a_model_lacks_has_not_changed(tmp_path: Path) -> None:
@@ -215,6 +221,136 @@ def test_with_a_base_what_a_model_lacks_has_not_changed(tmp_path: Path) -> None:
         (base["a"].values + (one["a"].values - base["a"].values).astype(np.float32)).astype(np.float32),
     )
     assert found["c"] == base["c"] and found["new"] == one["new"]
+
+
+def constant(value: float, *names: str, dtype: str = "F32") -> Model:
+    """A model of one number everywhere, with tensors of its own beside the common one; 5,000 elements each."""
+    return {n: stored(np.full(5000, value), dtype) for n in ("common", *names)}
+
+
+@pytest.mark.parametrize("least", [512, 1 << 60], ids=["streamed", "blocks"])
+@pytest.mark.parametrize("dtype", ["BF16", "F32", "F64"])
+def test_what_several_but_not_all_have_is_their_mean_by_weight(
+    least: int, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.checkpoints.build.STREAMED", least)
+    models = [constant(8.0, dtype=dtype), constant(1.0, "x", dtype=dtype), constant(2.0, "x", "y", dtype=dtype)]
+    models.append(constant(5.0, "y", "z", dtype=dtype))
+    for policy in ("keep", "drop"):
+        plan, found = built(tmp_path, *models, weights=[1.0, 1.0, 2.0, 3.0], policies=Policies(unmatched=policy))
+        wanted = {"common": 28 / 7} | ({"x": 5 / 3, "y": 19 / 5, "z": 5.0} if policy == "keep" else {})
+        assert found == {n: stored(np.full(5000, np.float32(v)), dtype) for n, v in wanted.items()} or dtype == "F64"
+        assert found.keys() == wanted.keys() and all(
+            np.allclose(found[n].values, v, rtol=0.01) for n, v in wanted.items()
+        )
+        record = json.loads((tmp_path / "out" / "provenance.json").read_text())
+        if policy == "keep":
+            assert plan.notes == (
+                "1 tensors are not in model 1, model 4: x: the mean of model 2, model 3 by weight (unmatched: keep).",
+                "1 tensors are not in model 1, model 2: y: the mean of model 3, model 4 by weight (unmatched: keep).",
+                "1 tensors are not in model 1, model 2, model 3: z: copied from model 4 (unmatched: keep).",
+            )
+            assert record["averaged"] == {"model 2, model 3": ["x"], "model 3, model 4": ["y"]}
+            assert record["copied"] == {"model 4": ["z"]} and plan.summary()["combined"] == 3
+        else:
+            assert "averaged" not in record and "copied" not in record
+    # what the layout has is kept under either policy, and is the mean of all that have it
+    _, found = built(
+        tmp_path, *models, weights=[1.0, 1.0, 2.0, 3.0], layout="model 3", policies=Policies(unmatched="drop")
+    )
+    assert set(found) == {"common", "x", "y"} and np.allclose(found["y"].values, 19 / 5, rtol=0.01)
+
+
+OTHERS = {"linear": {"normalize": False}, "breadcrumbs": {"density": 0.5}, "ties": {"density": 0.5}, "dare": {"p": 0.5}}
+
+
+@pytest.mark.parametrize("method", [*METHODS, "mine.py:Last"])
+def test_every_method_averages_what_the_base_or_others_lack(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """y: in the last model alone; x: in the last two, where there are so many."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(MINE)
+    cls = find_method(method)
+    count = cls.models[1] or 3
+    base = write_folder(tmp_path / "base", constant(8.0))
+    own = [("x",) * (i >= count - 2 and count == 3) + ("y",) * (i == count - 1) for i in range(count)]
+    folders = [write_folder(tmp_path / f"m{i}", constant(1.0 + i, *names)) for i, names in enumerate(own)]
+    request: dict[str, Any] = {"base": base} if cls.needs_base else {}
+    if issubclass(cls, WeightedMethod):
+        request["weights"] = [1.0, 1.0, 3.0][:count]
+    if cls.extras:  # element by element the other model counts
+        request["fisher"] = [
+            write_folder(tmp_path / f"f{i}", {n: stored(np.arange(5000) % 2 == i % 2, "F32") for n in model})
+            for i, model in enumerate(read_folder(f) for f in folders)
+        ]
+    merge(
+        folders,
+        tmp_path / "out",
+        method=method,
+        policies=Policies(unmatched="keep"),
+        sync=False,
+        **OTHERS.get(method, {}),
+        **request,
+    )
+    found = read_folder(tmp_path / "out")
+    assert found["y"] == read_folder(folders[-1])["y"]
+    if count == 3:
+        mean = {"fisher": np.where(np.arange(5000) % 2 == 0, 3.0, 2.0), "mine.py:Last": 2.5}.get(method, 2.75)
+        assert np.allclose(found["x"].values, mean, rtol=1e-6)
+
+
+MINE = """
+from dataclasses import dataclass
+from typing import ClassVar
+from holdfast.checkpoints.methods.protocol import MergeMethod, Sum
+
+@dataclass(frozen=True, kw_only=True)
+class Last(MergeMethod):
+    name: ClassVar[str] = "last"
+    needs_base: ClassVar[bool] = False
+    models: ClassVar[tuple[int, int | None]] = (1, None)
+
+    def as_sum(self, models, state):
+        return Sum(None, [(1.0, len(models), None)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters", "count"),
+    [
+        ("linear", {"weights": [1.0, 0.0]}, 2),
+        ("linear", {"weights": [2.0, -1.0], "normalize": False}, 2),
+        ("task_arithmetic", {"weights": [1.0, -1.0]}, 2),
+        ("wise_ft", {"alpha": 0.0}, 1),
+        ("slerp", {"t": 0.0}, 2),
+    ],
+)
+def test_a_model_without_a_say_gives_no_tensors(
+    method: str, parameters: dict[str, Any], count: int, tmp_path: Path
+) -> None:
+    """Of weight 0, or taken away: that its tensors are in the result is not what was asked for."""
+    models = [constant(1.0 + i, *("y",) * (i == count - 1)) for i in range(count)]
+    folders = [write_folder(tmp_path / f"m{i}", m) for i, m in enumerate(models)]
+    request = parameters | (
+        {"base": write_folder(tmp_path / "base", constant(8.0))} if count == 1 or method == "task_arithmetic" else {}
+    )
+    with pytest.raises(
+        ShapeError, match=rf"1 tensors are only in model {count}: y\. To keep them .* weights: expected"
+    ):
+        prepare_merge(method, folders, policies=Policies(unmatched="keep"), **request)
+    plan = prepare_merge(method, folders, policies=Policies(unmatched="drop"), **request).plan
+    assert [job.name for job in plan.jobs] == ["common"]
+
+
+def test_fisher_information_may_lack_what_its_model_lacks_and_nothing_else(tmp_path: Path) -> None:
+    folders = [write_folder(tmp_path / f"m{i}", constant(1.0 + i, *names)) for i, names in enumerate([("a",), ("b",)])]
+    diagonals = [write_folder(tmp_path / f"f{i}", constant(1.0, *names)) for i, names in enumerate([("a",), ("a",)])]
+    with pytest.raises(ShapeError, match=r"not in model 1, Fisher 2: b\. Fisher 2 has to hold every tensor"):
+        prepare_merge("fisher", folders, fisher=diagonals, policies=Policies(unmatched="keep"))
+    request = {"fisher": [diagonals[0], write_folder(tmp_path / "f", constant(1.0, "b"))]}
+    plan = prepare_merge("fisher", folders, policies=Policies(unmatched="keep"), **request).plan
+    assert {job.name: job.action for job in plan.jobs} == {"common": "combine", "a": "copy", "b": "copy"}
 
 
 # ---------------------------------------------------------------------------------------------------------------- heads

@@ -24,6 +24,7 @@ from checkpoint_folders import (
     weights,
     write_folder,
 )
+from holdfast.checkpoints.dtypes import DTYPES
 from holdfast.checkpoints.merge import merge
 from holdfast.checkpoints.policies import Policies
 from holdfast.checkpoints.reader import CheckpointReader
@@ -87,6 +88,61 @@ def test_extract_and_apply_give_the_instruct_model_back(
     assert weights(tmp_path / "back").keys() == weights(base).keys()
 
 
+FLOATS = ("F32", "BF16", "F16", "F8_E5M2")
+
+
+@pytest.mark.parametrize("base_dtype", FLOATS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_back_on_its_base_in_every_dtype_that_holds_the_instruct_model(
+    dtype: str, base_dtype: str, small_units: int, tmp_path: Path
+) -> None:
+    """Weights that changed by up to half of their size and beyond, in all pairs of dtypes; what the base's dtype cannot
+    hold is rounded to it once."""
+    old = random_model(0, base_dtype)
+    draw = np.random.default_rng(3)
+    wanted = {
+        n: stored(t.values * draw.choice([1.0, 1.3, 0.4, 1e-3], size=t.shape) + 0.0, dtype) for n, t in old.items()
+    }
+    base, instruct = (write_folder(tmp_path / n, m) for n, m in (("base", old), ("instruct", wanted)))
+    built = extract_residual(instruct, base, tmp_path / "residual", sync=False)
+    lost = sum(
+        int(((t.values == 0) & np.signbit(t.values) & ~((b.values == 0) & np.signbit(b.values))).sum())
+        for t, b in zip(wanted.values(), old.values(), strict=True)
+    )
+    assert built.record["audit"]["inexact"] == lost and built.record["audit"]["compared_in"] == ["F32"]
+    for out in (None, *FLOATS):
+        back = tmp_path / f"back {out}"
+        apply_residual(tmp_path / "residual", base, back, dtype=out, sync=False)
+        found, written = read_folder(back), out or base_dtype
+        in_that = {n: stored(t.values, written) for n, t in wanted.items()}
+        if DTYPES[written].holds(DTYPES[dtype]):
+            assert all(np.array_equal(found[n].values, wanted[n].values) for n in wanted)
+            assert differences(found, in_that) == lost
+        elif out is None:
+            assert all(np.allclose(found[n].values, in_that[n].values, rtol=2.0**-6, atol=1e-7) for n in wanted)
+            assert any("--dtype" in note for note in built.record["plan"]["notes"])
+    assert DTYPES[base_dtype].holds(DTYPES[dtype]) is not any("--dtype" in n for n in built.record["plan"]["notes"])
+
+
+def test_one_pass_loses_nothing_of_weights_that_vanished(
+    small_units: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bfloat16 weights that became 2^26 times smaller: no float32 number leads there from the base; one pass and two
+    know it, streamed or not."""
+    from holdfast.checkpoints import build
+
+    old = {"w": stored(np.ones(3000), "BF16"), "v": stored(np.ones(30), "BF16")}
+    wanted = {n: stored(np.where(np.arange(t.values.size) % 7 == 3, 2.0**-26, 1.0), "BF16") for n, t in old.items()}
+    base, instruct = (write_folder(tmp_path / n, m) for n, m in (("base", old), ("instruct", wanted)))
+    record = extract_residual(instruct, base, tmp_path / "residual", sync=False).record
+    assert record["audit"]["remainders"] == 429 + 4
+    for least in (1, 1 << 40):
+        monkeypatch.setattr(build, "STREAMED", least)
+        apply_residual(tmp_path / "residual", base, tmp_path / f"two {least}", sync=False)
+        transfer_residual(instruct, base, base, tmp_path / f"one {least}", sync=False)
+        assert read_folder(tmp_path / f"one {least}") == read_folder(tmp_path / f"two {least}") == wanted
+
+
 def test_only_a_negative_zero_that_was_none_is_lost(tmp_path: Path) -> None:
     """Small fp8 numbers round to zeros of both signs."""
     base, instruct, held, wanted = pair(tmp_path, "F8_E4M3")
@@ -105,6 +161,7 @@ def test_float32_models_within_a_factor_of_two_come_back_from_float32(small_unit
     folders = [write_folder(tmp_path / n, m) for n, m in (("base", base), ("instruct", instruct))]
     assert extract_residual(folders[1], folders[0], tmp_path / "residual", sync=False).record["audit"] == {
         "remainders": 0,
+        "compared_in": ["F32"],
         "inexact": 0,
     }
     apply_residual(tmp_path / "residual", folders[0], tmp_path / "back", sync=False)
@@ -327,6 +384,36 @@ def test_tensors_that_not_all_have_mean_the_same_in_one_pass_and_two(tmp_path: P
     one, two, new = (read_folder(tmp_path / n) for n in ("one", "two", "new"))
     assert one == two
     assert one["y"] == new["y"] and one["z"] == new["z"] and one["x"] == read_folder(folders["instruct"])["x"]
+
+
+def test_a_difference_of_what_the_base_lacks_has_no_place(tmp_path: Path) -> None:
+    """q: in the old models, z: in the old base alone; neither a difference nor an old base's tensor is a weight."""
+    folders = case(tmp_path, {"old": {"q", "z"}, "instruct": {"q"}, "new": set()})
+    keep, drop = (Policies(unmatched=policy) for policy in ("keep", "drop"))
+    old, instruct, new = folders.values()
+    extract_residual(instruct, old, tmp_path / "residual", policies=keep, sync=False)
+    with pytest.raises(ShapeError, match=r"2 tensors of residual are not in base: q, z\..*--unmatched drop"):
+        prepare_apply(tmp_path / "residual", new, policies=keep)
+    with pytest.raises(ShapeError, match=r"2 tensors of old base are not in base: [qz], [qz]\."):
+        prepare_transfer(instruct, old, new, policies=keep)
+    apply_residual(tmp_path / "residual", new, tmp_path / "two", policies=drop, sync=False)
+    transfer_residual(instruct, old, new, tmp_path / "one", policies=drop, sync=False)
+    assert read_folder(tmp_path / "one") == read_folder(tmp_path / "two")
+    assert read_folder(tmp_path / "one").keys() == read_folder(new).keys()
+
+
+def test_what_the_base_lacks_is_copied_as_it_is_whatever_the_residual_s_dtype(tmp_path: Path) -> None:
+    """It is no difference, so there is nothing to round, and what comes out has the instruct model's dtype."""
+    extra = stored(np.random.default_rng(0).normal(size=30), "BF16")
+    old, policies = random_model(0, "F32"), Policies(unmatched="keep")
+    wanted = random_model(1, "F32", near=old, spread=0.01) | {"extra": extra, "wide": stored(np.full(3, 1 / 3), "F32")}
+    base, instruct = (write_folder(tmp_path / n, m) for n, m in (("base", old), ("instruct", wanted)))
+    for dtype in ("float32", "bfloat16"):
+        extract_residual(instruct, base, tmp_path / dtype, dtype=dtype, policies=policies, sync=False)
+        apply_residual(tmp_path / dtype, base, tmp_path / f"{dtype} back", policies=policies, sync=False)
+        back = read_folder(tmp_path / f"{dtype} back")
+        assert back["extra"] == extra and back["wide"] == wanted["wide"]
+        assert (back == wanted) is (dtype == "float32")
 
 
 @pytest.mark.parametrize("policy", ["keep"])

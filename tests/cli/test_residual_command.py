@@ -95,19 +95,38 @@ def test_back_on_its_base_it_is_the_instruct_model(desk: Path, capsys: pytest.Ca
         main(["residual", "extract", "--instruct", "math-bf16", "--base", "base-bf16", "--output_dir", "residual"]) == 0
     )
     assert (
-        "  exact: put back on its base with scale 1, it gives the tuned model bit for bit\n" in capsys.readouterr().out
+        "  exact: put back on its base with scale 1, it gives the tuned model bit for bit (in F32, and in every "
+        "narrower dtype that holds the tuned model's numbers)\n" in capsys.readouterr().out
     )
     assert main(["residual", "apply", "--residual", "residual", "--base", "base-bf16", "--output_dir", "back"]) == 0
     assert same("back", "math-bf16")
     assert main(["inspect", "residual", "--verify"]) == 0
-    assert "  exactness   gives the tuned model bit for bit\n" in capsys.readouterr().out
+    assert "  exactness   exact: put back on its base" in capsys.readouterr().out
 
 
 def test_an_inexact_residual_says_how_much_is_lost(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*EXTRACT, "--dtype", "bfloat16"]) == 0
-    assert " of 41,120 values do not come back bit for bit" in capsys.readouterr().out
+    told = " of 41,120 values do not come back bit for bit when it is put back on its base (in F32): --dtype float32 "
+    assert told in capsys.readouterr().out
     assert main(["inspect", "residual"]) == 0
-    assert " values do not come back bit for bit on the base\n" in capsys.readouterr().out
+    assert told in capsys.readouterr().out
+
+
+def test_a_base_whose_dtype_does_not_hold_the_instruct_model_is_told(
+    desk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["merge", "base", "--dtype", "bf16", "--output_dir", "base-bf16"]) == 0
+    capsys.readouterr()
+    between = ["--instruct", "math", "--output_dir"]
+    assert main(["residual", "extract", "--base", "base-bf16", *between, "residual", "--dry_run"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "tensors are F32 in instruct and BF16 in base, whose dtypes 'residual apply' writes" in told
+    assert "--dtype F32 keeps it" in told
+    onto = ["residual", "apply", "--old_base", "base", "--base", "base-bf16", *between]
+    assert main([*onto, "one", "--dry_run"]) == 0 and "--dtype F32 keeps it" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert main([*onto, "one", "--dtype", "F32", "--dry_run"]) == 0 and "keeps it" not in capsys.readouterr().out
 
 
 def test_adapters(desk: Path) -> None:

@@ -74,6 +74,15 @@ def test_without_splitting_ends_are_cut():
     assert packing.info.cut_tokens == 236 and packing.info.split == 0
 
 
+@pytest.mark.parametrize(("length", "pieces"), [(64, 1), (65, 1), (66, 2), (128, 2), (129, 2), (130, 3)])
+def test_a_last_token_alone_is_left_out(length, pieces):
+    """Nothing in its window predicts it; two tokens are a piece of their own."""
+    packing = pack(np.array([length, 2]), 64)
+    mine = packing.length[packing.document == 0]
+    assert len(mine) == pieces and packing.length.min() >= 2
+    assert packing.info.cut_tokens == length - mine.sum() == (length % 64 == 1)
+
+
 def test_a_seed_shuffles_whole_windows():
     lengths = news_lengths(300)
     one, other, same = (pack(lengths, 4096, seed=s) for s in (0, 1, 0))

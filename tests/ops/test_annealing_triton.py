@@ -23,6 +23,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from exact_loss import LABELS, SETTINGS, exact, extreme_logits
 from holdfast.ops import annealing_triton
 from holdfast.ops.annealing import annealed_loss
 from holdfast.ops.annealing_rows import FIGURES, Terms
@@ -34,6 +35,7 @@ if sys.platform != "linux":  # elsewhere Triton may not exist; on Linux its abse
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DIRECTIONS = ("forward", "reverse", "jsd")
+EXTREME = {name: (z, w) for name, z, w in extreme_logits()}
 CE, KL, ENTROPY, CORRECT, BAD_STUDENT, BAD_TEACHER = range(len(FIGURES))
 PLAIN = Terms()
 CAPPED = Terms(logit_scale=0.7, softcap=4.0, teacher_logit_scale=1.3, teacher_softcap=5.0)
@@ -311,6 +313,37 @@ class TestInTheInterpreter:
         for apart in (1e-3, 4.0):
             case = make(rows=3, V=100, U=90, terms=terms, bias=True, apart=apart, dtype=torch.float64)
             assert_agrees(case, gradient_error=1e-12, figure_error=1e-12)
+
+    @pytest.mark.parametrize("case", EXTREME)
+    def test_extreme_logits(self, case):
+        """Against 150 digits, with a soft-cap where the temperature is not 1."""
+        z, w = EXTREME[case]
+        for setting in SETTINGS:
+            if (setting.temperature == 1.0) is not (setting.cap is None):
+                continue
+            cap = dict(logit_scale=setting.scale, softcap=setting.cap)
+            cap |= {f"teacher_{name}": value for name, value in cap.items()}
+            terms = Terms(temperature=setting.temperature, direction=setting.direction, beta=setting.beta, **cap)
+            rows, shown = (
+                exact(z, w, LABELS, setting),
+                Case(
+                    z=z.float(),
+                    w=w.float(),
+                    labels=LABELS,
+                    kl_rows=torch.ones(5, dtype=torch.bool),
+                    terms=terms,
+                    ce_scale=setting.ce,
+                    kl_scale=setting.kl,
+                ),
+            )
+            gradient, figures = shown.run(block=16)
+            for column, name in ((CE, "ce"), (KL, "divergence"), (ENTROPY, "entropy")):
+                wanted = torch.tensor([getattr(row, name) for row in rows], dtype=torch.float64)
+                torch.testing.assert_close(figures[:, column].double(), wanted, rtol=4e-6, atol=4e-6)
+            wanted = torch.tensor([row.gradient for row in rows], dtype=torch.float64)
+            least = 0.1 * (1 + torch.tensor([r.divergence if setting.direction == "reverse" else 0.0 for r in rows]))
+            error = (gradient - wanted).abs().amax(1) / (wanted.abs().amax(1) + least)
+            assert error.max() <= 4e-6, f"gradient off by {error.max():.1e} at {setting}"
 
     def test_gradient_buffers_of_every_dtype_hold_the_same_gradient(self):
         case = make(V=130, terms=replace(CAPPED, temperature=0.9), bias=True)

@@ -36,7 +36,7 @@ from holdfast.checkpoints.native import Streamed
 from holdfast.checkpoints.plan import Plan
 from holdfast.checkpoints.provenance import FILE, UNIT, Digests, content_fingerprint, now, parent_record, versions
 from holdfast.checkpoints.reader import CheckpointReader, stretches
-from holdfast.checkpoints.remainders import RemainderFiles, remainder_name
+from holdfast.checkpoints.remainders import RemainderFiles, compared_in, remainder_name
 from holdfast.checkpoints.sources import Source, config_of, folders_of, inner_source
 from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination
 from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError, StorageError
@@ -67,8 +67,10 @@ class Recipe(Protocol):
     def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None: ...
     def identity(self) -> dict[str, Any]: ...
 
+    # optional: among(owners, models) -> Recipe, for tensors that only those models have (see `MergeMethod.among`).
     # optional: remainder(block, out) -> (places, values, left), where base + out is not model 1, and what is missing
-    # there; see `remainders`
+    # there; see `remainders`. optional: difference(models) -> (base, tuned model) as operands of a block, where the
+    # recipe takes their difference, of which float32 may lose something, or None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,9 +167,13 @@ def build(
             for role, root, digests in roots
         ]
         copied: dict[str, list[str]] = {}
+        averaged: dict[str, list[str]] = {}
         for job in plan.jobs:
             if job.action == "copy":
                 copied.setdefault(plan.roles[job.origin], []).append(job.name)
+            elif job.action == "mean":
+                owners = ", ".join(plan.roles[slots.models[i]] for i in job.owners(slots.models))
+                averaged.setdefault(owners, []).append(job.name)
         record: dict[str, Any] = {
             "command": command,
             "method": recipe.identity(),
@@ -178,6 +184,7 @@ def build(
             "created": now(),
             "versions": versions(),
             **({"copied": copied} if copied else {}),
+            **({"averaged": averaged} if averaged else {}),
             **({"ancestry": plan.ancestry} if plan.ancestry else {}),
         }
 
@@ -193,6 +200,7 @@ def build(
             if work.remainders is not None:
                 record["audit"] = {
                     "remainders": work.remainders.close(),
+                    "compared_in": work.compared_in(),
                     **({} if resumed else {"inexact": work.inexact}),
                 }
             write_json(folder / FILE, record)
@@ -245,6 +253,8 @@ class _Work:
         self.plan, self.recipe, self.slots = plan, recipe, slots
         self.reader, self.workers = reader, workers
         self.states: dict[str, Any] = {}
+        self.partial: dict[tuple[int, ...], Recipe] = {}
+        """Recipes for tensors that only some of the models have, by which."""
         self.remainders: RemainderFiles | None = None
         self.inexact = 0
         """Elements that the output does not give back, remainders included; of what this run has written."""
@@ -253,6 +263,18 @@ class _Work:
         """Closes what is open."""
         if self.remainders is not None:
             self.remainders.abandon()
+
+    def compared_in(self) -> list[str]:
+        """The dtypes in which base and output together were compared with the first model."""
+        return sorted(
+            {
+                compared_in(
+                    *(self.plan.sources[self._place(job, n)].entries[job.name].dtype for n in (0, 1)), job.dtype
+                ).name
+                for job in self.plan.jobs
+                if job.action == "combine"
+            }
+        )
 
     def try_block(self, job: Job, count: int, scratch: Scratch) -> None:
         """All passes over the first `count` elements of a tensor, for the time that they take."""
@@ -333,6 +355,8 @@ class _Work:
         if job.action == "combine":
             block = self._block(job, start, stop, scratch)
             flags = self.recipe.combine(block, self._state(job), out)
+        elif job.action == "mean":
+            flags = self._recipe(job).combine(self._block(job, start, stop, scratch), None, out)
         else:
             read = self.reader.read(job.origin, job.name, start, stop, scratch)
             if job.action == "same":
@@ -353,6 +377,20 @@ class _Work:
             if block is not None
             else (start, np.empty(0, np.int64), np.empty(0, np.float32), 0)
         )
+
+    def _recipe(self, job: Job) -> Recipe:
+        """What a tensor is made with: the request's recipe, or one for those models that have it."""
+        if job.action != "mean":
+            return self.recipe
+        owners = job.owners(self.slots.models)
+        if owners not in self.partial:
+            self.partial[owners] = self.recipe.among(owners, len(self.slots.models))  # type: ignore[attr-defined]
+        return self.partial[owners]
+
+    def _models(self, job: Job) -> tuple[int, ...]:
+        """The sources that are a tensor's models to its recipe."""
+        held = self.slots.models
+        return held if job.action != "mean" else tuple(held[i] for i in job.owners(held))
 
     def _key(self, job: Job) -> str:
         """What a tensor's statistics belong to: itself, or ("") the whole model."""
@@ -391,18 +429,19 @@ class _Work:
             if not isinstance(source, CheckpointReader) or dtype not in native.TYPES:
                 return None
             inputs.append(native.Place(*source.place(job.name, start), dtype, scratch.buffers[index]))
-        remainder = hasattr(self.recipe, "remainder") and job.action == "combine"
+        check = self._difference(job, held)
         done = library.stream(
             stop - start,
             inputs,
             [-1 if index is None else held.index(index) for index in indices],
             [float(np.float32(weight)) for weight, _, _ in formula.terms],
             native.Place(*self.writer.place(job.name, start * job.dtype.itemsize), job.dtype.name, scratch.output),
-            check=(held.index(self._place(job, 0)), held.index(self._place(job, 1))) if remainder else None,
-            spare=scratch.spare if remainder else None,
+            check=check,
         )
         if done.error and done.where < len(held):
             return None  # the ordinary way says which file, and what to do
+        if done.different and not hasattr(self.recipe, "remainder"):
+            return None  # the ordinary way loses nothing of the difference
         self._check(job, done.nonfinite, done.overflow)
         self.writer.wrote(job.name, (stop - start) * job.dtype.itemsize, error=done.error)
         for index, digest in zip(held, done.digests, strict=False):
@@ -411,15 +450,25 @@ class _Work:
         self.written.put(job.name, start, done.digests[-1])
         return done
 
+    def _difference(self, job: Job, held: Sequence[int]) -> tuple[int, int, bool] | None:
+        """The two models whose difference `Kernels.stream` is to check, as indices into its inputs, and whether it is
+        the output."""
+        between = getattr(self.recipe, "difference", None)
+        pair = between(len(self.slots.models)) if between is not None and job.action == "combine" else None
+        if pair is None:
+            return None
+        base, tuned = (held.index(self._place(job, number)) for number in pair)
+        return base, tuned, hasattr(self.recipe, "remainder")
+
     def _sum(self, job: Job) -> Sum | None:
         """The sum that a tensor is of, with the plan's sources for operands; None where it is something else."""
         if job.action == "copy":
             return Sum(None, [(1.0, job.origin, None)]) if job.dtype.kind == "float" else None
-        if job.action != "combine":
+        if job.action == "same":
             return None
-        operands = range(1, 1 + len(self.slots.models))
+        operands = range(1, 1 + len(self._models(job)))
         dtypes = [self.plan.sources[self._place(job, number)].entries[job.name].dtype for number in operands]
-        formula = self.recipe.as_sum(dtypes, self._state(job))
+        formula = self._recipe(job).as_sum(dtypes, self._state(job))
         if formula is None:
             return None
         anchor, terms = formula
@@ -432,7 +481,7 @@ class _Work:
     def _place(self, job: Job, number: int) -> int:
         """The source of operand `number` of a block: 0 is the base, 1 the first model, which is the base's where a
         model lacks the tensor."""
-        index = self.slots.base if number == 0 else self.slots.models[number - 1]
+        index = self.slots.base if number == 0 else self._models(job)[number - 1]
         found = index if index is not None and job.has[index] else self.slots.base
         assert found is not None, "the plan copies what has no base"
         return found
@@ -441,8 +490,9 @@ class _Work:
         def read(index: int) -> Operand:
             return self.reader.read(index, job.name, start, stop, scratch)
 
-        base = read(self.slots.base) if self.slots.base is not None else None
-        models = [read(index) if job.has[index] else base for index in self.slots.models]
+        whole = job.action != "mean"
+        base = read(self.slots.base) if self.slots.base is not None and whole else None
+        models = [read(index) if job.has[index] else base for index in self._models(job)]
         assert None not in models, "the plan copies what has no base"
         return Block(
             name=job.name,
@@ -452,8 +502,12 @@ class _Work:
             shape=job.shape,
             base=base,
             models=tuple(models),  # type: ignore[arg-type]
-            extras=tuple(read(i) for i in self.slots.extras),
-            has=tuple(job.has[i] for i in self.slots.models),
+            extras=tuple(
+                read(extra)
+                for extra, model in zip(self.slots.extras, self.slots.models, strict=False)
+                if whole or job.has[model]
+            ),
+            has=tuple(job.has[i] for i in self._models(job)),
         )
 
     def _compare(self, job: Job, start: int, stop: int, read: Operand, scratch: Scratch) -> None:

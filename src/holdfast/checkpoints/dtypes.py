@@ -60,6 +60,10 @@ class DType:
         """The bit pattern of NaN."""
         return 0x7F if self.itemsize == 1 else self.first_nonfinite | 1 << (self.mantissa - 1)
 
+    def holds(self, other: DType) -> bool:
+        """Whether every number of another float type is one of this type, too."""
+        return self.exponent >= other.exponent and self.mantissa >= other.mantissa
+
 
 class Operand(NamedTuple):
     """Elements as they are stored, and what they mean."""

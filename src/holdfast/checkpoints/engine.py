@@ -51,8 +51,13 @@ class Job:
     has: tuple[bool, ...]
     """Which sources have it."""
     action: str = "combine"
-    """"combine"; "copy" from source `origin`; "same": copy from there, and every source must hold the same."""
+    """"combine"; "copy" from source `origin`; "same": copy from there, and every source must hold the same; "mean":
+    combine those that have it, without a base."""
     origin: int = 0
+
+    def owners(self, models: Sequence[int]) -> tuple[int, ...]:
+        """Which of these sources have it, as positions among them."""
+        return tuple(position for position, source in enumerate(models) if self.has[source])
 
 
 def job_of(entry: Entry, sources: int = 1) -> Job:
@@ -65,7 +70,7 @@ class Scratch:
 
     def __init__(self, sources: int) -> None:
         self.buffers = [pages(UNIT * 8) for _ in range(sources)]
-        self.output, self.spare = pages(UNIT * 8), pages(UNIT)
+        self.output = pages(UNIT * 8)
 
     def out(self, dtype: DType, count: int) -> Operand:
         """Memory for `count` elements of the output."""

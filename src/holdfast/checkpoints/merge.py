@@ -16,8 +16,8 @@ from holdfast.checkpoints.build import Built, Recipe, Slots, build, estimate
 from holdfast.checkpoints.locate import open_source
 from holdfast.checkpoints.methods.protocol import MergeMethod
 from holdfast.checkpoints.plan import Plan, Policies, make_plan
-from holdfast.checkpoints.sources import Source
-from holdfast.errors import ConfigError
+from holdfast.checkpoints.sources import Source, listing
+from holdfast.errors import ConfigError, ShapeError
 
 Name = str | os.PathLike[str]
 
@@ -117,11 +117,15 @@ def prepare_merge(
         layout=layout_at,
         base=slots.base,
         policies=policies,
-        optional=slots.extras,
+        optional=dict(zip(slots.extras, slots.models, strict=False)),
+        means=True,
         dtype=dtype,
         vocabulary_of=tokenizer_at,
         passes=1 + value.rounds(),
     )
+    problems = unmatched_problems(plan, value, slots)
+    if problems:
+        raise ShapeError("\n".join(problems))
     request = {"dtype": dtype, "policies": policies or Policies(), "tokenizer": roles[tokenizer_at]}
     return Prepared(
         command="merge",
@@ -131,6 +135,21 @@ def prepare_merge(
         request=request,
         companions=companions_of(plan, layout_at, tokenizer_at),
     )
+
+
+def unmatched_problems(plan: Plan, method: MergeMethod, slots: Slots) -> list[str]:
+    """A sentence for tensors that only models have whose weights make no mean, such as one of weight 0 or below."""
+    alone: dict[tuple[int, ...], list[str]] = {}
+    for job in plan.jobs:
+        if job.action in ("mean", "copy"):
+            alone.setdefault(job.owners(slots.models), []).append(job.name)
+    return [
+        f"{len(names)} tensors are only in {listing([plan.roles[slots.models[i]] for i in owners])}: "
+        f"{listing(names, 4)}. To keep them is to take the mean of these models, but {'; '.join(wrong)}. Choose other "
+        f"weights, or --unmatched drop, which leaves out what {plan.roles[plan.layout]} lacks."
+        for owners, names in alone.items()
+        if (wrong := method.among(owners, len(slots.models)).problems(len(owners)))
+    ]
 
 
 def request_problems(

@@ -75,11 +75,13 @@ class Plan:
 
     def summary(self) -> dict[str, Any]:
         """Counts and bytes for people and for JSON."""
-        kinds = {action: sum(job.action == action for job in self.jobs) for action in ("combine", "copy", "same")}
+        kinds = {
+            action: sum(job.action == action for job in self.jobs) for action in ("combine", "mean", "copy", "same")
+        }
         return {
             "tensors": len(self.jobs),
             "parameters": sum(job.size for job in self.jobs),
-            "combined": kinds["combine"],
+            "combined": kinds["combine"] + kinds["mean"],
             "copied": kinds["copy"] + kinds["same"],
             "bytes_read": self.bytes_read,
             "bytes_written": self.bytes_written,
@@ -123,10 +125,12 @@ def make_plan(
     layout: int,
     base: int | None,
     policies: Policies | None = None,
-    optional: Sequence[int] = (),
+    optional: Mapping[int, int] | None = None,
+    means: bool = False,
     dtype: str | None = None,
     vocabulary_of: int | None = None,
     lacking_rows: str = "layout",
+    copies_keep_dtype: bool = False,
     stem: str = "model",
     passes: int = 1,
 ) -> Plan:
@@ -139,11 +143,15 @@ def make_plan(
         base: index of the parent that deltas are taken to; a model that lacks one of its tensors has delta 0 there.
             None: no such parent.
         policies: what to do where they differ. Default: refuse.
-        optional: sources that must match but give the output no tensors of their own (Fisher information).
+        optional: sources that must match but give the output no tensors of their own (Fisher information), and which
+            source each belongs to.
+        means: whether a tensor that several have, but not all and not the base, is their mean ("mean"); else it is
+            copied from the layout, or the first that has it.
         dtype: of all floating-point tensors of the output; None: the layout's, tensor by tensor.
         vocabulary_of: index of the parent whose tokens the output's rows are; None: the layout.
         lacking_rows: what a source's row is where it lacks a token and the policy is "keep": "layout", that parent's
             own row, which is therefore kept, or "zeros".
+        copies_keep_dtype: whether `dtype` leaves out tensors that are copied because not all have them.
         stem: of the output's file names.
         passes: how often the method reads its inputs.
 
@@ -151,7 +159,7 @@ def make_plan(
         ShapeError: what does not fit, all of it, each with the policy that would settle it.
         ConfigError: `dtype` is no floating-point type.
     """
-    policies, wanted = policies or Policies(), dtype_named(dtype) if dtype else None
+    policies, wanted, optional = policies or Policies(), dtype_named(dtype) if dtype else None, optional or {}
     if wanted is not None and wanted.kind != "float":
         raise ConfigError(f"dtype: expected a floating-point type such as bfloat16 or float32, got {wanted.name}")
     problems: list[str] = []
@@ -179,7 +187,9 @@ def make_plan(
     )
     if target != layout:
         config |= _vocabulary_size(sources[layout])
-    jobs = _match(sources, roles, members, layout, base, policies, wanted, problems, notes)
+    jobs = _match(sources, roles, members, layout, base, policies, optional, means, wanted, problems, notes)
+    if copies_keep_dtype:
+        jobs = [_as_stored(job, sources) if job.action == "copy" else job for job in jobs]
     if problems:
         raise ShapeError(_listed("These checkpoints do not fit together", problems))
     renamed, files = _files(jobs, sources[layout], stem)
@@ -195,6 +205,10 @@ def make_plan(
         config=config,
         passes=passes,
     )
+
+
+def _as_stored(job: Job, sources: Sequence[Source]) -> Job:
+    return dataclasses.replace(job, dtype=sources[job.origin].entries[job.name].dtype)
 
 
 def _vocabulary_size(layout: Source) -> dict[str, Any]:
@@ -299,15 +313,15 @@ def _match(
     layout: int,
     base: int | None,
     policies: Policies,
+    optional: Mapping[int, int],
+    means: bool,
     dtype: DType | None,
     problems: list[str],
     notes: list[str],
 ) -> list[Job]:
     order = list(dict.fromkeys([*sources[layout].entries, *(n for i in members for n in sources[i].entries)]))
-    reference = base if base is not None else layout
     jobs: list[Job] = []
-    kept: dict[tuple[int, ...], list[str]] = {}
-    dropped: list[str] = []
+    unmatched: dict[tuple[tuple[int, ...], str, int], list[str]] = {}
     for name in order:
         has = tuple(name in source.entries for source in sources)
         holders = [i for i in members if has[i]]
@@ -324,30 +338,37 @@ def _match(
                 f"{name}: {', '.join(f'{roles[i]} has {sources[i].entries[name].dtype.name}' for i in holders)}"
             )
             continue
-        lacking = [i for i in range(len(sources)) if not has[i] and (i in members or entry.dtype.kind == "float")]
-        action = "combine" if kinds == {True} else "same"
+        action, in_base = "combine" if kinds == {True} else "same", base is not None and has[base]
+        lacking = tuple(i for i in members if not has[i])
+        lacking += tuple(
+            i for i, own in optional.items() if not has[i] and (has[own] or in_base) and action == "combine"
+        )
         if lacking:
-            kept.setdefault(tuple(lacking), []).append(name)
-            if policies.unmatched == "drop" and not has[layout]:
-                dropped.append(name)
+            if action == "combine" and not in_base:  # there is nothing that "no change" could mean
+                action = "mean" if means and len(holders) > 1 else "copy"
+            action = "drop" if policies.unmatched == "drop" and not has[layout] else action
+            unmatched.setdefault((lacking, action, origin), []).append(name)
+            if action == "drop":
                 continue
-            if action == "combine" and not (has[reference] and base is not None):
-                action = "copy"  # without a base there is nothing that "no change" could mean
         out = dtype if dtype is not None and entry.dtype.kind == "float" else entry.dtype
         jobs.append(Job(name, out, entry.shape, entry.size, "", has, action, origin))
-    for lacking_in, names in kept.items():
-        sentence = f"{len(names)} tensors are not in {listing([roles[i] for i in lacking_in], 4)}: {listing(names, 4)}"
-        if policies.unmatched == "error" or any(i not in members for i in lacking_in):
+    for (lacking, action, origin), names in unmatched.items():
+        sentence = f"{len(names)} tensors are not in {listing([roles[i] for i in lacking], 4)}: {listing(names, 4)}"
+        apart = [i for i in lacking if i in optional]
+        if apart:
+            problems.append(f"{sentence}. {roles[apart[0]]} has to hold every tensor that is combined: compute it anew")
+        elif policies.unmatched == "error":
             problems.append(
-                f"{sentence}. --unmatched keep takes them from who has them; --unmatched drop leaves out those that "
-                f"{roles[layout]} lacks"
+                f"{sentence}. --unmatched keep takes them from who has them, as their mean where several do; "
+                f"--unmatched drop leaves out those that {roles[layout]} lacks"
             )
         else:
-            left = sum(n in dropped for n in names)
-            notes.append(
-                f"{sentence}: {f'{left} left out, ' if left else ''}{len(names) - left} kept (unmatched: "
-                f"{policies.unmatched})."
-            )
+            done = {
+                "drop": "left out",
+                "mean": f"the mean of {listing([roles[i] for i in members if i not in lacking], 4)} by weight",
+                "combine": "counted as unchanged there",
+            }.get(action, f"copied from {roles[origin]}")
+            notes.append(f"{sentence}: {done} (unmatched: {policies.unmatched}).")
     return jobs
 
 

@@ -7,7 +7,7 @@ says what to do:
 |---|---|---|
 | vocabularies | `vocabulary` | "keep": such rows come from the layout; "zero": who lacks a row has no say |
 | one head tied, one separate | `tied_heads` | "untie": the output gets a head of its own; "tie": heads are left out |
-| tensors that not all have | `unmatched` | "keep": from who has them; "drop": left out, unless the layout has them |
+| tensors that not all have | `unmatched` | "keep": from who has them, or their mean; "drop": left out |
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Policies:
     tied_heads: Literal["error", "untie", "tie"] = "error"
     """One head is tied, another is not: untie (write a head), tie (leave heads out)."""
     unmatched: Literal["error", "keep", "drop"] = "error"
-    """Tensors that not all have."""
+    """Tensors that not all have: keep (unchanged where the base has it; else from the model that has it, or the mean of
+    several by weight), drop (unless the layout has it)."""
 
     def __post_init__(self) -> None:
         known = {s.name: s for s in settings_of(Policies)}

@@ -4,13 +4,15 @@ instruct model back bit for bit.
     residual = hi + lo,   hi = the stored value (float32),   lo = (instruct - base) - hi
 
 The error of a float32 subtraction is itself a float32 number (Dekker 1971; Knuth, TAOCP 2, 4.2.2), so the two together
-are exact. lo is needed only where base + hi does not round to the instruct model's weight, which in a fine-tune is a
-small share: float32 weights that changed by more than a factor of two. Those lie, sparse, beside each file of the
-residual: `residual.remainder.safetensors` holds for tensor T the element numbers `T.index` (int64, ascending) and the
-values `T.value` (float32).
+are exact. lo is needed only where base + hi, in float32, is not the instruct model's weight. That is where a weight
+became so much smaller than the base's that no float32 number near their difference leads back to it: by a factor of
+two for a float32 base, of 2^16 where both models are bfloat16. In a fine-tune these are few. They lie, sparse, beside
+each file of the residual: `residual.remainder.safetensors` holds for tensor T the element numbers `T.index` (int64,
+ascending) and the values `T.value` (float32).
 
-What this cannot restore is the sign of a zero, and the residual's own dtype where that is 16 bits: remainders are kept
-for float32 and wider only.
+What is right in float32 is right in every narrower dtype that holds the instruct model's numbers, whatever the base's
+dtype is; tensors of float64 are compared in float64. What this cannot restore is the sign of a zero, and what a
+residual of 16 bits rounds away: remainders are kept for float32 and wider only.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from holdfast.checkpoints.dtypes import DTYPES, Operand, decode
+from holdfast.checkpoints.dtypes import DTYPES, DType, Operand, decode, encode
 from holdfast.checkpoints.engine import Job
 from holdfast.checkpoints.kernels import Term, combine
 from holdfast.checkpoints.methods.protocol import Block
@@ -33,6 +35,19 @@ from holdfast.checkpoints.sources import Entry
 from holdfast.checkpoints.writer import disk_errors
 
 SUFFIX = ".remainder.safetensors"
+
+
+def compared_in(base: DType, instruct: DType, residual: DType) -> DType:
+    """The dtype in which `base + residual` is compared with the instruct model.
+
+    For a residual of 32 bits or more it is float32 (float64 where a model is), for one of 16 bits, which is not exact
+    anyway, the narrowest that holds the numbers of both models.
+    """
+    if "F64" in (base.name, instruct.name):
+        return DTYPES["F64"]
+    if residual.itemsize >= 4:
+        return DTYPES["F32"]
+    return base if base.holds(instruct) else instruct if instruct.holds(base) else DTYPES["F32"]
 
 
 def remainder(block: Block, hi: Operand) -> tuple[np.ndarray, np.ndarray, int]:
@@ -44,26 +59,42 @@ def remainder(block: Block, hi: Operand) -> tuple[np.ndarray, np.ndarray, int]:
 
     Returns:
         `[K]` int64 positions within the block, `[K]` float32 values, and how many elements will not come back bit for
-        bit even so.
+        bit even so; all of them in the dtype of `compared_in`.
     """
     wanted, base = block.models[0], block.base
     assert base is not None
-    bits = wanted.dtype.bits
-    back = Operand(np.empty_like(wanted.raw), wanted.dtype)
-    combine(base, [Term(1.0, hi)], back)
-    places = np.flatnonzero(back.raw.view(bits) != wanted.raw.view(bits))
+    dtype = compared_in(base.dtype, wanted.dtype, hi.dtype)
+    places = _different(base, hi, _stored_as(wanted, dtype))
     if not len(places) or hi.dtype.itemsize < 4:
         return places[:0], np.empty(0, np.float32), len(places)
     i, b, h = (decode(o.raw[places], o.dtype).astype(np.float64) for o in (wanted, base, hi))
     # (i - b) - h in an order that loses nothing: of i and b one is near h, or h is their exact difference
     low = np.where(np.abs(i) >= np.abs(b), (i - h) - b, i - (b + h)).astype(np.float32)
     kept = low != 0
-    places, low = places[kept], low[kept]
-    fixed = Operand(np.empty_like(wanted.raw[: len(places)]), wanted.dtype)
-    whole = Operand(h[kept] + low.astype(np.float64), DTYPES["F64"])
-    combine(Operand(base.raw[places], base.dtype), [Term(1.0, whole)], fixed)
-    left = int(np.count_nonzero(fixed.raw.view(bits) != wanted.raw[places].view(bits))) + int((~kept).sum())
-    return places.astype(np.int64), low, left
+    whole = Operand(h[kept] + low[kept].astype(np.float64), DTYPES["F64"])
+    held = places[kept]
+    left = _different(_taken(base, held), whole, _stored_as(_taken(wanted, held), dtype))
+    return held.astype(np.int64), low[kept], len(left) + int((~kept).sum())
+
+
+def _different(base: Operand, residual: Operand, wanted: Operand) -> np.ndarray:
+    """`[K]` places where `base + residual`, rounded to the wanted operand's dtype, has other bits."""
+    back = Operand(np.empty_like(wanted.raw), wanted.dtype)
+    combine(base, [Term(1.0, residual)], back)
+    return np.flatnonzero(back.raw.view(wanted.dtype.bits) != wanted.raw.view(wanted.dtype.bits))
+
+
+def _taken(operand: Operand, places: np.ndarray) -> Operand:
+    return Operand(operand.raw[places], operand.dtype)
+
+
+def _stored_as(operand: Operand, dtype: DType) -> Operand:
+    """An operand in a dtype that holds its numbers."""
+    if operand.dtype == dtype:
+        return operand
+    raw = np.empty(len(operand.raw), dtype.storage)
+    encode(decode(operand.raw, operand.dtype), dtype, raw)
+    return Operand(raw, dtype)
 
 
 class RemainderFiles:

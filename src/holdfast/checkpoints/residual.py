@@ -7,12 +7,12 @@
 A residual is a checkpoint of its own (`residual.safetensors`, so that nothing loads it as a model), float32 by default.
 It carries the instruct model's tokenizer, chat template and generation configuration, which belong to the result.
 
-Rounding the difference to float32 loses something where a weight changed by more than a factor of two (float32 models)
-or became more than 2^16 times smaller than the base's (bfloat16; 2^13 for float16). What is lost there is kept beside
-the residual (`remainders`), so that put back on its base it gives the instruct model bit for bit, but for the sign of a
-zero. Extraction counts the elements that would not come back even so, in the instruct model's own dtypes, so the record
-says whether it is exact. A weight that did not change is stored as -0.0, which changes nothing: not even the sign of a
-zero.
+Rounding the difference to float32 loses something where a weight became more than twice smaller than the base's (a base
+in float32) or more than 2^16 times (bfloat16; 2^13 for float16). What is lost there is kept beside the residual
+(`remainders`), so that put back on its base it gives the instruct model bit for bit, but for the sign of a zero: in
+float32, and so in every narrower dtype that holds the instruct model's numbers, which the base's may not be (a note
+says so). Extraction counts the elements that would not come back even so (`audit`), so the record says whether it is
+exact. A weight that did not change is stored as -0.0, which changes nothing: not even the sign of a zero.
 
 Before anything is written, a sample of every layer is compared: a residual between models that are no relatives is
 noise, and is warned about with the evidence (`ancestry`).
@@ -23,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +42,8 @@ from holdfast.checkpoints.plan import Alias, Plan, Policies, make_plan
 from holdfast.checkpoints.provenance import FILE
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.remainders import SUFFIX, Remaindered, remainder
-from holdfast.checkpoints.sources import Source
-from holdfast.errors import ConfigError, ModelError
+from holdfast.checkpoints.sources import Source, listing
+from holdfast.errors import ConfigError, ModelError, ShapeError
 
 STEM = "residual"
 
@@ -77,6 +78,10 @@ class Extract(Passless):
     def combine(self, block: Block, state: Any, out: Operand) -> Flags:
         return weighted_sum(block, Sum(None, [(-1.0, 0, 1)]), out)
 
+    def difference(self, models: int) -> tuple[int, int]:
+        """Base and tuned model, as operands of a block."""
+        return 0, 1
+
     def remainder(self, block: Block, out: Operand) -> tuple[np.ndarray, np.ndarray, int]:
         """What the residual's rounding lost; see `remainders.remainder`."""
         return remainder(block, out)
@@ -94,14 +99,17 @@ class Apply(Passless):
     def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None:
         if len(models) == 2:
             return Sum(1, [(self.scale, 2, None)])
-        # with the signs of `Extract`, so that one pass gives the bits of two; what rounding loses of a wider difference
-        # is no sum
+        # with the signs of `Extract`, so that one pass gives the bits of two; what rounding loses of a difference is no
+        # sum, and of float32 weights most blocks have some
         return None if any(dtype.itemsize >= 4 for dtype in models[1:]) else Sum(1, [(-self.scale, 3, 2)])
 
+    def difference(self, models: int) -> tuple[int, int] | None:
+        """The third model and the second, as operands of a block."""
+        return (3, 2) if models == 3 else None
+
     def combine(self, block: Block, state: Any, out: Operand) -> Flags:
-        formula = self.as_sum([model.dtype for model in block.models], state)
-        if formula is not None:
-            return weighted_sum(block, formula, out)
+        if len(block.models) == 2:
+            return weighted_sum(block, Sum(1, [(self.scale, 2, None)]), out)
         target, plus, minus = block.models
         return combine(target, [Term(self.scale, _difference(block, plus, minus))], out)
 
@@ -151,13 +159,14 @@ def prepare_extract(
         base=0,
         policies=policies,
         dtype=dtype,
+        copies_keep_dtype=True,
         stem=STEM,
         vocabulary_of=1,
         lacking_rows="zeros",
     )
     return Prepared(
         command="residual extract",
-        plan=_warned(plan, 0, 1),
+        plan=_narrower(_warned(plan, 0, 1)),
         recipe=Extract(),
         slots=Slots(base=0, models=(1,)),
         request={"dtype": dtype, "policies": policies or Policies()},
@@ -319,7 +328,8 @@ def _applied(
         vocabulary_of=tokenizer,
         lacking_rows="zeros",
     )
-    plan = _warned(plan, minus, 1) if minus is not None else plan
+    _check_places(plan)
+    plan = _warned(plan if dtype is not None else _narrower(plan), minus, 1) if minus is not None else plan
     return Prepared(
         command="residual apply",
         plan=plan,
@@ -331,11 +341,32 @@ def _applied(
 
 
 def _partial(residual: Source, base: Source) -> Source:
-    """The residual without what it holds whole, because its own base lacked it, where this base has it: there is no
-    difference to add there."""
-    copied = _record(residual.folder).get("copied", {}).get("instruct", [])
-    whole = [name for name in copied if name in base.entries and name in residual.entries]
+    """The residual without what it holds whole where this base has it: there is no difference to add there."""
+    whole = [name for name in _whole(residual) if name in base.entries]
     return Alias(residual, without=whole) if whole else residual
+
+
+def _whole(residual: Source) -> list[str]:
+    """Names of the tensors that a residual holds whole, because its own base lacked them."""
+    copied = _record(residual.folder).get("copied")
+    names = copied.get("instruct") if isinstance(copied, dict) else None
+    return [name for name in names if name in residual.entries] if isinstance(names, list) else []
+
+
+def _check_places(plan: Plan) -> None:
+    """Refuses differences of tensors that the base lacks: there is nothing to add them to, and they are no weights.
+
+    Raises:
+        ShapeError: naming them.
+    """
+    last = len(plan.sources) - 1  # the residual, or the old base
+    whole = _whole(plan.sources[last]) if last == 1 else ()
+    names = [job.name for job in plan.jobs if job.has[last] and not job.has[0] and job.name not in whole]
+    if names:
+        raise ShapeError(
+            f"{len(names)} tensors of {plan.roles[last]} are not in base: {listing(names, 4)}. There is nothing to add "
+            f"their difference to. --unmatched drop leaves them out."
+        )
 
 
 def _warned(plan: Plan, base: int, tuned: int) -> Plan:
@@ -345,6 +376,22 @@ def _warned(plan: Plan, base: int, tuned: int) -> Plan:
     return dataclasses.replace(
         plan, notes=(*plan.notes, *warnings_of(found, plan.roles[tuned], plan.roles[base])), ancestry=found
     )
+
+
+def _narrower(plan: Plan) -> Plan:
+    """The plan with a note where the first source's dtypes, which a result has, do not hold the second's numbers."""
+    base, tuned = (source.entries for source in plan.sources[:2])
+    pairs = Counter(
+        (tuned[name].dtype.name, base[name].dtype.name)
+        for name in tuned
+        if name in base and tuned[name].dtype.kind == "float" and not base[name].dtype.holds(tuned[name].dtype)
+    )
+    notes = (
+        f"{count} tensors are {theirs} in {plan.roles[1]} and {ours} in {plan.roles[0]}, whose dtypes 'residual apply' "
+        f"writes: there the sum is rounded to {ours}. --dtype {theirs} keeps it."
+        for (theirs, ours), count in pairs.items()
+    )
+    return dataclasses.replace(plan, notes=(*plan.notes, *notes))
 
 
 def _check(*, scale: float, tokenizer: str, known: Sequence[str]) -> None:

@@ -62,7 +62,7 @@ class Output:
     overwrite: bool = False
     """Replace the folder if it is there and holdfast wrote it."""
     dry_run: bool = False
-    """Check everything, show the plan, write nothing."""
+    """Check the request and the checkpoints' headers, show the plan, write nothing."""
     json: bool = False
     """Print the plan (with --dry_run) or the outcome as JSON on stdout."""
     workers: Workers = None
@@ -165,16 +165,33 @@ def outcome(prepared: Prepared, built: Built) -> list[str]:
             f"  went on from an earlier, interrupted run: {len(built.resumed)} of {len(prepared.plan.files)} files "
             f"were there already"
         )
-    inexact = (built.record.get("audit") or {}).get("inexact")
-    if inexact == 0:
-        lines.append("  exact: put back on its base with scale 1, it gives the tuned model bit for bit")
-    elif inexact:
-        total = prepared.plan.summary()["parameters"]
-        lines.append(
-            f"  {inexact:,} of {total:,} values do not come back bit for bit when it is put back on its base; --dtype "
-            f"float64 is exact"
+    return [*lines, *(f"  {text}" for text in exactness(built.record))]
+
+
+def exactness(record: Mapping[str, Any]) -> list[str]:
+    """What a residual's record says of whether base + residual is the tuned model; nothing where it does not say."""
+    from holdfast.checkpoints.dtypes import dtype
+
+    audit = record.get("audit") or {}
+    inexact, compared = audit.get("inexact"), " and ".join(audit.get("compared_in") or ["its own dtypes"])
+    if inexact is None:
+        return []
+    if not inexact:
+        return [
+            f"exact: put back on its base with scale 1, it gives the tuned model bit for bit (in {compared}, and in "
+            f"every narrower dtype that holds the tuned model's numbers)"
+        ]
+    stored = dtype((record.get("request") or {}).get("dtype") or "float32")
+    total = (record.get("plan") or {}).get("parameters") or 0
+    return [
+        f"inexact: {inexact:,} of {total:,} values do not come back bit for bit when it is put back on its base (in "
+        f"{compared}): "
+        + (
+            "--dtype float32 keeps what is rounded away"
+            if stored.itemsize < 4
+            else "a zero lost its sign, or a weight became some 2^29 times smaller"
         )
-    return lines
+    ]
 
 
 def plan_rows(prepared: Prepared, folder: Path, notes: Sequence[str], estimate: float) -> list[tuple[str, str]]:

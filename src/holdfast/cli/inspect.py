@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.checkpoints.sources import listing
-from holdfast.cli.checkpoint_options import Workers, method_text, missing_folders, seconds_text, size_text
+from holdfast.cli.checkpoint_options import Workers, exactness, method_text, missing_folders, seconds_text, size_text
 from holdfast.cli.console import print_json, print_line, stdout_console, stoppable
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
@@ -129,16 +129,7 @@ def _origin(found: Inspection) -> list[tuple[str, str]]:
             )
         )
         rows.append(("fingerprint", str(record.get("fingerprint"))))
-        inexact = (record.get("audit") or {}).get("inexact")
-        if inexact is not None:
-            rows.append(
-                (
-                    "exactness",
-                    f"{inexact:,} values do not come back bit for bit on the base"
-                    if inexact
-                    else "gives the tuned model bit for bit",
-                )
-            )
+        rows += [("exactness", text) for text in exactness(record)]
     if run:
         methods = [method_text(m) for m in run.get("retention") or []] or ["plain fine-tuning"]
         rows.append(("run", f"{run.get('name')} ({run.get('status')}), seed {run.get('seed')}"))

@@ -81,8 +81,8 @@ examples
   holdfast train --model_name_or_path Qwen/Qwen3-0.6B --dataset_name train.jsonl \\
       --retention label_annealing:weight=1.0 --source prose.jsonl --target held_out.jsonl
 
-  holdfast train --config run.yaml --learning_rate 1e-5     # a YAML for 'trl sft' works as it is
-  holdfast train --config run.yaml --dry_run                # checks everything, trains nothing
+  holdfast train --config run.yaml --learning_rate 1e-5     # with the keys of 'trl sft' and a few more
+  holdfast train --config run.yaml --dry_run                # checks the request, trains nothing
   holdfast report runs/Qwen3-0.6B-label_annealing
 
   holdfast sweep --config study.yaml                        # many ways, the frontier, the one to take

@@ -60,7 +60,8 @@ merge.yaml
   dtype: bfloat16
   output_dir: both
 
-A YAML of mergekit is taken as it is, where the method is here: --config mergekit.yml --output_dir FOLDER.
+A YAML of mergekit is read, where it merges whole models by a method that is here, with one value for all tensors:
+--config mergekit.yml --output_dir FOLDER. What it asks for besides is refused with all of it listed.
 Paths in a YAML are relative to where the command runs.
 
 A method of your own is a class in a file (--method my_method.py:Name), in a module (package.module:Name), or behind an

@@ -51,8 +51,9 @@ examples
 
 EXTRACT = """\
 Writes instruct - base as a checkpoint of its own (residual.safetensors). In float32, the default, putting it back on
-the base gives the instruct model bit for bit in nearly all cases; how many values do not come back is counted and
-printed. The instruct model's tokenizer, chat template and generation settings are kept with it.
+the base gives the instruct model bit for bit, in float32 and in narrower dtypes that hold the instruct model's numbers,
+but for signs of zeros; how many values do not come back is counted and printed. The instruct model's tokenizer, chat
+template and generation settings are kept with it.
 """
 EXTRACT_EPILOG = """\
 examples

@@ -43,7 +43,7 @@ update.yaml (every key is an option too)
   output_dir: runs/update
 
 examples
-  holdfast update --base BASE --instruct INSTRUCT --corpus news/ --dry_run        # checks all that can be checked
+  holdfast update --base BASE --instruct INSTRUCT --corpus news/ --dry_run        # checks models, corpus, tasks
   holdfast update --base BASE --instruct INSTRUCT --corpus news/ --after 2024-01-01 --tokens 100M \\
       --train learning_rate=1e-5 use_peft=true --evaluation instruction_residual
   holdfast update --config update.yaml

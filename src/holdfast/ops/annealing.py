@@ -23,6 +23,7 @@ vocabulary, U teacher vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,7 +33,7 @@ from torch import Tensor
 
 from holdfast.errors import HoldfastError, ShapeError
 from holdfast.ops.annealing_chunked import STAGES, ChunkedLoss, Plan, choose_stage, default_chunk_rows
-from holdfast.ops.annealing_rows import FIGURES, Terms
+from holdfast.ops.annealing_rows import FIGURES, Terms, bounded
 from holdfast.ops.heads import Head
 from holdfast.ops.products import choose_product
 
@@ -47,13 +48,18 @@ Rows = Literal["auto", "eager", "compiled", "native"]
 
 
 class NonFiniteLogits(HoldfastError):
-    """NaN or infinite logits. `rows` are the offending row numbers (into the `N` rows passed in)."""
+    """NaN or infinite logits, or finite ones so large that their loss is neither. `rows` are the offending row numbers
+    (into the `N` rows passed in)."""
 
     def __init__(self, rows: list[int], whose: str) -> None:
         self.rows = rows
         shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
         super().__init__(
             f"Expected finite logits, got NaN or infinity from the {whose} in {len(rows)} row(s): {shown}."
+            if whose != "loss"
+            else f"Expected logits whose loss is a number, got NaN or nearly infinity in {len(rows)} row(s): {shown}. "
+            "Is part of one model's vocabulary masked with the largest number there is (-3e38)? That leaves no room "
+            "for a temperature, or for the other model's logits: mask both alike, with -1e20."
         )
 
 
@@ -289,9 +295,9 @@ def _reference(
             common = min(z.shape[1], w.shape[1])
             log_q = (z[:, :common] / terms.temperature).log_softmax(-1)
             log_p = (w[:, :common] / terms.temperature).log_softmax(-1)
-            kl = torch.where(kl_mask, _divergence(log_p, log_q, terms), torch.zeros_like(ce))
-            figures["kl"] = kl
-            loss = loss + kl_scale * kl.sum()
+            kl = _divergence(log_p, log_q, terms)
+            figures["kl"] = torch.where(kl_mask | ~bounded(kl), kl, 0.0)
+            loss = loss + kl_scale * torch.where(kl_mask, kl, 0.0).sum()
     return loss, torch.stack([figures[name].to(dtype) for name in FIGURES], 1)
 
 
@@ -302,7 +308,8 @@ def _divergence(log_p: Tensor, log_q: Tensor, terms: Terms) -> Tensor:
         return (first.exp() * (first - second) + second.exp() - first.exp()).sum(-1)
 
     if terms.direction == "jsd":
-        log_m = (terms.beta * log_p.exp() + (1 - terms.beta) * log_q.exp()).log()
+        # not the logarithm of a sum: where both probabilities underflow that is -inf, and 0 times -inf is no number
+        log_m = torch.logaddexp(log_p + math.log(terms.beta), log_q + math.log1p(-terms.beta))
         return terms.beta * kl(log_p, log_m) + (1 - terms.beta) * kl(log_q, log_m)
     return kl(log_p, log_q) if terms.direction == "forward" else kl(log_q, log_p)
 
@@ -311,10 +318,12 @@ def _divergence(log_p: Tensor, log_q: Tensor, terms: Terms) -> Tensor:
 
 
 def _check_finite(figures: Tensor, kept: Tensor) -> None:
-    bad = figures[:, FIGURES.index("bad_student") :] != 0
+    ce, kl = figures[:, :2].unbind(1)
+    unbounded = ~ce.isfinite() | ~bounded(kl)
+    bad = torch.cat([figures[:, FIGURES.index("bad_student") :] != 0, unbounded[:, None]], 1)
     if not bool(bad.any()):
         return
-    for column, whose in enumerate(("student", "teacher")):
+    for column, whose in enumerate(("student", "teacher", "loss")):
         rows = kept[bad[:, column].nonzero().squeeze(-1)].tolist()
         if rows:
             raise NonFiniteLogits(rows, whose)

@@ -85,8 +85,8 @@ class RowStage(Protocol):
             gradient_CV: `[C, V]` where d loss / d z goes, float32, float64, bfloat16 or float16; may be `z_CV` itself;
                 None: not wanted. Rows of neither term, and columns of no mass, are exactly 0.
             figures_CF: `[C, 6]` float32 (float64), columns as in `FIGURES`: cross-entropy (0 without a label),
-                divergence (0 outside the KL's rows), entropy, 1 where the label is the most likely token, 1 where the
-                student's or the teacher's products are not finite.
+                divergence (outside the KL's rows 0, unless it is not `bounded`), entropy, 1 where the label is the most
+                likely token, 1 where the student's or the teacher's products are not finite.
         """
         ...
 
@@ -189,7 +189,7 @@ def _eager_rows(
             kl, own = _own_softmax(z[:, :common], w[:, :common], terms)
             gradient = q.mul_(ce_row[:, None])
             gradient[:, :common] += own.mul_(kl_row[:, None])
-        figures_CF[:, 1] = torch.where(kl_rows_C, kl, zero)
+        figures_CF[:, 1] = torch.where(kl_rows_C | ~bounded(kl), kl, zero)
     if gradient_CV is None:
         return
     gradient = gradient.scatter_add_(1, index, -ce_row[:, None])
@@ -199,6 +199,12 @@ def _eager_rows(
         gradient = gradient.mul_(terms.logit_scale)
     if gradient.data_ptr() != gradient_CV.data_ptr() if not torch.compiler.is_compiling() else True:
         gradient_CV.copy_(gradient)
+
+
+def bounded(kl_C: Tensor) -> Tensor:
+    """`[C]` whether rows' divergences are numbers small enough to be added to any other; where not, neither figure nor
+    gradient of the row is to be trusted."""
+    return kl_C.abs() < 1e-9 * torch.finfo(kl_C.dtype).max
 
 
 def cap_logits(z_CV: Tensor, bias_V: Tensor | None, scale: float, cap: float | None) -> Tensor:
@@ -259,11 +265,14 @@ def _divergence_slope(q: Tensor, p: Tensor, d: Tensor, terms: Terms) -> tuple[Te
         kl = p.addcmul_(q, d, value=-1).sub_(q).sum(1)
         return kl, d.add_(kl[:, None]).neg_()
     beta = terms.beta
-    # log(1 + beta (e^d - 1)) from the side on which e^d cannot overflow; of two numbers torch.where would make float32
+    # L = log(1 + beta (e^d - 1)) from the side on which e^d cannot overflow, and d - L without the difference of two
+    # large numbers; of two numbers torch.where would make float32
     share = torch.full_like(d, beta).masked_fill_(d > 0, 1.0 - beta)
     above = d.clamp(min=0)
-    log_m = torch.log1p(share * torch.expm1(-d.abs())).add_(above)
-    divergence = (beta * p * (d - log_m) - (1.0 - beta) * q * log_m).sum(1)
+    rest = torch.log1p(share * torch.expm1(-d.abs()))
+    below = d.sub_(above).sub_(rest)
+    log_m = rest.add_(above)
+    divergence = (beta * p * below - (1.0 - beta) * q * log_m).sum(1)
     mean = torch.linalg.vecdot(q, log_m)
     return divergence, log_m.neg_().add_(mean[:, None]).mul_(1.0 - beta)
 

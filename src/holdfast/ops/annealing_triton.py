@@ -270,12 +270,13 @@ def _row_kernel(
             q = _softmax(u, own_top, own_log_mass, INVERSE_T)
             p = _softmax(w, teacher_top, teacher_log_mass, INVERSE_T)
             d = (w - u) * INVERSE_T - shift
-            ratio = _log_mixture(d, BETA, SERIES)
+            rest = _log_mixture(d, BETA, SERIES)
+            ratio = tl.maximum(d, 0.0) + rest
             mixture = BETA * p + (1.0 - BETA) * q
             # beta KL(p || q) - KL(m || q) near 0, beta KL(p || m) + (1 - beta) KL(q || m) elsewhere: the same sum, each
             # precise in its place
             near = BETA * (p * _phi(-d, SERIES)) - mixture * _phi(-ratio, SERIES)
-            far = BETA * (p * (d - ratio)) - (1.0 - BETA) * (q * ratio)
+            far = BETA * (p * (tl.minimum(d, 0.0) - rest)) - (1.0 - BETA) * (q * ratio)
             divergence += tl.where(mask, tl.where(tl.abs(d) < 0.5, near, far), 0.0).to(tl.float64)
             mean += tl.where(mask, q * ratio, 0.0).to(tl.float64)
         scalar = tl.sum(mean, 0).to(dtype)
@@ -296,7 +297,7 @@ def _row_kernel(
                 q = _softmax(u, own_top, own_log_mass, INVERSE_T)
                 d = (w - u) * INVERSE_T - shift
                 if DIRECTION == "jsd":
-                    pull = (1.0 - BETA) * (q * (scalar - _log_mixture(d, BETA, SERIES)))
+                    pull = (1.0 - BETA) * (q * (scalar - (tl.maximum(d, 0.0) + _log_mixture(d, BETA, SERIES))))
                 else:
                     p = _softmax(w, teacher_top, teacher_log_mass, INVERSE_T)
                     near = tl.abs(d) < 0.5
@@ -412,9 +413,9 @@ def _softcap(x, CAP: tl.constexpr, SERIES: tl.constexpr):
 
 @jit
 def _log_mixture(d, BETA: tl.constexpr, SERIES: tl.constexpr):
-    """log(m / q) = log(1 + beta (e^d - 1)) from d = log(p / q), with the larger of p and q taken out first."""
+    """log(m / q) = log(1 + beta (e^d - 1)) from d = log(p / q), less d where that is above 0: log(m / max(p, q))."""
     small = _expm1(-tl.abs(d), SERIES)
-    return tl.where(d > 0, d + _log1p((1.0 - BETA) * small, SERIES), _log1p(BETA * small, SERIES))
+    return tl.where(d > 0, _log1p((1.0 - BETA) * small, SERIES), _log1p(BETA * small, SERIES))
 
 
 @jit

@@ -1,8 +1,8 @@
-"""A run's configuration: one YAML that `trl sft` would take, plus holdfast's own keys, plus the command line, which
+"""A run's configuration: one YAML with the keys of `trl sft`, plus holdfast's own keys, plus the command line, which
 wins.
 
 ```yaml
-model_name_or_path: Qwen/Qwen3-0.6B     # every key of trl sft ...
+model_name_or_path: Qwen/Qwen3-0.6B     # the keys of trl sft ...
 dataset_name: train.jsonl
 learning_rate: 1e-5
 retention:                              # ... and what keeps the old skills,

@@ -90,7 +90,7 @@ def load_tokenizer(config: TrainConfig) -> Any:
 
 
 def load_chat_template(path: str) -> str:
-    """The text of a chat template: a `.jinja` or `.j2` file, or the template of another model.
+    """The text of a chat template: a `.jinja` or `.j2` file, or the template of another model, of which no code is run.
 
     Raises:
         ModelError: no such file, or a model without one.
@@ -107,7 +107,7 @@ def load_chat_template(path: str) -> str:
                 f"{reason}."
             ) from error
     try:
-        template = AutoTokenizer.from_pretrained(path).chat_template
+        template = AutoTokenizer.from_pretrained(path, trust_remote_code=False).chat_template
     except (OSError, ValueError) as error:
         raise ModelError(
             f"chat_template_path: expected a .jinja file or a model with a chat template, got {path}: "

@@ -381,11 +381,11 @@ class _Run:
 
     def load_result(self) -> None:
         """The finished weights, when an earlier session trained them and this one only measures."""
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from holdfast import models
 
-        path = str(self.folder.path)
+        path, trusted = str(self.folder.path), self.config.training.trust_remote_code
         if self.config.training.chat_template_path is not None:  # tokens may have come with the template
-            self.tokenizer = AutoTokenizer.from_pretrained(path)
+            self.tokenizer = models.load_tokenizer(path, trust_remote_code=trusted)
         if (self.folder.path / "adapter_config.json").is_file():
             from holdfast.training.adapters import load_adapter
 
@@ -393,8 +393,12 @@ class _Run:
         else:
             model = self.config.model
             self.model = None  # its memory is needed for the result
-            self.model = AutoModelForCausalLM.from_pretrained(
-                path, dtype=model.dtype, attn_implementation=model.attn_implementation
+            self.model = models.from_pretrained(
+                path,
+                dtype=model.dtype,
+                attn_implementation=model.attn_implementation,
+                trust_remote_code=trusted,
+                use_safetensors=True,
             )
         self.model.to(self.config.training.device)
 

@@ -12,6 +12,7 @@ This does not estimate the Fisher information.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -79,8 +80,13 @@ class Fisher(WeightedMethod):
     floor: Annotated[float, Meta(ge=0)] = 0.0
     """Fisher values below this count as this."""
 
+    def among(self, owners: Sequence[int], models: int) -> Fisher:
+        """The same on those models and their diagonals."""
+        weights = self.weights_of(models)
+        return dataclasses.replace(self, weights=tuple(weights[i] for i in owners))
+
     def combine(self, block: Block, state: Any, out: Operand) -> Flags:
-        """See `MergeMethod.combine`. A model that lacks the tensor takes no part.
+        """See `MergeMethod.combine`.
 
         Raises:
             ModelError: a Fisher diagonal with negative values.
@@ -97,7 +103,6 @@ class Fisher(WeightedMethod):
                         f"(first negative at element "
                         f"{place:,}). Give the mean of squared gradients."
                     )
-            own = [d if block.has_own(i) else np.zeros_like(d) for i, d in enumerate(diagonals)]
-            return fisher(values[1 : 1 + models], own, weights, self.floor)
+            return fisher(values[1 : 1 + models], diagonals, weights, self.floor)
 
         return computed(block, out, merged)

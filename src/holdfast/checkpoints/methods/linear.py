@@ -141,6 +141,9 @@ class WiseFT(MergeMethod):
     alpha: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Weight on the fine-tuned model: 0 is the base, 1 the model."""
 
+    def weights_of(self, models: int) -> tuple[float, ...]:
+        return (self.alpha,)
+
     def as_sum(self, models: Sequence[DType], state: Any) -> Sum:
         return mean_as_sum((1.0 - self.alpha, self.alpha), (0, 1))
 

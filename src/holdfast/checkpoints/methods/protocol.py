@@ -156,6 +156,23 @@ class MergeMethod:
         """
         return None
 
+    def weights_of(self, models: int) -> tuple[float, ...]:
+        """The weight of each of so many models in a mean of some of them; see `among`."""
+        return (1.0,) * models
+
+    def among(self, owners: Sequence[int], models: int) -> MergeMethod:
+        """What becomes of a tensor that only some of the models have, and the base has not: a method without rounds on
+        those, by default their mean by weight.
+
+        Args:
+            owners: models that have it, from 0.
+            models: how many there are.
+        """
+        from holdfast.checkpoints.methods.linear import Linear
+
+        weights = self.weights_of(models)
+        return Linear(weights=tuple(weights[i] for i in owners))
+
     def identity(self) -> dict[str, Any]:
         """Name and parameters as JSON values, for the provenance record."""
         values = dataclasses.asdict(self)

@@ -77,6 +77,9 @@ class Slerp(MergeMethod):
     def rounds(self) -> int:
         return 1
 
+    def weights_of(self, models: int) -> tuple[float, ...]:
+        return 1 - self.t, self.t
+
     def measure(self, round: int, block: Block, state: Any) -> np.ndarray:
         return moments(block.models[0], block.models[1])
 

@@ -91,7 +91,7 @@ class Kernels:
             "perturb": (None, [whole, pointer, key, key, ctypes.c_float, pointer, pointer]),
             "stream": (
                 None,
-                [whole, whole, whole, pointer, whole, pointer, pointer, pointer, pointer, pointer, pointer, pointer],
+                [whole, whole, whole, pointer, whole, pointer, pointer, pointer, pointer, pointer, pointer],
             ),
         }
         for name, (result, arguments) in signatures.items():
@@ -189,8 +189,7 @@ class Kernels:
         out: Place,
         *,
         piece: int = PIECE,
-        check: tuple[int, int] | None = None,
-        spare: NDArray[Any] | None = None,
+        check: tuple[int, int, bool] | None = None,
     ) -> Streamed:
         """`out = anchor + sum_i weight_i * (plus_i - minus_i)` from files into a file, with the digest of all that
         passes.
@@ -205,9 +204,9 @@ class Kernels:
             weights: one a term.
             out: where to write.
             piece: elements, a multiple of 1024. The memories of `inputs` and `out` have room for twice as many.
-            check: a base and a wanted input: counts the elements of which `base + out`, rounded to the wanted one's
-                dtype, has not the wanted bits.
-            spare: memory for `2 * piece` elements more; with `check` only.
+            check: a base, a wanted input, and whether `out` is the residual between the two (else it is
+                `wanted - base`, rounded to float32): counts the elements of which `base + residual`, in float32, has
+                not the wanted bits.
         """
         results, digests = _Results(), ctypes.create_string_buffer(16 * (len(inputs) + 1))
         self._library.holdfast_stream(
@@ -219,8 +218,7 @@ class Kernels:
             struct.pack(f"{len(indices)}q", *indices),
             _floats(weights),
             _places(out),
-            struct.pack("2q", *(check or (-1, -1))),
-            None if spare is None else _at(spare),
+            struct.pack("3q", *(check or (-1, -1, 0))),
             digests,
             results,
         )

@@ -967,23 +967,34 @@ typedef struct {
 
 enum { MASK, OVERFLOW, DIFFERENT, ERROR, WHERE };
 
-static int64_t different(const operand *a, const operand *b, int64_t n)
+/* Of how many elements base + residual, in float, has not the wanted bits. The residual is that of the two, rounded to float, where none is given. */
+static int64_t different(const operand *base, const operand *wanted, const operand *residual, int64_t n)
 {
+    float first[BLOCK], second[BLOCK], third[BLOCK];
     int64_t count = 0;
-    if (!memcmp(a->data, b->data, n * SIZE[a->type]))
-        return 0;
-    for (int64_t i = 0; i < n; i++)
-        count += memcmp(at(a, i), at(b, i), SIZE[a->type]) != 0;
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        int64_t k = LEAST(BLOCK, n - start);
+        const float *b = floats(base, start, k, first), *w = floats(wanted, start, k, second);
+        const float *r = residual ? floats(residual, start, k, third) : 0;
+        int32_t found = 0;
+        if (r)
+            for (int64_t i = 0; i < k; i++)
+                found += as_bits(b[i] + r[i]) != as_bits(w[i]);
+        else
+            for (int64_t i = 0; i < k; i++)
+                found += as_bits(b[i] + -1.0f * (b[i] - w[i])) != as_bits(w[i]);
+        count += found;
+    }
     return count;
 }
 
 /* Reads n elements from each input, combines them and writes the result, in pieces that stay in the second-level cache on the way through.
  *
  * indices: anchor, plus_0, minus_0, plus_1 ... of the sum, as indices into the inputs, or -1. Memories have room for 2 * piece elements. check: a base and
- * a wanted input or -1; counts the elements of which base + result does not give the wanted bits. digests: 16 bytes an input and 16 for the result.
- * results: see the enum; ERROR is an errno, or -1 where a file ends, and WHERE the input or, with their number, the output. */
+ * a wanted input, or -1, and whether the result is their residual; counts the elements of which base + residual does not give the wanted bits.
+ * digests: 16 bytes an input and 16 for the result. results: see the enum; ERROR is an errno, or -1 where a file ends, and WHERE the input or, with their number, the output. */
 void holdfast_stream(int64_t n, int64_t piece, int64_t inputs, const place *in, int64_t terms, const int64_t *indices, const float *weights,
-                     const place *out, const int64_t *check, char *spare, uint8_t *digests, int64_t *results)
+                     const place *out, const int64_t *check, uint8_t *digests, int64_t *results)
 {
     enum { MOST = 64 }; /* the caller's MOST_OPERANDS, and the result */
     uint64_t states[MOST][8];
@@ -1015,12 +1026,8 @@ void holdfast_stream(int64_t n, int64_t piece, int64_t inputs, const place *in, 
         holdfast_combine(k, terms, operands, weights, &target, flags);
         results[MASK] |= flags[0];
         results[OVERFLOW] += flags[1];
-        if (check[0] >= 0) {
-            const operand sum[3] = {sources[check[0]], target, {0, NONE}}, back = {spare, in[check[1]].type};
-            const float one = 1;
-            holdfast_combine(k, 1, sum, &one, &back, flags);
-            results[DIFFERENT] += different(&back, sources + check[1], k);
-        }
+        if (check[0] >= 0)
+            results[DIFFERENT] += different(sources + check[0], sources + check[1], check[2] ? &target : 0, k);
         digest_piece(states[inputs], (const uint8_t *)target.data, start * size, length, n * size);
         for (int64_t done = 0; done < length;) {
             int64_t put = pwrite(out->descriptor, (const char *)target.data + done, length - done, out->position + start * size + done);

@@ -242,9 +242,9 @@ static void one_row(const terms *t, const float *z, float *w, int64_t label, int
                 for (int64_t i = start; i < end; i++) {
                     float q = et[i] * rq, r = p[i] * rp, d = (w[i] - z[i]) * inverse - shift;
                     float share = d > 0 ? other : beta, above = d > 0 ? d : 0.0f;
-                    float l = above + log1p_negative(share * expm1_negative(d > 0 ? -d : d));
+                    float rest = log1p_negative(share * expm1_negative(d > 0 ? -d : d)), l = above + rest;
                     w[i] = l;
-                    k += beta * r * (d - l) - other * q * l;
+                    k += beta * r * ((d - above) - rest) - other * q * l; /* not d - l: both may be large */
                     s += q * l;
                 }
                 divergence += k;
@@ -257,7 +257,7 @@ static void one_row(const terms *t, const float *z, float *w, int64_t label, int
                     out[i] = MADD(a, e[i], c * (et[i] * rq) * (m - w[i]));
             }
         }
-        figures[1] = on ? (float)divergence : 0.0f;
+        figures[1] = on || !(fabs(divergence) < 1e-9 * 3.4028235e38) ? (float)divergence : 0.0f; /* see `bounded` */
     }
     if (!wanted)
         return;
