@@ -94,7 +94,7 @@ def _check_model_folder(path: Path, key: str) -> list[str]:
     try:
         if not isinstance(json.loads((path / "config.json").read_text(encoding="utf-8")), dict):
             raise ValueError("not a JSON object")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return [f"{path / 'config.json'} cannot be read as JSON ({error}). Copy the model again."]
     if any(n.endswith(".safetensors") for n in names):
         return []
@@ -113,7 +113,7 @@ def _check_model_folder(path: Path, key: str) -> list[str]:
 def _base_of_adapter(path: Path) -> str:
     try:
         base = json.loads((path / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         base = None
     return (
         f"Its base model is {base}: start from that, or merge the adapter into it first."

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-import yaml
-
-from holdfast.config.declare import Meta, Setting, settings_of
+from holdfast.config.declare import MAX_SEED, Meta, Setting, settings_of
 from holdfast.config.values import Mistake, Refused, show
+from holdfast.config.yaml_file import from_yaml
 from holdfast.data.layouts import Templates
 
 RENAMED: dict[str, str] = {
@@ -46,7 +45,7 @@ RENAMED: dict[str, str] = {
 }
 """Names that older TRL and transformers versions or people's habits have for today's keys."""
 
-_AT_LEAST_ONE, _NOT_NEGATIVE, _SHARE = Meta(ge=1), Meta(ge=0), Meta(ge=0, lt=1)
+_AT_LEAST_ONE, _NOT_NEGATIVE, _SHARE, _SEED = Meta(ge=1), Meta(ge=0), Meta(ge=0, lt=1), Meta(ge=0, le=MAX_SEED)
 _BOUNDS: dict[str, Meta] = {
     "per_device_train_batch_size": _AT_LEAST_ONE,
     "per_device_eval_batch_size": _AT_LEAST_ONE,
@@ -58,6 +57,8 @@ _BOUNDS: dict[str, Meta] = {
     "max_grad_norm": _NOT_NEGATIVE,
     "warmup_steps": _NOT_NEGATIVE,
     "num_processes": _AT_LEAST_ONE,
+    "seed": _SEED,
+    "data_seed": _SEED,
     "adam_beta1": _SHARE,
     "adam_beta2": _SHARE,
     "lora_dropout": _SHARE,
@@ -100,9 +101,9 @@ def parse_compact_method(text: str) -> list[Any]:
     text = text.strip()
     if text.startswith(("[", "{")):
         try:
-            parsed = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ValueError(f"not valid YAML ({getattr(error, 'problem', None) or error}).") from None
+            parsed = from_yaml(text)
+        except ValueError as error:
+            raise ValueError(f"not valid YAML ({error}).") from None
         return parsed if isinstance(parsed, list) else [parsed]
     named = _REFERENCE.match(text)  # the colon in 'my_method.py:Dropback' is part of the name
     name, colon, rest = (
@@ -120,8 +121,8 @@ def parse_compact_method(text: str) -> list[Any]:
         if key.strip() in parameters:
             raise ValueError(f"parameter {key.strip()!r} stands twice.")
         try:
-            parameters[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
+            parameters[key.strip()] = from_yaml(value)
+        except ValueError:
             parameters[key.strip()] = value.strip()
     return [{name.strip(): parameters}]
 
@@ -268,11 +269,11 @@ def _json_or_mapping(value: Any, *, file: bool) -> Any:
     try:
         json.loads(value)
         return value
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
+        parsed = from_yaml(value)
+    except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
         text = (
