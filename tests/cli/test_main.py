@@ -185,6 +185,17 @@ def test_a_reader_that_goes_away_is_no_failure_with_a_traceback() -> None:
     process.stderr.close()
 
 
+def test_streams_that_are_closed_or_of_another_character_set_spoil_nothing(tmp_path) -> None:
+    words = f"{sys.executable} -m holdfast report '{tmp_path}/狐'"
+    for streams, code in (("<&-", 2), (">&-", 2), ("2>&-", 2), ("<&- >&- 2>&-", 2), (">/dev/full", 2)):
+        assert subprocess.run(["bash", "-c", f"{words} {streams}"], capture_output=True).returncode == code, streams
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(["bash", "-c", words], capture_output=True, env=plain)
+    assert (done.returncode, done.stderr.count(rb"\u72d0")) == (2, 1)
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m holdfast --help >/dev/full"], capture_output=True)
+    assert done.returncode == 1 and b"The disk is full" in done.stderr
+
+
 def test_user_error_from_the_outside(tmp_path) -> None:
     done = subprocess.run([sys.executable, "-m", "holdfast", "report", str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 2

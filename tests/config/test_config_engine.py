@@ -148,6 +148,7 @@ def test_what_yaml_and_shells_give_becomes_what_is_declared(key: str, given: Any
         ("folder", "a\0b", "folder: expected a path, got 'a\\x00b' (text). It holds the character '\\x00'"),
         ("folder", "~nobody-here/a", "There is no user 'nobody-here' whose home folder it could be"),
         ("name", "~nobody-here/a", "There is no user 'nobody-here' whose home folder it could be"),
+        ("folder", "/dev/null/x/y", "folder: expected a path, got '/dev/null/x/y' (text). /dev/null is a file, so"),
         ("folder", [1, 2], "folder: expected a path, got [1, 2] (list)."),
         ("folder", "x" * 300, "folder: expected a path"),
         ("folder", "x/" * 3000, "folder: expected a path"),

@@ -51,14 +51,14 @@ MERGE_BOMB = "a: &a {k: 1}\n" + "".join(
 def test_what_cannot_be_read_is_a_mistake_in_the_file(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(text)
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(ConfigError) as error:
         read_yaml(file)
     assert str(file) in str(error.value) and words in str(error.value)
     assert len(str(error.value)) < 1000
     with pytest.raises(ValueError):  # and so inline
         from_yaml(text)
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(

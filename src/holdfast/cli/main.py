@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import io
 import logging
 import os
 import sys
@@ -109,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    _steady_streams()
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # On CPUs with AVX-512 BF16 bitsandbytes warns at import of a hub kernel for 4-bit weights that holdfast never uses.
@@ -140,6 +142,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         text, code = _explained(error, debug=debug)
         _say("error", text)
         return code
+
+
+def _steady_streams() -> None:
+    """Standard streams that take any text, whatever the terminal's character set; closed ones lead nowhere, instead of
+    into the next file that is opened."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _dispatch(words: list[str]) -> int:

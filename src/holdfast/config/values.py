@@ -296,11 +296,19 @@ def _check_text(text: str, expected: str, path: Path) -> None:
 def _to_path(hint: Any, text: str, path: Path) -> pathlib.PurePath:
     """A path that the system takes: its limits are those of Linux, 255 bytes a name and 4,096 in all."""
     _check_text(text, "a path", path)
-    result = hint(text).expanduser() if issubclass(hint, pathlib.Path) else hint(text)
-    if max(len(os.fsencode(part)) for part in (*result.parts, ".")) > 255 or len(os.fsencode(result)) > 4000:
-        advice = "A name may have 255 bytes at most, a path 4,000."
+    result: pathlib.PurePath = hint(os.path.expanduser(text) if issubclass(hint, pathlib.Path) else text)
+    if advice := impossible_path(result):
         raise Refused(Mistake(path=path, text=f"expected a path, got {show(text)}. {advice}"))
     return result
+
+
+def impossible_path(path: str | pathlib.PurePath) -> str:
+    """Why nothing can be at a path, whatever it is for; empty where something can."""
+    path = pathlib.PurePath(path)
+    if max(len(os.fsencode(part)) for part in (*path.parts, ".")) > 255 or len(os.fsencode(path)) > 4000:
+        return "A name may have 255 bytes at most, a path 4,000."
+    file = next((p for p in path.parents if os.path.exists(p) and not os.path.isdir(p)), None)
+    return f"{file} is a file, so nothing can lie in it." if file is not None else ""
 
 
 def _from_yaml(text: str) -> Any:

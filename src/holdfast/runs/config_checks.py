@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.config.values import impossible_path, show
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import did_you_mean
 
@@ -244,8 +245,10 @@ def check_combinations(values: Mapping[str, Any], *, has_accelerator: bool) -> l
     )
     problems += [text for broken, text in rules if broken]
     if isinstance(output, str):
-        path = Path(output).expanduser()
-        if path.exists() and not path.is_dir():
+        path = Path(os.path.expanduser(output))
+        if advice := impossible_path(path):
+            problems.append(f"output_dir: expected a folder, got {show(output)}. {advice}")
+        elif path.exists() and not path.is_dir():
             problems.append(f"output_dir: expected a folder, but {output} is a file.")
         elif isinstance(model, str) and path.is_dir() and path.resolve() == Path(model).expanduser().resolve():
             problems.append(

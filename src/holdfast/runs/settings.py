@@ -54,8 +54,15 @@ _BOUNDS: dict[str, Meta] = {
     "lora_r": _AT_LEAST_ONE,
     "learning_rate": _NOT_NEGATIVE,
     "weight_decay": _NOT_NEGATIVE,
-    "max_grad_norm": _NOT_NEGATIVE,
     "warmup_steps": _NOT_NEGATIVE,
+    "logging_steps": _NOT_NEGATIVE,
+    "save_steps": _NOT_NEGATIVE,
+    "eval_steps": _NOT_NEGATIVE,
+    "eval_accumulation_steps": _AT_LEAST_ONE,
+    "dataset_num_proc": _AT_LEAST_ONE,
+    "dataloader_num_workers": _NOT_NEGATIVE,
+    "adam_epsilon": _NOT_NEGATIVE,
+    "max_grad_norm": Meta(ge=0, finite=False),
     "num_processes": _AT_LEAST_ONE,
     "seed": _SEED,
     "data_seed": _SEED,
@@ -241,7 +248,7 @@ def known_settings() -> dict[str, Setting]:
 def _adjusted(setting: Setting, source: str) -> Setting:
     """A setting of TRL's with what its dataclass does not say."""
     name, types = setting.name, setting.types + _ALSO_TYPES.get(setting.name, ())
-    meta = dataclasses.replace(_BOUNDS.get(name, setting.meta), finite=False)
+    meta = _BOUNDS.get(name, setting.meta)
     if setting.is_mapping and str in types:
         file = name in _MAY_BE_FILES
         meta = dataclasses.replace(

@@ -34,7 +34,7 @@ WRITE = [
     "data",
     "synthesise",
     "--input",
-    "metamath.jsonl",
+    "tuned-answers.jsonl",
     "--model",
     "big",
     "--output",

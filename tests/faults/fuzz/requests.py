@@ -105,7 +105,11 @@ def _value(rng: random.Random, name: str, words: list[str], sound: dict[str, Any
     if name == "suite" and path[0] == "description":
         valid = None
     shown = "nothing" if new is DELETED else repr(new)[:40]
-    names = (FILE, *(str(part) for part in path if isinstance(part, str)))
+    names = (
+        FILE,
+        *(str(part) for part in path if isinstance(part, str)),
+        *([new[:50]] if isinstance(new, str) else []),
+    )
     what = f"{name}: {'.'.join(map(str, path))} is {shown}"
     return Case(what=what, words=words, valid=valid, names=names, prepare=_file(yaml_text(sound, rng)))
 

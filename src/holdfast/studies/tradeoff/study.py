@@ -442,7 +442,7 @@ def study_config(
 
     given = values if isinstance(values, Given) else Given(values=dict(values))
     known = {s.name: s for s in settings_of(SweepSettings)}
-    sound, mistakes = coerce_all(known, {k: v for k, v in given.values.items() if v is not None})
+    sound, mistakes = coerce_all(known, given.set_here(SweepSettings))
     refused = {m.path[0] for m in mistakes if m.path}
     asked = SweepSettings(**sound)
     mistakes += [m for m in problems_of(asked) if m.path[0] not in refused]
