@@ -182,6 +182,24 @@ def test_the_check_agrees_with_the_loader(copied: Path, adapter: Path) -> None:
     check_model("adapter")
 
 
+NO_JSON = (b"[]", b"null", b"7", b"", b"{", b"\x00\xff\xfe", b"[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        *(("tokenizer.json", content) for content in (*NO_JSON, b'{"model": {"type": "BPE", "vocab": 7}}')),
+        *(("tokenizer_config.json", content) for content in (*NO_JSON, b'{"tokenizer_class": 7}')),
+        ("tokenizer_config.json", b'{"model_max_length": "x"}'),
+        ("tokenizer_config.json", b'{"added_tokens_decoder": {"a": []}}'),
+    ],
+)
+def test_a_damaged_tokenizer(copied: Path, file: str, content: bytes) -> None:
+    (copied / file).write_bytes(content)
+    with pytest.raises(ModelError, match="Expected a tokenizer beside the model at model, but none can be loaded: "):
+        load_tokenizer("model")
+
+
 def test_no_tokenizer(copied: Path) -> None:
     for file in copied.glob("tokenizer*"):
         file.unlink()

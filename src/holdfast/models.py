@@ -156,9 +156,14 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
             problems.append(f"none of {', '.join(_TOKENIZER_FILES[:3])} is there")
             continue
         try:
-            return AutoTokenizer.from_pretrained(place, revision=version, trust_remote_code=trust_remote_code)
-        except (OSError, ValueError, KeyError) as error:
-            problems.append(first_line(error))
+            tokenizer = AutoTokenizer.from_pretrained(place, revision=version, trust_remote_code=trust_remote_code)
+            tokenizer("a")  # some values are looked at only then
+            return tokenizer
+        except (ImportError, MemoryError):
+            raise
+        except Exception as error:  # what absurd values in its files raise has no common base
+            kind = "" if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: "
+            problems.append(f"{kind}{first_line(error)}")
     advice = "Copy the tokenizer files of the model that it was made from into the folder."
     if not os.path.isdir(name):
         advice = "Check the name and the network, or give a local folder."
@@ -188,7 +193,7 @@ def adapter_base(name: str) -> str | None:
         return None
     try:
         base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ModelError(
             f"Expected an adapter's configuration in {path}, but it cannot be read: {first_line(error)}"
         ) from error

@@ -42,6 +42,13 @@ def raising(error: BaseException):
     return run
 
 
+def torch_writer_failed() -> RuntimeError:
+    """What torch.save raises on a full disk."""
+    error = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598")
+    error.__context__ = RuntimeError("basic_ios::clear: iostream error")
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
@@ -51,9 +58,28 @@ def raising(error: BaseException):
         (HoldfastError("it failed"), 1, "error: it failed\n"),
         (Interrupted("Interrupted at step 3"), 130, "stopped: Interrupted at step 3\n"),
         (KeyboardInterrupt(), 130, "stopped: Interrupted. The same command continues where it was.\n"),
-        (ValueError("odd"), 1, "error: ValueError: odd\nAdd --debug for the full traceback.\n"),
+        (ValueError("odd"), 1, "error: ValueError: odd\nThis is a fault of holdfast or of a library"),
+        (ValueError("odd"), 1, "Add --debug for the full traceback, and report it"),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "The disk is full. Free some space"),
+        (torch_writer_failed(), 1, "The disk is full. Free some space"),
         (MemoryError(), 1, "Halve --per_device_train_batch_size"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 1, "Not enough memory"),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried "
+                "to allocate 4000000000000000 bytes. Error code 12 (Cannot allocate memory)"
+            ),
+            1,
+            "Not enough memory",
+        ),
+        (
+            OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000),
+            2,
+            f"error: {'x' * 100}...{'x' * 60}: cannot be used (File name too long). Choose a shorter name.\n",
+        ),
+        (PermissionError(errno.EACCES, "Permission denied", "/a/b"), 2, "/a/b: cannot be used (Permission denied)"),
+        (OSError(errno.EROFS, "Read-only file system", "/a/b"), 2, "/a/b: cannot be used (Read-only file system)"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "/a/b"), 1, "This is a fault of holdfast or of a library"),
         (SystemExit(3), 3, ""),
         (SystemExit(None), 0, ""),
     ],
@@ -157,6 +183,17 @@ def test_a_reader_that_goes_away_is_no_failure_with_a_traceback() -> None:
     assert process.wait(timeout=30) == 141
     assert process.stderr.read() == ""
     process.stderr.close()
+
+
+def test_streams_that_are_closed_or_of_another_character_set_spoil_nothing(tmp_path) -> None:
+    words = f"{sys.executable} -m holdfast report '{tmp_path}/狐'"
+    for streams, code in (("<&-", 2), (">&-", 2), ("2>&-", 2), ("<&- >&- 2>&-", 2), (">/dev/full", 2)):
+        assert subprocess.run(["bash", "-c", f"{words} {streams}"], capture_output=True).returncode == code, streams
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(["bash", "-c", words], capture_output=True, env=plain)
+    assert (done.returncode, done.stderr.count(rb"\u72d0")) == (2, 1)
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m holdfast --help >/dev/full"], capture_output=True)
+    assert done.returncode == 1 and b"The disk is full" in done.stderr
 
 
 def test_user_error_from_the_outside(tmp_path) -> None:

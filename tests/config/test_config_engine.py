@@ -54,6 +54,8 @@ class Request(Base):
     """The model."""
     files: dict[str, str] = dataclasses.field(default_factory=dict)
     """File by task."""
+    tokens: Annotated[int, Meta(parse=lambda value: 10 ** len(str(1.0 * value)), expected="tokens")] = 1
+    """Something that a function reads."""
     models: Annotated[tuple[str, ...], Meta(positional=True, metavar="MODEL")] = ()
     """Models to look at."""
 
@@ -126,12 +128,55 @@ def test_what_yaml_and_shells_give_becomes_what_is_declared(key: str, given: Any
         ),
         ("model", 3, "model: expected a mapping"),
         ("files", {"a": [1]}, "files.a: expected text"),
+        ("steps", 10**400, "steps: expected a whole number of at least 1, got "),
+        ("steps", 2**63, "steps: expected a whole number of at least 1, got "),
+        ("steps", "9" * 4000, "steps: expected a whole number of at least 1, got "),
+        ("steps", "9" * 5000, "steps: expected a whole number of at least 1, got "),
+        ("steps", "1:30", "steps: expected a whole number of at least 1, got '1:30' (text)."),
+        ("rate", 10**400, "rate: expected a number above 0 and below 1, got "),
+        ("rate", -(10**400), "rate: expected a number above 0 and below 1, got "),
+        ("rate", "1e400", "rate: expected"),
+        ("tokens", 10**400, "tokens: expected tokens"),
+        ("tokens", "[" * 3000, "tokens: expected tokens"),
+        ("seeds", [10**400], "seeds[0]: expected a whole number"),
+        ("seeds", "[" * 3000 + "]" * 3000, "seeds: expected a list of whole numbers"),
+        ("model", "{a: " * 3000 + "}" * 3000, "model: expected a mapping"),
+        ("model", "{kind: !!int foo}", "model: expected a mapping"),
+        ("name", "a\0b", "name: expected text, got 'a\\x00b' (text). It holds the character '\\x00'"),
+        ("name", "a\ud800b", "name: expected text, got 'a\\ud800b' (text). It holds the character '\\ud800'"),
+        ("name", b"abc", "name: expected text, got b'abc' (bytes)."),
+        ("folder", "a\0b", "folder: expected a path, got 'a\\x00b' (text). It holds the character '\\x00'"),
+        ("folder", "~nobody-here/a", "There is no user 'nobody-here' whose home folder it could be"),
+        ("name", "~nobody-here/a", "There is no user 'nobody-here' whose home folder it could be"),
+        ("folder", "/dev/null/x/y", "folder: expected a path, got '/dev/null/x/y' (text). /dev/null is a file, so"),
+        ("folder", [1, 2], "folder: expected a path, got [1, 2] (list)."),
+        ("folder", "x" * 300, "folder: expected a path"),
+        ("folder", "x/" * 3000, "folder: expected a path"),
+        ("files", {"a": "b\0"}, "files.a: expected text, got 'b\\x00' (text)."),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(key: str, given: Any, words: str) -> None:
     with pytest.raises(ConfigError) as error:
         settings_value(Request, {"name": "n", key: given})
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("010", 10), ("1_000", 1000), (10**15, 10**15), ("0", 0), (2**63 - 1, 2**63 - 1)]
+)
+def test_whole_numbers_up_to_64_bits_are_taken(given: Any, expected: int) -> None:
+    assert settings_value(Request, {"name": "n", "seeds": [given]}).seeds == (expected,)
+
+
+def test_a_large_whole_number_is_a_float_where_one_is_wanted() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Scale:
+        scale: float = 1.0
+
+    for given in (10**300, 2**64):
+        value = settings_value(Scale, {"scale": given}).scale
+        assert value == float(given) and type(value) is float
+    assert type(settings_value(Scale, {"scale": 100}).scale) is int
 
 
 def test_all_mistakes_come_at_once_and_missing_keys_with_them() -> None:

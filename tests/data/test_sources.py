@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.data import arrow_cache, json_rows, sources
+from holdfast.data import arrow_cache, json_rows, readers, sources
+from holdfast.data.readers import file_tables
 from holdfast.data.sources import content_hash, data_files, is_path, load_rows, locate_rows
 from holdfast.errors import DataError
 
@@ -508,3 +509,18 @@ def test_real_files(name):
     assert len(rows) == expected[name]
     if name.endswith(".jsonl"):
         assert rows.to_list() == [json.loads(line) for line in (root / name).read_text().splitlines()]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("name", ["line.jsonl", "rows.jsonl", "cells.csv", "words.txt"])
+def test_a_stream_that_unpacks_without_end_is_refused_in_time(tmp_path, monkeypatch, name, suffix):
+    monkeypatch.setattr(readers, "BOMB_BYTES", 10_000_000)
+    piece = {"line.jsonl": b" " * 1000, "rows.jsonl": b'{"text": "a"}\n', "cells.csv": b"text\n", "words.txt": b"fox "}[
+        name
+    ]
+    path = tmp_path / f"{name}{suffix}"
+    content = (b"text\n" if name == "cells.csv" else b"") + piece * (12_000_000 // len(piece))
+    path.write_bytes(gzip.compress(content) if suffix == ".gz" else zstd(content))
+    message = f"{name}{suffix}: expected rows, got a stream that unpacks to more than 200 times its size"
+    with pytest.raises(DataError, match=message):
+        list(file_tables(path))

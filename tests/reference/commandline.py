@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import runpy
 import signal
 import sys
@@ -39,6 +40,13 @@ class Outcome:
     code: int
     out: str
     err: str
+    signal: int = 0
+    """What ended it, 0 where it ended by itself."""
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether it took longer than it may."""
+        return self.signal == signal.SIGALRM
 
 
 def preload() -> None:
@@ -57,14 +65,30 @@ def preload() -> None:
 
 
 def in_process(
-    work: Callable[[], int | None], folder: Path, *, name: str = "work", stop_when: Callable[[], bool] | None = None
+    work: Callable[[], int | None],
+    folder: Path,
+    *,
+    name: str = "work",
+    stop_when: Callable[[], bool] | None = None,
+    stop_with: int = signal.SIGINT,
+    limit: float = LIMIT,
+    memory: int | None = None,
+    may_die: bool = False,
 ) -> Outcome:
     """Runs a function in a fork of this process, with `folder` as its working directory and a cache in it.
 
-    As soon as `stop_when` says so, the process and those that it started get what Ctrl-C sends.
+    Args:
+        work: the function.
+        folder: where its output goes, too.
+        name: of the files with its output.
+        stop_when: as soon as this says so, the process and those that it started get a signal.
+        stop_with: the signal; by default what Ctrl-C sends.
+        limit: seconds that it may take.
+        memory: bytes that it may map beyond what this process has.
+        may_die: whether an end by a signal is an outcome.
 
     Raises:
-        RuntimeError: it took longer than `LIMIT`.
+        RuntimeError: it ended by a signal, as it does when it takes too long.
     """
     logs = [folder / f".{name}.out", folder / f".{name}.err"]
     sys.stdout.flush()
@@ -81,7 +105,11 @@ def in_process(
             os.environ["HOLDFAST_CACHE"] = str(folder / "cache")
             for number, log in zip((1, 2), logs, strict=True):
                 os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
-            signal.alarm(LIMIT)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, limit)
+            if memory is not None:
+                mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+                resource.setrlimit(resource.RLIMIT_AS, (mapped + memory, mapped + memory))
             code = work() or 0
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
@@ -92,19 +120,25 @@ def in_process(
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
+    with contextlib.suppress(OSError):  # whoever of the two is first: the group has to be there when it gets a signal
+        os.setpgid(child, child)
     ended, status = 0, 0
     while stop_when is not None and not ended:
         if stop_when():
-            os.killpg(child, signal.SIGINT)
+            os.killpg(child, stop_with)
             break
         time.sleep(0.005)
         ended, status = os.waitpid(child, os.WNOHANG)
     if not ended:
         status = os.waitpid(child, 0)[1]
     out, err = (log.read_text(errors="replace") for log in logs)
-    if os.WIFSIGNALED(status):
+    if not os.WIFSIGNALED(status):
+        return Outcome(code=os.WEXITSTATUS(status), out=out, err=err)
+    with contextlib.suppress(ProcessLookupError):  # those that it started
+        os.killpg(child, signal.SIGKILL)
+    if not may_die:
         raise RuntimeError(f"{name} ended by signal {os.WTERMSIG(status)}:\n{err[-2000:]}")
-    return Outcome(code=os.WEXITSTATUS(status), out=out, err=err)
+    return Outcome(code=-1, out=out, err=err, signal=os.WTERMSIG(status))
 
 
 def holdfast(words: Sequence[str], folder: Path, *, stop_when: Callable[[], bool] | None = None) -> Outcome:

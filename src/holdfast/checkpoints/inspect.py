@@ -31,6 +31,7 @@ from holdfast.checkpoints.reader import STEMS, CheckpointReader, index_file, rea
 from holdfast.checkpoints.sources import Entry, listing, read_config, tied_head
 from holdfast.checkpoints.vocabulary import vocabulary, vocabulary_tensors
 from holdfast.errors import DataError, ModelError
+from holdfast.support.files import read_object
 from holdfast.support.progress import progress
 
 KINDS = ("embed", "attention", "mlp", "norm", "head", "other")
@@ -220,7 +221,7 @@ class _Look:
 
     def _record(self, name: str) -> dict[str, Any]:
         try:
-            return _json_of(self.folder / name) if (self.folder / name).is_file() else {}
+            return read_object(self.folder / name) if (self.folder / name).is_file() else {}
         except DataError as error:
             self.unreadable.append(str(error))
             return {}
@@ -431,15 +432,6 @@ def _read_all(
             problems = ["the tensors hold the recorded bytes under other names, dtypes or shapes"]
         checks.append(_check("content is as recorded", problems, f"fingerprint {fingerprint}"))
     return fingerprint, checks
-
-
-def _json_of(path: Path) -> dict[str, Any]:
-    from holdfast.support.files import read_json
-
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise DataError(f"Expected a JSON object in {path}, got {type(found).__name__}.")
-    return found
 
 
 def _nothing_here(folder: Path) -> str:

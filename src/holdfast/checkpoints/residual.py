@@ -233,7 +233,7 @@ def _record(folder: Path) -> dict[str, Any]:
     """What the residual's folder says of itself; empty where it says nothing."""
     try:
         found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -100,7 +100,7 @@ def read_object(path: Path, what: str, *, again: str = " Copy or download it aga
         found = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(found, dict):
             raise ValueError("expected a JSON object")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"Expected {what} in {path}, but it cannot be read ({error}).{again}") from None
     return found
 

@@ -138,7 +138,7 @@ def _from_tokenizer_json(path: Path) -> dict[str, int]:
         # library writes it
         try:
             found = json.loads(content[: cut.start()] + b"}}")
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
     if not isinstance(found, dict) or "added_tokens" not in found or "vocab" not in (found.get("model") or {}):
         found = read_object(path, "a tokenizer's file")

@@ -1,8 +1,8 @@
 """The command `holdfast`: finds the subcommand, turns errors into messages and exit codes. Everything heavy is imported
 by the subcommand.
 
-Exit codes: 0 done; 1 failed; 2 the request has to change (an option, a file, a model); 3 a rule of `compare --fail_if`
-failed; 130 interrupted with Ctrl-C; 141 the reader of the output went away.
+Exit codes: 0 done; 1 failed; 2 the request has to change (an option, a file, a path, a model); 3 a rule of
+`compare --fail_if` failed; 130 interrupted with Ctrl-C; 141 the reader of the output went away.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import io
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 
 from holdfast import __version__
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, UserError, did_you_mean
+from holdfast.support.resources import is_disk_full, is_out_of_memory
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "quickstart": (
@@ -108,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    _steady_streams()
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # On CPUs with AVX-512 BF16 bitsandbytes warns at import of a hub kernel for 4-bit weights that holdfast never uses.
@@ -136,8 +139,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        _say("error", _explain(error, debug=debug))
-        return error.exit_code if isinstance(error, HoldfastError) else 1
+        text, code = _explained(error, debug=debug)
+        _say("error", text)
+        return code
+
+
+def _steady_streams() -> None:
+    """Standard streams that take any text, whatever the terminal's character set; closed ones lead nowhere, instead of
+    into the next file that is opened."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _dispatch(words: list[str]) -> int:
@@ -173,19 +192,43 @@ def _take_debug(words: list[str]) -> bool:
     return found
 
 
-def _explain(error: Exception, *, debug: bool) -> str:
-    if isinstance(error, UserError):
-        return str(error)
-    text = str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None)):
-        text += "\nThe disk is full. Free some space; the same command continues where it was."
-    elif type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
-        text += (
-            "\nNot enough memory. Halve --per_device_train_batch_size and double --gradient_accumulation_steps (the "
-            "training stays the same), "
-            "lower --max_length, or train an adapter with --use_peft."
-        )
-    return text if debug or isinstance(error, HoldfastError) else f"{text}\nAdd --debug for the full traceback."
+_UNUSABLE = {
+    errno.ENAMETOOLONG: "Choose a shorter name.",
+    errno.EACCES: "Change its permissions, or choose another place.",
+    errno.EPERM: "Change its permissions, or choose another place.",
+    errno.EROFS: "Choose a place that can be written.",
+    errno.ENOTDIR: "One of its folders is a file.",
+    errno.EISDIR: "Give a file in it.",
+    errno.ELOOP: "A link in it leads to itself.",
+}
+"""What is wrong with a path that the system refuses, whoever asked it; by the system's number."""
+
+
+def _explained(error: Exception, *, debug: bool) -> tuple[str, int]:
+    """What is said of an error, and the exit code. One that nobody thought of stays what it is, with how to report
+    it."""
+    if isinstance(error, HoldfastError):
+        return str(error), error.exit_code
+    text = f"{type(error).__name__}: {error}"
+    if is_disk_full(error):
+        return f"{text}\nThe disk is full. Free some space; the same command continues where it was.", 1
+    if is_out_of_memory(error):
+        return f"{text}\n{_MEMORY}", 1
+    if isinstance(error, OSError) and error.errno in _UNUSABLE and error.filename is not None:
+        name = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(error.filename)
+        name = name if len(name) <= 200 else f"{name[:100]}...{name[-60:]}"
+        return f"{name}: cannot be used ({error.strerror}). {_UNUSABLE[error.errno]}", UserError.exit_code
+    return text if debug else f"{text}\n{_REPORT}", 1
+
+
+_MEMORY = (
+    "Not enough memory. Halve --per_device_train_batch_size and double --gradient_accumulation_steps (the training "
+    "stays the same), lower --max_length or --batch_size, or train an adapter with --use_peft."
+)
+_REPORT = (
+    "This is a fault of holdfast or of a library, not of the request. Add --debug for the full traceback, and report "
+    "it with that and the command."
+)
 
 
 def _say(label: str, text: str, *, color: str = "31") -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from holdfast.cli import study_commands
 from holdfast.cli.console import stdout_console
 from holdfast.config.command_line import Command
-from holdfast.config.declare import Meta
+from holdfast.config.declare import MAX_SEED, Meta
 from holdfast.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class _Study:
 class _Trials:
     workers: Annotated[int | None, Meta(ge=0)] = None
     """Trials at a time here (one a GPU; two on two cores; 0: only workers elsewhere)."""
-    seeds: Annotated[tuple[int, ...] | None, Meta(ge=0, least=1)] = None
+    seeds: Annotated[tuple[int, ...] | None, Meta(ge=0, le=MAX_SEED, least=1)] = None
     """Repetitions of every trial."""
     dry_run: bool = False
     """Check the request and list the trials."""

@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 from holdfast.config.declare import Meta, Setting, settings_of
 from holdfast.config.decode import Given, coerce_all, decode
 from holdfast.config.help import render_help
-from holdfast.config.values import Mistake, from_yaml
-from holdfast.config.yaml_file import read_yaml
+from holdfast.config.values import Mistake
+from holdfast.config.yaml_file import from_yaml, read_yaml
 from holdfast.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")

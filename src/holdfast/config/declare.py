@@ -17,7 +17,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 T = typing.TypeVar("T")
 
@@ -120,6 +120,11 @@ class Setting:
 
 def _origin_of(hint: Any) -> Any:
     return typing.get_origin(hint) or hint
+
+
+MAX_SEED = 2**32 - 1
+"""numpy's generator takes no larger one, and libraries seed it with torch's."""
+Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
 
 
 def settings_of(cls: Any) -> tuple[Setting, ...]:
@@ -269,12 +274,17 @@ def type_in_words(hint: Any) -> str:
 
 def bounds_in_words(meta: Meta) -> str:
     """The bounds as they follow "a number": " of at least 2", " above 0 and at most 1"."""
-    low = f"at least {meta.ge:g}" if meta.ge is not None else f"above {meta.gt:g}" if meta.gt is not None else ""
-    high = f"at most {meta.le:g}" if meta.le is not None else f"below {meta.lt:g}" if meta.lt is not None else ""
+    ge, gt, le, lt = (_in_full(bound) for bound in (meta.ge, meta.gt, meta.le, meta.lt))
+    low = f"at least {ge}" if ge else f"above {gt}" if gt else ""
+    high = f"at most {le}" if le else f"below {lt}" if lt else ""
     if not low and not high:
         return f" of {meta.least} or more items" if meta.least else ""
     of = "of " if low.startswith("at least") or (not low and high.startswith("at most")) else ""
     return " " + of + " and ".join(w for w in (low, high) if w)
+
+
+def _in_full(bound: float | None) -> str:
+    return "" if bound is None else f"{bound:,}" if isinstance(bound, int) and abs(bound) >= 10**6 else f"{bound:g}"
 
 
 def in_bounds(value: float, meta: Meta) -> bool:

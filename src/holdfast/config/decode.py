@@ -48,6 +48,12 @@ class Given:
             file=self.file or other.file,
         )
 
+    def set_here(self, cls: type) -> dict[str, Any]:
+        """The values without the nulls of a settings dataclass's keys, which stand for "not set"; a key that it does
+        not have stays, to be refused."""
+        known = {setting.name for setting in settings_of(cls)}
+        return {name: value for name, value in self.values.items() if value is not None or _key(name) not in known}
+
     def take(self, *names: str) -> dict[str, Any]:
         """Removes keys from the values and returns those that were there."""
         return {name: self.values.pop(name) for name in names if name in self.values}

@@ -12,6 +12,7 @@ import dataclasses
 import datetime
 import enum
 import math
+import os
 import pathlib
 import typing
 from collections.abc import Mapping, Sequence
@@ -91,7 +92,7 @@ def coerce(setting: Setting, value: Any) -> Any:
             return setting.meta.parse(value)
         except Refused as error:
             raise Refused(*(dataclasses.replace(m, path=(*path, *m.path)) for m in error.mistakes)) from None
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             expected = setting.meta.expected or str(error) or setting.expected
             raise Refused(Mistake(path=path, text=f"expected {expected}, got {show(value)}.")) from None
     if value is False and "no" in setting.choices:  # YAML 1.1 reads the bare word `no` as false
@@ -181,11 +182,13 @@ def _convert(hint: Any, value: Any, meta: Meta, path: Path) -> Any:
         return _to_dataclass(typing.cast(type, hint), value, path)
     if isinstance(hint, type) and issubclass(hint, pathlib.PurePath):
         if isinstance(value, (str, pathlib.PurePath)) and str(value).strip():
-            return hint(value).expanduser() if issubclass(hint, pathlib.Path) else hint(value)
+            return _to_path(hint, str(value), path)
         raise ValueError
     if isinstance(hint, type) and hint not in (bool, int, float, str) and isinstance(value, hint):
         return value
     result = {bool: _to_bool, int: _to_int, float: _to_float, str: _to_str}.get(hint, _refuse)(value)
+    if isinstance(result, str):
+        _check_text(result, "text", path)
     if isinstance(result, (int, float)) and not isinstance(result, bool) and not in_bounds(result, meta):
         raise _OutOfBounds
     return result
@@ -238,15 +241,19 @@ def _to_bool(value: Any) -> bool:
     raise ValueError
 
 
+_MAX_WHOLE = 2**63 - 1
+"""Whole numbers beyond 64 bits fit nothing that counts; a float takes them as a float."""
+
+
 def _to_int(value: Any) -> int:
     if isinstance(value, bool):
         raise ValueError
     if isinstance(value, str):
         try:
-            return int(value)
+            value = int(value)
         except ValueError:
             value = float(value)  # "1e3"
-    if isinstance(value, (int, float)) and math.isfinite(value) and value == int(value):
+    if isinstance(value, (int, float)) and math.isfinite(value) and value == int(value) and abs(value) <= _MAX_WHOLE:
         return int(value)
     raise ValueError
 
@@ -254,7 +261,7 @@ def _to_int(value: Any) -> int:
 def _to_float(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError
-    if isinstance(value, int):  # `save_steps: 100` stays 100 for everybody who prints it
+    if isinstance(value, int) and abs(value) <= _MAX_WHOLE:  # `save_steps: 100` stays 100 for everybody who prints it
         return value
     result = float(value)
     if math.isnan(result):
@@ -267,32 +274,54 @@ def _to_str(value: Any) -> str:
         return value
     if isinstance(value, datetime.date):
         return value.isoformat()
-    if isinstance(value, int) and not isinstance(value, bool):  # `run_name: 7`
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MAX_WHOLE:  # `run_name: 7`
         return str(value)
     if isinstance(value, pathlib.PurePath):
         return str(value)
     raise ValueError
 
 
-def from_yaml(text: str) -> Any:
-    """What a text means in YAML.
+def _check_text(text: str, expected: str, path: Path) -> None:
+    """No file name can hold a null character, no file in UTF-8 half of a surrogate pair; `~` is a home folder."""
+    advice = ""
+    found = next((c for c in text if c == "\0" or "\ud800" <= c <= "\udfff"), None)
+    if found is not None:
+        advice = f"It holds the character {found!r}, which is no text. Leave it out."
+    elif text.startswith("~") and "/" in text and os.path.expanduser(text) == text:
+        advice = f"There is no user {text[1:].partition('/')[0]!r} whose home folder it could be. Write the path out."
+    if advice:
+        raise Refused(Mistake(path=path, text=f"expected {expected}, got {show(text)}. {advice}"))
 
-    Raises:
-        ValueError: it is no YAML.
-    """
-    import yaml  # not at the top: a command's --help reads none
 
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
+def _to_path(hint: Any, text: str, path: Path) -> pathlib.PurePath:
+    """A path that the system takes: its limits are those of Linux, 255 bytes a name and 4,096 in all."""
+    _check_text(text, "a path", path)
+    result: pathlib.PurePath = hint(os.path.expanduser(text) if issubclass(hint, pathlib.Path) else text)
+    if advice := impossible_path(result):
+        raise Refused(Mistake(path=path, text=f"expected a path, got {show(text)}. {advice}"))
+    return result
+
+
+def impossible_path(path: str | pathlib.PurePath) -> str:
+    """Why nothing can be at a path, whatever it is for; empty where something can."""
+    path = pathlib.PurePath(path)
+    if max(len(os.fsencode(part)) for part in (*path.parts, ".")) > 255 or len(os.fsencode(path)) > 4000:
+        return "A name may have 255 bytes at most, a path 4,000."
+    file = next((p for p in path.parents if os.path.exists(p) and not os.path.isdir(p)), None)
+    return f"{file} is a file, so nothing can lie in it." if file is not None else ""
+
+
+def _from_yaml(text: str) -> Any:
+    from holdfast.config.yaml_file import from_yaml  # which imports this module
+
+    return from_yaml(text)
 
 
 def _to_list(hint: Any, value: Any, meta: Meta, path: Path) -> Any:
     args = typing.get_args(hint)
     item = args[0] if args else Any
     if isinstance(value, str):
-        value = from_yaml(value) if value.lstrip().startswith("[") else [value]
+        value = _from_yaml(value) if value.lstrip().startswith("[") else [value]
     elif not isinstance(value, (list, tuple)) and typing.get_origin(hint) is tuple and not isinstance(value, Mapping):
         value = [value]  # `seeds: 3` is one seed
     if not isinstance(value, (list, tuple)):
@@ -325,7 +354,7 @@ def _item_bounds(meta: Meta) -> str:
 def _to_dict(hint: Any, value: Any, meta: Meta, path: Path) -> Any:
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
-            parsed = from_yaml(value)
+            parsed = _from_yaml(value)
         except ValueError:
             parsed = None
         if not isinstance(parsed, dict):
@@ -356,7 +385,7 @@ def _to_dataclass(cls: type, value: Any, path: Path) -> Any:
     if isinstance(value, cls):
         return value
     if isinstance(value, str) and value.lstrip().startswith("{"):
-        value = from_yaml(value)
+        value = _from_yaml(value)
     if not isinstance(value, Mapping):
         raise ValueError
     from holdfast.config.decode import decode
@@ -369,9 +398,13 @@ def _to_dataclass(cls: type, value: Any, path: Path) -> Any:
 
 def show(value: Any) -> str:
     """A value in a message: itself, shortened, and what kind of thing it is."""
+    return f"{shorten(value)} ({kind(value)})"
+
+
+def shorten(value: Any) -> str:
+    """A value as Python writes it, in at most 60 characters."""
     text = repr(value)
-    text = text if len(text) <= 60 else text[:57] + "..."
-    return f"{text} ({kind(value)})"
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def kind(value: Any) -> str:

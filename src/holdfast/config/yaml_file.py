@@ -3,13 +3,19 @@
 PyYAML keeps the last of two equal keys in silence and reports errors in the language of parsers; here a duplicate key
 is a mistake with both line numbers, a syntax error comes with line, column and the usual cause, and the line of every
 key is kept for later messages.
+
+Numbers are those of YAML 1.2. What only YAML 1.1 takes for one (`1:30`, `010`, `1_000`) and dates stay the text that
+they are: a setting that wants a number or a day reads it from there, a name keeps its zeros. `yes`, `no`, `on` and
+`off` are booleans as in YAML 1.1, because the libraries whose keys are passed on read them so.
 """
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.config import values as value_words
 from holdfast.config.decode import Given, normal
@@ -18,6 +24,13 @@ from holdfast.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     import yaml
+
+MAX_DEPTH = 100
+"""Mappings and lists within each other at most."""
+MAX_VALUES = 1_000_000
+"""Values that a text may stand for, aliases written out."""
+MAX_BYTES = 10_000_000
+"""Of a file."""
 
 
 def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") -> Given:
@@ -35,7 +48,9 @@ def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") ->
 
     path = Path(path).expanduser()
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        text = content.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{option} {path}: no such file.{nearest_sibling(path)}") from None
     except IsADirectoryError:
@@ -46,6 +61,8 @@ def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") ->
         ) from None
     except OSError as error:
         raise ConfigError(f"{option} {path}: cannot be read ({error.strerror}).") from None
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{option} {path}: expected a YAML file of at most {MAX_BYTES // 10**6} MB, got more.")
     try:
         given = parse_yaml(text)
     except yaml.YAMLError as error:
@@ -65,14 +82,7 @@ def parse_yaml(text: str) -> Given | list[Any] | None:
     Raises:
         yaml.YAMLError: the text is no YAML.
     """
-    import yaml
-
-    loader = yaml.SafeLoader(text)
-    try:
-        node = loader.get_single_node()
-        content = loader.construct_document(node) if node is not None else None
-    finally:
-        loader.dispose()
+    places, content = _load(text)
     if content is None:
         return None
     if not isinstance(content, dict):
@@ -80,7 +90,7 @@ def parse_yaml(text: str) -> Given | list[Any] | None:
     lines: dict[value_words.Path, int] = {}
     mistakes = []
     twice: set[value_words.Path] = set()
-    for spelled, line in _places(node, ()):
+    for spelled, line in places:
         path = (*normal(spelled[:1]), *spelled[1:])  # below may be names of files and models, in which dashes count
         if any(path[:end] in twice for end in range(1, len(path))):
             continue  # reported with the key above already
@@ -95,6 +105,116 @@ def parse_yaml(text: str) -> Given | list[Any] | None:
         mistakes=mistakes,
         lines={normal(path): line for path, line in reversed(lines.items())},
     )
+
+
+def from_yaml(text: str) -> Any:
+    """What a text means in YAML.
+
+    Raises:
+        ValueError: it is no YAML, or has a key twice.
+    """
+    import yaml
+
+    try:
+        places, content = _load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(_problem(error)) from None
+    seen = set()
+    for path, _ in places:
+        if path in seen:
+            raise ValueError(f"the key {value_words.dotted(path)!r} stands twice")
+        seen.add(path)
+    return content
+
+
+def _load(text: str) -> tuple[list[tuple[value_words.Path, int]], Any]:
+    """Every key and list item of a text with its line, and what the text means; None for nothing.
+
+    Raises:
+        yaml.YAMLError: the text is no YAML, or stands for more than anybody writes.
+    """
+    loader = _loader()(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return [], None
+        _count(node, {})
+        places = list(_places(node, ()))  # before merged keys are put among a mapping's own
+        return places, loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+@functools.cache
+def _loader() -> type[yaml.SafeLoader]:
+    """The class that reads; made late, because a `--help` needs no yaml."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """YAML's failsafe and JSON types, numbers as in YAML 1.2, every refusal with its line."""
+
+        yaml_constructors: ClassVar[dict[Any, Any]] = {
+            tag: construct
+            for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+            if tag is None or tag.rpartition(":")[2] in ("null", "bool", "str", "seq", "map")
+        }
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            """A node, unless it lies too deep for the recursion here and in whatever walks it later."""
+            self.depth += 1
+            if self.depth > MAX_DEPTH:
+                where = self.peek_event().start_mark
+                raise yaml.composer.ComposerError(None, None, f"nested more than {MAX_DEPTH} levels deep", where)
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            """A node's value; a scalar whose tag does not fit it is refused like any other mistake."""
+            try:
+                return super().construct_object(node, deep)
+            except (ValueError, KeyError):
+                what = f"{value_words.shorten(node.value)} is no {node.tag.rpartition(':')[2]}"
+                raise yaml.constructor.ConstructorError(None, None, what, node.start_mark) from None
+
+    def integer(loader: yaml.SafeLoader, node: Any) -> int:
+        text = str(loader.construct_scalar(node))
+        return int(text, {"0x": 16, "0o": 8}.get(text.lstrip("+-")[:2], 10))
+
+    def number(loader: yaml.SafeLoader, node: Any) -> float:
+        return float(re.sub(r"\.(?=inf$|nan$)", "", str(loader.construct_scalar(node)).lower()))
+
+    Loader.yaml_implicit_resolvers = {}
+    Loader.add_constructor("tag:yaml.org,2002:int", integer)
+    Loader.add_constructor("tag:yaml.org,2002:float", number)
+    for tag, letters, pattern in (
+        ("bool", "yYnNtTfFoO", r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF"),
+        ("int", "-+0123456789", r"[-+]?(?:0|[1-9][0-9]{0,17})|0o[0-7]{1,20}|0x[0-9a-fA-F]{1,15}"),
+        ("float", "-+.0123456789", r"[-+]?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"),
+        ("float", "-+.", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"),
+        ("null", ["~", "n", "N", ""], r"~|null|Null|NULL|"),
+        ("merge", "<", r"<<"),
+    ):
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), list(letters))
+    return Loader
+
+
+def _count(node: Any, counts: dict[int, int]) -> int:
+    """Values that a node stands for with its aliases written out, which is what whoever walks it meets."""
+    import yaml
+
+    if not isinstance(node, yaml.CollectionNode):
+        return 1
+    if id(node) not in counts:
+        counts[id(node)] = 0  # while it is being counted
+        parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        counts[id(node)] = 1 + sum(_count(part, counts) for part in parts)
+    found = counts[id(node)]
+    if not found or found > MAX_VALUES:
+        what = f"stands for more than {MAX_VALUES:,} values" if found else "holds itself"
+        raise yaml.constructor.ConstructorError(None, None, f"what begins here {what}", node.start_mark)
+    return found
 
 
 def _places(node: Any, path: value_words.Path) -> Iterator[tuple[value_words.Path, int]]:
@@ -112,9 +232,15 @@ def _places(node: Any, path: value_words.Path) -> Iterator[tuple[value_words.Pat
             yield from _places(item, (*path, number))
 
 
+def _problem(error: yaml.YAMLError) -> str:
+    what = str(getattr(error, "problem", None) or error)
+    context = getattr(error, "context", None)
+    return f"{context}, {what}" if context and what.startswith("but ") else what
+
+
 def _explain_syntax(path: Path, text: str, error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    what = getattr(error, "problem", None) or str(error)
+    what = _problem(error)
     if mark is None:
         return f"{path}: not valid YAML: {what}."
     rows = text.splitlines()

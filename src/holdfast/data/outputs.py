@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from holdfast.errors import RunFolderError, did_you_mean
-from holdfast.support.files import read_json, whole_file
+from holdfast.support.files import read_object, whole_file
 
 
 def record_path(output: Path) -> Path:
@@ -34,8 +34,8 @@ def own_record(
         RunFolderError: one of the files is there, and is not this request's.
     """
     path = record_path(output)
-    found = read_json(path) if path.is_file() else {}
-    by_command = isinstance(found, dict) and found.get("command") == command
+    found = read_object(path) if path.is_file() else {}
+    by_command = found.get("command") == command
     if by_command and all(found.get(name) == value for name, value in mine.items()):
         return dict(found)
     if there := next((file for file in files if file.exists()), None):

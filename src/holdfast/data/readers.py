@@ -44,6 +44,9 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 SUPPORTED = f"{', '.join(KINDS)} (all but .parquet also with {' or '.join(COMPRESSIONS)})"
 
 _ROWS_PER_TABLE = 10_000
+BOMB_BYTES, BOMB_RATIO = 100_000_000, 200
+"""A compressed file that unpacks to more bytes, and to more times its own size, holds no rows: text takes a fifth of
+its size, and what repeats itself like nothing else a fiftieth."""
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -125,8 +128,9 @@ def holds_array(stream: io.BufferedReader) -> bool:
 class _Counted(io.RawIOBase):
     """Bytes of an Arrow stream, telling how much of the underlying file has been consumed."""
 
-    def __init__(self, stream: Any, raw: Any, advance: Callable[[float], None]) -> None:
-        self._stream, self._raw, self._advance, self._told = stream, raw, advance, 0
+    def __init__(self, path: Path, stream: Any, raw: Any, advance: Callable[[float], None]) -> None:
+        self._path, self._stream, self._raw, self._advance = path, stream, raw, advance
+        self._told = self._unpacked = 0
 
     def readable(self) -> bool:
         return True
@@ -135,6 +139,12 @@ class _Counted(io.RawIOBase):
         content = self._stream.read(len(buffer))
         buffer[: len(content)] = content
         position = self._raw.tell()
+        self._unpacked += len(content)
+        if self._unpacked > max(BOMB_BYTES, BOMB_RATIO * position):
+            raise DataError(
+                f"{self._path}: expected rows, got a stream that unpacks to more than {BOMB_RATIO} times its size "
+                f"({self._unpacked:,} bytes so far). Unpack the file yourself if it is meant to."
+            )
         self._advance(position - self._told)
         self._told = position
         return len(content)
@@ -142,14 +152,17 @@ class _Counted(io.RawIOBase):
 
 @contextlib.contextmanager
 def open_bytes(path: Path, advance: Callable[[float], None]) -> Iterator[io.BufferedReader]:
-    """The decompressed bytes. Arrow's own streams are used: they know zstd on every Python and notice a cut-off end."""
+    """The decompressed bytes. Arrow's own streams are used: they know zstd on every Python and notice a cut-off end.
+
+    Reading raises `DataError` where they become too many (`BOMB_RATIO`).
+    """
     import pyarrow as pa
 
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(pa.OSFile(str(path)))
         compression = COMPRESSIONS.get(path.suffix.lower())
         stream = stack.enter_context(pa.CompressedInputStream(raw, compression)) if compression else raw
-        yield io.BufferedReader(_Counted(stream, raw, advance), buffer_size=1 << 20)
+        yield io.BufferedReader(_Counted(path, stream, raw, advance), buffer_size=1 << 20)
 
 
 class NotText(ValueError):

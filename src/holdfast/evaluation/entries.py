@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from holdfast.config.declare import Meta
+from holdfast.config.declare import Meta, Seed
 
 TASK_SUFFIXES = (".yaml", ".yml")
 
@@ -408,7 +408,7 @@ class PlanSettings:
     """Measures the start model too (`holdfast train`), which comparisons need."""
     confidence: Annotated[float, Meta(gt=0, lt=1)] = 0.95
     """Level of all intervals."""
-    seed: Annotated[int, Meta(ge=0)] = 0
+    seed: Seed = 0
     """Of resampling, of the choice of few-shot examples and of sampled generation."""
     allow_code_execution: bool = False
     """Runs programs that the model writes, in a sandbox. Without it tasks with programs for answers are refused."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from holdfast.config.declare import Meta
+from holdfast.config.declare import MAX_SEED, Meta
 from holdfast.config.values import Mistake, Refused
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.evaluation.shipped import changed, read_suites
@@ -86,7 +86,7 @@ class HowSettings:
     """Texts generated at once; comparisons need the same (what the suite says, else 8)."""
     confidence: Annotated[float | None, Meta(gt=0, lt=1)] = None
     """Level of the intervals (what the suite says, else 0.95)."""
-    seed: Annotated[int | None, Meta(ge=0)] = None
+    seed: Annotated[int | None, Meta(ge=0, le=MAX_SEED)] = None
     """Of examples, sampling and resampling (what the suite says, else 0)."""
 
 

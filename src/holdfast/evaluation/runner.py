@@ -27,7 +27,7 @@ from holdfast.evaluation.partial import Partial
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.run import RunFolder
-from holdfast.support.files import fingerprint, read_json, read_jsonl, write_json, write_jsonl
+from holdfast.support.files import fingerprint, read_as, read_jsonl, write_json, write_jsonl
 from holdfast.support.progress import counted
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ def _from_cache(
     last, so it implies its rows."""
     if cache is None or not (Path(cache) / key / "evaluation.json").is_file():
         return None
-    stored = Evaluation.from_json(read_json(Path(cache) / key / "evaluation.json"))
+    stored = read_as(Path(cache) / key / "evaluation.json", Evaluation)
     evaluation = dataclasses.replace(stored, suite=entry.suite, name=entry.name, model=dict(identity))
     folder.write(evaluation, read_jsonl(Path(cache) / key / "samples.jsonl"))
     return evaluation

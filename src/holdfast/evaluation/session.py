@@ -35,7 +35,7 @@ from holdfast.support.environment import (
     terminated_is_interrupted,
     versions,
 )
-from holdfast.support.files import read_json, write_json
+from holdfast.support.files import read_as, read_object, write_json
 
 RECORD = "evaluate.json"
 PAGE = "report.html"
@@ -271,7 +271,7 @@ def read_record(out: str | Path) -> EvaluationRecord:
     Raises:
         DataError: there is none, or it cannot be read.
     """
-    return EvaluationRecord.from_json(read_json(Path(out) / RECORD))
+    return read_as(Path(out) / RECORD, EvaluationRecord)
 
 
 def _open(out: Path, plan: EvaluationPlan, suites: Sequence[str]) -> EvaluationRecord:
@@ -299,7 +299,7 @@ def _known(record: EvaluationRecord, model: ModelRequest, hash_: str, cache: str
     """What is known of a model that is not loaded, from the record or from whoever put it into the cache."""
     found = next((dict(m) for m in record.models if m["label"] == model.label and m["hash"] == hash_), None)
     if found is None and cache is not None and _identity_file(cache, hash_).is_file():
-        found = read_json(_identity_file(cache, hash_))
+        found = read_object(_identity_file(cache, hash_))
     return {**(found or {}), "hash": hash_}
 
 

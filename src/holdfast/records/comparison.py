@@ -8,7 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.records.evaluation import Metric, _pair
+from holdfast.records.evaluation import Metric
+from holdfast.support.files import record_from
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,9 +54,7 @@ class Comparison:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Comparison:
-        pair = _pair(value["interval"])
-        assert pair is not None
-        return Comparison(**{**value, "interval": pair})
+        return record_from(Comparison, value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.support.files import read_json, read_jsonl, write_json, write_jsonl
+from holdfast.errors import DataError
+from holdfast.support.files import read_as, read_jsonl, record_from, write_json, write_jsonl
 
 SCHEMA = 1
 
@@ -77,10 +78,14 @@ class Evaluation:
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     schema: int = SCHEMA
 
+    def __post_init__(self) -> None:
+        if self.primary not in self.metrics:
+            there = ", ".join(self.metrics) or "none"
+            raise DataError(f"expected a metric named {self.primary!r} at 'metrics', got {there}.")
+
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Evaluation:
-        metrics = {k: Metric(**{**m, "interval": _pair(m.get("interval"))}) for k, m in value["metrics"].items()}
-        return Evaluation(**{**value, "metrics": metrics})
+        return record_from(Evaluation, value)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -106,12 +111,7 @@ class EvaluationRecord:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> EvaluationRecord:
-        known = {f.name for f in dataclasses.fields(EvaluationRecord)}
-        return EvaluationRecord(**{k: v for k, v in value.items() if k in known})
-
-
-def _pair(value: Any) -> tuple[float, float] | None:
-    return None if value is None else (float(value[0]), float(value[1]))
+        return record_from(EvaluationRecord, value)
 
 
 class EvaluationFolder:
@@ -127,13 +127,26 @@ class EvaluationFolder:
         return write_json(self._stem(evaluation.suite, evaluation.name, ".json"), evaluation)
 
     def find(self, suite: str, name: str) -> Evaluation | None:
-        """The evaluation of one entry, None where it is not there (yet)."""
+        """The evaluation of one entry, None where it is not there (yet).
+
+        Raises:
+            DataError: it cannot be read.
+        """
         path = self._stem(suite, name, ".json")
-        return Evaluation.from_json(read_json(path)) if path.is_file() else None
+        return read_as(path, Evaluation) if path.is_file() else None
 
     def samples(self, suite: str, name: str) -> list[dict[str, Any]]:
-        """Per-sample rows, see `Evaluation`."""
-        return list(read_jsonl(self._stem(suite, name, ".samples.jsonl")))
+        """Per-sample rows, see `Evaluation`.
+
+        Raises:
+            DataError: they are not there, or cannot be read.
+        """
+        path = self._stem(suite, name, ".samples.jsonl")
+        if not path.is_file():
+            raise DataError(
+                f"the per-sample rows are missing in {self.path}. Delete the evaluation there to have it made again."
+            )
+        return list(read_jsonl(path))
 
     def files(self) -> list[Path]:
         """The evaluation files by name; empty for a folder that is not there."""
@@ -145,7 +158,7 @@ class EvaluationFolder:
         Raises:
             DataError: a file that cannot be read.
         """
-        return [Evaluation.from_json(read_json(path)) for path in self.files()]
+        return [read_as(path, Evaluation) for path in self.files()]
 
     def _stem(self, suite: str, name: str, suffix: str) -> Path:
         return self.path / f"{_safe(suite)}.{_safe(name)}{suffix}"

@@ -23,7 +23,7 @@ from typing import Any
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import SCHEMA, EvaluationFolder
-from holdfast.support.files import read_json, write_json
+from holdfast.support.files import read_as, record_from, write_json
 
 RECORD_FILE = "update.json"
 BASE, INSTRUCT, DERIVED = "base", "instruct", "derived"
@@ -154,15 +154,7 @@ class ResidualRecord:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> ResidualRecord:
-        known = {f.name for f in dataclasses.fields(ResidualRecord)}
-        fields = {k: v for k, v in value.items() if k in known}
-        fields["models"] = [StudiedModel(**m) for m in value.get("models", [])]
-        fields["pairs"] = [
-            ModelPair(**{**p, "comparisons": [Comparison.from_json(c) for c in p["comparisons"]]})
-            for p in value.get("pairs", [])
-        ]
-        fields["scale"] = ScaleChoice(**value["scale"]) if value.get("scale") else None
-        return ResidualRecord(**fields)
+        return record_from(ResidualRecord, value)
 
 
 def read_update(folder: str | os.PathLike[str]) -> ResidualRecord:
@@ -171,7 +163,7 @@ def read_update(folder: str | os.PathLike[str]) -> ResidualRecord:
     Raises:
         DataError: no update.json, or one that cannot be read.
     """
-    return ResidualRecord.from_json(read_json(Path(folder) / RECORD_FILE))
+    return read_as(Path(folder) / RECORD_FILE, ResidualRecord)
 
 
 def write_update(folder: Path, record: ResidualRecord) -> Path:

@@ -23,7 +23,7 @@ from typing import Any
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import SCHEMA, EvaluationFolder
-from holdfast.support.files import read_json, read_jsonl, write_json
+from holdfast.support.files import read_as, read_jsonl, record_from, write_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,10 +82,7 @@ class RunRecord:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> RunRecord:
-        known = {f.name for f in dataclasses.fields(RunRecord)}
-        fields = {k: v for k, v in value.items() if k in known}
-        fields["distance"] = [LayerDistance(**d) for d in value.get("distance", [])]
-        return RunRecord(**fields)
+        return record_from(RunRecord, value)
 
 
 class RunFolder:
@@ -116,7 +113,12 @@ class RunFolder:
         return self.run_file.is_file()
 
     def read(self) -> RunRecord:
-        return RunRecord.from_json(read_json(self.run_file))
+        """The record.
+
+        Raises:
+            DataError: it is not there, or cannot be read.
+        """
+        return read_as(self.run_file, RunRecord)
 
     def write(self, record: RunRecord) -> None:
         write_json(self.run_file, record)
@@ -133,5 +135,10 @@ class RunFolder:
         return write_json(self.evaluations / "comparisons.json", list(comparisons))
 
     def comparisons(self) -> list[Comparison]:
+        """Start against result, metric by metric; empty where nothing was compared.
+
+        Raises:
+            DataError: they cannot be read.
+        """
         path = self.evaluations / "comparisons.json"
-        return [Comparison.from_json(c) for c in read_json(path)] if path.is_file() else []
+        return read_as(path, list[Comparison]) if path.is_file() else []

@@ -25,7 +25,7 @@ from typing import Any
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import SCHEMA
-from holdfast.support.files import read_json, write_json
+from holdfast.support.files import read_as, record_from, write_json
 
 STUDY_FILE = "study.json"
 FINISHED = "complete"
@@ -144,27 +144,17 @@ class StudyRecord:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> StudyRecord:
-        known = {f.name for f in dataclasses.fields(StudyRecord)}
-        fields = {k: v for k, v in value.items() if k in known}
-        fields["target"], fields["source"] = _objective(value["target"]), _objective(value["source"])
-        fields["pairs"] = [(_objective(t), _objective(s)) for t, s in value["pairs"]]
-        fields["trials"] = [trial_from_json(t) for t in value["trials"]]
-        return StudyRecord(**fields)
+        return record_from(StudyRecord, value)
 
 
 def trial_from_json(value: Mapping[str, Any]) -> TrialRecord:
     """A trial as `to_jsonable` wrote it."""
-    runs = [seed_run_from_json(r) for r in value["runs"]]
-    return TrialRecord(**{**value, "runs": runs, "rungs": [Rung(**r) for r in value["rungs"]]})
+    return record_from(TrialRecord, value)
 
 
 def seed_run_from_json(value: Mapping[str, Any]) -> SeedRun:
     """A seed's run as `to_jsonable` wrote it."""
-    return SeedRun(**{**value, "comparisons": [Comparison.from_json(c) for c in value["comparisons"]]})
-
-
-def _objective(value: Mapping[str, Any]) -> Objective:
-    return Objective(**{**value, "entries": [(str(s), str(n), str(m)) for s, n, m in value["entries"]]})
+    return record_from(SeedRun, value)
 
 
 def read_study(folder: str | os.PathLike[str]) -> StudyRecord:
@@ -173,7 +163,7 @@ def read_study(folder: str | os.PathLike[str]) -> StudyRecord:
     Raises:
         DataError: no study.json, or one that cannot be read.
     """
-    return StudyRecord.from_json(read_json(Path(folder) / STUDY_FILE))
+    return read_as(Path(folder) / STUDY_FILE, StudyRecord)
 
 
 def write_study(folder: Path, record: StudyRecord) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.errors import DataError
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.reports.format import last_part, setting, shorten
-from holdfast.support.files import read_json
+from holdfast.support.files import read_as
 
 
 class Measured:
@@ -29,15 +29,10 @@ class Measured:
         self._files: dict[tuple[str, str], Path] = {}
         for path in folder.files():
             try:
-                found = Evaluation.from_json(read_json(path))
-                if not isinstance(found.name, str) or found.primary not in found.metrics:
-                    raise KeyError(found.primary)
-            except (DataError, KeyError, TypeError, ValueError, AttributeError, OSError, AssertionError) as error:
-                reason = reason_of(error)
-                self.problems.append(
-                    f"{label}: {path.name} could not be read and is left out here: "
-                    f"{reason.replace(str(path), path.name)}"
-                )
+                found = read_as(path, Evaluation)
+            except DataError as error:
+                reason = str(error).replace(str(path), path.name)
+                self.problems.append(f"{label}: {path.name} could not be read and is left out here: {reason}")
                 continue
             self.evaluations[found.suite, found.name] = found
             self._files[found.suite, found.name] = path
@@ -59,21 +54,11 @@ class Measured:
         name = self.samples_file(evaluation)
         try:
             rows = self.folder.samples(evaluation.suite, evaluation.name)
-        except (DataError, OSError, ValueError) as error:
-            reason = "there is no such file" if isinstance(error, FileNotFoundError) else str(error)
-            self.problems.append(
-                f"{self.label}: {name} could not be read: {reason.replace(str(self.folder.path) + os.sep, '')}"
-            )
-            return None
-        if not all(isinstance(r, dict) for r in rows):
-            self.problems.append(f"{self.label}: {name} could not be used: expected an object a line.")
+        except DataError as error:
+            reason = str(error).replace(str(self.folder.path) + os.sep, "")
+            self.problems.append(f"{self.label}: {name} could not be read: {reason}")
             return None
         return rows
-
-
-def reason_of(error: Exception) -> str:
-    """Why a file could not be used: what the error says, or what kind it is where it was none of ours."""
-    return str(error) if isinstance(error, DataError) else f"unexpected content ({type(error).__name__}: {error})"
 
 
 def averages_of(models: Iterable[Measured]) -> set[tuple[str, str]]:

@@ -70,10 +70,9 @@ from holdfast.reports.format import (
     significant,
 )
 from holdfast.reports.html import write_page
-from holdfast.reports.measured import reason_of
 from holdfast.reports.methods import method_text
 from holdfast.reports.terminal import Printer
-from holdfast.support.files import read_json
+from holdfast.support.files import read_as
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -233,8 +232,8 @@ def read_run(folder: RunFolder) -> RunFigures:
     def attempt(read: Callable[[], T], default: T, what: str) -> T:
         try:
             return read()
-        except (DataError, KeyError, TypeError, AssertionError) as error:
-            unread.append(f"{what} could not be read and is left out here: {reason_of(error)}")
+        except DataError as error:
+            unread.append(f"{what} could not be read and is left out here: {error}")
             return default
 
     record = folder.read()
@@ -245,7 +244,7 @@ def read_run(folder: RunFolder) -> RunFigures:
     for which in ("start", "result"):
         for path in sorted((folder.evaluations / which).glob("*.json")):
             what = f"evaluations/{which}/{path.name}"
-            e = attempt(lambda p=path: Evaluation.from_json(read_json(p)), None, what)  # type: ignore[misc]
+            e = attempt(lambda p=path: read_as(p, Evaluation), None, what)  # type: ignore[misc]
             if e is not None and (e.suite, e.name) not in compared:
                 levels += _levels(which, e)
     return RunFigures(record=record, rows=rows, levels=levels, metrics=metrics, problems=unread)

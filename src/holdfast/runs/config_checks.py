@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.config.values import impossible_path, show
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import did_you_mean
 
@@ -94,7 +95,7 @@ def _check_model_folder(path: Path, key: str) -> list[str]:
     try:
         if not isinstance(json.loads((path / "config.json").read_text(encoding="utf-8")), dict):
             raise ValueError("not a JSON object")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         return [f"{path / 'config.json'} cannot be read as JSON ({error}). Copy the model again."]
     if any(n.endswith(".safetensors") for n in names):
         return []
@@ -113,7 +114,7 @@ def _check_model_folder(path: Path, key: str) -> list[str]:
 def _base_of_adapter(path: Path) -> str:
     try:
         base = json.loads((path / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         base = None
     return (
         f"Its base model is {base}: start from that, or merge the adapter into it first."
@@ -244,8 +245,10 @@ def check_combinations(values: Mapping[str, Any], *, has_accelerator: bool) -> l
     )
     problems += [text for broken, text in rules if broken]
     if isinstance(output, str):
-        path = Path(output).expanduser()
-        if path.exists() and not path.is_dir():
+        path = Path(os.path.expanduser(output))
+        if advice := impossible_path(path):
+            problems.append(f"output_dir: expected a folder, got {show(output)}. {advice}")
+        elif path.exists() and not path.is_dir():
             problems.append(f"output_dir: expected a folder, but {output} is a file.")
         elif isinstance(model, str) and path.is_dir() and path.resolve() == Path(model).expanduser().resolve():
             problems.append(

@@ -11,9 +11,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from holdfast.config.declare import Meta, settings_of
+from holdfast.config.decode import decode
+from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import HoldfastError
 from holdfast.retention.registered import registered_environment
 
@@ -27,22 +31,44 @@ _FOR_TORCHRUN = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class AccelerateFile:
+    """What holdfast looks at in an accelerate configuration."""
+
+    num_processes: Annotated[int | None, Meta(ge=1)] = None
+    distributed_type: bool | str = ""
+    fsdp_config: dict[str, Any] = field(default_factory=dict)
+    deepspeed_config: dict[str, Any] = field(default_factory=dict)
+
+
+def accelerate_file(launch: Mapping[str, Any]) -> AccelerateFile:
+    """The accelerate configuration that a run names; empty without one.
+
+    Raises:
+        ConfigError: it is not there, cannot be read, or says what cannot be.
+    """
+    if not (launch.get("accelerate_config") or launch.get("config_file")):
+        return AccelerateFile()
+    given = read_yaml(_config_file(launch), option="--accelerate_config")
+    known = {setting.name for setting in settings_of(AccelerateFile)}
+    found, mistakes = decode(AccelerateFile, {key: value for key, value in given.values.items() if key in known})
+    given.check(mistakes)
+    assert found is not None
+    return found
+
+
 def processes(launch: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> int:
     """Processes over all machines: as started (`WORLD_SIZE`), else as asked for, else as the accelerate configuration
-    says, else 1."""
+    says, else 1.
+
+    Raises:
+        ConfigError: see `accelerate_file`.
+    """
     if environ.get("WORLD_SIZE"):
         return int(environ["WORLD_SIZE"])
     if launch.get("num_processes"):
         return int(launch["num_processes"])
-    if launch.get("accelerate_config") or launch.get("config_file"):
-        import yaml
-
-        try:
-            found = yaml.safe_load(_config_file(launch).read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError):
-            return 1
-        return int(found.get("num_processes") or 1) if isinstance(found, dict) else 1
-    return 1
+    return accelerate_file(launch).num_processes or 1
 
 
 def is_needed(launch: Mapping[str, Any], *, has_accelerator: bool, environ: Mapping[str, str] = os.environ) -> bool:

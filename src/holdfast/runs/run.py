@@ -32,6 +32,7 @@ from holdfast.support.environment import (
     terminated_is_interrupted,
     wait_for_lock,
 )
+from holdfast.support.resources import is_disk_full
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -99,7 +100,7 @@ def train(
             ) from None
         except Exception as error:
             run.end("failed", str(error).strip().split("\n")[0] or type(error).__name__)
-            if not isinstance(error, StorageError) and run_folder.is_disk_full(error):
+            if not isinstance(error, StorageError) and is_disk_full(error):
                 raise StorageError(
                     f"No space left on the disk of {folder.path} (stage '{record.stage}'). What was written before is "
                     f"whole"

@@ -7,7 +7,6 @@ time.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from pathlib import Path
@@ -167,21 +166,3 @@ def clear_leftovers(path: Path) -> None:
         shutil.rmtree(doomed, ignore_errors=True)
     for file in path.rglob(".*.tmp"):
         file.unlink(missing_ok=True)
-
-
-def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error means that there was no room to write. Libraries wrap the system's error, so causes and texts
-    are looked at too."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        text = str(error)
-        # safetensors gives the system's words; torch.save only says that its writer failed
-        if (
-            "No space left" in text
-            or "Disk quota exceeded" in text
-            or "PytorchStreamWriter failed writing file" in text
-        ):
-            return True
-        error = error.__cause__ or error.__context__
-    return False

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-import yaml
-
-from holdfast.config.declare import Meta, Setting, settings_of
+from holdfast.config.declare import MAX_SEED, Meta, Setting, settings_of
 from holdfast.config.values import Mistake, Refused, show
+from holdfast.config.yaml_file import from_yaml
 from holdfast.data.layouts import Templates
 
 RENAMED: dict[str, str] = {
@@ -46,7 +45,7 @@ RENAMED: dict[str, str] = {
 }
 """Names that older TRL and transformers versions or people's habits have for today's keys."""
 
-_AT_LEAST_ONE, _NOT_NEGATIVE, _SHARE = Meta(ge=1), Meta(ge=0), Meta(ge=0, lt=1)
+_AT_LEAST_ONE, _NOT_NEGATIVE, _SHARE, _SEED = Meta(ge=1), Meta(ge=0), Meta(ge=0, lt=1), Meta(ge=0, le=MAX_SEED)
 _BOUNDS: dict[str, Meta] = {
     "per_device_train_batch_size": _AT_LEAST_ONE,
     "per_device_eval_batch_size": _AT_LEAST_ONE,
@@ -55,9 +54,18 @@ _BOUNDS: dict[str, Meta] = {
     "lora_r": _AT_LEAST_ONE,
     "learning_rate": _NOT_NEGATIVE,
     "weight_decay": _NOT_NEGATIVE,
-    "max_grad_norm": _NOT_NEGATIVE,
     "warmup_steps": _NOT_NEGATIVE,
+    "logging_steps": _NOT_NEGATIVE,
+    "save_steps": _NOT_NEGATIVE,
+    "eval_steps": _NOT_NEGATIVE,
+    "eval_accumulation_steps": _AT_LEAST_ONE,
+    "dataset_num_proc": _AT_LEAST_ONE,
+    "dataloader_num_workers": _NOT_NEGATIVE,
+    "adam_epsilon": _NOT_NEGATIVE,
+    "max_grad_norm": Meta(ge=0, finite=False),
     "num_processes": _AT_LEAST_ONE,
+    "seed": _SEED,
+    "data_seed": _SEED,
     "adam_beta1": _SHARE,
     "adam_beta2": _SHARE,
     "lora_dropout": _SHARE,
@@ -100,9 +108,9 @@ def parse_compact_method(text: str) -> list[Any]:
     text = text.strip()
     if text.startswith(("[", "{")):
         try:
-            parsed = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ValueError(f"not valid YAML ({getattr(error, 'problem', None) or error}).") from None
+            parsed = from_yaml(text)
+        except ValueError as error:
+            raise ValueError(f"not valid YAML ({error}).") from None
         return parsed if isinstance(parsed, list) else [parsed]
     named = _REFERENCE.match(text)  # the colon in 'my_method.py:Dropback' is part of the name
     name, colon, rest = (
@@ -120,8 +128,8 @@ def parse_compact_method(text: str) -> list[Any]:
         if key.strip() in parameters:
             raise ValueError(f"parameter {key.strip()!r} stands twice.")
         try:
-            parameters[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
+            parameters[key.strip()] = from_yaml(value)
+        except ValueError:
             parameters[key.strip()] = value.strip()
     return [{name.strip(): parameters}]
 
@@ -240,7 +248,7 @@ def known_settings() -> dict[str, Setting]:
 def _adjusted(setting: Setting, source: str) -> Setting:
     """A setting of TRL's with what its dataclass does not say."""
     name, types = setting.name, setting.types + _ALSO_TYPES.get(setting.name, ())
-    meta = dataclasses.replace(_BOUNDS.get(name, setting.meta), finite=False)
+    meta = _BOUNDS.get(name, setting.meta)
     if setting.is_mapping and str in types:
         file = name in _MAY_BE_FILES
         meta = dataclasses.replace(
@@ -268,11 +276,11 @@ def _json_or_mapping(value: Any, *, file: bool) -> Any:
     try:
         json.loads(value)
         return value
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
+        parsed = from_yaml(value)
+    except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
         text = (

@@ -14,11 +14,15 @@ import json
 import math
 import os
 import tempfile
+import types
+import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from holdfast.errors import DataError, StorageError
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -78,25 +82,67 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     """Reads what `write_json` wrote.
 
     Raises:
-        DataError: no such file, or not JSON.
+        DataError: no such file, one that cannot be read, or not JSON.
     """
+    content = _read_bytes(path)
     try:
-        return _DECODER.decode(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"Expected a file at {path}, found none.") from None
-    except ValueError as error:
+        return _DECODER.decode(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise DataError(
             f"Expected JSON in {path}, but it cannot be parsed: {error}. Delete the file to have it made again."
         ) from error
 
 
+def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """`read_json` of a file that holds an object.
+
+    Raises:
+        DataError: see `read_json`; or it holds something else.
+    """
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise DataError(f"Expected a JSON object in {path}, got {_shown(found)}.")
+    return found
+
+
+def read_as(path: str | os.PathLike[str], cls: type[T]) -> T:
+    """A dataclass that `write_json` wrote.
+
+    Raises:
+        DataError: see `read_json`; or it holds something else.
+    """
+    found = read_json(path)
+    try:
+        return record_from(cls, found)
+    except DataError as error:
+        raise DataError(
+            f"{path} does not hold what holdfast writes there: {error} Delete the file to have it made again."
+        ) from error
+
+
 def read_jsonl(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Reads one object a line; a last line cut short by a crash is skipped, any other bad line raises `DataError`."""
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().split("\n")
+    """Reads one object a line; a last line cut short by a crash is skipped, any other bad line raises `DataError`, as
+    does a file that is not there or cannot be read."""
+    content = _read_bytes(path)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if b"\n" in content[error.start :]:
+            number = content.count(b"\n", 0, error.start) + 1
+            raise DataError(f"{path}, line {number}: expected a JSON object, got bytes that are no UTF-8.") from error
+        text = content[: error.start].decode("utf-8")
     with _collector_paused():
-        rows = _parsed(lines, path)
+        rows = _parsed(text.split("\n"), path)
     yield from rows
+
+
+def _read_bytes(path: str | os.PathLike[str]) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"Expected a file at {path}, found none.") from None
+    except OSError as error:
+        raise DataError(f"Expected a file at {path}, but it cannot be read: {error.strerror or error}.") from error
 
 
 def _parsed(lines: Sequence[str], path: str | os.PathLike[str]) -> list[Any]:
@@ -105,11 +151,14 @@ def _parsed(lines: Sequence[str], path: str | os.PathLike[str]) -> list[Any]:
         if not line.strip():
             continue
         try:
-            rows.append(_DECODER.decode(line))
-        except ValueError as error:
+            row = _DECODER.decode(line)
+            if not isinstance(row, dict):
+                raise ValueError("no object")
+        except (ValueError, RecursionError) as error:
             if number == len(lines):  # no newline after it: the writer died in the middle of this line
                 break
             raise DataError(f"{path}, line {number}: expected a JSON object, got {line[:80]!r} ({error}).") from error
+        rows.append(row)
     return rows
 
 
@@ -166,6 +215,80 @@ def from_jsonable(value: Any) -> Any:
     """Plain JSON values with the numbers that are not finite given back, for what was stored elsewhere than in a file
     of `write_json`."""
     return _DECODER.decode(json.dumps(value))
+
+
+def record_from(cls: type[T], value: Any) -> T:
+    """A dataclass out of what `to_jsonable` made of it, every value of the declared type. Keys that it does not have (a
+    later version's) are passed over.
+
+    Raises:
+        DataError: a key is missing or holds something else.
+    """
+    found: T = _typed(cls, value, "")
+    return found
+
+
+def _typed(hint: Any, value: Any, place: str) -> Any:
+    """A value as the type it was declared with; `place` is where it stands."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _typed(args[0], value, place)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and types.NoneType in args:
+            return None
+        return _typed(next(a for a in args if a is not types.NoneType), value, place)
+    if dataclasses.is_dataclass(hint):
+        return _record(typing.cast(type, hint), value, place)
+    if hint in _PLAIN:
+        kinds, words = _PLAIN[hint]
+        if hint is float and isinstance(value, dict):
+            value = _finite_or_not(value)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and hint is not bool):
+            raise _unfit(words, value, place)
+        if hint is float and isinstance(value, int) and value.bit_length() > 1023:
+            raise _unfit(words, value, place)
+    elif origin in (list, tuple):
+        fixed = len(args) if origin is tuple and Ellipsis not in args else None
+        if not isinstance(value, (list, tuple)) or (fixed is not None and len(value) != fixed):
+            raise _unfit(f"a list of {fixed}" if fixed is not None else "a list", value, place)
+        hints = args if fixed is not None else [args[0]] * len(value)
+        return origin(_typed(h, v, f"{place}[{i}]") for i, (h, v) in enumerate(zip(hints, value, strict=True)))
+    elif origin in (dict, Mapping):
+        if not isinstance(value, Mapping):
+            raise _unfit("an object", value, place)
+        return {k: _typed(args[1], v, f"{place}.{k}" if place else str(k)) for k, v in value.items()}
+    return value
+
+
+_PLAIN: dict[Any, tuple[tuple[type, ...], str]] = {
+    float: ((int, float), "a number"),
+    int: ((int,), "a whole number"),
+    str: ((str,), "text"),
+    bool: ((bool,), "true or false"),
+}
+
+
+def _record(cls: type, value: Any, place: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise _unfit("an object", value, place)
+    found = {}
+    hints = typing.get_type_hints(cls, include_extras=True)
+    for field in dataclasses.fields(cls):
+        inside = f"{place}.{field.name}" if place else field.name
+        if field.name in value:
+            found[field.name] = _typed(hints[field.name], value[field.name], inside)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise DataError(f"expected '{inside}', which is not there.")
+    return cls(**found)
+
+
+def _unfit(expected: str, value: Any, place: str) -> DataError:
+    return DataError(f"expected {expected}{f' at {place!r}' if place else ''}, got {_shown(value)}.")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(to_jsonable(value), ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def fingerprint(value: Any, *, length: int = 64) -> str:

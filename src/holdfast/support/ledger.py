@@ -147,7 +147,7 @@ def stream_ledger(path: str | os.PathLike[str], *, key: str = "key") -> Iterator
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if not line.endswith("\n"):  # the writer died in the middle of this line
                     return
                 raise DataError(
@@ -167,11 +167,16 @@ def ledger_places(path: str | os.PathLike[str], *, key: str = "key") -> dict[str
     places: dict[str, int] = {}
     start = 0
     with open(path, "rb") as file:
-        for line in file:
+        for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 break
             if line.strip():
-                row = json.loads(line)
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise DataError(
+                        f"{path}, line {number}: expected a JSON object, got {line[:80]!r} ({error})."
+                    ) from error
                 _check(row, path, key)
                 places[row[key]] = start
             start += len(line)

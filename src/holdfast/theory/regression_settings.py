@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from holdfast.config.declare import Meta
+from holdfast.config.declare import MAX_SEED, Meta
 
 WEIGHTS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """Lambdas unless others are asked for."""
@@ -58,7 +58,7 @@ class ComputedSettings(ProblemSettings):
 
     seeds: Annotated[int, Meta(ge=1, group=ProblemSettings.settings_group)] = 20
     """Problems drawn; intervals are over them."""
-    seed: Annotated[int, Meta(ge=0, group=ProblemSettings.settings_group)] = 0
+    seed: Annotated[int, Meta(ge=0, le=MAX_SEED, group=ProblemSettings.settings_group)] = 0
     """Seed of the first problem; the others follow."""
     tolerance: Annotated[float, Meta(gt=0, lt=1, group="what is computed")] = 1e-10
     """How near gradient descent must come to the closed form, relative to its norm."""

@@ -23,7 +23,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +33,7 @@ from holdfast.config.declare import settings_of
 from holdfast.config.decode import Given, mistakes_in
 from holdfast.errors import DataError
 from holdfast.statistics.intervals import t_half_width
+from holdfast.support.files import record_from
 from holdfast.theory.descent import PRETRAINING, Descent, gradient_descent
 from holdfast.theory.regression import (
     METHODS,
@@ -211,30 +211,9 @@ class RegressionStudy:
             DataError: the mapping is no such study.
         """
         try:
-            found: RegressionStudy = _from_plain(RegressionStudy, value)
-            return found
-        except (KeyError, TypeError, AttributeError) as error:
-            raise DataError(
-                f"Expected the record that 'holdfast theory regression' writes, got something else: {error!r}."
-            ) from error
-
-
-def _from_plain(kind: Any, value: Any) -> Any:
-    """A value of an annotated type from what JSON holds of it; keys that no field has are passed over."""
-    arguments = typing.get_args(kind)
-    origin = typing.get_origin(kind)
-    if origin is typing.Annotated:
-        return _from_plain(arguments[0], value)
-    if origin in (list, tuple):
-        return origin(_from_plain(arguments[0], v) for v in value)
-    if origin is dict:
-        return {k: _from_plain(arguments[1], v) for k, v in value.items()}
-    if arguments:  # a union with None
-        return None if value is None else _from_plain(arguments[0], value)
-    if dataclasses.is_dataclass(kind):
-        hints, made = typing.get_type_hints(kind, include_extras=True), typing.cast(Any, kind)
-        return made(**{f.name: _from_plain(hints[f.name], value[f.name]) for f in dataclasses.fields(kind)})
-    return value
+            return record_from(RegressionStudy, value)
+        except DataError as error:
+            raise DataError(f"Expected the record that 'holdfast theory regression' writes: {error}") from error
 
 
 def run_regression(

@@ -52,7 +52,7 @@ from holdfast.retention.teacher_states import (
 )
 from holdfast.support.cache import cache_folder
 from holdfast.support.environment import shown_bytes
-from holdfast.support.files import read_json, write_json
+from holdfast.support.files import read_object, write_json
 from holdfast.support.progress import progress
 from holdfast.training.zero import engine_dtype
 
@@ -333,8 +333,8 @@ class TeacherCache:
     def _rounding(self, store: StateStore) -> dict[str, float] | None:
         """The measured error of a lossy dtype, from the record that its builder left."""
         try:
-            found = read_json(store.folder / "teacher.json").get("rounding") if self.stored is not None else None
-        except (DataError, AttributeError):
+            found = read_object(store.folder / "teacher.json").get("rounding") if self.stored is not None else None
+        except DataError:
             return None
         return found if isinstance(found, dict) else None
 

@@ -23,7 +23,8 @@ from holdfast.support.cache import cache_folder
 from holdfast.support.files import fingerprint, write_json
 from holdfast.worlds.tuned import deciding_libraries
 
-Count = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=1, le=10**6)]
+"""Of layers, steps, texts: a small world has no more of anything."""
 ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
 Rate = Annotated[float, Meta(gt=0, lt=1)]
 
@@ -42,7 +43,7 @@ class BaseSettings:
     """Attention heads of the models."""
     mlp: Count = 344
     """Width of the SwiGLU layers."""
-    vocab_size: int = 2048
+    vocab_size: Count = 2048
     """Entries of the byte-level BPE tokenizer."""
     context: Count = 128
     """Tokens of a training row; the model's maximum positions are four times that."""

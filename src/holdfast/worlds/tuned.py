@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.errors import FolderBusy
 from holdfast.support.cache import cache_folder
-from holdfast.support.files import fingerprint, read_json, write_bytes_atomic, write_json, write_jsonl
+from holdfast.support.files import fingerprint, read_object, write_bytes_atomic, write_json, write_jsonl
 
 _OF_THE_RUN = ("run.json", "report.json", "training_args.json", "trainer_state.json", "base.json", "comparisons.json")
 """What a run leaves beside its model."""
@@ -189,9 +189,11 @@ def made_already(place: Path, record: str, key: str) -> dict[str, str] | None:
     """
     if not (place / record).is_file():
         return None
-    found = read_json(place / record)
-    whole = found.get("key") == key and all(Path(path).exists() for path in found["paths"].values())
-    return dict(found["paths"]) if whole else None
+    found = read_object(place / record)
+    paths = found.get("paths")
+    if found.get("key") != key or not isinstance(paths, dict):
+        return None
+    return dict(paths) if all(Path(str(path)).exists() for path in paths.values()) else None
 
 
 def deciding_libraries() -> dict[str, str]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from holdfast.config.declare import Meta
+from holdfast.config.declare import Meta, Seed
 from holdfast.config.decode import mistakes_in
 from holdfast.errors import ConfigError
 from holdfast.support.files import fingerprint, to_jsonable, write_bytes_atomic, write_json, write_jsonl
@@ -68,7 +68,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 class _People:
     settings_group: ClassVar[str] = "the world"
 
-    seed: Annotated[int, Meta(ge=0)] = 0
+    seed: Seed = 0
     """Of people, texts, conversations, articles and weights."""
     people: int = 120
     """Whom the base knows; half of them are asked about."""
@@ -110,9 +110,9 @@ class _Text:
 class _Base(BaseSettings):
     settings_group: ClassVar[str] = "the base"
 
-    vocab_size: int = 768
+    vocab_size: Count = 768
     """Of the byte-level BPE; names and values come on top, see `holdfast.worlds.people.chat.vocabulary`."""
-    context: Annotated[int, Meta(ge=64)] = 64
+    context: Annotated[int, Meta(ge=64, le=10**6)] = 64
     """Tokens of a training row (a conversation needs 64); the model's maximum positions are four times that. Facts are
     learnt much later in rows of 128: what a token has to be told from the others is one of fewer."""
     steps: Count = 900
@@ -142,7 +142,7 @@ class _Instruct:
 class _Continuing:
     """What `continuing_settings` gives studies."""
 
-    continuing_steps: Annotated[int, Meta(ge=1, hidden=True)] = 150
+    continuing_steps: Annotated[int, Meta(ge=1, le=10**6, hidden=True)] = 150
     """Steps of continued pre-training on the articles, see `continuing_settings`."""
     continuing_learning_rate: Annotated[float, Meta(gt=0, lt=1, hidden=True)] = 5e-4
     """Learning rate of continued pre-training."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ from wsgiref.util import setup_testing_defaults
 
 import pytest
 
-from holdfast.errors import ConfigError, RunFolderError, StorageError
+from holdfast.errors import ConfigError, DataError, RunFolderError, StorageError
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.tradeoff.study import study_config
@@ -265,3 +266,38 @@ def test_the_study_opens_in_optunas_dashboard(asked, tmp_path, opened):
     assert seen["status"] == "200 OK"
     assert '"target gain"' in shown
     assert "direct" in shown
+
+
+@pytest.mark.parametrize("damage", ["text", "binary", "cut", "zeros in the middle", "another schema", "other values"])
+def test_a_damaged_file_is_an_error_with_its_name(damage, asked, opened, tmp_path):
+    file = tmp_path / "study.db"
+    config = study_config({**asked, "storage": f"sqlite:///{file}"}, prepared=True)
+    storage = opened(config.storage)
+    storage.open_study(config)
+    storage.close()
+    whole = file.read_bytes()
+    half = len(whole) // 2
+    if damage in ("another schema", "other values"):
+        with sqlite3.connect(file) as connection:
+            change = (
+                "ALTER TABLE trials RENAME COLUMN state TO x"
+                if damage == "another schema"
+                else "UPDATE trials SET state = 'NONSENSE'"
+            )
+            connection.execute(change)
+        connection.close()
+    else:
+        parts = {
+            "text": b"[]",
+            "binary": bytes(range(256)) * 40,
+            "cut": whole[:half],
+            "zeros in the middle": whole[:half] + bytes(8192) + whole[half + 8192 :],
+        }
+        file.write_bytes(parts[damage])
+
+    def read() -> None:
+        again = opened(config.storage)
+        again.state(again.load(config.name))
+
+    with pytest.raises(DataError, match=rf"The storage sqlite:///{file} is damaged, or no study of holdfast: "):
+        read()

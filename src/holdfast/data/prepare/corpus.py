@@ -186,7 +186,7 @@ def _holds_publishers(file: Path) -> bool:
     first, _, rest = start.partition("\n")
     try:
         value = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         return bool(_KEYED.match(start))
     if value == {}:
         return not rest.strip()

@@ -26,7 +26,7 @@ from holdfast.evaluation.compare.samples import compare_columns
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.statistics.paired import BOOTSTRAP, paired_bootstrap
-from holdfast.support.files import read_json
+from holdfast.support.files import read_as
 
 Metrics = Literal["primary", "all"]
 
@@ -125,13 +125,9 @@ def read_evaluations(folder: EvaluationFolder) -> list[Evaluation]:
     found, problems = [], []
     for path in folder.files():
         try:
-            found.append(Evaluation.from_json(read_json(path)))
+            found.append(read_as(path, Evaluation))
         except DataError as error:
             problems.append(str(error))
-        except (KeyError, TypeError, AttributeError, ValueError):
-            problems.append(
-                f"Expected an evaluation in {path}, but it has other keys. Delete the file, or move it elsewhere."
-            )
     if problems:
         raise DataError("\n".join(problems))
     if not found:

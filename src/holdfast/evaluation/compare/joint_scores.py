@@ -130,11 +130,8 @@ class JointScores:
         for folder, evaluation in zip(self.folders, evaluations, strict=True):
             try:
                 parts.append(folder.samples(evaluation.suite, evaluation.name))
-            except FileNotFoundError:
-                raise DataError(
-                    f"{what}: the per-sample rows are missing in {folder.path}. Delete the evaluation there to have "
-                    f"it made again."
-                ) from None
+            except DataError as error:
+                raise DataError(f"{what}: {error}") from None
         first = parts[0]
         joined: list[list[Any]] = [first]
         for part, evaluation in zip(parts[1:], evaluations[1:], strict=True):

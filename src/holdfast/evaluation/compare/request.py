@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from holdfast.config.declare import Meta
+from holdfast.config.declare import Meta, Seed
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, HoldfastError, did_you_mean
 from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
 from holdfast.records.run import RunFolder
-from holdfast.support.files import read_json
+from holdfast.support.files import read_as
 
 
 def _stage(word: str) -> tuple[str, str]:
@@ -49,7 +49,7 @@ class CompareSettings:
     """Level of all intervals."""
     resamples: Annotated[int, Meta(ge=100)] = 4000
     """Bootstrap draws."""
-    seed: Annotated[int, Meta(ge=0)] = 0
+    seed: Seed = 0
     """Of the draws."""
     stages: Annotated[
         tuple[tuple[str, str], ...],
@@ -159,8 +159,7 @@ def _of_run(path: Path, label: str, *, only: bool) -> list[Side]:
 
 
 def _of_output(path: Path, label: str, *, only: bool) -> list[Side]:
-    value = read_json(path / "evaluate.json")
-    record = EvaluationRecord.from_json(value if isinstance(value, dict) else {})
+    record = read_as(path / "evaluate.json", EvaluationRecord)
     labels = [str(m.get("label")) for m in record.models]
     listed = ", ".join(f"{path}:{name}" for name in labels)
     if label and label not in labels:

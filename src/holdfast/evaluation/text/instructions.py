@@ -146,7 +146,7 @@ def _parsed(kwargs: Any) -> Any:
             kwargs = json.loads(kwargs)
         if isinstance(kwargs, list):
             kwargs = [json.loads(k) if isinstance(k, str) else k for k in kwargs]
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return kwargs
     return kwargs
 

@@ -20,11 +20,10 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError
+from holdfast.runs.launch import accelerate_file
 
 if TYPE_CHECKING:
     from holdfast.retention.method import RetentionMethod
@@ -248,29 +247,15 @@ def planned_autocast(config: TrainConfig) -> str | None:
 
 def _sharding(launch: Mapping[str, Any], processes: int) -> tuple[str, bool]:
     """How parameters are shared out over processes, and whether optimiser states are kept in host memory."""
-    found: Mapping[str, Any] = {}
-    name = launch.get("accelerate_config") or launch.get("config_file")
-    if name:
-        import yaml
-
-        path = Path(str(name)).expanduser()
-        if not path.is_file():
-            path = Path(str(resources.files("trl.accelerate_configs").joinpath(f"{name}.yaml")))
-        try:
-            read = yaml.safe_load(path.read_text(encoding="utf-8"))
-            found = read if isinstance(read, dict) else {}
-        except (OSError, yaml.YAMLError):
-            found = {}
-    kind = str(found.get("distributed_type", "")).upper()
+    found = accelerate_file(launch)
+    kind = str(found.distributed_type).upper()
     if kind == "FSDP" or launch.get("use_fsdp"):
-        return "fsdp", bool((found.get("fsdp_config") or {}).get("fsdp_offload_params"))
+        return "fsdp", bool(found.fsdp_config.get("fsdp_offload_params"))
     if kind == "DEEPSPEED" or launch.get("use_deepspeed"):
-        inside = found.get("deepspeed_config") or {}
-        stage = int(launch.get("zero_stage") or inside.get("zero_stage") or 2)
-        return f"zero{stage}" if stage in (1, 2, 3) else "ddp", inside.get("offload_optimizer_device", "none") not in (
-            "none",
-            None,
-        )
+        inside = found.deepspeed_config
+        stage = launch.get("zero_stage") or inside.get("zero_stage") or 2
+        offload = inside.get("offload_optimizer_device") not in ("none", None)
+        return f"zero{stage}" if str(stage) in ("1", "2", "3") else "ddp", offload
     return ("ddp" if processes > 1 else "none"), False
 
 

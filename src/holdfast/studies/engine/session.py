@@ -258,8 +258,9 @@ def open_existing(
         if name is None:
             raise ConfigError(f"--study is missing: {stored.shown(url)} holds {', '.join(names) or 'no study'}.")
         queue = opened.load(name)
-        resolved = queue.user_attrs.get(stored.CONFIG)
-        if resolved is None:
+        with stored.answers(url):
+            resolved = queue.user_attrs.get(stored.CONFIG)
+        if not isinstance(resolved, dict):
             raise ConfigError(f"'{name}' in {stored.shown(url)} is a study of Optuna's, not one that holdfast began.")
         values = {"name": name, **{k: v for k, v in resolved.items() if v is not None}}
         place = out if out is not None else Path(str(values.get("output_dir") or f"runs/{name}"))
@@ -271,12 +272,13 @@ def open_existing(
 def known_study(folder: Path) -> tuple[str | None, str | None]:
     """Name and storage that stand in a folder's record, None where they do not."""
     from holdfast.records.study import STUDY_FILE
-    from holdfast.support.files import read_json
+    from holdfast.support.files import read_object
 
     if not (folder / STUDY_FILE).is_file():
         return None, None
-    found = read_json(folder / STUDY_FILE)
-    return (found.get("name"), found.get("storage") or None) if isinstance(found, dict) else (None, None)
+    found = read_object(folder / STUDY_FILE)
+    name, storage = (found.get(key) for key in ("name", "storage"))
+    return (name if isinstance(name, str) else None, storage if isinstance(storage, str) and storage else None)
 
 
 def kind_name(kind: type[Study[Any]]) -> str:

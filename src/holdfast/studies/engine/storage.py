@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from holdfast.errors import ConfigError, FolderBusy, RunFolderError, StorageError, did_you_mean
+from holdfast.errors import ConfigError, DataError, FolderBusy, RunFolderError, StorageError, did_you_mean
 from holdfast.studies.engine.study import COMPLETE, FAILED, PRUNED, RUNNING, WAITING, JobState, Settings, StudyState
 from holdfast.support.environment import lock_folder
 
@@ -101,6 +101,7 @@ class Storage:
     Raises:
         ConfigError: no such kind of database, or its driver is not installed.
         StorageError: the database does not answer.
+        DataError: it is damaged, or another Optuna's.
     """
 
     def __init__(
@@ -116,7 +117,8 @@ class Storage:
         self.leases = _table()
         self._watched: dict[int, tuple[_Seen, float]] = {}
         """What was seen of other workers' leases, and since when it has not changed."""
-        self._attempt(lambda: self.leases.metadata.create_all(self.backend.engine, checkfirst=True))
+        with _reads(url):
+            self.leases.metadata.create_all(self.backend.engine, checkfirst=True)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -124,19 +126,29 @@ class Storage:
         self.backend.engine.dispose()
 
     def names(self) -> list[str]:
-        """Names of the studies in the storage."""
+        """Names of the studies in the storage.
+
+        Raises:
+            DataError: it is damaged.
+        """
         import optuna
 
-        return optuna.get_all_study_names(self.backend)
+        with _reads(self.url):
+            return optuna.get_all_study_names(self.backend)
 
     def find(self, name: str) -> optuna.Study | None:
-        """A study by name, None where there is none."""
+        """A study by name, None where there is none.
+
+        Raises:
+            DataError: it is damaged.
+        """
         import optuna
 
-        try:
-            return optuna.load_study(study_name=name, storage=self.backend)
-        except KeyError:
-            return None
+        with _reads(self.url):
+            try:
+                return optuna.load_study(study_name=name, storage=self.backend)
+            except KeyError:
+                return None
 
     def load(self, name: str) -> optuna.Study:
         """A study by name.
@@ -391,7 +403,15 @@ class Storage:
     # ----------------------------------------------------------------------------------------------------- trials
 
     def state(self, study: optuna.Study) -> StudyState:
-        """A study and all its jobs as they are now."""
+        """A study and all its jobs as they are now.
+
+        Raises:
+            DataError: the storage is damaged.
+        """
+        with _reads(self.url):
+            return self._state(study)
+
+    def _state(self, study: optuna.Study) -> StudyState:
         frozen = [t for t in study.get_trials(deepcopy=False) if SLOT in t.user_attrs]
         last = {t.user_attrs[SLOT]: t.number for t in frozen}
         held = self.held(study)
@@ -450,25 +470,18 @@ class Storage:
 
         Raises:
             StorageError: it did not answer for so long.
+            DataError: it is damaged.
         """
         deadline, wait = time.monotonic() + seconds, 1.0
         while True:
             try:
-                return self._attempt(work)
+                with answers(self.url):
+                    return work()
             except StorageError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(wait)
                 wait = min(2 * wait, 30.0)
-
-    def _attempt(self, work: Callable[[], T]) -> T:
-        from optuna.exceptions import StorageInternalError
-        from sqlalchemy.exc import OperationalError
-
-        try:
-            return work()
-        except (OperationalError, StorageInternalError) as error:
-            raise _no_answer(self.url, error) from error
 
 
 def _job(trial: Any, newest: int, seen: _Seen | None) -> JobState:
@@ -589,7 +602,7 @@ def _started(process: int) -> str:
 def _open(url: str) -> Any:
     from optuna.storages import RDBStorage
     from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
     try:
         parsed = make_url(url)
@@ -613,8 +626,11 @@ def _open(url: str) -> Any:
                     f"Could not write {parsed.database}: {error.strerror}. Choose an output_dir that can be written."
                 ) from None
     try:
-        with optuna_is_quiet():
-            return RDBStorage(parsed.render_as_string(hide_password=False), engine_kwargs=options)
+        with optuna_is_quiet(), _reads(url):
+            storage = RDBStorage(parsed.render_as_string(hide_password=False), engine_kwargs=options)
+            if parsed.drivername.startswith("sqlite"):
+                _check_sqlite(storage.engine, url)
+            return storage
     except (ImportError, ModuleNotFoundError) as error:
         driver = parsed.drivername.partition("+")[2] or parsed.drivername
         package = _NO_DRIVER.get(driver, _NO_DRIVER.get(getattr(error, "name", "") or "", driver))
@@ -626,20 +642,75 @@ def _open(url: str) -> Any:
             f"storage: no such kind of database: '{parsed.drivername}'. Use sqlite:///FILE or "
             f"postgresql://user@host/database."
         ) from None
-    except OperationalError as error:
-        raise _no_answer(url, error) from None
 
 
-def _no_answer(url: str, error: Exception) -> StorageError:
-    cause = error.__cause__ if error.__cause__ is not None else getattr(error, "orig", None) or error
-    orig = getattr(cause, "orig", None) or cause
-    text = " ".join(str(orig).split()).replace(url, shown(url))
-    password = urlsplit(url).password
-    if password:
-        text = text.replace(password, "...")
-    return StorageError(
-        f"The storage {shown(url)} does not answer: {text[:300]}. Start it or correct the address; nothing was lost."
+@contextlib.contextmanager
+def answers(url: str) -> Iterator[None]:
+    """What the libraries raise of a database that is away, damaged or somebody else's becomes an error with its
+    address.
+
+    Raises:
+        StorageError: it does not answer, or cannot be written.
+        DataError: it is damaged, or holds what no study of this Optuna does.
+    """
+    import sqlite3
+
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import DatabaseError
+    from sqlalchemy.exc import DataError as Unfit
+
+    try:
+        yield
+    except (DatabaseError, StorageInternalError) as error:
+        cause = error.__cause__ if error.__cause__ is not None else getattr(error, "orig", None) or error
+        orig = getattr(cause, "orig", None) or cause
+        if isinstance(orig, sqlite3.Error):
+            away = getattr(orig, "sqlite_errorcode", 0) & 0xFF in _AWAY
+        else:
+            away = not isinstance(error, Unfit)
+        text = " ".join(str(orig).split()).replace(url, shown(url))
+        password = urlsplit(url).password
+        if password:
+            text = text.replace(password, "...")
+        if away:
+            raise StorageError(
+                f"The storage {shown(url)} does not answer: {text[:300]}. Start it or correct the address; nothing "
+                f"was lost."
+            ) from error
+        raise _damaged(url, text) from error
+
+
+_AWAY = {3, 5, 6, 8, 9, 10, 13, 14, 23}
+"""SQLite's result codes of a file that is there and cannot be had now: permissions, locks, a disk that fails or is full
+or read-only."""
+
+
+def _check_sqlite(engine: Any, url: str) -> None:
+    """Looks at the whole file, which is small, where otherwise a worker would meet the damage hours later."""
+    from sqlalchemy import text
+
+    with engine.connect() as connection:
+        found = connection.execute(text("PRAGMA quick_check(1)")).scalar()
+    if found != "ok":
+        raise _damaged(url, str(found))
+
+
+def _damaged(url: str, reason: str) -> DataError:
+    return DataError(
+        f"The storage {shown(url)} is damaged, or no study of holdfast: {reason[:300]}. Put a copy of it back, or move "
+        f"it away."
     )
+
+
+@contextlib.contextmanager
+def _reads(url: str) -> Iterator[None]:
+    """As `answers`, where nothing but the database decides what comes: values that its rows should not hold are its
+    damage, too."""
+    with answers(url):
+        try:
+            yield
+        except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RuntimeError) as error:
+            raise _damaged(url, f"{type(error).__name__}: {error}") from error
 
 
 def _table() -> Any:

@@ -21,7 +21,7 @@ from holdfast.records.run import RunFolder
 from holdfast.runs.launched import train_in_processes
 from holdfast.studies.residual.plan import ResidualConfig, training_settings
 from holdfast.support.environment import EVALUATION_CACHE, say, wait_for_lock
-from holdfast.support.files import read_json, write_json
+from holdfast.support.files import read_object, write_json
 
 MADE = "made.json"
 """Beside a model: what is known of how it was made."""
@@ -111,7 +111,7 @@ class Workshop:
         scale = 1.0 if model.scale is None else model.scale
         wanted = {"scale": scale, "instruct": instruct, "old_base": base, "onto": onto, "hash": _hash(onto)}
         with wait_for_lock(self.out / "models" / f".{model.name}"):
-            known = read_json(folder / MADE) if (folder / MADE).is_file() else {}
+            known = read_object(folder / MADE) if (folder / MADE).is_file() else {}
             if known.get("of") != wanted:
                 say(self.console, f"{model.label}: adding {'the' if scale == 1 else f'{scale:g} times the'} residual")
                 began = time.monotonic()

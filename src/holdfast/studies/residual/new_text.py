@@ -14,7 +14,6 @@ corpus/100M.jsonl             the first documents of all.jsonl that make up a bu
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 from holdfast.errors import ConfigError, DataError
 from holdfast.studies.residual.plan import ResidualConfig
-from holdfast.support.files import fingerprint, read_json, read_jsonl, write_json, write_jsonl
+from holdfast.support.files import fingerprint, read_json, read_jsonl, read_object, write_json, write_jsonl
 from holdfast.support.progress import progress
 from holdfast.support.token_counts import shown_tokens
 
@@ -144,8 +143,8 @@ def _lengths(file: Path, tokenizer: Any, path: Path) -> list[int]:
     stat = file.stat()
     key = fingerprint([file.name, stat.st_size, stat.st_mtime_ns, tokenizer_fingerprint(tokenizer)])
     if path.is_file():
-        known = read_json(path)
-        if known.get("key") == key:
+        known = read_object(path)
+        if known.get("key") == key and isinstance(known.get("lengths"), list):
             return [int(n) for n in known["lengths"]]
     lengths: list[int] = []
     with progress("Counting tokens", total=stat.st_size) as advance:
@@ -188,7 +187,7 @@ def _cut(everything: Path, lengths: Sequence[int], budget: int, folder: Path) ->
     stamp = Path(f"{path}.json")
     of = fingerprint([stat.st_size, stat.st_mtime_ns])
     about = {"documents": count, "tokens": sum(lengths), "budget": budget, "of": of}
-    if path.is_file() and stamp.is_file() and json.loads(stamp.read_text()) == about:
+    if path.is_file() and stamp.is_file() and read_json(stamp) == about:
         return path
     write_jsonl(path, (row for _, row in zip(range(count), read_jsonl(everything), strict=False)))
     write_json(stamp, about)

@@ -278,7 +278,7 @@ def _decode(
         ConfigError: there is one.
     """
     given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
-    given.values = {k: v for k, v in given.values.items() if v is not None}
+    given.values = given.set_here(cls)
     asked, mistakes = decode(cls, given.values)
     if not any(m.path[:1] == ("evaluation",) for m in mistakes):
         mistakes += _evaluation_problems(given.values.get("evaluation"), base_dir)

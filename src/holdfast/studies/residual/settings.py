@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-
-from holdfast.config.declare import Meta
+from holdfast.config.declare import MAX_SEED, Meta, Seed
 from holdfast.config.values import Mistake, Refused
+from holdfast.config.yaml_file import from_yaml
 from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.residual import BASE, INSTRUCT
@@ -58,7 +57,7 @@ def train_word(word: str) -> Any:
         return word
     if not name or not equals:
         raise ValueError("expected KEY=VALUE or one YAML file")
-    read = yaml.safe_load(value)
+    read = from_yaml(value)
     with contextlib.suppress(ValueError):
         read = float(read) if isinstance(read, str) else read  # YAML reads 1e-5 as text
     return {name: read}
@@ -186,7 +185,7 @@ class UpdateSettings(CommonSettings):
     """Try several scales and choose one by the evaluation."""
     choose_by: Annotated[tuple[str, ...], Meta(metavar="ENTRY", repeatable=True)] = ()
     """Evaluation entries that choose the scale (all but the new text)."""
-    seed: Annotated[int, Meta(ge=0)] = 0
+    seed: Seed = 0
     """Seed of training and of all random draws."""
     keep: Literal["all", "result", "none"] = "all"
     """Whose weights stay on disk."""
@@ -234,7 +233,7 @@ class StudySettings(CommonSettings):
     """Other children of a base by name, which get every residual."""
     scales: Annotated[tuple[float, ...], Meta(least=1)] = (1.0,)
     """Factors on the residual that are tried."""
-    seeds: Annotated[tuple[int, ...], Meta(ge=0, least=1)] = (0,)
+    seeds: Annotated[tuple[int, ...], Meta(ge=0, le=MAX_SEED, least=1)] = (0,)
     """Repetitions of everything that is trained."""
     small: Literal["world"] | None = None
     """Build small models and new facts offline, for a study of minutes."""

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
-from holdfast.config.declare import Meta, settings_of
+from holdfast.config.declare import MAX_SEED, Meta, Seed, settings_of
 from holdfast.config.decode import Given, coerce_all, decode, problems_of
 from holdfast.config.schema import json_schema, object_schema
 from holdfast.config.values import Mistake, Refused
@@ -60,7 +60,7 @@ class Search:
     sampler: Sampler = "grid"
     trials: Annotated[int | None, Meta(ge=1)] = None
     """Beside direct fine-tuning; None for a grid, whose size is its own."""
-    seed: Annotated[int, Meta(ge=0)] = 0
+    seed: Seed = 0
 
     def problems(self) -> list[Mistake]:
         """A grid counts its trials itself, the other samplers need a number."""
@@ -204,7 +204,7 @@ class SweepSettings:
     """What is tried: keys of the training configuration with lists or ranges of values."""
     objectives: Objectives = Objectives()
     """{target: entries, source: entries}; default: all entries of the suite of that name."""
-    seeds: Annotated[tuple[int, ...], Meta(ge=0, least=1)] = (0,)
+    seeds: Annotated[tuple[int, ...], Meta(ge=0, le=MAX_SEED, least=1)] = (0,)
     """Repetitions of every trial."""
     search: Annotated[
         Search,
@@ -442,7 +442,7 @@ def study_config(
 
     given = values if isinstance(values, Given) else Given(values=dict(values))
     known = {s.name: s for s in settings_of(SweepSettings)}
-    sound, mistakes = coerce_all(known, {k: v for k, v in given.values.items() if v is not None})
+    sound, mistakes = coerce_all(known, given.set_here(SweepSettings))
     refused = {m.path[0] for m in mistakes if m.path}
     asked = SweepSettings(**sound)
     mistakes += [m for m in problems_of(asked) if m.path[0] not in refused]

@@ -267,7 +267,7 @@ def _no_cache(settings: Mapping[str, Any]) -> str | None:
     from holdfast.models import model_folder
     from holdfast.support.cache import cache_folder
     from holdfast.support.environment import shown_bytes
-    from holdfast.support.files import read_json
+    from holdfast.support.files import read_object
 
     data = settings.get("dataset_name")
     if settings.get("streaming"):
@@ -279,7 +279,7 @@ def _no_cache(settings: Mapping[str, Any]) -> str | None:
     folder = model_folder(str(settings.get("model_name_or_path")), str(settings.get("model_revision", "main")))
     if folder is None or not (folder / "config.json").is_file():
         return "how large its states are is not known before the model is there"
-    about = read_json(folder / "config.json")
+    about = read_object(folder / "config.json")
     width = (about.get("text_config") or about).get("hidden_size") or about.get("n_embd")
     if not isinstance(width, int):
         return "how large its states are is not known for this model"

@@ -1,0 +1,45 @@
+"""What a machine can run out of, in whatever form a library reports it. No torch."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Callable, Iterator
+
+# safetensors gives the system's words; torch.save says that its writer failed, or that its file's length came out wrong
+_DISK = re.compile(
+    r"No space left|Disk quota exceeded|PytorchStreamWriter failed writing|inline_container\.cc.* unexpected pos"
+)
+_MEMORY = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory|std::bad_alloc|Cannot allocate memory")
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error means that there was no room to write. Libraries wrap the system's error, so causes and texts
+    are looked at too."""
+    return _any(error, lambda e: _system(e, errno.ENOSPC, errno.EDQUOT) or _DISK.search(str(e)) is not None)
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error means that memory ran out, the machine's or an accelerator's."""
+
+    def is_one(e: BaseException) -> bool:
+        kind = isinstance(e, MemoryError) or type(e).__name__ == "OutOfMemoryError"  # torch's, which is not loaded here
+        return kind or _system(e, errno.ENOMEM) or (isinstance(e, RuntimeError) and _MEMORY.search(str(e)) is not None)
+
+    return _any(error, is_one)
+
+
+def _system(error: BaseException, *numbers: int) -> bool:
+    return isinstance(error, OSError) and error.errno in numbers
+
+
+def _any(error: BaseException | None, test: Callable[[BaseException], bool]) -> bool:
+    return any(map(test, _chain(error)))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
