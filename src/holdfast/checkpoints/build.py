@@ -200,7 +200,7 @@ def build(
             if work.remainders is not None:
                 record["audit"] = {
                     "remainders": work.remainders.close(),
-                    "compared_in": work.compared_in(),
+                    "compared_in": work.comparison_dtypes(),
                     **({} if resumed else {"inexact": work.inexact}),
                 }
             write_json(folder / FILE, record)
@@ -264,7 +264,7 @@ class _Work:
         if self.remainders is not None:
             self.remainders.abandon()
 
-    def compared_in(self) -> list[str]:
+    def comparison_dtypes(self) -> list[str]:
         """The dtypes in which base and output together were compared with the first model."""
         return sorted(
             {
