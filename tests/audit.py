@@ -83,10 +83,8 @@ def audit(pins: Mapping[str, str], run: Run = run) -> Verdict:
         if asked is pins:
             answers = answer
         elif not answer.get(_plain(name), {}).get("vulns"):
-            return _not_checked(
-                f"the index answers, but knows nothing of {name} {version}, which is vulnerable: it has no list of "
-                f"vulnerabilities"
-            )
+            reason = answer.get(_plain(name), {}).get("skip_reason", "it has no list of vulnerabilities")
+            return _not_checked(f"the index knows nothing of {name} {version}, which is vulnerable ({reason})")
     lacking = [
         f"{name} {version} ({answers.get(_plain(name), {}).get('skip_reason', 'no answer')})"
         for name, version in pins.items()

@@ -24,7 +24,7 @@ from holdfast.records.run import RunFolder, RunRecord
 from stand_ins import put_data, put_model
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 IDS = [path.name for path in PAGES]
 
 

@@ -308,7 +308,10 @@ def test_what_is_known_is_listed_with_what_mends_it(monkeypatch: pytest.MonkeyPa
         ),
         (stand_in("", err="No module named pip_audit")[0], "No module named pip_audit"),
         (stand_in("[]", status=0)[0], "it ended with 0 and said nothing"),
-        (stand_in(SOUND, known=False, status=0)[0], "knows nothing of jinja2 2.4.1, which is vulnerable"),
+        (
+            stand_in(SOUND, known=False, status=0)[0],
+            "knows nothing of jinja2 2.4.1, which is vulnerable (it has no list",
+        ),
         (stand_in(SOUND[:1], status=0)[0], "1 of 2 were left out: Two_Words 1.0 (no answer)"),
         (
             stand_in([SOUND[0], {"name": "two-words", "skip_reason": "not found on PyPI"}], status=0)[0],

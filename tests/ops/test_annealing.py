@@ -575,6 +575,21 @@ def test_float16_gradients_do_not_underflow():
     assert (got.double() - exact).norm() < 5e-3 * exact.norm()
 
 
+def test_float16_without_a_factor_loses_small_gradients():
+    """docs/loss.md says so: what the op hands back is in the inputs' dtype, so 1 / tokens times a gradient near the
+    teacher falls below what float16 holds; a factor of 2^16 keeps it."""
+    p = unmoved(as_dtype(problem(rows=64, vocabulary=400, bias=False, width=16), torch.float16))
+    p["hidden"] = (p["hidden"].detach().double() + 0.02 * torch.randn(64, 16).double()).half().requires_grad_()
+    options = dict(ce_scale=0.0, kl_scale=1 / 131072, kl_mask_N=None)
+    errors = {}
+    for upstream in (1.0, 2.0**16):
+        _, (exact, _) = run(as_dtype(p, torch.float64), backend="reference", upstream=upstream, **options)
+        result, (got, _) = run(p, upstream=upstream, **options)
+        assert 1e-4 < result.kl_sum / result.kl_count < 1e-2
+        errors[upstream] = float((got.double() - exact).norm() / exact.norm())
+    assert errors[2.0**16] < 5e-3 < 0.3 < errors[1.0]
+
+
 def test_eight_n_h_v_operations_and_no_more():
     """Two logit products, two gradient products; six under a frozen head; four (two forward products) without
     gradients."""

@@ -193,6 +193,13 @@ def test_how_the_loss_is_computed_is_what_the_hidden_states_of_training_decide(
     assert told == [trainer.loss_backend] == [describe_backend(torch.zeros(1, dtype=dtype), describe_head(model))]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_in_float16_are_warned_about(dtype: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words("train.jsonl", "out", "--dtype", dtype, "--max_steps", "1")) == 0
+    told = [note for note in RunFolder("out").read().notes if "small gradients" in note]
+    assert len(told) == (1 if dtype == "float16" else 0)
+
+
 def test_a_run_that_fails_has_said_how_the_loss_is_computed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.training.mixin import RetentionMixin
 

@@ -266,15 +266,12 @@ class _Work:
 
     def comparison_dtypes(self) -> list[str]:
         """The dtypes in which base and output together were compared with the first model."""
-        return sorted(
-            {
-                compared_in(
-                    *(self.plan.sources[self._place(job, n)].entries[job.name].dtype for n in (0, 1)), job.dtype
-                ).name
-                for job in self.plan.jobs
-                if job.action == "combine"
-            }
-        )
+
+        def stored(job: Job, number: int) -> DType:
+            return self.plan.sources[self._place(job, number)].entries[job.name].dtype
+
+        combined = [job for job in self.plan.jobs if job.action == "combine"]
+        return sorted({compared_in(stored(job, 0), stored(job, 1), job.dtype).name for job in combined})
 
     def try_block(self, job: Job, count: int, scratch: Scratch) -> None:
         """All passes over the first `count` elements of a tensor, for the time that they take."""

@@ -302,6 +302,11 @@ class _Run:
         self._own_progress(progress)
         for note in self.trainer.data_notes:
             self.note(note)
+        if any(p.requires_grad and str(p.dtype) == "torch.float16" for p in self.trainer.model.parameters()):
+            self.note(
+                "The trained weights are float16, which nothing scales: small gradients, those of the KL first, become "
+                "0. Train in bfloat16 (dtype: bfloat16) or float32; see docs/loss.md."
+            )
         self.record.model["trainable"] = sum(p.numel() for p in self.trainer.model.parameters() if p.requires_grad)
         self.record.data = {**self.record.data, **self.trainer.data_info}
         if hasattr(self.trainer.model, "peft_config"):

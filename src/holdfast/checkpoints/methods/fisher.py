@@ -86,7 +86,7 @@ class Fisher(WeightedMethod):
         return dataclasses.replace(self, weights=tuple(weights[i] for i in owners))
 
     def combine(self, block: Block, state: Any, out: Operand) -> Flags:
-        """See `MergeMethod.combine`.
+        """See `MergeMethod.combine`. A model that lacks the tensor takes no part.
 
         Raises:
             ModelError: a Fisher diagonal with negative values.
@@ -103,6 +103,7 @@ class Fisher(WeightedMethod):
                         f"(first negative at element "
                         f"{place:,}). Give the mean of squared gradients."
                     )
-            return fisher(values[1 : 1 + models], diagonals, weights, self.floor)
+            own = [d if block.has_own(i) else np.zeros_like(d) for i, d in enumerate(diagonals)]
+            return fisher(values[1 : 1 + models], own, weights, self.floor)
 
         return computed(block, out, merged)
