@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError
-from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.records.evaluation import Evaluation, EvaluationFolder, why_not_finite
 from holdfast.reports.format import last_part, setting, shorten
 from holdfast.support.files import read_json
 
@@ -67,6 +67,9 @@ class Measured:
             return None
         if not all(isinstance(r, dict) for r in rows):
             self.problems.append(f"{self.label}: {name} could not be used: expected an object a line.")
+            return None
+        if reason := why_not_finite({}, rows):
+            self.problems.append(f"{self.label}: {name} could not be used: {reason}")
             return None
         return rows
 
