@@ -30,7 +30,7 @@ def measure(entry: OwnEntry, on: Subject) -> Outcome:
         row.setdefault("doc", str(number))
         for name in metrics:
             if not isinstance(row.get(name), (int, float)):
-                raise DataError(f"sample {number}: expected a number for '{name}', got {row.get(name)!r}.")
+                raise DataError(f"sample {number}: expected a finite number for '{name}', got {row.get(name)!r}.")
     wanted = {name: Ratio(numerator=name, unit=name, higher_is_better=up) for name, up in metrics.items()}
     return Outcome(rows=rows, figures=wanted)
 

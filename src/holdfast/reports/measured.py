@@ -68,8 +68,8 @@ class Measured:
         if not all(isinstance(r, dict) for r in rows):
             self.problems.append(f"{self.label}: {name} could not be used: expected an object a line.")
             return None
-        if reason := why_not_finite({}, rows):
-            self.problems.append(f"{self.label}: {name} could not be used: {reason}")
+        if (broken := why_not_finite({}, rows)) is not None:
+            self.problems.append(f"{self.label}: {name} could not be used: {broken}")
             return None
         return rows
 

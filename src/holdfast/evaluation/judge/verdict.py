@@ -133,7 +133,7 @@ def _masses(logprobs: Any, letter: str) -> tuple[float, float] | None:
                 raise MalformedReply(
                     f"expected log-probabilities of at most 0, got {entry['token'][:20]!r}: {given!r:.40}"
                 )
-        seen = {e["token"]: e.get("logprob") for e in entries if _bare(e["token"]) in (FIRST, SECOND)}
+        seen: dict[str, Any] = {e["token"]: e.get("logprob") for e in entries if _bare(e["token"]) in (FIRST, SECOND)}
         if None in seen.values():
             return None
         sums = {FIRST: 0.0, SECOND: 0.0}
