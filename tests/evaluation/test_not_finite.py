@@ -202,6 +202,37 @@ def test_the_scores_of_a_budget_are_not_those_of_nan(files, tiny_tokenizer):
         scores(broken_model(tiny_tokenizer))
 
 
+def test_programs_of_a_model_of_nan_are_no_wrong_programs(files, tiny_tokenizer, monkeypatch):
+    """Sampled from logits that are none: torch would give up, and a sandbox finds that nothing passes."""
+    from holdfast.evaluation.code import code_scores, sandbox
+    from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
+
+    columns = {"canonical_solution": "    return 1", "test": "def check(f):\n    assert f() == 1", "entry_point": "one"}
+    write_rows(files / "code.jsonl", [{"task_id": f"T/{i}", "prompt": "def one():\n", **columns} for i in range(2)])
+    monkeypatch.setattr(sandbox, "require_sandbox", lambda: None)
+    failing = {"n": 2, "correct": 0, "pass@1": 0.0, "reasons": ["failed"] * 2, "details": [""] * 2}
+    monkeypatch.setattr(code_scores, "score_completions", lambda docs, *a, **k: [dict(failing) for _ in docs])
+    entry = TaskEntry(suite="s", name="code", task="humaneval", data=str(files / "code.jsonl"), samples=2)
+    plan = EvaluationPlan(entries=(entry,), allow_code_execution=True)
+    assert measure(make_model(), tiny_tokenizer, plan, files / "sound")[0].metrics["pass@1"].value == 0.0
+    with pytest.raises(NotFinite, match="s/code: the logits that replies were chosen by are NaN or infinite"):
+        measure(broken_model(tiny_tokenizer, whole=True), tiny_tokenizer, plan, files / "broken")
+
+
+def test_answers_for_a_judge_are_not_those_of_nan(files, tiny_tokenizer):
+    from holdfast.evaluation.judge.answers_store import GenerationSettings, generated_answers
+
+    for label, model in (("bad", broken_model(tiny_tokenizer, whole=True)), ("good", make_model())):
+        model.save_pretrained(files / label)
+        tiny_tokenizer.save_pretrained(files / label)
+    settings = GenerationSettings(max_new_tokens=2, device="cpu")
+    good = generated_answers(files / "good", ["a fox"], files / "good.jsonl", settings)
+    assert list(good.answers) == ["a fox"]
+    with pytest.raises(NotFinite, match="NaN or infinite"):
+        generated_answers(files / "bad", ["a fox"], files / "bad.jsonl", settings)
+    assert (files / "bad.jsonl").read_text() == "", "nothing of it is kept"
+
+
 def test_a_metric_that_a_question_does_not_have_is_no_failure(files, tiny_tokenizer):
     """The harness's nanmean: NaN stands for "not asked here"; of what no question has there is no figure."""
     (files / "utils.py").write_text(

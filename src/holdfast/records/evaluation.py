@@ -144,6 +144,8 @@ def all_finite(value: Any) -> bool:
     """Whether no number in it is NaN or infinite, in lists and mappings too."""
     if isinstance(value, float):
         return math.isfinite(value)
+    if isinstance(value, (str, int)):  # first what most are: rows are many
+        return True
     if isinstance(value, (list, tuple)):
         return all(map(all_finite, value))
     return all(map(all_finite, value.values())) if isinstance(value, Mapping) else True
