@@ -3,6 +3,7 @@ publisher that fundus needs for it."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import threading
 from collections.abc import Callable
@@ -63,6 +64,8 @@ class Newspaper:
         self.in_feed = [path for path in self.pages if path not in self.in_map]
         self.robots = robots
         self.redirects: dict[str, str] = {}
+        self.endless: set[str] = set()
+        """Paths whose pages never end."""
         self.asked: list[str] = []
         self.agents: set[str] = set()
         self.before: Callable[[str], None] = lambda path: None
@@ -81,6 +84,13 @@ class Newspaper:
                 paper.agents.add(self.headers.get("user-agent", ""))
                 if path.startswith("/article"):
                     paper.before(path)
+                if path in paper.endless:
+                    self.close_connection = True
+                    self.send_response(200)
+                    self.end_headers()
+                    with contextlib.suppress(OSError):  # the client has gone
+                        while True:
+                            self.wfile.write(b" " * 10_000)
                 if path in paper.redirects:
                     self.answer(302, "", location=paper.redirects[path])
                     return

@@ -192,10 +192,11 @@ def test_every_command_and_its_options_are_shown():
 
 
 def test_exit_codes_are_those_of_the_errors():
-    from holdfast.errors import HoldfastError, Interrupted, UserError
+    from holdfast.errors import HoldfastError, Interrupted, NotFinite, UserError
 
     words = (
         f"0 done, {HoldfastError.exit_code} failed, {UserError.exit_code} the request has to change, "
+        f"{NotFinite.exit_code} what was measured is NaN or infinite, "
         f"{Interrupted.exit_code} interrupted"
     )
     assert words in text_of("docs/getting_started.md")

@@ -28,7 +28,7 @@ PUBLIC = [
     "checkpoint_distance", "perturb_checkpoint", "inspect_checkpoint",
     "Policies", "CheckpointReader", "perturbed", "init_stds",
     "HoldfastError", "UserError", "ConfigError", "DataError", "ModelError", "RunFolderError", "ShapeError",
-    "TrainingDiverged", "StorageError", "Interrupted",
+    "TrainingDiverged", "NotFinite", "StorageError", "Interrupted",
 ]
 # fmt: on
 """Adding a name is a decision, removing one breaks users: both show here."""

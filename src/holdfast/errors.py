@@ -10,6 +10,7 @@ HoldfastError                 exit code 1   something failed although the reques
 │   │   └── FolderBusy            another process is at work in it; waiting may help
 │   └── ShapeError              tensors whose shapes, dtypes or vocabularies do not fit together
 ├── TrainingDiverged          exit code 1   NaN or infinite loss / gradient
+├── NotFinite                 exit code 4   a model was measured, and what came is NaN or infinite
 ├── StorageError              exit code 1   the disk failed or filled up while writing
 └── Interrupted               exit code 130 Ctrl-C or SIGTERM; the same command continues
 ```
@@ -78,6 +79,12 @@ class ShapeError(UserError):
 
 class TrainingDiverged(HoldfastError):
     """The loss or the gradient stopped being finite; the last good checkpoint is kept."""
+
+
+class NotFinite(HoldfastError):
+    """A figure, or a sample behind one, is NaN or infinite: nothing follows from it, and no rule is passed by it."""
+
+    exit_code = 4
 
 
 class StorageError(HoldfastError):

@@ -72,6 +72,19 @@ def test_articles_are_kept_and_read_as_a_corpus():
 
 
 @needs_fundus
+def test_a_page_without_end_costs_one_article(monkeypatch):
+    """It is given up at a bound, and its address is noted as one that gave nothing."""
+    monkeypatch.setattr(crawl_module, "LARGEST_PAGE", 100_000)
+    with Newspaper(4) as paper:
+        paper.endless = {"/article/1"}
+        began = time.monotonic()
+        found = crawl(asked("xx.Paper"), collection=one(paper))
+        assert time.monotonic() - began < 10, "fundus itself waits for half a minute"
+    assert (found.kept, found.end) == ({"The Paper": 3}, "exhausted")
+    assert outcomes() == {"article/1": UNANSWERED}
+
+
+@needs_fundus
 def test_nothing_is_fetched_twice_and_the_limit_counts_all_sessions():
     with Newspaper(8) as paper:
         first = crawl(asked(limit=3), collection=one(paper))

@@ -435,6 +435,46 @@ def test_attempts_stop_where_the_budget_does(one_request):
     assert found.record["cost_usd"] == pytest.approx(0.6 + 2 * most, rel=0.05) and found.record["counts"]["failed"] == 1
 
 
+@pytest.mark.parametrize("usage", [(-(10**9), -(10**9)), (100, float("nan")), ("100", "50")])
+def test_impossible_counts_do_not_enlarge_a_budget(one_request, usage):
+    """A reply that says that it cost less than nothing is none; each attempt at it counts at its most."""
+    asked, most = one_request
+    with FakeEndpoint(always=answering(unlike, usage=usage)) as server:
+        found = write(server, asked(limit=2, budget=3.5 * most), workers=1, attempts=2)
+    assert len(server.asked) == 3 and found.record["counts"]["failed"] == 2
+    assert found.record["cost_usd"] == pytest.approx(3 * most, rel=0.05)
+
+
+def test_an_answer_without_end_costs_one_request():
+    def endless(handler, asked):
+        if "0+0" not in asked.message:
+            return answering(unlike)(handler, asked)
+        handler.reply(200, b" " * 200_000, {})
+        return True
+
+    with FakeEndpoint(always=endless) as server:
+        found = write(server, request(max_tokens=10), attempts=2, longest_body=100_000)
+    assert (found.record["counts"]["failed"], len(articles())) == (1, 3)
+    assert "longer than 102,560 bytes" in ledger("failed")[0]["error"]
+
+
+@pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1.0, "1"])
+@pytest.mark.parametrize("outcome", ["answered", "sent"])
+def test_an_account_without_a_sum_is_refused(one_request, cost, outcome):
+    """Every comparison with NaN is false: a budget would end at once, or never."""
+    asked, _ = one_request
+    with FakeEndpoint(always=answering()) as server:
+        write(server, asked())
+        path = Path("articles.jsonl.ledger.jsonl")
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [{**row, "most" if outcome == "sent" else "cost": cost} for row in rows if row["outcome"] == outcome]
+        with Ledger(path) as held:
+            held.add(rows)
+        for act in (lambda: write(server, asked()), lambda: plan(asked())):
+            with pytest.raises(DataError, match="of at least 0 USD"):
+                act()
+
+
 # ------------------------------------------------------------------------------------------------------------ mistakes
 
 

@@ -138,7 +138,7 @@ def test_ifevals_own_checkers_where_they_are_installed(monkeypatch):
 
 def replies(model, tokenizer, encoded, *, longest: int, batch: int) -> list[str]:
     on = Subject(model=model, tokenizer=tokenizer, plan=EvaluationPlan(batch_size=batch))
-    return generate(on, encoded, max_new_tokens=longest)
+    return generate(on, encoded, max_new_tokens=longest)[0]
 
 
 @pytest.fixture(scope="module")

@@ -127,6 +127,56 @@ def test_without_log_probabilities_the_letter_counts_whole(logprobs):
     assert (found.p_first, found.source, found.mass) == (0.0, "text", None)
 
 
+def with_logprob(value, *, token="m", place="alternative"):
+    """A verdict for `m` with one log-probability changed: of the letter's token, of an alternative, of another word."""
+    body = completion("m", 0.8, leak=0.1)
+    [said] = body["choices"][0]["logprobs"]["content"]
+    if place == "token":
+        said["logprob"] = value
+    else:
+        next(e for e in said["top_logprobs"] if e["token"] == token)["logprob"] = value
+    return body
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, -math.inf, 1e308, 0.5, 10**400, -(10**400), "-0.1", "", True, [-0.1], {}]
+)
+@pytest.mark.parametrize(("token", "place"), [("m", "token"), ("m", ""), ("M", ""), ("Both", "")])
+def test_what_is_no_log_probability_is_a_fault_of_the_answer(value, token, place):
+    """Left out, NaN for `m` would give the verdict to the other letter."""
+    with pytest.raises(MalformedReply, match="expected log-probabilities of at most 0"):
+        read_verdict(with_logprob(value, token=token, place=place))
+
+
+def test_more_than_all_of_the_probability_is_a_fault_too():
+    body = completion("m", 0.8)
+    for entry in body["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
+        entry["logprob"] = 0.0
+    with pytest.raises(MalformedReply, match="at most 1 together"):
+        read_verdict(body)
+    rounded = completion("m", 0.8)
+    for entry in rounded["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
+        entry["logprob"] = 5e-4 if entry["token"] == "m" else -9999.0
+    assert read_verdict(rounded).outcome == "judged", "rounding may be above 0"
+
+
+@pytest.mark.parametrize(
+    ("value", "source"), [(None, "text"), (-2.0, "logprobs"), (-9999.0, "logprobs"), (-3.4e38, "logprobs")]
+)
+def test_a_letter_without_log_probability_leaves_the_letter(value, source):
+    found = read_verdict(with_logprob(value, token="M"))
+    assert (found.letter, found.source) == ("m", source)
+    other = with_logprob(None, token="Both")
+    other["choices"][0]["logprobs"]["content"][0]["top_logprobs"].append({"token": ["m"], "logprob": -1.0})
+    assert read_verdict(other).source == "logprobs", "other words need none"
+
+
+def test_parts_of_a_message_that_are_no_text_say_nothing():
+    body = completion("m")
+    body["choices"][0]["message"]["content"] = [{"text": "m"}, {"text": {"m": "M"}}, {"text": 7}, "M", None]
+    assert read_verdict(body).letter == "m"
+
+
 def test_refusals_are_no_ties():
     refusal = completion(None)
     refusal["choices"][0]["message"]["refusal"] = "I won't."
@@ -292,6 +342,38 @@ def test_faults_are_asked_again(fault, tmp_path):
     assert (found.judged, found.failed) == (4, 0)
     assert len(server.asked) == 6
     assert found.pairs == ask(server, tmp_path, PAIRS[:2]).pairs  # needs no server any more
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        with_logprob(math.nan),
+        with_logprob(1e308, token="M"),
+        with_logprob("-0.1", token="M"),
+        {**completion("m", 0.8), "usage": {"prompt_tokens": -1}},
+        {**completion("m", 0.8), "usage": {"prompt_tokens": 100, "completion_tokens": math.nan}},
+    ],
+    ids=["nan", "huge", "text", "tokens below 0", "tokens nan"],
+)
+def test_impossible_numbers_are_asked_for_again_and_fail_in_the_end(body, tmp_path):
+    fault = fake.body(json.dumps(body).encode())
+    with FakeEndpoint(faults=[fault, fault]) as server:
+        found = ask(server, tmp_path / "mended", PAIRS[:2])
+        assert (found.judged, found.failed, len(server.asked)) == (4, 0, 6)
+        server.always = fault
+        found = ask(server, tmp_path / "broken", PAIRS[:2], attempts=2)
+    assert (found.judged, found.failed, found.prompt_tokens) == (0, 4, 0)
+
+
+@pytest.mark.parametrize("p", [math.nan, math.inf, 1e308, -0.1, "0.5", None])
+def test_a_judgement_without_a_probability_is_made_anew(p, tmp_path):
+    with FakeEndpoint() as server:
+        sound = ask(server, tmp_path)
+        with Ledger(tmp_path / JUDGEMENTS) as ledger:
+            row = next(iter(ledger.rows.values()))
+            ledger.add([{**row, "p_first": p}])
+        again = ask(server, tmp_path)
+    assert again.asked == 1 and again.pairs == sound.pairs
 
 
 def test_pauses_grow_and_are_capped(tmp_path, monkeypatch):

@@ -156,6 +156,21 @@ def test_what_decides_a_figure_decides_its_key(plan, tmp_path, tiny_tokenizer, c
     assert set(counted) == expected
 
 
+def test_another_level_is_another_evaluation(plan, tmp_path, tiny_tokenizer, counted):
+    """Intervals are part of what is kept: asked for at another level, they are formed anew."""
+    folder = RunFolder(tmp_path / "run")
+    wide, narrow = (run(dataclasses.replace(plan, confidence=c), folder, tiny_tokenizer) for c in (0.99, 0.5))
+    assert len(counted) == 6
+    for one, other in zip(wide, narrow, strict=True):
+        for name, metric in one.metrics.items():
+            again = other.metrics[name]
+            assert (metric.confidence, again.confidence, again.value) == (0.99, 0.5, metric.value)
+            low, high = metric.interval
+            assert low <= again.interval[0] <= again.interval[1] <= high
+        low, high = other.metrics[other.primary].interval
+        assert high - low < one.metrics[one.primary].interval[1] - one.metrics[one.primary].interval[0]
+
+
 def test_names_places_and_padding_do_not_decide(plan, tmp_path, counted):
     folder, tokenizer = RunFolder(tmp_path / "run"), make_tokenizer()
     run(plan, folder, tokenizer)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import re
 
 import pytest
@@ -53,6 +55,41 @@ def test_shares_are_the_ratios_of_the_recorded_gains(arms) -> None:
     assert figures.direct.kept.value is None
     assert figures.verdict.startswith("Direct fine-tuning: the target improved by 0.5")
     assert "The best balance: Annealing 1 kept" in figures.verdict
+
+
+def test_a_gain_on_the_source_is_no_credit_for_the_target(make_arm) -> None:
+    """The best balance is the share kept less the share lost; who lost nothing has lost 0, and not less."""
+    arms = [
+        Arm("Direct", make_arm("direct", source=0.31, target=-0.52, retention=[]), "direct"),
+        Arm("Gains", make_arm("gains", source=-0.2, target=-0.3, retention=annealing(1.0)), "label_annealing"),
+        Arm("Keeps", make_arm("keeps", source=0.01, target=-0.48, retention=annealing(0.1)), "label_annealing"),
+    ]
+    figures = read_tradeoff(arms, **NAMES)
+    gains, keeps = figures.arms[1:]
+    assert gains.lost.value is not None and gains.lost.value < 0
+    assert gains.margin == gains.kept.value and keeps.margin == pytest.approx(keeps.kept.value - keeps.lost.value)
+    assert figures.best is keeps and "The best balance: Keeps kept" in figures.verdict
+
+
+def test_an_arm_that_is_not_finite_is_named_and_not_read(make_arm) -> None:
+    """It is not the best balance, and its sentence speaks of no change."""
+    arms = [
+        Arm("Direct", make_arm("direct", source=0.31, target=-0.52, retention=[]), "direct"),
+        Arm("Sound", make_arm("sound", source=0.2, target=-0.5, retention=annealing(0.1)), "label_annealing"),
+        Arm("Broken", make_arm("broken", source=0.055, target=-0.45, retention=annealing(1.0)), "label_annealing"),
+    ]
+    folder = arms[2].folder
+    first, second = folder.comparisons()
+    nothing = {"after": math.nan, "difference": math.nan, "interval": (math.nan, math.nan)}
+    folder.write_comparisons([dataclasses.replace(first, **nothing), second])
+    figures = read_tradeoff(arms, **NAMES)
+    assert figures.best is not None and figures.best.arm.label == "Sound"
+    broken = figures.arms[2]
+    assert broken.sides is None and broken.reading.startswith("Broken: only one side was compared")
+    assert "Broken: source: prose is not finite (after is nan, the difference is nan)." in figures.notes
+    folder = arms[0].folder
+    folder.write_comparisons([dataclasses.replace(folder.comparisons()[0], **nothing), folder.comparisons()[1]])
+    assert read_tradeoff(arms, **NAMES).direct is None, "nothing is read against it"
 
 
 def test_the_share_interval_is_about_as_wide_as_the_spread(make_arm) -> None:

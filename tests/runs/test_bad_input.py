@@ -479,6 +479,82 @@ def test_weights_that_are_not_finite_are_never_saved(say: Say, place: Path, monk
     assert [p.name for p in (place / "out").glob("checkpoint-*")] == ["checkpoint-2"]
 
 
+def test_nor_are_those_of_the_last_step(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No later step computes anything with them, and without checkpoints nobody else looks."""
+    from holdfast.training.mixin import RetentionMixin
+
+    original = RetentionMixin.after_optimizer_step
+
+    def spoil(self):
+        original(self)
+        if self.state.global_step == self.state.max_steps:
+            with torch.no_grad():
+                self.model.model.norm.weight[0] = torch.nan
+
+    monkeypatch.setattr(RetentionMixin, "after_optimizer_step", spoil)
+    code, err = say("--save_strategy", "no", max_steps="2")
+    assert code == 1
+    assert "Training stopped at step 2: 1 parameters are no longer finite (model.norm.weight)." in err
+    assert not (place / "out" / "model.safetensors").exists() and RunFolder("out").read().status == "failed"
+
+
+def test_an_evaluation_loss_of_nan_is_nobodys_best(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compared with it no loss is better: with load_best_model_at_end its checkpoint would be the result."""
+    from holdfast.training.mixin import RetentionMixin
+
+    original = RetentionMixin.prediction_step
+
+    def spoil(self, *args, **kwargs):
+        loss, *rest = original(self, *args, **kwargs)
+        return (loss * torch.nan if self.state.global_step == 2 else loss, *rest)
+
+    monkeypatch.setattr(RetentionMixin, "prediction_step", spoil)
+    on = ("--eval_strategy", "steps", "--eval_steps", "2", "--dataset_test_split", "train")
+    code, err = say(*on, "--load_best_model_at_end", "true", max_steps="4")
+    assert code == 1 and "Training stopped at step 2: eval_loss is nan" in err
+    assert not (place / "out" / "model.safetensors").exists()
+    assert not any("eval_loss" in row for row in RunFolder("out").metrics())
+
+
+@pytest.mark.parametrize("which", ["start", "result"])
+def test_a_model_that_says_nan_is_no_finished_run(
+    which, say: Say, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before training it is known at once; after it the comparison says so, and the run has failed."""
+    from holdfast.runs import run
+
+    original = run._Run.evaluate
+
+    def spoil(self, measured, model, identity):
+        weight = model.get_input_embeddings().weight
+        held = weight.detach().clone()
+        if measured == which:
+            with torch.no_grad():
+                weight.fill_(torch.nan)
+        try:
+            original(self, measured, model, identity)
+        finally:
+            with torch.no_grad():
+                weight.copy_(held)
+
+    (place / "prose.jsonl").write_text("".join(json.dumps({"text": s}) + "\n" for s in SENTENCES))
+    with monkeypatch.context() as patch:
+        patch.setattr(run._Run, "evaluate", spoil)
+        code, err = say("--source", "prose.jsonl", max_steps="2")
+    assert code == 4 and "source/prose: " in err and "samples hold NaN or infinity" in err
+    folder = RunFolder("out")
+    record = folder.read()
+    assert record.status == "failed" and record.stage == f"evaluate {which}" and "source/prose" in str(record.error)
+    if which == "start":
+        assert not (place / "out" / "metrics.jsonl").exists(), "nothing is trained that cannot be compared"
+        return
+    found = folder.comparisons()
+    assert [c.verdict for c in found] == ["not finite"] * len(found) and found
+    assert "NaN or infinity: nothing follows from these comparisons." in (place / "out" / "report.html").read_text()
+    assert say("--source", "prose.jsonl", max_steps="2")[0] == 0, "it was damaged in memory only"
+    assert [c.failed for c in folder.comparisons()] == [None] * len(found)
+
+
 def test_a_bug_is_one_line_and_exit_code_1(
     say: Say, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -78,8 +78,9 @@ def test_fieller_s_ends_solve_its_equation(a, b, v):
     for r in found:
         assert (a - r * b) ** 2 == pytest.approx(aa - 2 * r * ab + r * r * bb, rel=1e-9, abs=1e-15)
     assert fieller(a, b, v_aa=aa, v_ab=ab, v_bb=b * b) is None
-    for given in ((math.nan, b, aa, ab, bb), (a, b, math.nan, ab, bb), (a, b, aa, ab, math.nan)):
-        assert fieller(*given[:2], **dict(zip(("v_aa", "v_ab", "v_bb"), given[2:], strict=True))) is None
+    for wrong in (math.nan, math.inf):
+        for given in ((wrong, b, aa, ab, bb), (a, wrong, aa, ab, bb), (a, b, wrong, ab, bb), (a, b, aa, ab, wrong)):
+            assert fieller(*given[:2], **dict(zip(("v_aa", "v_ab", "v_bb"), given[2:], strict=True))) is None
 
 
 def test_another_level_widens_seeds_and_samples():

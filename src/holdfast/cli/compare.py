@@ -12,7 +12,7 @@ from holdfast.cli.console import print_json, print_line, stderr_console, stdout_
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, NotFinite
 from holdfast.evaluation.compare.request import CompareSettings, Side, find_sides
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ A and B are each
   a run folder            its result; RUN:start is the model before training. A single run: start against result
   OUT:label, OUT/label    a model of 'holdfast evaluate ... --output_dir OUT'. A single OUT with two models: both
 
-Exit code 0: done; 3: a rule of --fail_if failed; 2: the request has to change.
+Exit code 0: done; 3: a rule of --fail_if failed; 4: a figure, or a sample behind one, is NaN or infinite, whatever the
+rules say; 2: the request has to change.
 """
 EPILOG = """\
 rules, as in --fail_if 'mmlu drop > 1pt'
@@ -122,17 +123,24 @@ COMMAND = Command(
 
 
 def run(argv: list[str]) -> int:
-    """Runs the command; see `holdfast compare --help`."""
+    """Runs the command; see `holdfast compare --help`.
+
+    Raises:
+        NotFinite: a figure or a sample is NaN or infinite; tables and files are written.
+    """
     import time
 
     began = time.monotonic()
     request = COMMAND.read(argv)
 
     from holdfast.evaluation.compare.result import compare_sides
+    from holdfast.reports.comparison_text import not_finite_text
 
     with stoppable():
         found = compare_sides(request.sides, request.rules, request)
     write(found, request.files, seconds=time.monotonic() - began)
+    if found.not_finite:
+        raise NotFinite(not_finite_text(found.not_finite))
     return GATE_FAILED if found.failed else 0
 
 

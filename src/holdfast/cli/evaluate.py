@@ -11,7 +11,7 @@ from holdfast.cli.console import print_json, print_line, stderr_console, stdout_
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, NotFinite
 from holdfast.evaluation.request import PlanRequest, plan_of
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ examples
   holdfast evaluate base --tasks humaneval --data humaneval=HumanEval.jsonl.gz --allow_code_execution
 
 MODEL      a folder (of a model or a PEFT adapter), a hub id, or LABEL=MODEL
+exit code  0 done; 4 a figure, or a sample behind one, is NaN or infinite (everything else is measured and shown); 2 the
+           request has to change
 --suite    a shipped suite, or a YAML file with what 'holdfast train' has below 'evaluation:'. Shipped:
 {suites}
 """
@@ -132,7 +134,11 @@ COMMAND = _Command(
 
 
 def run(argv: list[str]) -> int:
-    """Runs the command; see `holdfast evaluate --help`."""
+    """Runs the command; see `holdfast evaluate --help`.
+
+    Raises:
+        NotFinite: figures are NaN or infinite; tables and the page are written.
+    """
     request = COMMAND.read(argv)
     plan, requests, out = request.plan, request.requests, request.output_dir
 
@@ -148,18 +154,22 @@ def run(argv: list[str]) -> int:
         Printer(stdout_console(), unbroken=True).show(plan_blocks(plan, models, out))
         return 0
     target = stderr_console() if request.json else stdout_console()
-    evaluate_models(
-        requests,
-        plan,
-        out,
-        suites=request.suite,
-        cache=request.cache,
-        dtype=request.dtype,
-        device=request.device,
-        trust_remote_code=request.trust_remote_code,
-        console=stderr_console(),
-        say=lambda line: print_line(target, line),
-    )
+    broken = None
+    try:
+        evaluate_models(
+            requests,
+            plan,
+            out,
+            suites=request.suite,
+            cache=request.cache,
+            dtype=request.dtype,
+            device=request.device,
+            trust_remote_code=request.trust_remote_code,
+            console=stderr_console(),
+            say=lambda line: print_line(target, line),
+        )
+    except NotFinite as error:  # what was measured is shown all the same
+        broken = error
 
     from holdfast.evaluation.averages import SUITE
     from holdfast.evaluation.output import Output
@@ -172,6 +182,8 @@ def run(argv: list[str]) -> int:
         print_json({"output_dir": str(out), "evaluations": evaluations, "comparisons": comparisons})
     else:
         show_output(found, labels, keys, target)
+    if broken is not None:
+        raise broken
     return 0
 
 

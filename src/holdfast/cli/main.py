@@ -2,7 +2,8 @@
 by the subcommand.
 
 Exit codes: 0 done; 1 failed; 2 the request has to change (an option, a file, a path, a model); 3 a rule of
-`compare --fail_if` failed; 130 interrupted with Ctrl-C; 141 the reader of the output went away.
+`compare --fail_if` failed; 4 what was measured is NaN or infinite; 130 interrupted with Ctrl-C; 141 the reader of the
+output went away.
 """
 
 from __future__ import annotations
@@ -97,6 +98,10 @@ examples
   holdfast residual apply --instruct instruct --old_base base --base new-base --output_dir new-instruct
   holdfast distance base both --plot distance.html
   holdfast inspect both --verify
+
+exit codes
+  0 done; 1 failed; 2 the request has to change; 3 a rule of 'compare --fail_if' failed; 4 what was measured is NaN or
+  infinite; 130 interrupted, the same command continues
 """
 
 

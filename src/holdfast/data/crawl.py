@@ -57,6 +57,8 @@ UNANSWERED = "no article (not reached, refused by robots.txt, or a redirection t
 REPEATED = "an address that leads to an article that is there"
 TRIES = 2
 """Sessions that ask for an address before it is given up."""
+LARGEST_PAGE = 2**26
+"""Bytes of a page, a feed or a site map, as they come; a site map may have 50 MB. What is longer gives no article."""
 
 _TRACKING = re.compile(r"utm_[a-z]+|fbclid|gclid|at_medium|at_campaign", re.IGNORECASE)
 _LANGUAGE = re.compile(r"[a-z]{2}(-[a-z]{2})?")
@@ -303,7 +305,7 @@ class _Session:
             *(one.publisher for one in self.listed), delay=float(self.request.delay), threading=len(self.listed) > 1
         )
         timeout = max(1, round(self.request.timeout)) if self.request.timeout is not None else None
-        with self.heard, _Stops(timeout) as stops:
+        with self.heard, _bounded_pages(), _Stops(timeout) as stops:
             found: Any = crawler.crawl(
                 timeout=timeout,
                 error_handling="catch",
@@ -459,6 +461,17 @@ def plain_address(url: str) -> str:
     bare, mark, query = url.partition("#")[0].partition("?")
     kept = "&".join(part for part in query.split("&") if not _TRACKING.fullmatch(part.partition("=")[0]))
     return f"{bare}{mark}{kept}" if kept else bare
+
+
+def _bounded_pages() -> contextlib.AbstractContextManager[Any]:
+    """Inside, fundus gives up what is longer than `LARGEST_PAGE`; after half a minute it gives up anyway."""
+    from curl_cffi import CurlOpt
+    from fundus.scraping.session import session_handler
+
+    pages: contextlib.AbstractContextManager[Any] = session_handler.context(
+        curl_options={CurlOpt.MAXFILESIZE_LARGE: LARGEST_PAGE}
+    )
+    return pages
 
 
 def _mind_pauses(robots: Any, least: float) -> None:

@@ -26,6 +26,7 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -365,14 +366,27 @@ class Account:
         before = self.open.pop(row["key"], 0.0)
         if row["outcome"] == SENT:
             self.spent += before  # sent again: nobody will ever know what became of the first
-            self.open[row["key"]] = row["most"]
+            self.open[row["key"]] = self._usd(row, "most")
             return {"outcome": SENT}
-        self.spent += row.get("cost") or 0.0
+        self.spent += self._usd(row, "cost")
         if row.get("completion_tokens") is not None:
             self.replies += 1
             self.tokens["completion"] += row["completion_tokens"]
             self.tokens["prompt"] += row.get("prompt_tokens") or 0
         return {"outcome": outcome_of(row, self.request.least_characters)}
+
+    def _usd(self, row: Mapping[str, Any], name: str) -> float:
+        """
+        Raises:
+            DataError: what would hide what was spent, such as NaN, of which every comparison is false.
+        """
+        found = row.get(name) or 0.0
+        if isinstance(found, (int, float)) and 0 <= found < math.inf:
+            return float(found)
+        raise DataError(
+            f"{self.request.ledger}: expected '{name}' of at least 0 USD, got {found!r}, so that nobody knows what was "
+            f"spent. Correct the row, or choose another --output."
+        )
 
     def close(self) -> None:
         """Earlier sessions are over: what they left on its way is spent, as far as anybody knows."""

@@ -2,13 +2,15 @@
 
 The interval comes from joint draws (`joint_scores`): figures of one entry share its draws (the four of IFEval belong to
 the same answers), different entries are drawn independently. Where a figure is no mean over samples (BLEU), nothing is
-known of its spread: the average has a value and no interval, and `compare` refuses it. Source of the shipped ones: the
+known of its spread: the average has a value and no interval, and `compare` refuses it. Where a member is not finite the
+average is not. Source of the shipped ones: the
 residual paper (004, table 2), whose sub-averages are over the first 8 and the next 7 of 16 numbers.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,8 +57,11 @@ def _average(
     average: Average, joint: JointScores, plan: EvaluationPlan, model_identity: Mapping[str, Any]
 ) -> Evaluation:
     members, metrics, parts = [], [], []
+    broken: dict[str, str] = {}
     for suite, name, wanted in average.members:
         [evaluation] = joint.entries[suite, name]
+        if evaluation.failed is not None:
+            broken[f"{suite}/{name}"] = evaluation.failed
         metric = evaluation.primary if wanted is None else _named(evaluation, wanted, average)
         members.append({"suite": suite, "name": name, "metric": metric})
         metrics.append(evaluation.metrics[metric])
@@ -68,11 +73,11 @@ def _average(
             f"the average."
         )
     mean = Metric(
-        value=float(np.mean([m.value for m in metrics])),
+        value=math.nan if broken else float(np.mean([m.value for m in metrics])),
         n=len(metrics),
         unit=_unit(metrics),
         higher_is_better=directions.pop(),
-        interval=_interval(joint, members, confidence=plan.confidence),
+        interval=None if broken else _interval(joint, members, confidence=plan.confidence),
         confidence=plan.confidence,
     )
     return Evaluation(
@@ -83,6 +88,7 @@ def _average(
         metrics={"average": mean},
         settings={"members": members, "confidence": plan.confidence, "seed": plan.seed},
         model=dict(model_identity),
+        failed=" ".join(f"its member {member}: {reason}" for member, reason in broken.items()) or None,
         key=fingerprint(
             {"average": dataclasses.asdict(average), "of": parts, "confidence": plan.confidence, "seed": plan.seed}
         ),

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.evaluation.entries import KINDS, Entry, EvaluationPlan
 from holdfast.evaluation.partial import Partial
-from holdfast.records.evaluation import Metric
+from holdfast.records.evaluation import Metric, why_not_finite
 from holdfast.statistics.estimates import Ratio, estimate
 
 Report = Callable[[int, int], None]
@@ -48,15 +49,27 @@ class Outcome:
     """What was settled on while measuring."""
     leads: str = ""
     """The metric that leads; empty: the first."""
+    broken: str = ""
+    """What the model gave that is NaN or infinite and neither rows nor figures show, such as the logits of a reply; a
+    sentence, empty where there is nothing."""
 
     @property
     def primary(self) -> str:
         """The metric that leads."""
         return self.leads or next(iter(self.figures))
 
+    @property
+    def failed(self) -> str | None:
+        """Why its figures mean nothing, whatever they are: a sample is not finite; None where all are."""
+        return self.broken or why_not_finite({}, self.rows)
+
     def metrics(self, plan: EvaluationPlan) -> dict[str, Metric]:
-        """The figures with their intervals, all of them over the same draws."""
-        return {name: self._metric(figure, plan) for name, figure in self.figures.items()}
+        """The figures with their intervals, all of them over the same draws; without values (NaN) where a sample is not
+        finite."""
+        found = {name: self._metric(figure, plan) for name, figure in self.figures.items()}
+        if self.failed is None:
+            return found
+        return {name: replace(m, value=math.nan, interval=None) for name, m in found.items()}
 
     def _metric(self, figure: Ratio | Metric, plan: EvaluationPlan) -> Metric:
         if isinstance(figure, Metric):

@@ -6,7 +6,6 @@ joined on `doc` in comparisons; without one they are joined by their number.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from holdfast.errors import DataError
@@ -20,7 +19,7 @@ def measure(entry: OwnEntry, on: Subject) -> Outcome:
     """See `holdfast.evaluation.measures.measure`.
 
     Raises:
-        DataError: no sample came, or one without a finite number for a declared metric.
+        DataError: no sample came, or one without a number for a declared metric.
     """
     metrics = entry.own.metrics
     with evaluation_mode(on.model):
@@ -30,7 +29,7 @@ def measure(entry: OwnEntry, on: Subject) -> Outcome:
     for number, row in enumerate(rows):
         row.setdefault("doc", str(number))
         for name in metrics:
-            if not (isinstance(row.get(name), (int, float)) and math.isfinite(row[name])):
+            if not isinstance(row.get(name), (int, float)):
                 raise DataError(f"sample {number}: expected a finite number for '{name}', got {row.get(name)!r}.")
     wanted = {name: Ratio(numerator=name, unit=name, higher_is_better=up) for name, up in metrics.items()}
     return Outcome(rows=rows, figures=wanted)

@@ -6,6 +6,10 @@ neither is one in the `cache` folder, which several runs share (the bare startin
 Evaluations are written as soon as they are done, and what an entry has found so far is kept beside them (`partial`), so
 an interrupted run continues in the middle of an entry.
 
+An entry with a sample or a figure that is NaN or infinite has failed. It is written, with its rows and the reason, so
+that people can look at it; the entries after it are measured; it is measured again by the next call; and this one ends
+in `NotFinite`.
+
 Single process: under DDP call it on one rank with the unwrapped model.
 """
 
@@ -19,7 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError, DataError, UserError
+from holdfast.errors import ConfigError, DataError, NotFinite, UserError
 from holdfast.evaluation.averages import SUITE, averages_of
 from holdfast.evaluation.entries import DataEntry, Entry, EvaluationPlan, TaskEntry
 from holdfast.evaluation.measures import Subject, check, measure, versions
@@ -65,6 +69,7 @@ def evaluate(
 
     Raises:
         UserError: an entry's task, data or tokenizer does not fit (`check_plan` finds these out before a training run).
+        NotFinite: entries failed, all of them are named; every evaluation is in the folder.
         StorageError: the disk is full; entries finished before are kept.
     """
     tokenizer_hash = tokenizer_fingerprint(tokenizer)
@@ -105,15 +110,23 @@ def evaluate(
             key=key,
             seconds=time.perf_counter() - started,
             versions=_versions(entry),
+            failed=outcome.failed,
         )
         folder.write(evaluation, outcome.rows)
-        if cache is not None:
+        if cache is not None and evaluation.failed is None:
             write_jsonl(Path(cache) / key / "samples.jsonl", outcome.rows)
             write_json(Path(cache) / key / "evaluation.json", evaluation)
         partial.remove()
         done.append(evaluation)
         measured[key] = evaluation
-    return [*done, *_with_averages(folder, plan, model_identity)]
+    averages = _with_averages(folder, plan, model_identity)
+    if broken := [f"{e.suite}/{e.name}: {e.failed}" for e in done if e.failed is not None]:
+        raise NotFinite(
+            f"{model_identity.get('name')}: expected finite figures, got NaN or infinity in {len(broken)} of "
+            f"{len(done)} entries: {' '.join(broken)} The rows are in {folder.path}. Look at the model: its weights "
+            f"('holdfast inspect --verify'), and its dtype (float16 overflows where bfloat16 and float32 do not)."
+        )
+    return [*done, *averages]
 
 
 def _with_averages(
@@ -177,12 +190,15 @@ def scorer(entry: TaskEntry, plan: EvaluationPlan, tokenizer: Any) -> Callable[[
     """A function of the model that gives the entry's primary metric of each question, with the sign that makes higher
     better: what `evaluate` measures, for those who measure again and again while the model changes.
 
-    The function raises ConfigError where the metric is no mean over questions, and what `measures.measure` raises.
+    The function raises ConfigError where the metric is no mean over questions, NotFinite where a sample is not finite,
+    and what `measures.measure` raises.
     """
 
     def scores(model: Any) -> list[float]:
         outcome = measure(entry, Subject(model=model, tokenizer=tokenizer, plan=plan))
         figure = outcome.figures[outcome.primary]
+        if outcome.failed is not None:
+            raise NotFinite(f"{entry.suite}/{entry.name}: expected finite scores of the model, got: {outcome.failed}")
         if any(outcome.primary not in row for row in outcome.rows):
             raise ConfigError(
                 f"{entry.suite}/{entry.name}: expected a metric that is a mean over questions, got {outcome.primary}. "
@@ -279,7 +295,7 @@ def _versions(entry: Entry) -> dict[str, str]:
 
 def _kept(folder: EvaluationFolder, entry: Entry, key: str) -> Evaluation | None:
     found = folder.find(entry.suite, entry.name)
-    return found if found is not None and found.key == key else None
+    return found if found is not None and found.key == key and found.failed is None else None
 
 
 def _from_cache(
@@ -290,6 +306,8 @@ def _from_cache(
     if cache is None or not (Path(cache) / key / "evaluation.json").is_file():
         return None
     stored = read_as(Path(cache) / key / "evaluation.json", Evaluation)
+    if stored.failed is not None:
+        return None
     evaluation = dataclasses.replace(stored, suite=entry.suite, name=entry.name, model=dict(identity))
     folder.write(evaluation, read_jsonl(Path(cache) / key / "samples.jsonl"))
     return evaluation

@@ -23,7 +23,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, UserError
+from holdfast.errors import ConfigError, Interrupted, ModelError, NotFinite, RunFolderError, UserError
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
 from holdfast.support.environment import (
@@ -129,6 +129,7 @@ def evaluate_models(
     Raises:
         ConfigError: a model, a task or its data does not fit; all mistakes in one message, before anything is measured.
         RunFolderError: the folder holds something else, or another process is at work in it.
+        NotFinite: figures of some models are not finite, after all were measured.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
     """
     from holdfast.evaluation.runner import evaluate
@@ -142,6 +143,7 @@ def evaluate_models(
         )
         record = _open(out, plan, suites)
         ended = "failed"
+        broken: list[str] = []
         try:
             for number, model in enumerate(models, 1):
                 folder = EvaluationFolder(out / model.label)
@@ -158,18 +160,23 @@ def evaluate_models(
                 if cache is not None:
                     write_json(_identity_file(cache, loaded.identity["hash"]), loaded.identity)
                 short = {"name": model.label, "hash": loaded.identity["hash"]}
-                evaluate(
-                    loaded.model,
-                    loaded.tokenizer,
-                    plan,
-                    folder=folder,
-                    model_identity=short,
-                    cache=cache,
-                    console=console,
-                )
+                try:
+                    evaluate(
+                        loaded.model,
+                        loaded.tokenizer,
+                        plan,
+                        folder=folder,
+                        model_identity=short,
+                        cache=cache,
+                        console=console,
+                    )
+                except NotFinite as error:  # the other models are measured all the same
+                    broken.append(str(error))
                 say(f"{model.label}: {len(plan.entries)} entries measured")
                 del loaded
                 gc.collect()
+            if broken:
+                raise NotFinite("\n".join(broken))
             ended = "finished"
         except KeyboardInterrupt:
             ended = "interrupted"

@@ -11,6 +11,9 @@ from typing import Any
 from holdfast.records.evaluation import Metric
 from holdfast.support.files import record_from
 
+NOT_FINITE = "not finite"
+"""The verdict of a comparison that failed, and the outcome of a rule that speaks of it."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -38,6 +41,19 @@ class Comparison:
     flips_lost: int | None = None
     """Samples right before and wrong after; None where the metric is not right/wrong."""
     flips_gained: int | None = None
+    failed: str | None = None
+    """Why nothing follows from it: a figure, or a sample behind one, is NaN or infinite. There is no difference then,
+    and no interval (NaN)."""
+
+    def __post_init__(self) -> None:
+        figures = {"before": self.before, "after": self.after, "the difference": self.difference}
+        wrong = [f"{name} is {value:g}" for name, value in figures.items() if not math.isfinite(value)]
+        if self.failed is None and (wrong or any(map(math.isinf, self.interval))):
+            object.__setattr__(self, "failed", f"{', '.join(wrong) or 'the interval is infinite'}.")
+        if self.failed is not None:
+            nothing = {"difference": math.nan, "interval": (math.nan, math.nan), "p_value": math.nan}
+            for name, value in {**nothing, "flips_lost": None, "flips_gained": None}.items():
+                object.__setattr__(self, name, value)
 
     @property
     def gain(self) -> float:
@@ -46,7 +62,9 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """ "gained" or "lost" when the interval excludes 0, else "within noise"."""
+        """ "gained" or "lost" when the interval excludes 0, else "within noise"; "not finite" where it failed."""
+        if self.failed is not None:
+            return NOT_FINITE
         low, high = self.interval
         if low <= 0.0 <= high or math.isnan(low):
             return "within noise"
@@ -68,7 +86,7 @@ class GateOutcome:
     metric: str
     outcome: str
     """"failed": the whole interval lies beyond the threshold. "passed": the whole interval lies within it. "undecided":
-    the threshold lies inside."""
+    the threshold lies inside. "not finite": a figure or a sample is NaN or infinite."""
     value: float
     """The change that the rule speaks of, signed so that the rule's direction is positive, in the rule's unit."""
     interval: tuple[float, float]
@@ -94,3 +112,5 @@ class StageMatrix:
     measures: dict[str, Metric]
     """"average_accuracy", "backward_transfer", "forgetting", "forward_transfer", each with its interval."""
     unit: str = ""
+    failed: list[str] = dataclasses.field(default_factory=list)
+    """Of which task a figure or a sample is NaN or infinite, a sentence each; its scores are NaN then."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,17 @@ class Evaluation:
     """Fingerprint of (model hash, data hash, settings): equal key, nothing to compute again."""
     seconds: float = 0.0
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    failed: str | None = None
+    """Why the figures mean nothing: a sample or a figure is NaN or infinite; None where all are numbers. Where samples
+    are, no metric has a value (NaN), for an accuracy of NaN log-likelihoods is a number too."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
         if self.primary not in self.metrics:
             there = ", ".join(self.metrics) or "none"
             raise DataError(f"expected a metric named {self.primary!r} at 'metrics', got {there}.")
+        if self.failed is None:
+            object.__setattr__(self, "failed", why_not_finite(self.metrics))
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Evaluation:
@@ -112,6 +118,35 @@ class EvaluationRecord:
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> EvaluationRecord:
         return record_from(EvaluationRecord, value)
+
+
+def why_not_finite(metrics: Mapping[str, Metric], rows: Sequence[Mapping[str, Any]] = ()) -> str | None:
+    """In a sentence which figures, or samples behind them, are NaN or infinite; None where all are finite.
+
+    Args:
+        metrics: by name. No interval is none, an infinite one is.
+        rows: per-sample rows; every number in them counts, in lists too.
+    """
+    broken = [number for number, row in enumerate(rows, 1) if not all_finite(row)]
+    if broken:
+        return f"{len(broken)} of {len(rows)} samples hold NaN or infinity (the first is row {broken[0]})."
+    figures = [
+        f"{name} is {m.value:g}" if not math.isfinite(m.value) else f"the interval of {name} is infinite"
+        for name, m in metrics.items()
+        if not math.isfinite(m.value) or any(map(math.isinf, m.interval or ()))
+    ]
+    return f"{', '.join(figures)}." if figures else None
+
+
+def all_finite(value: Any) -> bool:
+    """Whether no number in it is NaN or infinite, in lists and mappings too."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, (str, int)):  # first what most are: rows are many
+        return True
+    if isinstance(value, (list, tuple)):
+        return all(map(all_finite, value))
+    return all(map(all_finite, value.values())) if isinstance(value, Mapping) else True
 
 
 class EvaluationFolder:

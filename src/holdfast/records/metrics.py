@@ -31,13 +31,14 @@ def is_share(unit: str, metric: str = "", values: Iterable[float] = (), *, unkno
     Args:
         unit: as of `Metric.unit`.
         metric: the metric's name, where the unit alone says less.
-        values: known figures of it; any beyond [0, 1] means that it is no share, whatever its name.
+        values: known figures of it; any beyond [0, 1] means that it is no share, whatever its name. What is not finite
+            says nothing.
         unknown: the answer for names that nobody knows. A rule's author who writes "pt" says that it is a share; a page
             that has nothing but the name does not.
     """
     scales = [s for word in (unit, metric) if word for s in [_scale(word)] if s is not None]
     share = all(scales) if scales else unknown
-    return share and all(-1e-9 <= v <= 1 + 1e-9 for v in values if not math.isnan(v))
+    return share and all(-1e-9 <= v <= 1 + 1e-9 for v in values if math.isfinite(v))
 
 
 def called(wanted: str, names: Iterable[str]) -> list[str]:

@@ -224,6 +224,9 @@ def _row(arm: Arm, which: tuple[str, str], metric: str, remarks: list[str]) -> C
     if not exact:
         remarks.append(f"{arm.label}: {which[0]}: {which[1]} was not compared with the start.")
         return None
+    if exact[0].failed is not None:
+        remarks.append(f"{arm.label}: {which[0]}: {which[1]} is not finite ({exact[0].failed.rstrip('.')}).")
+        return None
     if exact[0].metric != metric:
         remarks.append(
             f"{arm.label}: {which[0]}: {which[1]} has no {metric}; its primary metric {exact[0].metric} is shown."

@@ -7,7 +7,6 @@ their last component, and `base_model` and `datasets` are filled in only with hu
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -93,7 +92,7 @@ def _results(run: RunFigures) -> list[dict[str, Any]]:
     """Figures of the result, one entry a data set, as the hub's model index wants them."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for r in run.rows:
-        if math.isfinite(r.raw.after):
+        if r.raw.failed is None:
             found.setdefault((r.raw.suite, r.name), []).append(
                 {"type": r.raw.metric, "name": f"{r.raw.metric} ({r.unit})", "value": r.raw.after}
             )

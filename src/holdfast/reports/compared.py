@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from holdfast.records.comparison import Comparison
+from holdfast.records.comparison import NOT_FINITE, Comparison
 from holdfast.records.metrics import is_share
 from holdfast.reports.blocks import Paragraph, Table, Text, Tile, chip, figure, sub
 from holdfast.reports.charts import (
@@ -30,6 +30,7 @@ from holdfast.reports.charts import (
     tabulate,
 )
 from holdfast.reports.format import (
+    VERDICTS,
     decimals_for,
     direction,
     interval_text,
@@ -44,7 +45,7 @@ from holdfast.reports.format import (
 GROUPS = ("target", "source")
 """Suites in the order of reading: what was to be learnt, then what was to be kept. Suites of the user's own follow."""
 PURPOSE = dict(zip(GROUPS, ("what was to be learnt", "what was to be kept"), strict=True))
-TONES = {"gained": "good", "lost": "bad"}
+TONES = {"gained": "good", "lost": "bad", NOT_FINITE: "bad"}
 
 
 def group_title(suite: str) -> str:
@@ -109,7 +110,7 @@ class ComparisonRow:
 
     @property
     def verdict(self) -> str:
-        """ "gained", "lost" or "within noise"."""
+        """One of `VERDICTS`."""
         return self.raw.verdict
 
     @property
@@ -188,7 +189,7 @@ def headline(comparisons: Sequence[Comparison]) -> str:
         verdicts = [r.verdict for r in primary if r.raw.suite == suite]
         gained, lost, n = verdicts.count("gained"), verdicts.count("lost"), len(verdicts)
         title = group_title(suite)
-        if suite != "target":
+        if suite != "target" or NOT_FINITE in verdicts:
             title = title if not parts or suite not in GROUPS else title.lower()
             parts.append(f"{title}: {tally(verdicts)}")
         elif gained:
@@ -243,8 +244,8 @@ def difference_note(rows: Sequence[ComparisonRow]) -> Paragraph:
 def count_tile(suite: str, verdicts: Sequence[str]) -> Tile:
     """How many measures of a suite went the way that matters for it."""
     wanted = "gained" if suite == "target" else "lost"
-    tone = "" if wanted not in verdicts else "good" if wanted == "gained" else "bad"
-    rest = tally(verdicts, [v for v in ("lost", "gained", "within noise") if v != wanted])
+    tone = "bad" if NOT_FINITE in verdicts else "" if wanted not in verdicts else TONES[wanted]
+    rest = tally(verdicts, [v for v in VERDICTS if v != wanted])
     figure_ = f"{verdicts.count(wanted)} of {len(verdicts)} {wanted}"
     return Tile(group_title(suite), figure_, rest or PURPOSE.get(suite, ""), tone)
 
@@ -352,7 +353,7 @@ def gain_forest(
         )
 
     named = list(zip(rows, short_names(rows) if names is None else names, strict=True))
-    fit = [math.isfinite(r.raw.gain) and (not relative or r.to_relative(1.0) is not None) for r in rows]
+    fit = [r.raw.failed is None and (not relative or r.to_relative(1.0) is not None) for r in rows]
     found = _drawn([(r, name, gain(r)) for (r, name), fits in zip(named, fit, strict=True) if fits])
     if not found:
         return None
@@ -366,6 +367,8 @@ def gain_forest(
     if not all(fit):
         left_out = ", ".join(name for (_, name), fits in zip(named, fit, strict=True) if not fits)
         reason = "a start of 0 has no relative change" if relative else "the difference is not a number"
+        if relative and any(r.raw.failed is not None for r in rows):
+            reason += ", or the difference is not a number"
         notes.append(f"Not drawn, because {reason}: {left_out}.")
     end = (len(found) - 0.4, -0.7 if compact else -0.9)
     quiet = Axis(range=end, more={"visible": False, "fixedrange": True})
@@ -391,7 +394,7 @@ def gain_forest(
 
 def retained(rows: Sequence[ComparisonRow]) -> list[dict[str, Any]]:
     """The rows of which a share can be kept (more is better, and there was something before), least kept first."""
-    held = [r for r in rows if r.raw.higher_is_better and r.raw.before > 0 and math.isfinite(r.raw.after)]
+    held = [r for r in rows if r.raw.higher_is_better and r.raw.before > 0 and r.raw.failed is None]
 
     def kept(r: ComparisonRow) -> Value:
         value = 100 * r.raw.after / r.raw.before

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DataError
-from holdfast.records.comparison import GateOutcome, StageMatrix
+from holdfast.records.comparison import NOT_FINITE, GateOutcome, StageMatrix
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.metrics import is_share
 from holdfast.reports.answers import CONFIDENT, Answered, answers_section, ece_cell
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 
 SUBJECT_RESAMPLES = 1000
 """Bootstrap draws for the difference on one subject of a group; a drawing needs fewer than a verdict."""
-OUTCOMES = {"failed": "bad", "undecided": "warn", "passed": "good"}
+OUTCOMES = {NOT_FINITE: "bad", "failed": "bad", "undecided": "warn", "passed": "good"}
 """Outcomes of rules, worst first, with their tones."""
 
 
@@ -116,6 +116,7 @@ def comparison_page(result: Result) -> Page:
     ]
     averages = averages_of(sides)
     outcome = next((o for o in OUTCOMES if any(g.outcome == o for g in gates)), None)
+    outcome = NOT_FINITE if result.not_finite else outcome
     samples = sum({(r.raw.suite, r.raw.name): r.raw.n for r in primary}.values())
     return Page(
         tab=f"{labels[0]} → {labels[1]}: holdfast comparison",
@@ -127,6 +128,7 @@ def comparison_page(result: Result) -> Page:
             f"{samples:,} paired samples" if primary else "", f"{len(unmatched):,} not compared" if unmatched else ""
         ),
         blocks=[
+            *problems("NaN or infinity: nothing follows from the comparison.", result.not_finite, "bad"),
             *problems("Some files could not be used.", [p for side in sides for p in side.problems]),
             Tiles(_tiles(primary, flips, averages)) if primary else None,
             rules_section(gates) if gates else None,
@@ -165,6 +167,8 @@ def _pairs(sides: tuple[Measured, Measured], primary: Sequence[ComparisonRow]) -
         key = (r.raw.suite, r.raw.name)
         before, after = (side.find(*key) for side in sides)
         if key in seen or before is None or after is None or "average" in (before.kind, after.kind):
+            continue
+        if r.raw.failed is not None:
             continue
         seen.add(key)
         rows = [side.rows(e) for side, e in zip(sides, (before, after), strict=True)]
@@ -212,7 +216,9 @@ def _tiles(rows: Sequence[ComparisonRow], flips: Sequence[Flips], averages: Coll
         shares = [r for r in held if r.share and r not in means]
         verdicts = [r.verdict for r in held]
         title = group_title(suite)
-        if len(held) == 1 or len(means) == 1:
+        if NOT_FINITE in verdicts:
+            found.append(count_tile(suite, verdicts))
+        elif len(held) == 1 or len(means) == 1:
             r = held[0] if len(held) == 1 else means[0]
             below = f"{r.verdict} ({r.before} → {r.after} {r.unit})"
             if len(held) > 1:
@@ -247,7 +253,8 @@ def rules_section(gates: Sequence[GateOutcome]) -> Section:
         cells.append([(g.rule, sub(what)), outcome, change, f"{g.threshold:g} {g.unit}", g.reason])
     words = (
         "A rule is judged on the interval of the change, signed as the rule words it: failed where the whole interval "
-        "lies beyond the threshold, passed where all of it lies within, undecided where the threshold lies inside it."
+        "lies beyond the threshold, passed where all of it lies within, undecided where the threshold lies inside it. "
+        "Not finite: a figure or a sample is NaN or infinite, and the rule is not passed."
     )
     if len(gates) > 5:
         words += f" {len(gates)} rules were judged one by one; the more there are, the likelier one fails by chance."

@@ -5,8 +5,9 @@ are those of the report pages.
   away, and tables end after `MOST_ROWS` rows with a sentence on how many more there are.
 - JUnit: one test suite. With rules, a test case a rule: a failure where it failed (or is undecided and the gate is
   strict), skipped where it is undecided; without rules, a test case a comparison, which passes and carries its figures
-  as output, because no rule tells what would be too much. Attributes and elements are those that the schema of Jenkins'
-  xUnit plugin knows; characters that XML 1.0 forbids are left out.
+  as output, because no rule tells what would be too much. What is NaN or infinite is an error: a rule that speaks of
+  it, and in any case a test case of its own for every such entry. Attributes and elements are those that the schema of
+  Jenkins' xUnit plugin knows; characters that XML 1.0 forbids are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.evaluation.compare.gate import by_rule, outcome_of
-from holdfast.records.comparison import Comparison, GateOutcome, StageMatrix
+from holdfast.records.comparison import NOT_FINITE, Comparison, GateOutcome, StageMatrix
 from holdfast.reports import markdown
 from holdfast.reports.blocks import Block, Bullets, Fold, Heading, Paragraph, Span, Table, columns, sub
 from holdfast.reports.charts import Col, tabulate
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 
 FOLD_FROM = 25
 """Tables longer than this show what changed and fold the rest away."""
-SYMBOLS = {"passed": "✅", "failed": "❌", "undecided": "⚠️"}
-WORDS = {"passed": "PASS", "failed": "FAIL", "undecided": "UNDECIDED"}
+SYMBOLS = {"passed": "✅", "failed": "❌", "undecided": "⚠️", NOT_FINITE: "⛔"}
+WORDS = {"passed": "PASS", "failed": "FAIL", "undecided": "UNDECIDED", NOT_FINITE: "NOT FINITE"}
 
 
 # ------------------------------------------------------------------------------------------------------------- shared
@@ -58,6 +59,14 @@ def how(comparisons: Sequence[Comparison]) -> str:
     return (
         f"Paired intervals at {level}; p by McNemar's exact test for right / wrong answers, else by paired bootstrap."
     )
+
+
+def not_finite_text(sentences: Sequence[str]) -> str:
+    """What is said of a comparison in which something is not finite; `sentences` are those of `Result.not_finite`."""
+    entries = f"{len(sentences)} entr{'y' if len(sentences) == 1 else 'ies'}"
+    first = f"NaN or infinity in {entries}: nothing follows from the comparison, and no rule is passed."
+    last = "Look at the model (its weights, its dtype), and evaluate it again."
+    return "\n".join([first, *(f"  - {sentence}" for sentence in sentences), last])
 
 
 def _matrix_tables(matrix: StageMatrix, titles: tuple[str, str], after: str, heads: Sequence[str]) -> list[Table]:
@@ -126,6 +135,7 @@ def comparison_blocks(result: Result) -> list[Block]:
     blank = Paragraph("")
     rows = [ComparisonRow(c) for c in comparisons]
     found: list[Block] = [Heading(f"{labels[0]} → {labels[1]}"), Paragraph(headline(comparisons)), blank]
+    broken = [Paragraph(f"Not finite: {sentence}", "bad") for sentence in result.not_finite]
     found += [brief_measures(held) for held in by_suite(rows)]
     if rows:
         text = f"{how(comparisons)} Under a verdict: samples lost / gained, where a sample is right or wrong."
@@ -140,7 +150,7 @@ def comparison_blocks(result: Result) -> list[Block]:
         found += [Paragraph(f"{'':10} {line}") for line in rule.decided[: 5 if rule.outcome == "passed" else 20]]
     found += [blank] if result.gates else []
     remarks = [*(f"Not compared: {u}" for u in result.unmatched), *(f"Note: {n}" for n in result.notes)]
-    return found + [Paragraph(text, "note") for text in remarks]
+    return [*found, *broken, *(Paragraph(text, "note") for text in remarks)]
 
 
 def brief_measures(rows: Sequence[ComparisonRow]) -> Table:
@@ -162,8 +172,11 @@ def comparison_markdown(result: Result) -> str:
     comparisons, matrix, labels = result.comparisons, result.matrix, result.labels
     found: list[Block] = [Heading(f"{labels[0]} → {labels[1]}"), Paragraph(headline(comparisons))]
     rules = _rules(result)
+    if result.not_finite:
+        title = "Not finite: nothing follows from the comparison, and no rule is passed."
+        found += [Paragraph(Span(f"{SYMBOLS[NOT_FINITE]} {title}", "strong")), Bullets(result.not_finite)]
     if rules:
-        counts = tally([r.outcome for r in rules], ("passed", "failed", "undecided"))
+        counts = tally([r.outcome for r in rules], ("passed", "failed", "undecided", NOT_FINITE))
         counted = " (undecided counts as failed)" if any(r.fails for r in rules) else ""
         found.append(Paragraph(Span(f"{plural(len(rules), 'rule')}: {counts}{counted}", "strong")))
         outcome = Col("", lambda r: f"{SYMBOLS[r.outcome]} {r.outcome}{r.fails}", numeric=False)
@@ -218,14 +231,19 @@ def comparison_junit(result: Result, *, seconds: float = 0.0) -> bytes:
 
     for rule in _rules(result):
         lines = rule.decided
-        if rule.outcome == "failed" or rule.fails:
+        if rule.outcome == NOT_FINITE:
+            case("error", _CLASS, rule.text, "\n".join(lines), message=lines[0], type=NOT_FINITE)
+        elif rule.outcome == "failed" or rule.fails:
             case("failure", _CLASS, rule.text, "\n".join(lines), message=lines[0], type=rule.outcome)
         elif rule.outcome == "undecided":
             case("skipped", _CLASS, rule.text, message=f"undecided: {lines[0]}")
         else:
             case("system-out", _CLASS, rule.text, "\n".join(lines))
+    for sentence in result.not_finite:
+        case("error", _CLASS, sentence.partition(": ")[0], message=sentence, type=NOT_FINITE)
     for c in () if result.gates else result.comparisons:
-        case("system-out", f"{_CLASS}.{c.suite}", f"{c.name} {c.metric}", comparison_line(c))
+        if c.failed is None:
+            case("system-out", f"{_CLASS}.{c.suite}", f"{c.name} {c.metric}", comparison_line(c))
     counts = {name: len(suite.findall(f"testcase/{kind}")) for name, kind in _COUNTED.items()}
     for name, value in {"tests": len(suite), "failures": 0, "errors": 0, **counts, "time": f"{seconds:.3f}"}.items():
         suite.set(name, str(value))
@@ -236,7 +254,7 @@ def comparison_junit(result: Result, *, seconds: float = 0.0) -> bytes:
 
 
 _CLASS = "holdfast.compare"
-_COUNTED = {"failures": "failure", "skipped": "skipped"}
+_COUNTED = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
 def comparison_line(c: Comparison) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.records.comparison import Comparison
+from holdfast.records.comparison import NOT_FINITE, Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord, Metric
 from holdfast.records.metrics import is_share
 from holdfast.reports.answers import CONFIDENT, Answered, answers_section, ece_cell
@@ -137,6 +137,7 @@ def evaluation_page(
         ),
         blocks=[
             Banner(text if tone == "flat" else Span(text, "strong"), tone) if text else None,
+            *problems("NaN or infinity: the figures of these entries mean nothing.", scores.broken, "bad"),
             *problems("Some files could not be used.", [p for m in models for p in m.problems]),
             Tiles(_tiles(scores)) if done else None,
             gaps if missing and done else None,
@@ -177,6 +178,12 @@ class Scores:
             f"{m.label}: {s}/{n}" for m in self.models for s, n in self.entries if (s, n) not in m.evaluations
         ]
 
+    @property
+    def broken(self) -> list[str]:
+        """Entries that failed, a sentence each."""
+        held = ((m, key, e) for m in self.models for key, e in m.evaluations.items())
+        return [f"{m.label}: {'/'.join(key)}: {e.failed}" for m, key, e in held if e.failed is not None]
+
     def evaluations(self, key: Key) -> list[Evaluation]:
         """An entry of the models that have it."""
         return [m.evaluations[key] for m in self.models if key in m.evaluations]
@@ -201,7 +208,7 @@ def _with_curves(model: Measured) -> list[tuple[Key, Evaluation]]:
     return [
         (key, e)
         for key, e in model.evaluations.items()
-        if e.kind in CONFIDENT or (e.kind == "task" and e.settings.get("subtasks"))
+        if e.failed is None and (e.kind in CONFIDENT or (e.kind == "task" and e.settings.get("subtasks")))
     ]
 
 
@@ -229,7 +236,8 @@ def _tiles(scores: Scores) -> list[Tile]:
     """Averages, then the first entries; of the best model where there are several."""
     several, found = len(scores.models) > 1, []
     for key in sorted(scores.entries, key=lambda k: k not in scores.averages)[:4]:
-        held = [(m, label.label) for m, label in zip(scores.metrics(key), scores.models, strict=True) if m is not None]
+        found_here = zip(scores.metrics(key), scores.models, strict=True)
+        held = [(m, label.label) for m, label in found_here if m is not None and math.isfinite(m.value)]
         if held:
             pick = max if held[0][0].higher_is_better else min
             best, label = pick(held, key=lambda pair: pair[0].value)
@@ -246,7 +254,7 @@ def _scores(record: EvaluationRecord, scores: Scores) -> Section:
     missing = chip("not finished" if record.status in ("running", "interrupted") else "not measured", "warn")
 
     def cells(key: Key, gap: Text, name: str = "") -> list[Text]:
-        return [gap if m is None else figure(*metric_texts(m)) for m in scores.metrics(key, name)]
+        return [gap if m is None else _cell(m) for m in scores.metrics(key, name)]
 
     tables: list[Block] = []
     for suite in dict.fromkeys(s for s, _ in scores.entries):
@@ -272,6 +280,10 @@ def _scores(record: EvaluationRecord, scores: Scores) -> Section:
     rest = Table(columns=heads, rows=others, kind="dense")
     fold = Fold(f"Other metrics ({len(others):,})", [rest]) if others else None
     return Section("Scores", [*_score_charts(scores), *tables, fold, Paragraph(note, "note")])
+
+
+def _cell(metric: Metric) -> Text:
+    return figure(*metric_texts(metric)) if math.isfinite(metric.value) else chip(NOT_FINITE, "bad")
 
 
 def _entry_cell(scores: Scores, key: Key) -> Text:
@@ -371,7 +383,8 @@ def subject_dots(names: Sequence[str], models: Sequence[tuple[str, Sequence[Metr
     """Scores on the subjects of a group, a line a subject and a dot a model, with intervals; sorted by the first
     model."""
     first = models[0][1]
-    order = sorted(range(len(names)), key=lambda i: -m.value if (m := first[i]) is not None else math.inf)
+    known = [math.inf if m is None or math.isnan(m.value) else -m.value for m in first]
+    order = sorted(range(len(names)), key=known.__getitem__)
     metrics = [m for _, held in models for m in held if m is not None]
     unit = next((m.unit for m in metrics), "")
     share = is_share(unit, values=(m.value for m in metrics))

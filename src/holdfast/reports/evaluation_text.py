@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,9 +44,8 @@ def result_blocks(
 
         against = [Col(f"Against {next(iter(found))}", difference, numeric=False)] if differences else []
         blocks.append(tabulate(evaluations, [*_COLUMNS, *against], title=label))
-        if any(math.isnan(e.metrics[e.primary].value) for e in evaluations):
-            text = "A figure of NaN: the model's output is not finite for some of the text."
-            blocks.append(Paragraph(text, "warn"))
+        broken = [e for e in evaluations if e.failed is not None]
+        blocks += [Paragraph(f"Failed: {e.suite}/{e.name}: {e.failed}", "bad") for e in broken]
     return blocks
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError
-from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.records.evaluation import Evaluation, EvaluationFolder, why_not_finite
 from holdfast.reports.format import last_part, setting, shorten
 from holdfast.support.files import read_as
 
@@ -57,6 +57,9 @@ class Measured:
         except DataError as error:
             reason = str(error).replace(str(self.folder.path) + os.sep, "")
             self.problems.append(f"{self.label}: {name} could not be read: {reason}")
+            return None
+        if (broken := why_not_finite({}, rows)) is not None:
+            self.problems.append(f"{self.label}: {name} could not be used: {broken}")
             return None
         return rows
 

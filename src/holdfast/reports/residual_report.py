@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from holdfast.records.comparison import Comparison
+from holdfast.records.comparison import NOT_FINITE, Comparison
 from holdfast.records.evaluation import Metric
 from holdfast.records.metrics import is_share
 from holdfast.records.residual import BASE, INSTRUCT, ModelPair, StudiedModel
@@ -83,7 +83,8 @@ STATUS = {
 UNFINISHED = {"running": "is not finished", "interrupted": "was interrupted", "failed": "failed"}
 ROLES = {"new": "new text", "instruction": "instruction following"}
 """What an update is first asked about; see `residual_table.role_of`."""
-VERDICTS = ("gained", "lost", "within noise")
+VERDICTS = ("gained", "lost", "within noise", NOT_FINITE)
+_BROKEN = "gave NaN or infinity"
 FEW = 3
 """Measures that a tile names one by one."""
 MOST_PANELS = 4
@@ -275,9 +276,10 @@ def clause(comparisons: Sequence[Comparison], what: str) -> str:
     verdicts = [c.verdict for c in comparisons]
     if len(comparisons) == 1:
         row = ComparisonRow(comparisons[0])
-        words = {"gained": "gained", "lost": "lost"}.get(row.verdict, "shows no change beyond noise")
-        return f"{where} it {words} ({row.levels()}; {' '.join(row.change())})"
+        one = {"gained": "gained", "lost": "lost", "within noise": "shows no change beyond noise"}
+        return f"{where} it {one.get(row.verdict, _BROKEN)} ({row.levels()}; {' '.join(row.change())})"
     kinds = {"gained": "gained on", "lost": "lost on", "within noise": "did not change beyond noise on"}
+    kinds[NOT_FINITE] = f"{_BROKEN} on"
     parts = [f"{words} {verdicts.count(verdict)}" for verdict, words in kinds.items() if verdict in verdicts]
     return f"{where} it {listed(parts)} of {plural(len(verdicts), 'measure')}"
 
@@ -402,7 +404,7 @@ def _tile(title: str, held: Sequence[Comparison], against: str) -> Tile:
         text, interval = row.change()
         return Tile(title, text, f"{interval} {against}: {row.verdict} ({row.levels()})", TONES.get(row.verdict, ""))
     verdicts = [row.verdict for row in rows]
-    rest = tally(verdicts, ("lost", "within noise"))
+    rest = tally(verdicts, [v for v in VERDICTS if v != "gained"])
     if len(rows) <= FEW:
         rest = "; ".join(f"{row.name.replace('_', ' ')} {row.change()[0]}, {row.verdict}" for row in rows)
     return Tile(title, f"{verdicts.count('gained')} of {len(rows)} gained", f"{against}: {rest}" if rest else against)

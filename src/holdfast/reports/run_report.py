@@ -343,6 +343,8 @@ def _state(run: RunFigures) -> list[Block]:
         found.append(Banner((Span(f"The run was interrupted {where}", "strong"), go_on), "warn"))
     elif record.status == "running":
         found.append(Banner(f"The run had not ended when this page was written; its last stage was “{record.stage}”."))
+    broken = {f"{r.raw.suite}/{r.name}: {r.raw.failed}": None for r in run.rows if r.raw.failed is not None}
+    found += problems("NaN or infinity: nothing follows from these comparisons.", list(broken), "bad")
     return found + problems("Some files could not be read.", run.problems)
 
 

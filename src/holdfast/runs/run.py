@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.distance import layer_distances
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
-from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError, StorageError
+from holdfast.errors import ConfigError, HoldfastError, Interrupted, NotFinite, RunFolderError, StorageError
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 from holdfast.runs import run_folder
 from holdfast.support.environment import (
@@ -61,7 +61,8 @@ def train(
 
     Raises:
         UserError: something in the request has to change (see `holdfast.errors`).
-        TrainingDiverged: a loss or gradient was not finite.
+        TrainingDiverged: a loss, a gradient or a weight was not finite.
+        NotFinite: what was measured of the start or of the result is not finite.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
     """
     from rich.console import Console
@@ -162,7 +163,12 @@ class _Run:
                 )
         self.stage("evaluate result", f"Evaluating the result on {entries}" if plan.entries else "")
         if plan.entries:
-            self.evaluate("result", self.model, {"name": self.record.name, "hash": checkpoint_hash(self.folder.path)})
+            identity = {"name": self.record.name, "hash": checkpoint_hash(self.folder.path)}
+            try:
+                self.evaluate("result", self.model, identity)
+            except NotFinite:
+                self.report()  # what failed stands beside what did not
+                raise
         self.stage("report")
         self.report()
         self.record.training["evaluated"] = plan_fingerprint(plan)

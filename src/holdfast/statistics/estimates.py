@@ -75,29 +75,27 @@ TEXT_FIGURES: dict[str, Ratio] = {
 
 
 def figure_for(metric: str, rows: Rows, *, higher_is_better: bool = True, unit: str = "") -> Ratio | None:
-    """How `metric` comes out of `rows`, or None where they do not carry it.
+    """How `metric` comes out of `rows`, or None where one of them has no number for it.
 
     A text figure where the rows have its columns, else the mean of a column of that name; over the parts that the
-    column "<metric>#" counts, where there is one.
+    column "<metric>#" counts, where there is one. NaN and infinities are numbers here: the figure is then one, too.
     """
     if not rows:
         return None
     known = TEXT_FIGURES.get(metric)
-    if known is not None and all(
-        known.numerator in row and (known.denominator is None or known.denominator in row) for row in rows
-    ):
+    if known is not None and _have_numbers(rows, known.numerator) and _have_numbers(rows, known.denominator):
         return known
-    if not _are_numbers([row.get(metric) for row in rows]):
+    if not _have_numbers(rows, metric):
         return None
-    several = _are_numbers([row.get(f"{metric}#") for row in rows])  # several parts a question
+    several = _have_numbers(rows, f"{metric}#")  # several parts a question
     return Ratio(
         numerator=metric, denominator=f"{metric}#" if several else None, higher_is_better=higher_is_better, unit=unit
     )
 
 
-def _are_numbers(values: Sequence[Any]) -> bool:
-    """Whether all are finite numbers; types are looked at once each, since rows are many."""
-    return all(issubclass(kind, (int, float)) for kind in set(map(type, values))) and all(map(math.isfinite, values))
+def _have_numbers(rows: Rows, column: str | None) -> bool:
+    """Whether every row has a number there; types are looked at once each, since rows are many."""
+    return column is None or all(issubclass(kind, (int, float)) for kind in {type(row.get(column)) for row in rows})
 
 
 def resampled_sums(columns: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
@@ -133,7 +131,8 @@ def resampled_sums(columns: np.ndarray, *, resamples: int, seed: int) -> np.ndar
             picked = rng.integers(0, n, size=(draws, n))
             picked += np.arange(draws)[:, None] * n
             counts = np.bincount(picked.ravel(), minlength=draws * n).reshape(draws, n)
-        sums[start : start + draws] = counts.astype(np.float64) @ rows
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the sums
+            sums[start : start + draws] = counts.astype(np.float64) @ rows
     return sums[:, places]
 
 

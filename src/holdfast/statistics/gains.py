@@ -154,7 +154,7 @@ def measures(run: SeedRun, objective: Objective) -> list[Comparison] | None:
     """The comparisons of the objective's entries, in order; None where one is missing or not finite."""
     by_key = {(c.suite, c.name, c.metric): c for c in run.comparisons}
     found = [by_key.get(entry) for entry in objective.entries]
-    known = [c for c in found if c is not None and math.isfinite(c.gain)]
+    known = [c for c in found if c is not None and c.failed is None]
     return known if known and len(known) == len(found) else None
 
 
@@ -187,6 +187,6 @@ def incomplete(trial: TrialRecord, record: StudyRecord) -> str | None:
             for entry in objective.entries if run.seed in record.seeds else ():
                 if entry not in by_key:
                     return f"seed {run.seed} has no {'/'.join(entry)}"
-                if not math.isfinite(by_key[entry].gain):
+                if by_key[entry].failed is not None:
                     return f"seed {run.seed}: {'/'.join(entry)} is not finite"
     return None

@@ -80,18 +80,20 @@ def expanded_interval(values: np.ndarray, *, n: int, confidence: float = CONFIDE
     """Percentile interval at the expanded levels `Phi(-+ sqrt(n / (n - 1)) t_{n-1})`.
 
     Args:
-        values: `[B]` bootstrap figures; NaNs are left out.
+        values: `[B]` bootstrap figures; NaNs, as of resamples of empty documents, are left out.
         n: samples behind each of them.
         confidence: level of the interval, in (0, 1).
 
     Returns:
-        (low, high); NaNs for n < 2 or nothing finite.
+        (low, high); NaNs for n < 2 or nothing but NaNs, the whole line where one of them is infinite.
     """
     from scipy.special import ndtr
 
-    values = values[np.isfinite(values)]
+    values = values[~np.isnan(values)]
     if n < 2 or values.size == 0:
         return (math.nan, math.nan)
+    if np.isinf(values).any():  # leaving these out would make the interval narrower than what it stands for
+        return (-math.inf, math.inf)
     level = float(ndtr(math.sqrt(n / (n - 1)) * t_quantile(n - 1, (1 - confidence) / 2)))
     low, high = np.quantile(values, [level, 1 - level])
     return (float(low), float(high))

@@ -33,15 +33,17 @@ def bootstrap_p_value(draws: Sequence[float] | np.ndarray, *, n: int) -> float:
     """Two-sided p-value of "no difference" from bootstrap differences (module docstring).
 
     Args:
-        draws: `[B]` bootstrap differences; NaNs are left out.
+        draws: `[B]` bootstrap differences; NaNs are left out, and with an infinite one p is NaN.
         n: samples behind each.
     """
     from scipy.special import ndtri, stdtr
 
     values = np.asarray(draws, dtype=np.float64)
-    values = values[np.isfinite(values)]
+    values = values[~np.isnan(values)]
     if n < 2 or values.size == 0:
         return 1.0
+    if np.isinf(values).any():
+        return math.nan
     tail = (min(int((values <= 0).sum()), int((values >= 0).sum())) + 1) / (values.size + 1)
     return min(1.0, 2.0 * float(stdtr(n - 1, math.sqrt((n - 1) / n) * ndtri(min(tail, 0.5)))))
 

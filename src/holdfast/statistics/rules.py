@@ -108,7 +108,8 @@ class Side:
         if not strict:
             return means, np.zeros_like(means)
         samples = (counts @ self.halves / n).reshape(len(self.halves), -1)
-        samples = np.nan_to_num(np.sqrt((samples**2).sum(0)) / len(self.halves), nan=0.0, posinf=0.0)
+        samples = np.sqrt((samples**2).sum(0)) / len(self.halves)
+        samples[np.isnan(samples)] = 0.0  # without an interval, as of a single sample, seeds alone are known
         if n == 1:
             return means, np.where(samples > 0, samples, np.nan)
         variance = counts @ (self.gains - means) ** 2 / (n - 1)

@@ -54,7 +54,7 @@ class Share:
 
 
 def fieller(a: float, b: float, *, v_aa: float, v_ab: float, v_bb: float) -> tuple[float, float] | None:
-    """Fieller's interval of a / b (module docstring); None where it is not bounded, or a figure is NaN.
+    """Fieller's interval of a / b (module docstring); None where it is not bounded, or a figure is not finite.
 
     Args:
         a: numerator.
@@ -64,7 +64,7 @@ def fieller(a: float, b: float, *, v_aa: float, v_ab: float, v_bb: float) -> tup
         v_bb: variance of b times the same.
     """
     leading = b * b - v_bb
-    if leading <= 0 or math.isnan(a + b + v_aa + v_ab + v_bb):
+    if leading <= 0 or not math.isfinite(a + b + v_aa + v_ab + v_bb):
         return None
     middle = a * b - v_ab
     root = math.sqrt(max(0.0, middle * middle - leading * (a * a - v_aa)))
@@ -89,8 +89,8 @@ def share_over_seeds(
         seeds = np.array([list(ours.by_seed.values()), [direct.by_seed[s] for s in ours.by_seed]])
         spread = t_quantile(n - 1, 0.5 + confidence / 2) ** 2 * np.cov(seeds) / n
         v_aa, v_ab, v_bb = v_aa + float(spread[0, 0]), float(spread[0, 1]), v_bb + float(spread[1, 1])
-    if math.isnan(a + b + v_aa + v_ab + v_bb):
-        return _nothing("a figure or its variance is NaN")
+    if not math.isfinite(a + b + v_aa + v_ab + v_bb):
+        return _nothing("a figure or its variance is not finite")
     value = a / b if b else None
     if n == 1 and 0 in (v_aa, v_bb):
         return Share(value=value, interval=None, reason="neither seeds nor samples give an interval")

@@ -5,6 +5,10 @@ fails for good is handed back as such; a key, a model or an address that is wron
 everything at once. A parameter that an endpoint refuses (log-probabilities, their number, `max_tokens`, a temperature)
 is left out or replaced from then on. The key is never written, logged or shown.
 
+An answer is not trusted: its body is read, and unpacked, to a bound that follows from what was asked for; one attempt
+ends after `timeout` seconds, whatever trickles in; what is longer, packed in another way, nested too deeply, or counts
+its tokens below 0 fails that attempt, and no other request.
+
 Nothing is kept here: whoever asks records the answers, one by one, in a `holdfast.support.ledger.Ledger`. Needs the
 package `openai`, once it asks.
 """
@@ -18,6 +22,7 @@ import os
 import random
 import re
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -38,6 +43,11 @@ _NO_KEY = "none"
 """Sent where there is no key: the client wants one, a server of one's own takes any."""
 _NOT_SENT = ("ConnectError", "ConnectTimeout", "PoolTimeout")
 """Failures of the HTTP client before the request was on its way."""
+_BYTES_A_TOKEN = 256
+"""Of a token in an answer, and of each of its alternatives; JSON has names, a number and the bytes of every one."""
+_MOST_BYTES = 2**28
+"""Of a body in any case."""
+_NESTED = "the answer is nested too deeply"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +70,8 @@ class Endpoint:
     """Seconds before the second attempt, doubled with every further one, with jitter."""
     longest_wait: float = 120.0
     """Seconds; also of what a server asks for by Retry-After."""
+    longest_body: int = 2**22
+    """Bytes of an answer, unpacked, beside what the tokens take that were asked for."""
 
     def problems(self) -> list[str]:
         """One sentence a mistake; empty when all is well."""
@@ -146,6 +158,10 @@ class _Failed(Exception):
     """This request fails whenever it is sent."""
 
 
+class _Unreadable(Exception):
+    """A body that is too long, or packed in a way that was not asked for."""
+
+
 class Client:
     """Asks one model; an asynchronous context manager.
 
@@ -180,6 +196,8 @@ class Client:
             base_url=self.endpoint.base_url,
             timeout=self.endpoint.timeout,
             max_retries=0,
+            default_headers={"Accept-Encoding": "gzip"},
+            http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [self._read_to_a_bound]}),
         )
         return self
 
@@ -194,7 +212,7 @@ class Client:
         Args:
             message: the whole prompt.
             read: makes a value of the endpoint's body (parsed JSON); raises ValueError where it is no chat completion,
-                which is worth asking again.
+                which is worth asking again, as is a count of tokens that is none.
             on_lost: is called before an attempt that follows one whose answer may have been made, and charged for, but
                 did not arrive. What it raises ends the request.
 
@@ -212,19 +230,17 @@ class Client:
             wait = None
             try:
                 body = await self._send(message)
+                value, (prompt, completion) = read(body), _usage(body)
             except _Again as error:
                 unreachable, reason, wait, lost = error.unreachable, str(error), error.wait, error.lost
             except _Failed as error:
                 return Answer(value=None, attempts=attempt, error=str(error))
+            except (ValueError, RecursionError) as error:
+                reason = _NESTED if isinstance(error, RecursionError) else self.clean(str(error))
+                unreachable, lost = False, True
             else:
-                try:
-                    value = read(body)
-                except ValueError as error:
-                    unreachable, reason, lost = False, str(error), True
-                else:
-                    self._answered = True
-                    prompt, completion = _usage(body)
-                    return Answer(value=value, attempts=attempt, prompt_tokens=prompt, completion_tokens=completion)
+                self._answered = True
+                return Answer(value=value, attempts=attempt, prompt_tokens=prompt, completion_tokens=completion)
             if attempt < self.endpoint.attempts:
                 await self._wait(attempt, wait)
         if unreachable and not self._answered:
@@ -285,6 +301,8 @@ class Client:
                     unreachable=True,
                     lost=type(cause).__name__ not in _NOT_SENT,
                 ) from None
+            except _Unreadable as error:
+                raise _Again(str(error), lost=True) from None
             except openai.OpenAIError as error:
                 raise _Again(self.clean(f"{type(error).__name__}: {error}"), lost=True) from None
             else:
@@ -292,6 +310,42 @@ class Client:
                     return json.loads(text)
                 except ValueError:
                     raise _Again(self.clean(f"the answer is no JSON: {text[:80]!r}"), lost=True) from None
+
+    async def _read_to_a_bound(self, response: Any) -> None:
+        """Reads a body before the HTTP client does, which reads whatever comes; called for every response, those of
+        redirections and of errors too.
+
+        Raises:
+            _Unreadable: see there.
+        """
+        import httpx2
+
+        most, packed = self._most_bytes(), bytearray()
+        async for part in response.stream:
+            packed += part
+            if len(packed) > most:
+                raise _Unreadable(f"the answer is longer than {most:,} bytes")
+        await response.stream.aclose()
+        body, encoding = bytes(packed), response.headers.pop("content-encoding", "identity").strip().lower()
+        if encoding not in ("identity", "gzip"):
+            raise _Unreadable(self.clean(f"the answer is packed as {encoding!r}, and gzip alone was asked for"))
+        if encoding == "gzip":
+            try:
+                body = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(body, most + 1)
+            except zlib.error as error:
+                raise _Unreadable(f"the answer cannot be unpacked ({error})") from None
+            if len(body) > most:
+                raise _Unreadable(f"the answer is longer than {most:,} bytes once it is unpacked")
+        # without what the server says of it: some of Python's encodings are no text's, and unpack
+        response.headers["content-type"] = "application/json"
+        response.stream = httpx2.ByteStream(body)
+
+    def _most_bytes(self) -> int:
+        """Of a body: what belongs to every answer, and the tokens that were asked for with their alternatives."""
+        asked = self.parameters
+        tokens = int(asked.get("max_tokens") or asked.get("max_completion_tokens") or 0)
+        each = _BYTES_A_TOKEN * (1 + int(asked.get("top_logprobs") or 0))
+        return min(_MOST_BYTES, self.endpoint.longest_body + each * tokens)
 
     def _refuse(self, error: Any) -> None:
         """Turns an HTTP status into what follows from it; always raises."""
@@ -424,7 +478,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         except ValueError:
             try:
                 seconds = parsedate_to_datetime(value).timestamp() - time.time()
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, OverflowError):
                 continue
         if 0 <= seconds < float("inf"):
             return seconds
@@ -432,10 +486,15 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _usage(body: Any) -> tuple[int | None, int | None]:
-    """(tokens of the prompt, of the reply) as the endpoint counts them."""
+    """(tokens of the prompt, of the reply) as the endpoint counts them; None where it does not say.
+
+    Raises:
+        ValueError: what is no count, which would be paid for.
+    """
     usage = body.get("usage") if isinstance(body, Mapping) else None
     counts = usage if isinstance(usage, Mapping) else {}
-    prompt, completion = (
-        value if isinstance(value := counts.get(name), int) else None for name in ("prompt_tokens", "completion_tokens")
-    )
+    prompt, completion = (counts.get(name) for name in ("prompt_tokens", "completion_tokens"))
+    for value in (prompt, completion):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53):
+            raise ValueError(f"expected counts of tokens of at least 0, got {value!r:.40}")
     return prompt, completion

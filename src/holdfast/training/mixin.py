@@ -234,7 +234,9 @@ class RetentionMixin(WholeCheckpoints):
         self.prepare_teacher()  # before a checkpoint is loaded: the teacher is the start model
         self.prepare_methods()
         self._begun = True
-        return super().train(*args, **kwargs)
+        result = super().train(*args, **kwargs)
+        self._refuse_broken_weights()  # after the last step nothing has been computed with them yet
+        return result
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         self._prepare_more(eval_dataset)
@@ -488,6 +490,10 @@ class RetentionMixin(WholeCheckpoints):
         """Adds cross-entropy, KL, the student's entropy (nats per token, over all tokens since the last log and all
         ranks), token accuracy and the methods' figures."""
         mode = "eval" if any(k.startswith("eval_") for k in logs) else "train"
+        for name, value in logs.items():
+            if mode == "eval" and name.endswith("loss") and not math.isfinite(value):
+                # compared with a NaN no later loss is better: it would stay the best for good
+                raise self._diverged(f"{name} is {value}", None, None, updated=True)
         if mode in self._sums:
             sums = self.accelerator.reduce(self._sums.pop(mode), "sum").tolist()
             ce_sum, kl_sum, ce_count, kl_count, correct, tokens, entropy_sum = sums
@@ -507,15 +513,22 @@ class RetentionMixin(WholeCheckpoints):
     # --------------------------------------------------------------------------------------------------- checkpoints
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self._refuse_broken_weights()  # every checkpoint on disk can be continued from
+        super()._save_checkpoint(model, trial)
+
+    def _refuse_broken_weights(self) -> None:
+        """
+        Raises:
+            TrainingDiverged: a trained parameter is not finite.
+        """
         broken = [n for n, p in self.named_trainable().items() if not bool(torch.isfinite(p).all())]
-        if broken:  # every checkpoint on disk can be continued from
+        if broken:
             raise self._diverged(
                 f"{len(broken)} parameters are no longer finite ({', '.join(broken[:3])})",
                 self._last_batch,
                 None,
                 updated=True,
             )
-        super()._save_checkpoint(model, trial)
 
     def _save_retention_state(self, folder: Path) -> None:
         # Sums since the last log, over all ranks, so that figures logged after a resume cover the steps before it too.

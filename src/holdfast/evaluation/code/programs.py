@@ -171,6 +171,7 @@ def measure(entry: TaskEntry, on: Subject) -> Outcome:
             "longest": longest,
             "notes": [],
         },
+        broken=lm.broken,
     )
 
 

@@ -9,7 +9,8 @@ start, and four measures.
 
 Forgetting's maximum leaves the last stage out, so it can be negative: gained, not lost. It includes the start (Chaudhry
 et al. begin after the first stage, from networks that know nothing before it; a language model may know a task best
-before any training). With one task there is nothing to transfer or to forget: those three measures are NaN.
+before any training). With one task there is nothing to transfer or to forget: those three measures are NaN. So are the
+scores of a task of which a sample or a figure is not finite after some stage, and all that they go into.
 
 Intervals are a bootstrap over questions: each task's questions are drawn once for all stages, so that what is hard for
 all of them cancels; different tasks are drawn independently. A maximum over resampled scores is pulled upwards by
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -120,7 +122,7 @@ def stage_matrix(
         folders, {k: e for k, e in entries.items() if len(e) == len(folders)}, resamples=resamples, seed=seed
     )
     found: list[Scores] = []
-    problems = []
+    problems, broken = [], []
     for key in keys:
         mine = [
             f"{'/'.join(key)}, {stages[n]} against {stages[0]}: {reason}"
@@ -130,12 +132,29 @@ def stage_matrix(
         problems += mine
         if not mine:
             try:
-                found.append(joint.scores(key, metric or entries[key][0].primary))
+                if (failed := joint.failed(key)) is not None:
+                    broken.append(f"{'/'.join(key)}: {failed}")
+                    found.append(_no_scores(entries[key], metric or entries[key][0].primary, resamples))
+                else:
+                    found.append(joint.scores(key, metric or entries[key][0].primary))
             except DataError as error:
                 problems.append(str(error))
     if problems:
         raise DataError("\n".join(problems))
-    return _matrix(found, keys, stages, confidence=confidence)
+    return replace(_matrix(found, keys, stages, confidence=confidence), failed=broken)
+
+
+def _no_scores(evaluations: Sequence[Evaluation], metric: str, resamples: int) -> Scores:
+    """A task of which nothing is known after any stage: draws go together over all of them."""
+    known, models = evaluations[0].metrics[metric], len(evaluations)
+    return Scores(
+        values=np.full(models, math.nan),
+        draws=np.full((resamples, models), math.nan),
+        n=known.n,
+        smallest=known.n,
+        unit=known.unit,
+        higher_is_better=known.higher_is_better,
+    )
 
 
 def _read_all(folders: Sequence[EvaluationFolder]) -> list[list[Evaluation]]:

@@ -10,6 +10,9 @@ out, bits per byte stays and leads.
 
 An average over entries (kind "average") is compared as the mean of its members' paired differences, with joint draws
 (`joint_scores`).
+
+Where a sample or a figure of either side is not finite, the entry's comparisons have failed (`Comparison.failed`), and
+so have those of averages that it is a member of.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import Literal
 
 from holdfast.errors import DataError
 from holdfast.evaluation.compare.joint_scores import SAMPLES_DECIDE, JointScores, Key, setting_differences
-from holdfast.evaluation.compare.samples import compare_columns
+from holdfast.evaluation.compare.samples import compare_columns, failed_comparisons
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.statistics.paired import BOOTSTRAP, paired_bootstrap
@@ -238,7 +241,10 @@ def compare_entries(
     # averages last: the entries that they are made of have been read by then
     for done, pair in enumerate(sorted(matching.pairs, key=lambda p: p.before.kind == "average"), 1):
         try:
-            if pair.before.kind == "average":
+            if (failed := joint.failed(pair.key)) is not None:
+                sides = (pair.before, pair.after)
+                comparisons[pair.key] = failed_comparisons(sides, failed, confidence=confidence)
+            elif pair.before.kind == "average":
                 comparisons[pair.key] = [_compare_average(joint, pair, confidence=confidence)]
             else:
                 comparisons[pair.key] = _compare_rows(joint, pair, notes, confidence=confidence)

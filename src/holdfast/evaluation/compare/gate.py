@@ -24,7 +24,8 @@ Outcome, with [low, high] the paired interval of the change, for `change > t`:
 and likewise for the other operators: failed where the rule holds on the whole interval, passed where it holds nowhere
 on it. A two-sided interval at 95 % makes each of the two statements a one-sided test at 2.5 %, for one rule on one
 entry. A rule about many entries makes as many tests, and nothing here corrects for that: see `many_tests`. Without an
-interval (a single sample) a rule is undecided.
+interval (a single sample) a rule is undecided. Of an entry that failed (a figure or a sample is NaN or infinite) it is
+"not finite", which no gate lets pass, strict or not.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from typing import Any, TypeVar
 
 from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.evaluation.compare.folders import Compared, EntryPair, Key, Matching
-from holdfast.records.comparison import Comparison, GateOutcome
+from holdfast.records.comparison import NOT_FINITE, Comparison, GateOutcome
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.metrics import called, is_share
 
@@ -285,12 +286,15 @@ def judge(aims: Sequence[Aim], compared: Compared) -> list[GateOutcome]:
                     else f"{'/'.join(key)}: {wanted or 'its metric'} cannot be paired sample by sample."
                 )
                 problems.append(f"rule '{aim.rule.text}': {why}")
+            elif found.failed is not None:
+                outcomes.append(_without_figure(aim.rule, key, NOT_FINITE, found.failed, metric=found.metric))
             elif not _fits(aim.rule.unit, found.unit, (found.before, found.after)):
                 wrong = f"{'/'.join(key)} {found.metric} is in {found.unit}"
                 problems.append(f"rule '{aim.rule.text}': {_misfit(aim.rule, [wrong])}")
             else:
                 outcomes.append(_judge_one(aim.rule, found))
-        outcomes += [_not_measured(aim.rule, key) for key in aim.missing]
+        missing = "measured only before, so nothing is known of the change."
+        outcomes += [_without_figure(aim.rule, key, UNDECIDED, missing) for key in aim.missing]
     if problems:
         raise DataError("\n".join(problems))
     return outcomes
@@ -302,7 +306,8 @@ def _judge_one(rule: Rule, c: Comparison) -> GateOutcome:
         sign = -sign
     scale = 100.0 if rule.unit == "pt" else 1.0
     if rule.unit == "%":
-        scale = 100.0 / abs(c.before) if c.before != 0 and math.isfinite(c.before) else math.nan
+        scale = 100.0 / abs(c.before) if c.before != 0 else math.nan
+        scale = scale if math.isfinite(scale) else math.nan
     value = sign * scale * c.difference + 0.0  # + 0.0: no "-0"
     low, high = sorted(sign * scale * end + 0.0 for end in c.interval)
     unit = rule.unit if rule.unit in ("pt", "%") else c.unit
@@ -341,18 +346,18 @@ def _judge_one(rule: Rule, c: Comparison) -> GateOutcome:
     )
 
 
-def _not_measured(rule: Rule, key: Key) -> GateOutcome:
+def _without_figure(rule: Rule, key: Key, outcome: str, reason: str, *, metric: str = "") -> GateOutcome:
     return GateOutcome(
         rule=rule.text,
         suite=key[0],
         name=key[1],
-        metric="",
-        outcome=UNDECIDED,
+        metric=metric,
+        outcome=outcome,
         value=math.nan,
         interval=(math.nan, math.nan),
         threshold=rule.threshold,
         unit=rule.unit,
-        reason="measured only before, so nothing is known of the change.",
+        reason=reason,
     )
 
 
@@ -364,9 +369,9 @@ def _figure(value: float, unit: str) -> str:
 
 
 def outcome_of(outcomes: Sequence[GateOutcome]) -> str:
-    """The outcome of one rule from those of its entries: failed where any failed, else undecided where any is."""
+    """The outcome of one rule from those of its entries: not finite where any is, else failed, else undecided."""
     found = {o.outcome for o in outcomes}
-    return next((outcome for outcome in (FAILED, UNDECIDED) if outcome in found), PASSED)
+    return next((outcome for outcome in (NOT_FINITE, FAILED, UNDECIDED) if outcome in found), PASSED)
 
 
 def by_rule(outcomes: Iterable[GateOutcome]) -> Mapping[str, list[GateOutcome]]:
@@ -378,8 +383,9 @@ def by_rule(outcomes: Iterable[GateOutcome]) -> Mapping[str, list[GateOutcome]]:
 
 
 def is_failed(outcomes: Iterable[GateOutcome], *, strict: bool = False) -> bool:
-    """Whether the gate is closed: a rule failed, or under `strict` is undecided."""
-    return any(o.outcome == FAILED or (strict and o.outcome == UNDECIDED) for o in outcomes)
+    """Whether the gate is closed: a rule failed or speaks of what is not finite, or under `strict` is undecided."""
+    closed = (NOT_FINITE, FAILED, UNDECIDED) if strict else (NOT_FINITE, FAILED)
+    return any(o.outcome in closed for o in outcomes)
 
 
 def many_tests(outcomes: Sequence[GateOutcome], *, confidence: float) -> str | None:

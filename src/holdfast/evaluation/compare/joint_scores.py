@@ -16,6 +16,7 @@ known of its spread.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import DataError
-from holdfast.evaluation.compare.samples import Sheet, join, sheet_of
+from holdfast.evaluation.compare.samples import Sheet, join, sheet_of, why_failed
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.statistics.estimates import entry_seed, joint_sums
 
@@ -75,6 +76,7 @@ class JointScores:
         self.resamples = resamples
         self.seed = seed
         self._sheets: dict[Key, Sheet] = {}
+        self._failed: dict[Key, str | None] = {}
         self._sums: dict[Key, dict[str, np.ndarray]] = {}
 
     def sheet(self, key: Key) -> Sheet:
@@ -84,8 +86,31 @@ class JointScores:
             DataError: rows are missing, malformed, or of other samples or prompts.
         """
         if key not in self._sheets:
-            self._sheets[key] = sheet_of(self._rows(key), self.entries[key])
+            rows, evaluations = self._rows(key), self.entries[key]
+            self._failed[key] = why_failed(evaluations, rows)
+            self._sheets[key] = sheet_of(rows, evaluations)
         return self._sheets[key]
+
+    def failed(self, key: Key) -> str | None:
+        """Why nothing follows from an entry, or from a member of an average: a figure or a sample of one of the models
+        is not finite. None where all are.
+
+        Raises:
+            DataError: see `sheet`.
+        """
+        evaluations = self.entries[key]
+        reason = why_failed(evaluations)
+        if reason is not None:
+            return reason
+        if evaluations[0].kind != "average":
+            self.sheet(key)
+            return self._failed[key]
+        found = []
+        for member in dict.fromkeys((suite, name) for suite, name, _ in _members(evaluations[0])):
+            with contextlib.suppress(DataError):  # `scores` says what cannot be compared
+                if member in self.entries and (reason := self.failed(member)) is not None:
+                    found.append(f"its member {'/'.join(member)}: {reason}")
+        return " ".join(found) or None
 
     def sums(self, key: Key) -> dict[str, np.ndarray]:
         """`[B, 2K]` sums of joint bootstrap samples for each metric of the entry's sheet; kept once drawn.

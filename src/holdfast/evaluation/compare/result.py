@@ -55,8 +55,16 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether a rule failed."""
-        return is_failed(self.gates, strict=self.settings.strict)
+        """Whether a rule failed, or the comparison itself."""
+        return bool(self.not_finite) or is_failed(self.gates, strict=self.settings.strict)
+
+    @property
+    def not_finite(self) -> list[str]:
+        """Entries of which a figure or a sample is NaN or infinite, a sentence each; no rule passes then, whatever it
+        speaks of."""
+        entries = {f"{c.suite}/{c.name}": c.failed for c in self.comparisons if c.failed is not None}
+        stages = [] if self.matrix is None else self.matrix.failed
+        return [*(f"{entry}: {reason}" for entry, reason in entries.items()), *stages]
 
     def record(self, seconds: float) -> dict[str, Any]:
         """Everything, for programs; `comparisons`, `gates` and `matrix` have the fields of their records.
@@ -75,6 +83,7 @@ class Result:
             "labels": [s.label for s in self.sides],
             "folders": [s.folder.path for s in self.sides],
             "failed": self.failed,
+            "not_finite": self.not_finite,
             "rules": to_record(self.gates, strict=self.settings.strict),
             "gates": self.gates,
             "comparisons": self.comparisons,

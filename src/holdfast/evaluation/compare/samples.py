@@ -8,11 +8,13 @@ Right / wrong metrics are tested with McNemar's exact test, all others with the 
 (`holdfast.statistics.paired`), a ratio of sums for text.
 
 The interval is the paired bootstrap's for every metric. One sample says nothing: its interval is NaN and its p is 1.
+Where a sample or a figure of either model is NaN or infinite nothing is compared, and `Comparison.failed` says why.
 Does not correct for looking at many metrics at once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +23,8 @@ import numpy as np
 
 from holdfast.errors import DataError
 from holdfast.records.comparison import Comparison
-from holdfast.records.evaluation import Evaluation
-from holdfast.statistics.estimates import Ratio, Rows, entry_seed, figure_for, joint_sums
+from holdfast.records.evaluation import Evaluation, why_not_finite
+from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, Rows, entry_seed, figure_for, joint_sums
 from holdfast.statistics.paired import BOOTSTRAP, MCNEMAR, mcnemar_exact, paired_bootstrap
 
 
@@ -50,13 +52,70 @@ def compare_samples(
     Raises:
         DataError: the two did not answer the same samples with the same prompts; the message counts them.
     """
+    evaluations = (evaluation_before, evaluation_after)
     rows = join(before_rows, after_rows, what=f"{evaluation_before.suite}/{evaluation_before.name}")
-    sheet = sheet_of(rows, (evaluation_before, evaluation_after), one_tokenizer=False)
+    if reason := why_failed(evaluations, rows):
+        return failed_comparisons(evaluations, reason, confidence=confidence)
+    sheet = sheet_of(rows, evaluations, one_tokenizer=False)
     if not sheet.figures:
         return []
     seed = entry_seed(seed, (evaluation_before.suite, evaluation_before.name))
     sums = joint_sums(sheet.columns, resamples=resamples, seed=seed)
     return compare_columns(sheet, sums, evaluation_before, confidence=confidence)
+
+
+def why_failed(evaluations: Sequence[Evaluation], rows: Sequence[Rows] = ()) -> str | None:
+    """Which model a figure or a sample is not finite of, so that nothing follows from comparing it; None where all are.
+
+    Args:
+        evaluations: of the models, the one before first.
+        rows: theirs, in the same order; without them only what the evaluations say counts.
+    """
+    names = ["before", "after"] if len(evaluations) == 2 else [f"model {n}" for n in range(1, len(evaluations) + 1)]
+    found = [evaluation.failed for evaluation in evaluations]
+    if rows:
+        pairs = zip(evaluations, rows, strict=True)
+        found = [evaluation.failed or why_not_finite(evaluation.metrics, part) for evaluation, part in pairs]
+    return " ".join(f"{name}: {reason}" for name, reason in zip(names, found, strict=True) if reason) or None
+
+
+def failed_comparisons(
+    evaluations: tuple[Evaluation, Evaluation], reason: str, *, confidence: float = 0.95
+) -> list[Comparison]:
+    """A comparison that failed for every metric that both have, the primary one first.
+
+    Args:
+        evaluations: before and after.
+        reason: see `why_failed`.
+        confidence: level that the intervals would have had.
+
+    Raises:
+        DataError: they have no metric in common.
+    """
+    before, after = evaluations
+    shared = sorted((name for name in before.metrics if name in after.metrics), key=lambda name: name != before.primary)
+    if not shared:
+        raise DataError(f"{before.suite}/{before.name}: no metric was measured for both, and {reason}")
+    return [
+        Comparison(
+            suite=before.suite,
+            name=before.name,
+            metric=name,
+            unit=before.metrics[name].unit,
+            higher_is_better=before.metrics[name].higher_is_better,
+            n=before.metrics[name].n,
+            before=before.metrics[name].value,
+            after=after.metrics[name].value,
+            difference=math.nan,
+            interval=(math.nan, math.nan),
+            p_value=math.nan,
+            test="none",
+            primary=name == shared[0],
+            confidence=confidence,
+            failed=reason,
+        )
+        for name in shared
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +154,11 @@ def sheet_of(rows: Sequence[Rows], evaluations: Sequence[Evaluation], *, one_tok
         mine = [figure_for(name, part, higher_is_better=metric.higher_is_better, unit=metric.unit) for part in rows]
         known = [figure for figure in mine if figure is not None]
         if len(known) < len(mine):
-            left_out[name] = "is no mean over samples, so there is nothing to pair"
+            column = TEXT_FIGURES[name].numerator if name in TEXT_FIGURES else name
+            there = any(column in row for part in rows for row in part)
+            left_out[name] = (
+                "is not a number in every sample" if there else "is no mean over samples, so there is nothing to pair"
+            )
             continue
         made = [figure.columns(part) for figure, part in zip(known, rows, strict=True)]
         if one_tokenizer and any(not np.array_equal(part[:, 1], made[0][:, 1]) for part in made):

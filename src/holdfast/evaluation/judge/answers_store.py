@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.errors import DataError, did_you_mean
+from holdfast.errors import DataError, NotFinite, did_you_mean
 from holdfast.evaluation.judge.settings import GenerationSettings
 from holdfast.support.files import fingerprint
 
@@ -204,6 +204,7 @@ def generated_answers(
     Raises:
         ModelError: the model or its tokenizer cannot be loaded.
         DataError: a prompt is longer than the model's context.
+        NotFinite: the model gives NaN or infinity in place of logits.
         HoldfastError: the accelerator's memory does not suffice.
         RunFolderError, StorageError: the store cannot be written. What was generated before is kept.
     """
@@ -278,7 +279,7 @@ def _answer(
     model: Any, tokenizer: Any, prompts: Sequence[str], settings: GenerationSettings
 ) -> Iterator[list[tuple[str, str, int, bool]]]:
     """(prompt, answer, tokens, was cut) batch by batch."""
-    from holdfast.evaluation.text.generation import greedy
+    from holdfast.evaluation.text.generation import BROKEN, greedy
     from holdfast.evaluation.text.perplexity import resolve_window
 
     encoded = [_encode(prompt, tokenizer, settings) for prompt in prompts]
@@ -293,6 +294,8 @@ def _answer(
     for batch in greedy(
         model, tokenizer, encoded, max_new_tokens=settings.max_new_tokens, batch_size=settings.batch_size, window=window
     ):
+        if any(one.broken for one in batch):
+            raise NotFinite(f"Expected answers of the model, but {BROKEN} Look at its weights and its dtype.")
         yield [
             (prompts[one.index], tokenizer.decode(one.ids, skip_special_tokens=True).strip(), len(one.ids), one.cut)
             for one in batch

@@ -31,7 +31,7 @@ from holdfast.support.ledger import Ledger, read_ledger
 
 JUDGEMENTS = "judgements.jsonl"
 OPTIONS = OptionNames(model="--judge_model", key="--api_key_env")
-_RULES = 1
+_RULES = 2
 """Raised when what a reply means changes, so that older judgements are made again."""
 
 
@@ -123,9 +123,17 @@ def missing_questions(
     found: dict[str, Question] = {}
     for both in questions:
         for one in both or ():
-            if kept.get(one.key, {}).get("outcome") not in ("judged", "refused"):
+            if not _is_sound(kept.get(one.key, {})):
                 found[one.key] = one
     return list(found.values())
+
+
+def _is_sound(row: Mapping[str, Any]) -> bool:
+    """Whether a row of the ledger is a judgement: refused, or with a probability."""
+    p = row.get("p_first")
+    return row.get("outcome") == "refused" or (
+        row.get("outcome") == "judged" and isinstance(p, (int, float)) and 0 <= p <= 1
+    )
 
 
 def judge_pairs(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +31,12 @@ _AROUND = frozenset({"output", "answer", "response", "model", "the", "is", "bett
 _TIE = frozenset({"tie", "tied", "draw"})
 
 
+LARGEST = 1e-3
+"""The largest log-probability there is; rounding may be above 0."""
+
+
 class MalformedReply(ValueError):
-    """A body that is no chat completion: worth asking again."""
+    """A body that is no chat completion, or holds what no probability can be: worth asking again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +66,8 @@ def read_verdict(body: Any) -> Verdict:
         body: the parsed JSON of the endpoint's answer.
 
     Raises:
-        MalformedReply: no choices, or other things than the protocol has.
+        MalformedReply: no choices, or other things than the protocol has, such as log-probabilities that are NaN, above
+            0 or text. Leaving these out would give the verdict to the other letter.
     """
     choices = body.get("choices") if isinstance(body, Mapping) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
@@ -105,7 +111,13 @@ def letter_of(reply: str) -> str | None:
 
 
 def _masses(logprobs: Any, letter: str) -> tuple[float, float] | None:
-    """(p(m), p(M)) at the token that says the letter; None where the endpoint gave no alternatives there."""
+    """(p(m), p(M)) at the token that says the letter; None where the endpoint gave no alternatives there, or none of
+    the log-probabilities of the letters.
+
+    Raises:
+        MalformedReply: a log-probability of the token or its alternatives is no finite number of at most 0, or the two
+            letters have more than all of the probability.
+    """
     tokens = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     if not isinstance(tokens, list):
         return None
@@ -115,17 +127,28 @@ def _masses(logprobs: Any, letter: str) -> tuple[float, float] | None:
         alternatives = token.get("top_logprobs")
         if not isinstance(alternatives, list) or not alternatives:
             return None
-        seen = {
-            entry.get("token"): entry.get("logprob") for entry in (token, *alternatives) if isinstance(entry, Mapping)
-        }
+        entries = [e for e in (token, *alternatives) if isinstance(e, Mapping) and isinstance(e.get("token"), str)]
+        for entry in entries:
+            if (given := entry.get("logprob")) is not None and not _is_log_probability(given):
+                raise MalformedReply(
+                    f"expected log-probabilities of at most 0, got {entry['token'][:20]!r}: {given!r:.40}"
+                )
+        seen: dict[str, Any] = {e["token"]: e.get("logprob") for e in entries if _bare(e["token"]) in (FIRST, SECOND)}
+        if None in seen.values():
+            return None
         sums = {FIRST: 0.0, SECOND: 0.0}
         for text, logprob in seen.items():
-            if (
-                _bare(text) in sums and isinstance(logprob, (int, float)) and logprob <= 1e-3
-            ):  # NaN is not; rounding may be above 0
-                sums[_bare(text)] += math.exp(logprob)
-        return (sums[FIRST], sums[SECOND]) if sums[FIRST] + sums[SECOND] > 0 else None
+            sums[_bare(text)] += math.exp(logprob)
+        both = sums[FIRST] + sums[SECOND]
+        if both > 1 + 2 * len(entries) * LARGEST:
+            raise MalformedReply(f"expected probabilities of both letters of at most 1 together, got {both:.3g}")
+        return (sums[FIRST], sums[SECOND]) if both > 0 else None
     return None
+
+
+def _is_log_probability(value: Any) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and -sys.float_info.max <= value <= LARGEST
 
 
 def _bare(token: Any) -> str:
@@ -137,5 +160,6 @@ def _bare(token: Any) -> str:
 def _text(content: Any) -> str:
     """A message's content as text; some endpoints give it in parts."""
     if isinstance(content, list):
-        return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
+        texts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        return "".join(text for text in texts if isinstance(text, str))
     return content if isinstance(content, str) else ""

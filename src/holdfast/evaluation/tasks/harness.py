@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 import os
 import random
 import socket
@@ -71,7 +72,8 @@ def measure(entry: TaskEntry, on: Subject) -> Outcome:
             f"The model's context has {lm.max_length} tokens, so answers ended after {lm.shortened}; the task allows "
             f"more than fit."
         )
-    return Outcome(rows=rows, figures=figures, settings={**settings, "notes": notes}, leads=_primary(figures, entry))
+    leads = _primary(figures, entry)
+    return Outcome(rows=rows, figures=figures, settings={**settings, "notes": notes}, leads=leads, broken=lm.broken)
 
 
 @contextmanager
@@ -192,6 +194,7 @@ def _rows_and_figures(
             for metric, function in task.aggregation().items()
             if getattr(function, "__name__", "") in ("mean", "nanmean")
         }
+        partly = {m for m in means if getattr(task.aggregation()[m], "__name__", "") == "nanmean"}
         by_doc: dict[Any, dict[str, Any]] = {}
         for sample in results["samples"][name]:
             if sample["doc_id"] not in by_doc:
@@ -208,6 +211,9 @@ def _rows_and_figures(
                 value = sample[metric]
                 if metric in _ROLLING and isinstance(value, tuple):
                     row.update({"nats": -float(value[0]), _ROLLING[metric]: int(value[1])})
+                elif metric in partly and _is_scalar(value):  # NaN: the question has no such figure
+                    asked = not math.isnan(float(value))
+                    row.update({label: float(value) if asked else 0.0, f"{label}#": int(asked)})
                 elif metric in means and _is_scalar(value):
                     row[label] = float(value)
                 elif _is_shares(value):  # several right / wrong parts a question, averaged over all of them (IFEval's)
@@ -218,6 +224,8 @@ def _rows_and_figures(
     figures: dict[str, Ratio | Metric] = {}
     for label, higher in better.items():
         figure = figure_for(label, rows, higher_is_better=higher, unit=_unit(label))
+        if figure is not None and figure.denominator == f"{label}#" and not any(row[f"{label}#"] for row in rows):
+            continue  # no question has it, as where a package of the task's is not installed
         if figure is not None:
             figures[label] = figure
         elif len(tasks) == 1 and label in whole:

@@ -12,6 +12,7 @@ Importing this module imports the harness and torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +20,11 @@ from typing import Any
 import torch
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import normalize_gen_kwargs
+from transformers import LogitsProcessorList
 
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.text.generation import BROKEN, Watch
 from holdfast.evaluation.text.shared_prefix import paths_of, scorer_for
 
 _GROUP = 4
@@ -61,11 +64,15 @@ class SharedPrefixLM(HFLM):
         self.partial = partial or Partial(None)
         self.seed = seed
         self.share = share
+        self._watch = Watch()
         self.shared = False
         """Whether the last log-likelihoods were computed with shared prefixes."""
         self.shortened: int | None = None
         """Tokens that answers were allowed of those that the task asked for, where these do not fit into the
         context."""
+        self.broken = ""
+        """What of all that was asked is NaN or infinite; empty where nothing is. Tasks need not show it: an accuracy of
+        NaN log-likelihoods is a number."""
 
     def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """As `HFLM.loglikelihood`, every distinct text tokenised once."""
@@ -122,8 +129,12 @@ class SharedPrefixLM(HFLM):
         scorer = scorer_for(self.model, paths) if self.share else None
         self.shared = scorer is not None and scorer.shares
         if scorer is None or not scorer.shares:
-            return super()._loglikelihood_tokens(requests, disable_tqdm=disable_tqdm, override_bs=override_bs)
-        found = scorer.answers(paths, name="loglikelihood", partial=self.partial, report=self.progress)
+            found = super()._loglikelihood_tokens(requests, disable_tqdm=disable_tqdm, override_bs=override_bs)
+        else:
+            found = scorer.answers(paths, name="loglikelihood", partial=self.partial, report=self.progress)
+        broken = sum(not math.isfinite(nats) for nats, _ in found)
+        if broken:
+            self.broken = f"{broken} of {len(found)} log-likelihoods are NaN or infinite."
         return [(float(nats), bool(best)) for nats, best in found]
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
@@ -134,14 +145,22 @@ class SharedPrefixLM(HFLM):
         order = sorted(range(len(requests)), key=lambda index: (-len(requests[index].args[0]), index))
         size = _GROUP * int(self.batch_size)
 
-        def texts_of(start: int) -> list[str]:
+        def texts_of(start: int) -> list[Any]:
             # a group's samples are its own, whatever was computed before it
             torch.manual_seed(self.seed * 1_000_003 + start)
             group = [requests[index] for index in order[start : start + size]]
-            return super(SharedPrefixLM, self).generate_until(group, disable_tqdm=True)
+            self._watch = Watch()
+            texts = super(SharedPrefixLM, self).generate_until(group, disable_tqdm=True)
+            return [{"broken": text} for text in texts] if self._watch.broken else texts
 
         groups = ((order[start : start + size], start) for start in range(0, len(order), size))
-        return self.partial.resumed("generate", groups, texts_of, total=len(order), report=self.progress)
+        found = self.partial.resumed("generate", groups, texts_of, total=len(order), report=self.progress)
+        if any(isinstance(text, dict) for text in found):
+            self.broken = BROKEN
+        return [text["broken"] if isinstance(text, dict) else text for text in found]
+
+    def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return super()._model_generate(*args, **kwargs, logits_processor=LogitsProcessorList([self._watch]))
 
     def _that_fit(self, request: Any) -> Any:
         context, how = request.args

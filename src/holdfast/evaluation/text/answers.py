@@ -169,6 +169,7 @@ def _distributions(
     """{"entropy": nats over the vocabulary, "shares": p(O_i)} of every context."""
     import torch
 
+    from holdfast.evaluation.text.perplexity import entropies
     from holdfast.evaluation.text.shared_prefix import PackedRow, Path, scorer_for
     from holdfast.ops.heads import project
 
@@ -180,8 +181,7 @@ def _distributions(
         states = scorer.states(row)[torch.as_tensor([int(where[-1]) for where in row.where])]
         parts = states.to(scorer.head.weight_VH.device).split(64)
         logp_NV = torch.cat([project(part, scorer.head).log_softmax(-1) for part in parts])
-        entropies = -(logp_NV.exp() * logp_NV).nan_to_num(0.0).sum(-1).double()
-        for path, logp_V, entropy in zip(row.paths, logp_NV, entropies.tolist(), strict=True):
+        for path, logp_V, entropy in zip(row.paths, logp_NV, entropies(logp_NV).double().tolist(), strict=True):
             shares = [float(logp_V[list(tokens)].double().exp().sum()) for tokens in options[path.index]]
             yield {"entropy": entropy, "shares": shares}
 

@@ -13,9 +13,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,30 @@ class Continuation:
     """Tokens up to the end token, without it."""
     cut: bool
     """Whether there was no end token within the tokens that it was given."""
+    broken: bool = False
+    """Whether logits that it, or another of its batch, was chosen by were NaN or plus infinity."""
+
+
+class Watch:
+    """A logits processor that remembers whether replies were chosen by numbers: the largest of NaNs is a token too, and
+    the text that is made of them looks like any other.
+
+    Minus infinity beside others is a probability of 0, which models and other processors give on purpose.
+    """
+
+    def __init__(self) -> None:
+        self.broken = False
+        """Whether the largest of a reply's logits was none."""
+
+    def __call__(self, ids_BT: torch.Tensor, logits_BV: torch.Tensor) -> torch.Tensor:
+        if bool(logits_BV.amax(-1).isfinite().all()):  # NaN is the largest of all
+            return logits_BV
+        self.broken = True
+        return logits_BV.nan_to_num(0.0, posinf=0.0)  # sampling from NaN is an error of torch's
+
+
+BROKEN = "the logits that replies were chosen by are NaN or infinite."
+"""What an entry with such replies has failed by."""
 
 
 def greedy(
@@ -53,7 +80,7 @@ def greedy(
         HoldfastError: the accelerator's memory does not suffice.
     """
     import torch
-    from transformers import GenerationConfig
+    from transformers import GenerationConfig, LogitsProcessorList
 
     from holdfast.evaluation.modes import evaluation_mode
 
@@ -73,6 +100,7 @@ def greedy(
                 pad_token_id=padding,
                 use_cache=True,
             )
+            watch = Watch()
             ids_BT = torch.tensor(
                 [[padding] * (longest - len(encoded[i])) + list(encoded[i]) for i in batch], device=device
             )
@@ -80,14 +108,20 @@ def greedy(
                 [[0] * (longest - len(encoded[i])) + [1] * len(encoded[i]) for i in batch], device=device
             )
             try:
-                out_BT = model.generate(input_ids=ids_BT, attention_mask=mask_BT, generation_config=config)
+                out_BT = model.generate(
+                    input_ids=ids_BT,
+                    attention_mask=mask_BT,
+                    generation_config=config,
+                    logits_processor=LogitsProcessorList([watch]),
+                )
             except torch.OutOfMemoryError as error:
                 raise HoldfastError(
                     f"Not enough memory to continue {len(batch)} prompts of up to {longest} tokens at once. Lower "
                     f"batch_size or max_new_tokens; "
                     "what was finished is kept."
                 ) from error
-            yield [_continuation(i, row, ends) for i, row in zip(batch, out_BT[:, longest:].tolist(), strict=True)]
+            rows = zip(batch, out_BT[:, longest:].tolist(), strict=True)
+            yield [_continuation(i, row, ends, broken=watch.broken) for i, row in rows]
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:
@@ -97,9 +131,9 @@ def end_tokens(model: Any, tokenizer: Any) -> list[int]:
     return list(dict.fromkeys([*ends, *([tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else [])]))
 
 
-def _continuation(index: int, row: list[int], ends: Sequence[int]) -> Continuation:
+def _continuation(index: int, row: list[int], ends: Sequence[int], *, broken: bool) -> Continuation:
     stop = next((place for place, token in enumerate(row) if token in ends), len(row))
-    return Continuation(index=index, ids=row[:stop], cut=stop == len(row))
+    return Continuation(index=index, ids=row[:stop], cut=stop == len(row), broken=broken)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from holdfast.evaluation.entries import InstructionsEntry
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.checkers import OWN, RULES, follow, mistake_in
 from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
-from holdfast.evaluation.text.generation import end_tokens, greedy
+from holdfast.evaluation.text.generation import BROKEN, end_tokens, greedy
 from holdfast.evaluation.text.question_files import RowMistakes, question_rows, shown
 from holdfast.statistics.estimates import Ratio
 from holdfast.support.files import fingerprint
@@ -170,7 +170,7 @@ def measure(entry: InstructionsEntry, on: Subject) -> Outcome:
         )
     encoded = [prompt_ids(p.prompt, on.tokenizer, chat=p.chat) for p in prompts]
     cut = sum(len(ids) > window - longest for ids in encoded)
-    replies = generate(on, [ids[-(window - longest) :] for ids in encoded], max_new_tokens=longest)
+    replies, broken = generate(on, [ids[-(window - longest) :] for ids in encoded], max_new_tokens=longest)
     rows = []
     for prompt, reply in zip(prompts, replies, strict=True):
         row: dict[str, Any] = {
@@ -188,12 +188,13 @@ def measure(entry: InstructionsEntry, on: Subject) -> Outcome:
             row[f"followed_{how}"] = followed
         rows.append({**row, "instructions": list(prompt.ids)})
     notes = [f"{cut} prompts are longer than the context leaves room for and lost their beginning."] if cut else []
-    return Outcome(rows=rows, figures=_FIGURES, settings={"longest": longest, "notes": notes})
+    found = {"longest": longest, "notes": notes}
+    return Outcome(rows=rows, figures=_FIGURES, settings=found, broken=BROKEN if broken else "")
 
 
-def generate(on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: int) -> list[str]:
+def generate(on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: int) -> tuple[list[str], bool]:
     """Greedy continuations as text, special tokens left out; each ends before the model's end of sequence, or after
-    `max_new_tokens`.
+    `max_new_tokens`. And whether some of them were chosen by logits that are not finite; those are not kept.
 
     Args:
         on: the model; the batch size is the plan's, and prompts of similar length share a batch.
@@ -212,6 +213,7 @@ def generate(on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: i
     found: dict[int, str] = {i: kept[f"reply {i}"] for i in range(len(encoded)) if f"reply {i}" in kept}
     # batches are kept whole and in order, so that the rest falls into the same batches
     missing = [i for i in range(len(encoded)) if i not in found]
+    broken = False
     for batch in greedy(
         on.model,
         on.tokenizer,
@@ -220,10 +222,13 @@ def generate(on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: i
         batch_size=on.plan.batch_size,
     ):
         replies = {missing[one.index]: on.tokenizer.decode(one.ids, skip_special_tokens=True) for one in batch}
-        on.partial.add({f"reply {i}": reply for i, reply in replies.items()})
+        if any(one.broken for one in batch):
+            broken = True
+        else:
+            on.partial.add({f"reply {i}": reply for i, reply in replies.items()})
         found |= replies
         on.report(len(found), len(encoded))
-    return [found[i] for i in range(len(encoded))]
+    return [found[i] for i in range(len(encoded))], broken
 
 
 def versions(entry: InstructionsEntry) -> dict[str, str]:

@@ -201,6 +201,9 @@ def score_documents(
             values = np.zeros((len(row), columns))
             scores = _score_row(model, head, row, memorisation=memorisation).double().cpu().numpy()
             np.add.at(values, of_piece, scores)
+            if len(row) > 1 and not np.isfinite(values).all():
+                # 0 times NaN is NaN: one document spoils all of its row, whatever the mask says
+                return [[one for piece in row for [one] in sums_of([piece])]]
             return [values.tolist()]
 
         done = list(itertools.accumulate(sum(len(piece.ids) for piece in row) for row in rows))
@@ -293,13 +296,18 @@ def _score_row(model: Any, head: Head, row: Sequence[Piece], *, memorisation: bo
         logits_NV = project(hidden_NH[part], head)
         losses_N = torch.nn.functional.cross_entropy(logits_NV, targets_N[part], reduction="none")
         if memorisation:
-            logp_NV = logits_NV.log_softmax(-1)
-            entropy_N = -(logp_NV.exp() * logp_NV).nan_to_num(0.0).sum(-1)  # 0 log 0 = 0
+            entropy_N = entropies(logits_NV.log_softmax(-1))
             exact_N = (logits_NV.argmax(-1) == targets_N[part]).to(losses_N.dtype)
             losses.append(torch.stack([losses_N, exact_N, entropy_N], dim=-1))
         else:
             losses.append(losses_N[:, None])
     return torch.cat(losses) if losses else hidden_NH.new_zeros((0, 3 if memorisation else 1), dtype=torch.float32)
+
+
+def entropies(logp_NV: torch.Tensor) -> torch.Tensor:
+    """Entropies `[N]` in nats of distributions given by their logarithms; NaN of what is none."""
+    p_NV = logp_NV.exp()
+    return -(p_NV * logp_NV).masked_fill(p_NV == 0, 0.0).sum(-1)  # 0 log 0 = 0
 
 
 def float_head(head: Head) -> Head:

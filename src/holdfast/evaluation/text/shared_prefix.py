@@ -43,6 +43,7 @@ import numpy as np
 from holdfast.errors import DataError
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
+from holdfast.records.evaluation import all_finite
 
 if TYPE_CHECKING:
     import torch
@@ -274,10 +275,17 @@ class Scorer:
             partial: where they are kept.
             report: called with (paths done, paths in all).
         """
+        find = find or self.score_row
+
+        def found(row: PackedRow) -> list[Any]:
+            answers = list(find(row))
+            if len(row.paths) > 1 and not all_finite(answers):
+                # 0 times NaN is NaN: one path spoils all of its row, whatever the mask says
+                return [answer for path in row.paths for answer in find(_row([path]))]
+            return answers
+
         batches = (([path.index for path in row.paths], row) for row in self.rows(paths))
-        return (partial or Partial(None)).resumed(
-            name, batches, find or self.score_row, total=len(paths), report=report
-        )
+        return (partial or Partial(None)).resumed(name, batches, found, total=len(paths), report=report)
 
     def score_row(self, row: PackedRow) -> list[tuple[float, bool]]:
         """(log-likelihood in nats, whether every token was the most likely one) of the paths of one row in its order;

@@ -137,11 +137,11 @@ def against(interval: tuple[float, float] | None, bound: float, *, inclusive: bo
     """Whether an interval lies above a bound: "holds" wholly above, "does not hold" wholly below.
 
     Args:
-        interval: None: not to be told.
+        interval: None, or with an end that is not finite: not to be told.
         bound: what it is held against.
         inclusive: an interval that begins at the bound is above it.
     """
-    if interval is None or any(map(math.isnan, interval)):
+    if interval is None or not all(map(math.isfinite, interval)):
         return UNKNOWN
     low, high = interval
     return HOLDS if low > bound or (inclusive and low == bound) else FAILS if high < bound else UNKNOWN
@@ -173,6 +173,8 @@ def below(
 def _judged(figure: Figure, verdict: str, yes: str, no: str, between: str | None) -> Part:
     if figure.interval is None:
         return unknown(NO_INTERVAL, [figure])
+    if not all(map(math.isfinite, (figure.value, *figure.interval))):
+        return unknown(f"{figure.what} is not finite", [figure])
     reasons = {HOLDS: yes, FAILS: no, UNKNOWN: between or f"whether {yes} cannot be told"}
     return Part(verdict=verdict, reason=reasons[verdict], figures=[figure])
 

@@ -25,6 +25,7 @@ can show the mechanism, not the size.
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
@@ -115,12 +116,18 @@ CROSSES = "the interval contains 0"
 
 
 def change(compared: Compared, suite: str, what: str) -> Figure | None:
-    """The mean change of a suite's leading measures over seeds, None where nothing was compared."""
+    """The mean change of a suite's leading measures over seeds, None where nothing was compared; NaN where a comparison
+    failed."""
     entries = leading(compared, suite)
     gain = gain_over_seeds(compared, entries)
-    if gain is None:
-        return None
     names = ", ".join(f"{name} ({metric})" for _, name, metric in entries)
+    if gain is None:
+        held = [c for found in compared.values() for c in found if (c.suite, c.name, c.metric) in entries]
+        broken = next((c for c in held if c.failed is not None), None)
+        if broken is None:
+            return None
+        nothing = (math.nan, math.nan)
+        return Figure(what=f"{what}: {names}", value=math.nan, interval=nothing, n="no figure", unit=broken.unit)
     n = f"{len(compared)} seed{'s' if len(compared) != 1 else ''}, {gain.samples} samples"
     return Figure(what=f"{what}: {names}", value=gain.value, interval=gain.interval, n=n, unit=gain.unit)
 
@@ -183,6 +190,9 @@ class Rule:
             if figure is None or (self.share and (cost is None or figure.interval is None)):
                 return _missing(words["missing"])
             shown = [figure, cost] if self.shows_cost and cost is not None else [figure]
+            if cost is not None and not math.isfinite(cost.value):
+                parts.append(unknown(f"{cost.what} is not finite", shown))
+                continue
             if cost is not None and cost.value >= 0:
                 parts.append(unknown(words["free"], shown))
                 continue

@@ -54,10 +54,10 @@ def behind(mine: tuple[float, float], others: Standing, pruning: Pruning) -> str
         others: those of the other trials.
         pruning: the rule, see `Pruning`.
     """
-    if len(others.gains) < pruning.wait_for:
-        return None
     if not all(math.isfinite(g) for g in mine):
         return f"seed {others.seed}, {100 * others.share:.0f} % of the steps: a figure that is not finite"
+    if len(others.gains) < pruning.wait_for:
+        return None
     spans = []
     for side in (0, 1):
         values = [g[side] for g in (*others.gains, mine) if math.isfinite(g[side])]

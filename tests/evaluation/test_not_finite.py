@@ -1,0 +1,488 @@
+"""NaN is a failure and never noise: wherever a model says NaN or infinity, the entry has failed, its comparisons have,
+and no rule lets it pass."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluated_folders import TEXT, answers, texts, write, write_average
+from evaluation.conftest import SENTENCES, make_model
+from holdfast.cli.main import main
+from holdfast.errors import NotFinite
+from holdfast.evaluation import runner
+from holdfast.evaluation.averages import SUITE
+from holdfast.evaluation.compare.folders import compare_folders
+from holdfast.evaluation.suite import parse_evaluation
+from holdfast.records.comparison import NOT_FINITE, Comparison
+from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric, why_not_finite
+from holdfast.support.files import read_json, write_json
+
+NAN, INF = math.nan, math.inf
+BAD = "zebra"
+"""A word whose embedding is NaN in `broken_model`: texts without it are measured as ever."""
+
+
+def broken_model(tokenizer: Any, value: float = NAN, *, whole: bool = False) -> Any:
+    """A model that gives `value` wherever it has read `BAD`; `whole`: everywhere."""
+    import torch
+
+    model = make_model()
+    bad = tokenizer(" Z", add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        if whole:
+            model.lm_head.weight.fill_(value)
+        else:
+            model.get_input_embeddings().weight[bad[-1]] = value
+    return model
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "perplexity": {"perplexity": "texts.jsonl", "text": "{text}"},
+    "memorisation": {"memorisation": "texts.jsonl", "text": "{text}"},
+    "task": {"task": "colours.yaml"},
+    "said": {"task": "said.yaml"},
+    "followed": {"task": "followed.yaml"},
+    "answers": {"answers": "letters.yaml"},
+    "classes": {"classes": "texts.jsonl", "prompt": "{text} is", "options": [" dull", " fine"]},
+    "choices": {"choices": "texts.jsonl"},
+    "instructions": {"instructions": "texts.jsonl", "max_new_tokens": 2},
+}
+BLAMED = dict.fromkeys(
+    ("perplexity", "memorisation", "classes", "choices"), "1 of 5 samples hold NaN or infinity (the first is row 3)."
+)
+BLAMED |= {
+    "answers": "1 of 6 samples hold NaN or infinity (the first is row 4).",
+    "task": "2 of 12 log-likelihoods are NaN or infinite.",
+}
+CHOICE = """\
+task: colours
+dataset_path: json
+dataset_kwargs: {data_files: {test: colours.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "Question: {{q}}\\nAnswer:"
+doc_to_choice: options
+doc_to_target: right
+metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
+"""
+SAID = """\
+task: said
+dataset_path: json
+dataset_kwargs: {data_files: {test: colours.jsonl}}
+test_split: test
+output_type: generate_until
+doc_to_text: "Question: {{q}}\\nAnswer:"
+doc_to_target: "{{options[right]}}"
+generation_kwargs: {until: ["\\n"], max_gen_toks: 3}
+metric_list: [{metric: exact_match, aggregation: mean, higher_is_better: true}]
+"""
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Data for an entry of each kind; one row in five names what breaks the model."""
+    columns = {"options": [" a", " b"], "instruction_id_list": ["plain:capitals"], "kwargs": [{}]}
+    said = [f"{s} Z" if i == 2 else s for i, s in enumerate(SENTENCES)]
+    write_rows(
+        tmp_path / "texts.jsonl",
+        [{"text": s, "prompt": s, "label": i % 2, "answer": i % 2, **columns} for i, s in enumerate(said)],
+    )
+    write_rows(tmp_path / "clean.jsonl", [{"text": s} for s in SENTENCES])
+    asked = [f"Is it red {'Z' if i == 3 else ''}{i}?" for i in range(6)]
+    write_rows(tmp_path / "colours.jsonl", [{"q": q, "options": ["red", "blue"], "right": 1} for q in asked])
+    (tmp_path / "colours.yaml").write_text(CHOICE)
+    letters = CHOICE.replace("task: colours", "task: letters").replace(
+        "doc_to_choice: options", 'doc_to_choice: ["A", "B"]'
+    )
+    (tmp_path / "letters.yaml").write_text(letters)
+    (tmp_path / "said.yaml").write_text(SAID)
+    followed = CHOICE.replace("task: colours", "task: followed").replace("multiple_choice", "loglikelihood")
+    followed = followed.replace("doc_to_choice: options\ndoc_to_target: right", 'doc_to_target: " {{options[right]}}"')
+    (tmp_path / "followed.yaml").write_text(followed)
+    return tmp_path
+
+
+def planned(config: dict[str, Any], folder: Path) -> Any:
+    plan, problems = parse_evaluation(config, base_dir=folder)
+    assert problems == []
+    return plan
+
+
+def measure(model: Any, tokenizer: Any, plan: Any, folder: Path, **more: Any) -> list[Evaluation]:
+    identity = {"name": "tuned", "hash": "bbb"}
+    return runner.evaluate(model, tokenizer, plan, folder=EvaluationFolder(folder), model_identity=identity, **more)
+
+
+@pytest.mark.parametrize("value", [NAN, INF])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_entry_of_any_kind_fails(kind, value, files, tiny_tokenizer):
+    """One text in five is enough; where the figure would be a number all the same, such as an accuracy, it is none."""
+    plan = planned({"source": [KINDS[kind]]}, files)
+    assert measure(make_model(), tiny_tokenizer, plan, files / "sound")[0].failed is None
+    with pytest.raises(NotFinite) as caught:
+        measure(broken_model(tiny_tokenizer, value), tiny_tokenizer, plan, files / "broken")
+    assert caught.value.exit_code == 4
+    [found] = EvaluationFolder(files / "broken").all()
+    assert found.failed is not None and f"source/{found.name}: {found.failed}" in str(caught.value)
+    if kind in BLAMED:  # others that share its row are sound
+        assert found.failed == BLAMED[kind]
+    assert not any(math.isfinite(m.value) or m.interval for m in found.metrics.values())
+    assert EvaluationFolder(files / "broken").samples("source", found.name), "people have to see which it was"
+
+
+def test_the_other_entries_are_measured_and_a_failed_one_is_measured_again(files, tiny_tokenizer, monkeypatch):
+    entries = [KINDS["perplexity"], {"perplexity": "clean.jsonl", "name": "clean"}, KINDS["choices"]]
+    averages = {"both": ["clean/nats_per_token", "texts/nats_per_token"]}
+    plan = planned({"source": entries[:2], "target": entries[2:], "averages": averages}, files)
+    asked: list[str] = []
+    original = runner.measure
+    monkeypatch.setattr(
+        runner, "measure", lambda entry, on: (asked.append(f"{entry.suite}/{entry.name}"), original(entry, on))[1]
+    )
+    folder, cache = EvaluationFolder(files / "measured"), files / "cache"
+    for _ in range(2):
+        with pytest.raises(NotFinite, match=r"in 2 of 3 entries: source/texts: .*target/texts: "):
+            measure(broken_model(tiny_tokenizer), tiny_tokenizer, plan, folder.path, cache=cache)
+    assert asked == ["source/texts", "source/clean", "target/texts", "source/texts", "target/texts"]
+    clean, average = folder.find("source", "clean"), folder.find(SUITE, "both")
+    assert clean is not None and clean.failed is None and math.isfinite(clean.metrics["nats_per_token"].value)
+    assert average is not None and "its member source/texts" in str(average.failed)
+    assert math.isnan(average.metrics["average"].value) and average.metrics["average"].interval is None
+    assert len(list(cache.glob("*/evaluation.json"))) == 1, "what failed is shared with no other run"
+    assert runner.kept_evaluations(plan, tiny_tokenizer, folder, {"hash": "bbb"}) is None
+    assert not list(folder.path.glob(".*"))
+
+
+def test_a_replys_logits_are_looked_at_token_by_token(files, tiny_tokenizer):
+    """A model of NaN writes text as any other does, of which a program finds that it follows no instruction."""
+    from holdfast.evaluation.text.generation import greedy
+
+    encoded = [tiny_tokenizer("a fox")["input_ids"], tiny_tokenizer("the lazy dog")["input_ids"]]
+    for model, broken in ((make_model(), False), (broken_model(tiny_tokenizer, whole=True), True)):
+        [batch] = list(greedy(model, tiny_tokenizer, encoded, max_new_tokens=3, batch_size=2))
+        assert [one.broken for one in batch] == [broken, broken]
+        assert all(one.ids for one in batch)
+
+
+def test_what_no_logit_forbids_is_no_failure(tiny_tokenizer):
+    """Minus infinity beside other logits is a probability of 0, as for tokens that do not exist."""
+    import torch
+
+    from holdfast.evaluation.text.generation import Watch
+    from holdfast.evaluation.text.perplexity import entropies
+
+    watch = Watch()
+    logits = torch.tensor([[0.0, -INF, 1.0]])
+    assert torch.equal(watch(logits, logits), logits) and not watch.broken
+    for wrong in ([0.0, NAN, 1.0], [0.0, INF, 1.0], [-INF, -INF, -INF]):
+        watch = Watch()
+        assert bool(watch(logits, torch.tensor([[0.0, 1.0, 2.0], wrong])).isfinite().all()) and watch.broken
+    p = torch.tensor([0.25, 0.75])
+    expected = float(-(p * p.log()).sum())
+    assert float(entropies(torch.tensor([[0.25, 0.75, 0.0]]).log())[0]) == pytest.approx(expected)
+    assert math.isnan(float(entropies(torch.tensor([[0.25, NAN, 0.0]]).log())[0]))
+
+
+def test_the_scores_of_a_budget_are_not_those_of_nan(files, tiny_tokenizer):
+    plan = planned({"source": [KINDS["task"]]}, files)
+    scores = runner.scorer(plan.entries[0], plan, tiny_tokenizer)
+    assert set(scores(make_model())) <= {0.0, 1.0}
+    with pytest.raises(NotFinite, match="source/colours"):
+        scores(broken_model(tiny_tokenizer))
+
+
+def test_programs_of_a_model_of_nan_are_no_wrong_programs(files, tiny_tokenizer, monkeypatch):
+    """Sampled from logits that are none: torch would give up, and a sandbox finds that nothing passes."""
+    from holdfast.evaluation.code import code_scores, sandbox
+    from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
+
+    columns = {"canonical_solution": "    return 1", "test": "def check(f):\n    assert f() == 1", "entry_point": "one"}
+    write_rows(files / "code.jsonl", [{"task_id": f"T/{i}", "prompt": "def one():\n", **columns} for i in range(2)])
+    monkeypatch.setattr(sandbox, "require_sandbox", lambda: None)
+    failing = {"n": 2, "correct": 0, "pass@1": 0.0, "reasons": ["failed"] * 2, "details": [""] * 2}
+    monkeypatch.setattr(code_scores, "score_completions", lambda docs, *a, **k: [dict(failing) for _ in docs])
+    entry = TaskEntry(suite="s", name="code", task="humaneval", data=str(files / "code.jsonl"), samples=2)
+    plan = EvaluationPlan(entries=(entry,), allow_code_execution=True)
+    assert measure(make_model(), tiny_tokenizer, plan, files / "sound")[0].metrics["pass@1"].value == 0.0
+    with pytest.raises(NotFinite, match="s/code: the logits that replies were chosen by are NaN or infinite"):
+        measure(broken_model(tiny_tokenizer, whole=True), tiny_tokenizer, plan, files / "broken")
+
+
+def test_answers_for_a_judge_are_not_those_of_nan(files, tiny_tokenizer):
+    from holdfast.evaluation.judge.answers_store import GenerationSettings, generated_answers
+
+    for label, model in (("bad", broken_model(tiny_tokenizer, whole=True)), ("good", make_model())):
+        model.save_pretrained(files / label)
+        tiny_tokenizer.save_pretrained(files / label)
+    settings = GenerationSettings(max_new_tokens=2, device="cpu")
+    good = generated_answers(files / "good", ["a fox"], files / "good.jsonl", settings)
+    assert list(good.answers) == ["a fox"]
+    with pytest.raises(NotFinite, match="NaN or infinite"):
+        generated_answers(files / "bad", ["a fox"], files / "bad.jsonl", settings)
+    assert (files / "bad.jsonl").read_text() == "", "nothing of it is kept"
+
+
+def test_a_metric_that_a_question_does_not_have_is_no_failure(files, tiny_tokenizer):
+    """The harness's nanmean: NaN stands for "not asked here"; of what no question has there is no figure."""
+    (files / "utils.py").write_text(
+        "import math\n\n\ndef results(doc, found):\n"
+        "    return {'some': 1.0 if '3' in doc['q'] else math.nan, 'none': math.nan, 'acc': 1.0}\n"
+    )
+    metrics = ", ".join(
+        f"{{metric: {n}, aggregation: {a}, higher_is_better: true}}"
+        for n, a in (("acc", "mean"), ("some", "nanmean"), ("none", "nanmean"))
+    )
+    text = SAID[: SAID.index("metric_list")] + f"process_results: !function utils.results\nmetric_list: [{metrics}]\n"
+    (files / "said.yaml").write_text(text)
+    [found] = measure(make_model(), tiny_tokenizer, planned({"source": [KINDS["said"]]}, files), files / "found")
+    assert found.failed is None and set(found.metrics) == {"acc", "some"} and found.metrics["some"].value == 1.0
+
+
+def test_an_own_measure_may_say_nan(files, tiny_tokenizer):
+    (files / "own.py").write_text(
+        "import math\nfrom dataclasses import dataclass\nfrom holdfast.evaluation.entries import OwnMeasure\n\n\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Mine(OwnMeasure):\n    metrics = {'score': True}\n\n"
+        "    def measure(self, model, tokenizer):\n        return [{'score': 1.0}, {'score': math.nan}]\n"
+    )
+    plan = planned({"source": ["own.py:Mine"]}, files)
+    with pytest.raises(NotFinite, match=r"1 of 2 samples hold NaN or infinity \(the first is row 2\)"):
+        measure(make_model(), tiny_tokenizer, plan, files / "found")
+
+
+# ------------------------------------------------------------------------------------------------------------- records
+
+
+def metric(value: float = 0.5, interval: tuple[float, float] | None = (0.4, 0.6)) -> Metric:
+    return Metric(value=value, n=9, unit="accuracy", higher_is_better=True, interval=interval)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "rows", "expected"),
+    [
+        ({"acc": metric()}, [{"acc": 1.0, "p": [0.5, 0.5], "doc": "nan"}], None),
+        ({"acc": metric(interval=None)}, [], None),
+        ({"acc": metric(NAN)}, [], "acc is nan."),
+        ({"acc": metric(), "ppl": metric(INF)}, [], "ppl is inf."),
+        ({"acc": metric(interval=(0.4, INF))}, [], "the interval of acc is infinite."),
+        (
+            {},
+            [{"nats": 1.0}, {"nats": NAN}, {"nats": -INF}],
+            "2 of 3 samples hold NaN or infinity (the first is row 2).",
+        ),
+        ({}, [{"loglikelihoods": [-1.0, NAN]}], "1 of 1 samples hold NaN or infinity (the first is row 1)."),
+        ({}, [{"scores": {"a": [(1.0, INF)]}}], "1 of 1 samples hold NaN or infinity (the first is row 1)."),
+    ],
+)
+def test_what_is_not_finite_is_found(metrics, rows, expected):
+    assert why_not_finite(metrics, rows) == expected
+
+
+def test_records_know_that_they_failed(tmp_path):
+    """Also those that were written before there was a field for it."""
+    write(tmp_path, "source", "prose", texts([1.0, 2.0]), metrics=TEXT, values={"perplexity": NAN})
+    path = tmp_path / "source.prose.json"
+    value = read_json(path)
+    assert value.pop("failed") == "perplexity is nan."
+    write_json(path, value)
+    assert EvaluationFolder(tmp_path).all()[0].failed == "perplexity is nan."
+
+    made = Comparison(
+        suite="s", name="n", metric="acc", unit="accuracy", higher_is_better=True, n=2, before=0.5, after=0.5,
+        difference=0.0, interval=(NAN, NAN), p_value=1.0, test="",
+    )  # fmt: skip
+    assert made.failed is None and made.verdict == "within noise", "one sample has no interval, and that is no failure"
+    for changes in ({"before": NAN}, {"after": INF}, {"difference": NAN}, {"interval": (-INF, INF)}):
+        assert dataclasses.replace(made, **changes).verdict == NOT_FINITE
+
+
+# ----------------------------------------------------------------------------------------------------------- comparing
+
+
+def sides(folder: Path) -> tuple[Path, Path]:
+    """Two models on a text, a quiz, a metric that is no mean, and an average."""
+    for label, shift in (("base", 0.0), ("tuned", 0.0)):
+        place = folder / label
+        write(
+            place, "target", "prose", texts([3.0 + shift + i / 10 for i in range(20)]), metrics=TEXT, kind="perplexity"
+        )
+        write(place, "source", "quiz", answers([1, 0] * 20, loglikelihoods=lambda v: [-1.0, -2.0]))
+        write(place, "source", "riddles", answers([1, 1, 0, 0] * 10))
+        write_average(place, [("source", "quiz", "acc"), ("source", "riddles", "acc")], name="mean")
+    return folder / "base", folder / "tuned"
+
+
+def change_rows(folder: Path, entry: str, change: Any) -> None:
+    path = folder / f"{entry}.samples.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    change(rows[3])
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def change_record(folder: Path, entry: str, change: Any) -> None:
+    path = folder / f"{entry}.json"
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+DAMAGE: dict[str, tuple[str, Any]] = {
+    "a log-likelihood": ("target.prose", lambda f, e: change_rows(f, e, lambda row: row.update(nats=NAN))),
+    "an infinite one": ("target.prose", lambda f, e: change_rows(f, e, lambda row: row.update(nats=INF))),
+    "too large": (
+        "target.prose",
+        lambda f, e: change_rows(f, e, lambda row: row.update(nats=1e308, tokens=1e-9)),
+    ),
+    "a score": ("source.quiz", lambda f, e: change_rows(f, e, lambda row: row.update(acc=NAN))),
+    "behind an accuracy": (
+        "source.quiz",
+        lambda f, e: change_rows(f, e, lambda row: row["loglikelihoods"].append(NAN)),
+    ),
+    "as we write it": ("source.quiz", lambda f, e: change_rows(f, e, lambda row: row.update(acc={"float": "NaN"}))),
+    "said by the record": (
+        "source.quiz",
+        lambda f, e: change_record(f, e, lambda value: value.update(failed="Logits.")),
+    ),
+    "another metric": (
+        "target.prose",
+        lambda f, e: change_record(f, e, lambda v: v["metrics"]["perplexity"].update(value=INF)),
+    ),
+    "no mean": ("source.quiz", lambda f, e: change_record(f, e, lambda v: v["metrics"]["acc"].update(value=NAN))),
+}
+
+
+THOROUGH = {("a log-likelihood", "tuned"), ("behind an accuracy", "base"), ("too large", "tuned")}
+"""Looked at in every way that a comparison may be asked for."""
+
+
+@pytest.mark.parametrize("side", ["base", "tuned"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_gate_never_passes_what_is_not_finite(damage, side, tmp_path, capsys):
+    """Whatever the rules say, with and without --strict and without any; terminal, files and exit code agree."""
+    a, b = map(str, sides(tmp_path))
+    if (damage, side) in THOROUGH:
+        assert main(["compare", a, b, "--fail_if", "any drop > 50%", "--resamples", "200"]) == 0
+    entry, harm = DAMAGE[damage]
+    harm(tmp_path / side, entry)
+    suite, name = entry.split(".")
+    averaged = ["source/mean"] if suite == "source" else []
+    ways = [
+        ["--fail_if", "any drop > 50%", "--strict"],
+        ["--fail_if", "any drop > 50%"],
+        ["--fail_if", "any rise > 900%", "--fail_if", f"{name} gain < -100%", "--metrics", "all"],
+        ["--fail_if", "riddles drop > 50%"],
+        [],
+    ]
+    for options in ways if (damage, side) in THOROUGH else ways[:1]:
+        capsys.readouterr()
+        files = ["--output_dir", str(tmp_path / "out"), "--resamples", "200"]
+        assert main(["compare", a, b, *options, *files]) == 4
+        said = capsys.readouterr()
+        where = {"base": "before: ", "tuned": "after: "}[side] if damage != "too large" else "the interval is"
+        assert f"{suite}/{name}: {where}" in said.err and "no rule is passed" in said.err
+        assert "Not finite: " in said.out and "not finite" in said.out.split("\n")[1]
+        found = read_json(tmp_path / "out" / "comparison.json")
+        assert found["failed"] is True
+        assert {line.partition(": ")[0] for line in found["not_finite"]} == {f"{suite}/{name}", *averaged}
+        judged = {f"{g['suite']}/{g['name']}": g["outcome"] for g in found["gates"]}
+        assert all(judged[key] == NOT_FINITE for key in (f"{suite}/{name}", *averaged) if key in judged)
+        assert all(o == "passed" for key, o in judged.items() if key not in (f"{suite}/{name}", *averaged))
+        broken = [c for c in found["comparisons"] if c["failed"] is not None]
+        assert {f"{c['suite']}/{c['name']}" for c in broken} == {f"{suite}/{name}", *averaged}
+        assert all(math.isnan(v) for c in broken for v in (c["difference"], *c["interval"], c["p_value"]))
+        markdown = (tmp_path / "out" / "comparison.md").read_text()
+        assert "**⛔ Not finite" in markdown and f"{suite}/{name}: {where}" in markdown
+        junit = ET.fromstring((tmp_path / "out" / "comparison.xml").read_bytes())[0]
+        assert int(junit.get("errors", "0")) == len(junit.findall("testcase/error")) >= 1
+        assert any(f"{suite}/{name}" == case.get("name") for case in junit if case.find("error") is not None)
+        page = (tmp_path / "out" / "comparison.html").read_text()
+        assert "NaN or infinity: nothing follows from the comparison." in page
+
+
+def test_a_metric_that_is_no_mean_and_nan_fails_too(tmp_path):
+    """It cannot be paired, and would else be "not compared"."""
+    before, after = sides(tmp_path)
+    for place in (before, after):
+        write(place, "source", "poems", [{"doc": "a", "prompt": "p", "output": "x"}] * 3, metrics=["bleu"])
+    found, left_out = compare_folders(EvaluationFolder(before), EvaluationFolder(after))
+    assert not any(c.name == "poems" for c in found) and any("poems" in line for line in left_out)
+    change_record(after, "source.poems", lambda v: v["metrics"]["bleu"].update(value=NAN))
+    found, left_out = compare_folders(EvaluationFolder(before), EvaluationFolder(after))
+    assert [c.verdict for c in found if c.name == "poems"] == [NOT_FINITE] and left_out == []
+
+
+def test_text_in_place_of_a_number_is_not_compared(tmp_path, capsys):
+    """JSON has no NaN; null and text are no numbers, and no rule about them passes."""
+    before, after = sides(tmp_path)
+    for value in (None, "NaN"):
+        change_rows(after, "target.prose", lambda row, value=value: row.update(nats=value))
+        _, left_out = compare_folders(EvaluationFolder(before), EvaluationFolder(after))
+        assert any("target/prose: nats_per_token is not a number in every sample" in line for line in left_out)
+        assert main(["compare", str(before), str(after), "--fail_if", "prose drop > 50%", "--resamples", "200"]) == 2
+        assert "is not a number in every sample" in capsys.readouterr().err
+
+
+def test_stages_of_training_fail_too(tmp_path, capsys):
+    for label in ("start", "math", "law"):
+        sides(tmp_path / label)
+    folders = [str(tmp_path / label / "tuned") for label in ("start", "math", "law")]
+    words = ["compare", *folders, "--stages", "math=quiz", "law=riddles", "--resamples", "200", "--json"]
+    out = tmp_path / "out.json"
+    assert main([*words, str(out)]) == 0
+    change_rows(Path(folders[1]), "source.quiz", lambda row: row.update(acc=NAN))
+    assert main([*words, str(out)]) == 4
+    found = read_json(out)
+    assert "source/quiz: model 2: 1 of 40 samples" in capsys.readouterr().err
+    assert found["not_finite"] == found["matrix"]["failed"], "the start and the end are finite, a stage between is not"
+    assert all(math.isnan(row[0]) and math.isfinite(row[1]) for row in found["matrix"]["scores"])
+    assert math.isnan(found["matrix"]["measures"]["average_accuracy"]["value"])
+
+
+def test_points_of_what_is_not_finite_are_points(tmp_path, capsys):
+    """A rule in points of an accuracy that is infinite is not about another unit."""
+    before, after = sides(tmp_path)
+    change_record(after, "source.quiz", lambda v: v["metrics"]["acc"].update(value=INF))
+    assert main(["compare", str(before), str(after), "--fail_if", "quiz drop > 1pt", "--resamples", "200"]) == 4
+    assert "NOT FINITE" in capsys.readouterr().out
+
+
+def test_entries_without_a_metric_in_common_are_refused(tmp_path):
+    before, after = sides(tmp_path)
+    change_record(
+        after,
+        "source.quiz",
+        lambda v: v.update(failed="Logits.", metrics={"other": v["metrics"]["acc"]}, primary="other"),
+    )
+    _, left_out = compare_folders(EvaluationFolder(before), EvaluationFolder(after))
+    assert any("source/quiz: no metric was measured for both, and after: Logits." in line for line in left_out)
+
+
+def test_the_command_shows_what_it_measured_and_ends_with_its_own_code(files, tiny_tokenizer, capsys):
+    """`holdfast evaluate` over two models, of which the first is broken."""
+    for label, model in (("bad", broken_model(tiny_tokenizer)), ("good", make_model())):
+        model.save_pretrained(files / label)
+        tiny_tokenizer.save_pretrained(files / label)
+    (files / "suite.yaml").write_text("source:\n  - texts.jsonl\n  - {perplexity: clean.jsonl, name: clean}\n")
+    words = ["evaluate", str(files / "bad"), str(files / "good"), "--suite", str(files / "suite.yaml")]
+    words += ["--output_dir", str(files / "out"), "--device", "cpu"]
+    code = main(words)
+    said = capsys.readouterr()
+    assert code == 4 and "bad: expected finite figures" in said.err, said.err
+    assert "Failed: source/texts: 1 of 5 samples hold NaN or infinity (the first is row 3)." in " ".join(
+        said.out.split()
+    ), said.out
+    assert read_json(files / "out" / "evaluate.json")["status"] == "failed"
+    assert len(EvaluationFolder(files / "out" / "good").all()) == 2
+    page = (files / "out" / "report.html").read_text()
+    assert "NaN or infinity: the figures of these entries mean nothing." in page and "not finite" in page
+    assert main(["compare", f"{files / 'out'}:good", f"{files / 'out'}:bad", "--resamples", "200"]) == 4

@@ -1,0 +1,80 @@
+"""Pages and sentences of figures that are NaN or infinite: said, never "within noise", never drawn as a figure."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from synthetic_runs import SOURCE_NOISE, comparison, shown
+
+from holdfast.records.comparison import Comparison
+from holdfast.records.metrics import is_share
+from holdfast.reports.compared import ComparisonRow, count_tile, gains, headline, pair_sentence, retained
+from holdfast.reports.format import tally
+from holdfast.reports.html import render
+from holdfast.reports.residual_report import clause
+from holdfast.reports.run_report import print_run_summary, read_run, run_page
+from holdfast.studies.engine.claims import FAILS, HOLDS, UNKNOWN, Figure, above, against, below
+
+NAN, INF = math.nan, math.inf
+BROKEN = {"after": NAN, "difference": NAN, "interval": (NAN, NAN), "p_value": NAN}
+HIDDEN = {**BROKEN, "after": 0.25, "failed": "after: 3 of 40 samples hold NaN or infinity (the first is row 2)."}
+"""An accuracy of NaN log-likelihoods."""
+
+
+def broken(**changes: object) -> Comparison:
+    return comparison(**{**BROKEN, **changes})
+
+
+def test_a_sentence_never_takes_it_for_noise():
+    one, two = broken(), broken(**{**SOURCE_NOISE, **HIDDEN, "flips_lost": None, "flips_gained": None})
+    for found in (
+        headline([one]),
+        headline([one, comparison(), two]),
+        pair_sentence(("a", "b"), [ComparisonRow(one), ComparisonRow(comparison())]),
+        tally([one.verdict, "lost"]),
+        clause([one], "new text").replace("NaN or infinity", "not finite"),
+        clause([one, comparison()], "new text").replace("NaN or infinity", "not finite"),
+    ):
+        assert "not finite" in found, found
+        assert "noise" not in found and "did not change" not in found, found
+    for suite in ("target", "source"):
+        tile = count_tile(suite, ["not finite", "within noise"])
+        assert tile.tone == "bad" and "1 not finite" in tile.below
+
+
+def test_nothing_is_drawn_of_it():
+    rows = [ComparisonRow(broken(**{**SOURCE_NOISE, **HIDDEN})), ComparisonRow(comparison())]
+    assert retained(rows) == [], "an accuracy after is a number, but of nothing"
+    [chart] = gains(rows)[1:] or gains(rows)
+    assert len(chart.rows) == 1
+    assert gains([rows[0]]) == []
+    relative = gains([ComparisonRow(broken(unit="bits")), ComparisonRow(comparison(before=0.0)), rows[1]])
+    assert "a start of 0 has no relative change, or the difference is not a number" in relative[0].caption
+
+
+@pytest.mark.parametrize("changes", [BROKEN, HIDDEN], ids=["nan", "hidden"])
+def test_a_run_says_so_on_its_page_and_in_the_terminal(changes, make_run):
+    folder = make_run(comparisons=[comparison(), comparison(**{**SOURCE_NOISE, **changes, "flips_lost": None})])
+    page = render(run_page(read_run(folder)))
+    assert "NaN or infinity: nothing follows from these comparisons." in page and "source/arc_easy: " in page
+    text = shown(lambda out: print_run_summary(folder, out))
+    assert "not finite" in text and "within noise" not in text
+
+
+def test_shares_are_told_by_the_figures_that_are_there():
+    for value in (NAN, INF, -INF):
+        assert is_share("accuracy", values=[0.5, value])
+    assert not is_share("accuracy", values=[1.5, NAN])
+
+
+def test_no_claim_rests_on_it():
+    """Everything is below infinity, and a claim would hold by it."""
+    for interval in ((INF, INF), (NAN, NAN), (0.5, INF), (-INF, 0.1), None):
+        assert against(interval, 0.2) == UNKNOWN
+    assert (against((0.3, 0.4), 0.2), against((0.1, 0.15), 0.2)) == (HOLDS, FAILS)
+    for value, interval in ((INF, (INF, INF)), (NAN, (NAN, NAN)), (NAN, (0.5, 0.6))):
+        figure = Figure(what="the gain", value=value, interval=interval, n="1", unit="nats")
+        for judge in (above, below):
+            part = judge(figure, 0.2, yes="it gains", no="it does not gain")
+            assert (part.verdict, part.reason) == (UNKNOWN, "the gain is not finite")

@@ -1,0 +1,243 @@
+"""Asking an endpoint that means no good: bodies without end, bombs, nesting, what trickles in. Each costs one request,
+within its time and its memory, and the others are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import time
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from evaluation import fake_endpoint as fake
+from evaluation.fake_endpoint import FakeEndpoint, Fault, completion
+from holdfast.errors import HoldfastError
+from holdfast.support.endpoint import Answer, Client, Endpoint, _usage, work_through
+
+pytest.importorskip("openai", reason="endpoints need the extra 'judge'")
+
+BOUND = 20_000
+"""Bytes of an answer in these tests."""
+GOOD = json.dumps(completion("m")).encode()
+
+
+def ask(server: FakeEndpoint, *, read: Callable[[Any], Any] = lambda body: body, **changes: Any) -> Answer[Any]:
+    """One request, with few attempts that come one right after the other."""
+    settings = {"first_wait": 0.001, "attempts": 2, "timeout": 5.0, "longest_body": BOUND, **changes}
+    parameters = settings.pop("parameters", {})
+
+    async def asked() -> Answer[Any]:
+        endpoint = Endpoint(base_url=server.url, **settings)
+        async with Client(endpoint, model="m", parameters=parameters) as client:
+            return await client.ask("hello", read)
+
+    return asyncio.run(asked())
+
+
+def sent(content: bytes, *, code: int = 200, **headers: str) -> Fault:
+    """A whole answer with headers of its own."""
+
+    def play(handler: Any, asked: Any) -> bool:
+        handler.reply(code, content, {name.replace("_", "-"): value for name, value in headers.items()})
+        return True
+
+    return play
+
+
+def endless(piece: bytes = b" " * 1000, *, code: int = 200, pause: float = 0.0, **headers: str) -> Fault:
+    """An answer that never ends."""
+
+    def play(handler: Any, asked: Any) -> bool:
+        handler.close_connection = True
+        try:
+            handler.send_response(code)
+            for name, value in headers.items():
+                handler.send_header(name.replace("_", "-"), value)
+            handler.end_headers()
+            while not handler.server.stopped.wait(pause):
+                handler.wfile.write(piece)
+                handler.wfile.flush()
+        except OSError:  # the client has gone
+            pass
+        return True
+
+    return play
+
+
+def bomb(size: int = 200 * BOUND) -> bytes:
+    """Gzip of many spaces."""
+    return gzip.compress(b" " * size)
+
+
+def nested(depth: int, inner: bytes = b"1") -> bytes:
+    return b'{"choices": ' + b"[" * depth + inner + b"]" * depth + b"}"
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (endless(), "the answer is longer than 20,000 bytes"),
+        (endless(code=500), "the answer is longer than 20,000 bytes"),
+        (endless(code=307, Location="/v1/chat/completions"), "the answer is longer than 20,000 bytes"),
+        (endless(bomb()), "the answer is longer than 20,000 bytes"),
+        (endless(bomb(), Content_Encoding="gzip"), "the answer is longer than 20,000 bytes"),
+        (sent(bomb(), Content_Encoding="gzip"), "the answer is longer than 20,000 bytes once it is unpacked"),
+        (sent(bomb(), Content_Encoding="GZIP "), "the answer is longer than 20,000 bytes once it is unpacked"),
+        (sent(bomb(), code=400, Content_Encoding="gzip"), "the answer is longer than 20,000 bytes once it is unpacked"),
+        (sent(b"no gzip", Content_Encoding="gzip"), "the answer cannot be unpacked"),
+        (sent(zlib.compress(GOOD), Content_Encoding="deflate"), "packed as 'deflate', and gzip alone was asked for"),
+        (sent(gzip.compress(bomb()), Content_Encoding="gzip, gzip"), "packed as 'gzip, gzip'"),
+        (sent(GOOD, Content_Encoding="br"), "packed as 'br', and gzip alone was asked for"),
+        (sent(zlib.compress(b" " * 9999), Content_Type="text/plain; charset=zlib"), "the answer is no JSON"),
+        (sent(nested(9000)), "the answer is nested too deeply"),
+        (sent(nested(9000), code=500), "HTTP 500"),
+        (sent(nested(9000), code=400), "HTTP 400"),
+        (sent(b'{"error": {"param": ' + nested(400) + b'}}', code=400), "HTTP 400"),
+        (sent(b"9" * 5000), "the answer is no JSON"),
+    ],
+    ids=[
+        "endless", "endless 500", "endless redirection", "endless bytes", "endless gzip", "bomb", "bomb in capitals",
+        "bomb 400", "no gzip", "deflate", "twice", "brotli", "charset", "nested", "nested 500", "nested 400",
+        "nested parameter", "digits",
+    ],
+)  # fmt: skip
+def test_a_hostile_answer_costs_one_request(fault, reason):
+    """It is asked again like any broken answer, and then given up."""
+    with FakeEndpoint(always=fault) as server:
+        began = time.monotonic()
+        found = ask(server)
+        assert found.value is None and reason in str(found.error), found.error
+        assert time.monotonic() - began < 4, "nothing waits for the end of what has none"
+
+
+def test_the_other_requests_are_answered():
+    """Side by side with what has no end, through one client."""
+
+    def play(handler: Any, asked: Any) -> bool:
+        return (endless() if "bad" in asked.message else sent(GOOD))(handler, asked)
+
+    async def asked(server: FakeEndpoint) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        endpoint = Endpoint(base_url=server.url, attempts=1, longest_body=BOUND)
+        async with Client(endpoint, model="m", parameters={}) as client:
+
+            async def work(message: str) -> None:
+                found[message] = (await client.ask(message, lambda body: body)).value
+
+            await work_through([f"{kind} {n}" for n in range(3) for kind in ("bad", "good")], work, workers=3)
+        return found
+
+    with FakeEndpoint(always=play) as server:
+        found = asyncio.run(asked(server))
+    assert {name: value is not None for name, value in found.items()} == {
+        f"{kind} {n}": kind == "good" for n in range(3) for kind in ("bad", "good")
+    }
+
+
+def test_memory_is_bounded_too():
+    """The bomb unpacks to 40 MB, the client takes a few times its bound."""
+    with FakeEndpoint(always=sent(bomb(2_000 * BOUND), Content_Encoding="gzip")) as server:
+        ask(server, longest_body=10**6)  # what is imported at first
+        tracemalloc.start()
+        try:
+            ask(server, attempts=1)
+            assert tracemalloc.get_traced_memory()[1] < 5_000_000
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.02])
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n", b" "),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+        (b"HTTP/1.1 200 OK\r\n", b"A: b\r\n"),
+        (b"", b"HTTP/1.1 102 Processing\r\n\r\n"),
+    ],
+    ids=["length", "chunks", "headers", "processing"],
+)
+def test_an_attempt_has_its_time_whatever_trickles_in(begin, piece, pause):
+    """Every piece comes in time, and none is the last; with a wide bound the time alone ends it."""
+
+    def play(handler: Any, asked: Any) -> bool:
+        handler.close_connection = True
+        try:
+            handler.wfile.write(begin)
+            while not handler.server.stopped.wait(pause):
+                handler.wfile.write(piece)
+                handler.wfile.flush()
+        except OSError:  # the client has gone
+            pass
+        return True
+
+    with FakeEndpoint(always=play) as server:
+        began = time.monotonic()
+        with pytest.raises(HoldfastError, match="Nobody answers"):  # nothing whole ever came
+            ask(server, timeout=0.2, longest_body=2**27, attempts=1)
+        assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("count", [-1, -(10**30), 10**30, 1.5, float("nan"), "7", True, [7]])
+def test_a_count_of_tokens_is_a_count(count):
+    """They are paid for: with less than none of them a budget would grow."""
+    for name in ("prompt_tokens", "completion_tokens"):
+        with pytest.raises(ValueError, match="expected counts of tokens of at least 0"):
+            _usage({"usage": {"prompt_tokens": 1, "completion_tokens": 1, name: count}})
+
+
+def test_an_impossible_count_is_asked_for_again():
+    body = completion("m")
+    body["usage"]["completion_tokens"] = -5
+    with FakeEndpoint(faults=[sent(json.dumps(body).encode())], always=sent(GOOD)) as server:
+        found = ask(server)
+        assert (found.attempts, found.prompt_tokens, found.completion_tokens) == (2, 100, 2)
+        server.always = sent(json.dumps(body).encode())
+        failed = ask(server)
+    assert failed.lost and "expected counts of tokens of at least 0" in str(failed.error)
+    for usage in (None, {}, "many", {"prompt_tokens": None}):
+        assert _usage({"usage": usage}) == (None, None), "an endpoint need not count"
+
+
+def test_the_bound_follows_from_what_was_asked_for():
+    """A reply of many tokens with alternatives is long, and no attack."""
+    body = completion("m")
+    body["choices"][0]["message"]["content"] = "m" * 5 * BOUND
+    with FakeEndpoint(always=sent(json.dumps(body).encode())) as server:
+        assert "longer than 30,240 bytes" in str(ask(server, parameters={"max_tokens": 40}).error)
+        assert ask(server, parameters={"max_tokens": 40, "top_logprobs": 20}).value == body
+        assert ask(server, parameters={"max_tokens": 400}).value == body
+    endless_wish = {"max_tokens": 10**12, "top_logprobs": 20}
+    assert Client(Endpoint(base_url="http://x"), model="m", parameters=endless_wish)._most_bytes() == 2**28
+
+
+def test_gzip_is_asked_for_and_read():
+    with FakeEndpoint(always=sent(gzip.compress(GOOD), Content_Encoding="gzip")) as server:
+        assert ask(server).value == completion("m")
+    assert {asked.headers["accept-encoding"] for asked in server.asked} == {"gzip"}
+
+
+def test_what_reads_the_answer_may_find_it_nested_too_deeply():
+    """JSON may be just within what the parser takes, and beyond what else looks at it."""
+
+    def read(body: Any) -> Any:
+        def depth(value: Any) -> int:
+            return 1 + depth(value["a"]) if isinstance(value, dict) else 0
+
+        return depth(body)
+
+    with FakeEndpoint(always=sent(b'{"a": ' * 970 + b"1" + b"}" * 970)) as server:
+        found = ask(server, read=read)
+    assert found.value is None and found.error == "the answer is nested too deeply"
+
+
+def test_an_absurd_pause_is_no_error():
+    with FakeEndpoint(
+        faults=[fake.status(429, headers={"Retry-After": "Mon, 01 Jan 0001 00:00:00"})], always=sent(GOOD)
+    ) as server:
+        assert ask(server).value is not None
