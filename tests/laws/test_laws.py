@@ -232,6 +232,82 @@ def test_kl_starts_at_zero_and_grows(tmp_path):
     assert kl[-1] > 1e-3
 
 
+ASKED = [{"prompt": f"What is {n} and {n}?", "completion": f" It is {2 * n}."} for n in range(8)]
+
+
+def moved_trainer(folder, **settings):
+    """A student that is away from its teacher, and one step that leaves it where it is."""
+    from datasets import Dataset
+
+    method = {"label_annealing": {"weight": 2.0, "tokens": "all"}}
+    once = {"max_steps": 1, "logging_steps": 1, "learning_rate": 0.0, "data": Dataset.from_list(ASKED)}
+    trainer = make_trainer(folder, method, **{**once, **settings})
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    return trainer
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_each_term_is_divided_by_its_own_tokens(accumulation, tmp_path):
+    """Only the answers are trained on, the KL is over all tokens: the loss is the one mean plus the other."""
+    trainer = moved_trainer(
+        tmp_path, per_device_train_batch_size=8 // accumulation, gradient_accumulation_steps=accumulation
+    )
+    trainer.train()
+    row = next(r for r in trainer.state.log_history if "kl" in r)
+    assert row["kl"] > 0.01
+    assert row["loss"] == pytest.approx(row["ce"] + 2.0 * row["kl"], rel=1e-4)
+
+
+def test_padding_on_the_left_counts_the_same_tokens(tmp_path):
+    rows = []
+    for side in ("right", "left"):
+        trainer = moved_trainer(tmp_path)
+        if side == "left":
+            trainer.data_collator = padded_left(trainer.data_collator)
+        trainer.train()
+        rows.append(next(r for r in trainer.state.log_history if "kl" in r))
+    for name in ("ce", "kl", "loss", "tokens"):
+        assert rows[0][name] == pytest.approx(rows[1][name], rel=1e-4), name
+
+
+def padded_left(collate):
+    """A collator with the rows' padding on the other side."""
+
+    def collated(samples):
+        batch = collate(samples)
+        shifts = (batch["attention_mask"] == 0).sum(1)
+        assert len(set(shifts.tolist())) > 1, "expected rows of several lengths"
+        return {
+            name: torch.stack([row.roll(int(shift)) for row, shift in zip(value, shifts, strict=True)])
+            for name, value in batch.items()
+        }
+
+    return collated
+
+
+def test_successors_are_tokens_that_follow_tokens():
+    from holdfast.training.forward import successor_mask
+
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])
+    expected = [[False, False, True, True], [True, True, False, False]]
+    assert successor_mask({"input_ids": mask, "attention_mask": mask}).tolist() == expected
+
+
+def test_figures_after_a_resume_cover_the_steps_before_it(tmp_path):
+    """A checkpoint between two logged steps holds the sums since the last of them."""
+    method, settings = {"label_annealing": {"weight": 1.0}}, {"save_strategy": "steps", "save_steps": 3}
+    whole = make_trainer(tmp_path, method, **settings)
+    whole.train()
+    again = make_trainer(tmp_path, method, **settings)
+    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
+    for name in ("ce", "kl", "entropy", "token_accuracy", "tokens"):
+        wanted, found = ({r["step"]: r[name] for r in t.state.log_history if name in r} for t in (whole, again))
+        assert set(wanted) == {2, 4, 6} and found == wanted, name
+
+
 def test_label_annealing_holds_the_student_near_the_teacher(tmp_path):
     final = {}
     for weight in (1e-9, 10.0):

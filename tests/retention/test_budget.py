@@ -13,6 +13,7 @@ from cases import history, largest_difference, weights
 from datasets import Dataset
 
 from holdfast.errors import ConfigError, TrainingDiverged
+from holdfast.retention.anchor import Anchors
 from holdfast.retention.budget import (
     FIRST,
     HEADROOM,
@@ -25,6 +26,7 @@ from holdfast.retention.budget import (
 )
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
+from holdfast.retention.method import StepFigures, StepInfo
 from holdfast.retention.registry import parse_retention
 from tiny import SENTENCES, build_tokenizer
 
@@ -110,6 +112,31 @@ def test_the_way_back_from_a_bound_is_short():
     for step in range(91, 96):
         held = controller.strength(0.15, step=step, total=100)
     assert held > 0.09
+
+
+class FewQuestions:
+    """What a budget on the training tokens asks of its host."""
+
+    def __init__(self) -> None:
+        self.adapted = L2(coefficient=1.0).start(Anchors({}))
+
+    def method(self, name):
+        return self.adapted if name == "label_annealing" else None
+
+    def say(self, text):
+        pass
+
+
+def test_the_mean_of_the_kl_has_no_bias_towards_its_beginning():
+    """One step's KL is its own mean, and a constant KL is every step's, from the first on."""
+    active = Budget(kl=0.1).start(Anchors({}))
+    active.prepare(FewQuestions())
+    found = []
+    for step, kl in enumerate([0.04, 0.04, 0.04, 0.08], 1):
+        active.after_step({}, StepInfo(step=step, total_steps=100, figures=StepFigures(ce=1.0, kl=kl)))
+        found.append(active.metrics({})["budget_constraint"])
+    assert found[:3] == pytest.approx([0.04] * 3)
+    assert 0.04 < found[3] < 0.08
 
 
 # ----------------------------------------------------------------------------------------------------------- parameters

@@ -71,7 +71,8 @@ def test_gradient_and_figures_are_the_penaltys(dtype, where, weighted):
 def test_decoupled_moves_the_weights_by_rate_times_strength(weighted):
     named, anchor = parameters(torch.float32), tensors(2)
     importance = {n: t.abs() for n, t in tensors(3).items()} if weighted else None
-    rates = {name: 0.1 * (1 + number) for number, name in enumerate(named)}
+    # from the second tensor on more than the whole way, which ends at the anchor
+    rates = {name: 0.2 * (1 + number) for number, name in enumerate(named)}
     before, gradients = (
         {n: t.detach().clone() for n, t in x.items()} for x in (named, {n: p.grad for n, p in named.items()})
     )
@@ -84,6 +85,8 @@ def test_decoupled_moves_the_weights_by_rate_times_strength(weighted):
         torch.testing.assert_close(
             parameter.detach(), before[name] - share * (before[name] - anchor[name]), rtol=1e-5, atol=1e-6
         )
+        if not weighted:
+            assert torch.equal(parameter.detach(), anchor[name]) == (name != "a.weight")
 
 
 def test_a_gradient_that_is_not_there_stays_away():

@@ -101,8 +101,7 @@ def test_bad_data_shows_before_anything_slow(say: Say, place: Path, monkeypatch:
         patch.setattr(run._Run, "evaluate", lambda *_: pytest.fail("evaluated before the data was read"))
         code, err = say(*more)
     assert code == 2 and "old.jsonl, line 2" in err
-    record = RunFolder("out").read()
-    assert record.status == "failed" and "old.jsonl, line 2" in record.error
+    assert not Path("out").exists()
     (place / "old.jsonl").write_text('{"text": "good"}\n{"text": "too"}\n')
     assert say(*more)[0] == 0
     assert RunFolder("out").read().error is None
@@ -110,6 +109,7 @@ def test_bad_data_shows_before_anything_slow(say: Say, place: Path, monkeypatch:
 
 def test_a_mistake_that_stopped_a_run_before_its_first_step_does_not_block_the_folder(say: Say, place: Path) -> None:
     (place / "data.jsonl").write_text('{"q": "a", "a": "b"}\n' * 8)
+    Path("out").mkdir()  # a folder of the user's stays
     assert say(dataset_name="data.jsonl")[0] == 2
     assert RunFolder("out").read().status == "failed"
     assert say("--data", '{prompt: "{q}", completion: "{a}"}', dataset_name="data.jsonl")[0] == 0
@@ -144,6 +144,68 @@ def test_a_sample_longer_than_the_context_is_noted(say: Say, place: Path, capsys
         assert any(n.startswith(note) for n in notes)
         assert f"Note: {note}" in shown
     assert RunFolder("out").metrics()[-1]["step"] == 2
+
+
+# ----------------------------------------------------------------------------------------------------------- the folder
+
+
+def test_a_refused_run_leaves_no_folder(say: Say, place: Path) -> None:
+    """Whenever it is found out: before the folder is made, at the data, at the model, at a method that does not fit."""
+    (place / "bad.jsonl").write_text('{"text": 3\n')
+    for more, changes in (
+        (("--learning_rate", "many"), {}),
+        ((), {"dataset_name": "bad.jsonl"}),
+        (("--retention", "sfa:every=19"), {"max_steps": "-1", "num_train_epochs": "2"}),
+    ):
+        before = sorted(p.name for p in place.iterdir())
+        assert say(*more, output_dir="runs/new/out", **changes)[0] == 2
+        assert sorted(p.name for p in place.iterdir()) == before
+    (place / "runs").mkdir()
+    assert say(output_dir="runs/new/out", dataset_name="bad.jsonl")[0] == 2
+    assert list((place / "runs").iterdir()) == []
+
+
+def test_a_paid_for_evaluation_is_kept(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.errors import ConfigError
+    from holdfast.runs import run
+
+    def fit(self: Any) -> None:
+        raise ConfigError("late")
+
+    (place / "prose.jsonl").write_text('{"text": "Held out prose of some words."}\n')
+    monkeypatch.setattr(run._Run, "fit", fit)
+    assert say("--source", "prose.jsonl")[0] == 2
+    assert RunFolder("out").read().status == "failed"
+    assert RunFolder("out").evaluated("start").find("source", "prose") is not None
+
+
+@pytest.mark.parametrize("content", ["[]", "null", '"run"', "{}", "3", "{", "\x00"])
+def test_a_record_that_is_none(content: str, say: Say) -> None:
+    Path("out").mkdir()
+    Path("out/run.json").write_text(content)
+    code, err = say()
+    assert code == 2
+    assert "Expected the record of a run in out/run.json, but it cannot be read" in err
+    assert Path("out/run.json").read_text() == content
+    assert [p.name for p in Path("out").iterdir() if not p.name.startswith(".")] == ["run.json"]
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry_run",)])
+def test_a_plain_file_where_a_checkpoint_belongs(dry: tuple[str, ...], say: Say) -> None:
+    assert say()[0] == 0
+    for path in Path("out").glob("checkpoint-*"):
+        shutil.rmtree(path)
+    Path("out/checkpoint-6").write_text("notes")
+    code, err = say(*dry)
+    assert code == 2
+    assert "Expected a folder at out/checkpoint-6, where a checkpoint of the run belongs, found a file." in err
+    assert Path("out/checkpoint-6").read_text() == "notes"
+
+
+def test_a_path_to_resume_from_is_refused(say: Say) -> None:
+    code, err = say("--resume_from_checkpoint", "out/checkpoint-2")
+    assert code == 2 and "resume_from_checkpoint: a run goes on from the newest whole checkpoint of its own" in err
+    assert say("--resume_from_checkpoint", "true")[0] == 0
 
 
 # -------------------------------------------------------------------------------------------------- model and tokenizer

@@ -207,6 +207,74 @@ def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(place: Path) -> None:
     assert_same_run("cut", "whole")
 
 
+def stopped(out: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that was interrupted at a step."""
+    from holdfast.training.callbacks import StopOnSignal
+
+    original = StopOnSignal.on_step_end
+
+    def stop(self, args, state, control, **kwargs):
+        self.stopped = self.stopped or state.global_step == step
+        return original(self, args, state, control, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StopOnSignal, "on_step_end", stop)
+        assert main(words(out)) == 130
+    assert Path(f"{out}/checkpoint-{step}").is_dir()
+
+
+def test_damaged_checkpoints_cost_steps_and_nothing_else(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The newest has lost a file, the one before has a bit changed: the run says so, goes on from the third, and ends
+    with the weights and figures of an undisturbed run; then the same with all three, from the start."""
+    assert main(words("whole")) == 0
+    stopped("cut", 23, monkeypatch)
+    Path("cut/checkpoint-23/optimizer.pt").unlink()
+    damage_one_bit(Path("cut/checkpoint-20/rng_state.pth"))
+    capsys.readouterr()
+    assert main(words("cut")) == 0
+    told = (
+        "Passed over: checkpoint-23 (optimizer.pt is missing), checkpoint-20 (rng_state.pth is not as it was written). "
+        "Training continues from checkpoint-15."
+    )
+    assert f"Note: {told}" in capsys.readouterr().out
+    assert told in RunFolder("cut").read().notes
+    assert "Training continues from checkpoint-15." in Path("cut/report.html").read_text()
+    assert_same_run("cut", "whole")
+
+
+@pytest.mark.slow
+def test_where_no_checkpoint_is_whole_the_run_begins_anew(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(words("whole")) == 0
+    stopped("cut", 13, monkeypatch)
+    for checkpoint in Path("cut").glob("checkpoint-*"):
+        damage_one_bit(checkpoint / "trainer_state.json")
+    assert main(words("cut")) == 0
+    [note] = [n for n in RunFolder("cut").read().notes if n.startswith("Passed over")]
+    assert note.startswith("Passed over: checkpoint-13 (trainer_state.json is not as it was written), checkpoint-10 (")
+    assert note.endswith("Training begins anew.")
+    assert_same_run("cut", "whole")
+
+
+def damage_one_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def test_what_a_killed_process_left_goes_at_the_next_call(place: Path) -> None:
+    """Also where the run was finished and nothing is left to do."""
+    assert main(words("cut")) == 0
+    left = [Path("cut", name) for name in (".saving/checkpoint-5", ".final", ".deleting-checkpoint-5", "evaluations")]
+    for folder in left:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".run.json.abcdefgh.tmp").write_text("half")
+    Path("cut/.run.json.abcdefgh.tmp").write_text("half")
+    assert main(words("cut")) == 0
+    assert [p.name for p in Path("cut").rglob(".*")] == [".lock"]
+
+
 def test_a_second_process_is_refused_with_the_reason(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import fcntl
 

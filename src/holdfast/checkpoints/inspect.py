@@ -26,6 +26,8 @@ from holdfast.checkpoints.distance import layer_of
 from holdfast.checkpoints.dtypes import count_nonfinite
 from holdfast.checkpoints.engine import Job, Scratch, job_of, map_blocks
 from holdfast.checkpoints.locate import local_folder
+from holdfast.checkpoints.manifest import FILE as MANIFEST
+from holdfast.checkpoints.manifest import damage, read_manifest
 from holdfast.checkpoints.provenance import FILE, Digests, fingerprint_of
 from holdfast.checkpoints.reader import STEMS, CheckpointReader, index_file, read_headers, read_index
 from holdfast.checkpoints.sources import Entry, listing, read_config, tied_head
@@ -140,6 +142,7 @@ def inspect(name: str | os.PathLike[str], *, verify: bool = False, workers: int 
     except ModelError as error:
         if all(check.passed for check in checks):
             checks.append(_check("it can be opened", [str(error)]))
+    checks += _manifest_check(folder, verify=verify)
     fingerprint = None
     if verify and reader is not None:
         fingerprint, found = _read_all(reader, record, workers)
@@ -432,6 +435,20 @@ def _read_all(
             problems = ["the tensors hold the recorded bytes under other names, dtypes or shapes"]
         checks.append(_check("content is as recorded", problems, f"fingerprint {fingerprint}"))
     return fingerprint, checks
+
+
+def _manifest_check(folder: Path, *, verify: bool) -> list[Check]:
+    """The files of a training checkpoint are as they were written; nothing where there is no manifest."""
+    name = "files are as written"
+    try:
+        files = read_manifest(folder)
+    except DataError as error:
+        return [_check(name, [str(error)])]
+    if files is None:
+        return []
+    if not verify:
+        return [Check(name=name, passed=None, detail="not looked at; --verify reads all bytes")]
+    return [_check(name, damage(folder, files), f"{len(files)} files of {MANIFEST}")]
 
 
 def _nothing_here(folder: Path) -> str:

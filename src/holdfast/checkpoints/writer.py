@@ -29,6 +29,7 @@ from holdfast.checkpoints.provenance import FILE
 from holdfast.checkpoints.reader import open_descriptor
 from holdfast.errors import RunFolderError, StorageError
 from holdfast.support.files import write_json
+from holdfast.support.leftovers import NewFolder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,7 +107,7 @@ class CheckpointWriter:
         self._lock = -1
         check_destination(self.folder, overwrite=overwrite)
         with disk_errors(self.folder):
-            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            self._made = NewFolder(self.folder.parent, content=False)
             self.staging.mkdir(exist_ok=True)
             # first the own lock, then a look at others': of two that begin together at least one sees the other
             self._lock = _locked(self.staging, self.folder)
@@ -207,6 +208,7 @@ class CheckpointWriter:
                 (self.staging / f"{shard.file}.part").unlink()
         if not kept:
             shutil.rmtree(self.staging, ignore_errors=True)
+            self._made.remove()
         self._release()
         return kept
 

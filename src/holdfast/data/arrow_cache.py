@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data.json_rows import json_array
 from holdfast.errors import StorageError
+from holdfast.support.leftovers import scratch_folder
 
 if TYPE_CHECKING:
     import datasets
@@ -64,17 +63,15 @@ def cached_dataset(key: str, tables: Iterable[pa.Table]) -> datasets.Dataset:
 
 @contextlib.contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=folder, prefix=".writing-"))
-    except OSError as error:
-        raise StorageError(
-            f"Cannot write the datasets cache {folder} ({error.strerror}). Set HF_DATASETS_CACHE to another folder."
-        ) from error
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            scratch = stack.enter_context(scratch_folder(folder, ".writing-"))
+        except OSError as error:
+            raise StorageError(
+                f"Cannot write the datasets cache {folder} ({error.strerror}). Set HF_DATASETS_CACHE to another folder."
+            ) from error
         yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _write(tables: Iterable[pa.Table], scratch: Path) -> Path:

@@ -28,9 +28,9 @@ from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
 from holdfast.support.environment import (
     hardware,
-    lock_folder,
     now,
     quiet_libraries,
+    result_folder,
     shown_name,
     terminated_is_interrupted,
     versions,
@@ -137,7 +137,7 @@ def evaluate_models(
 
     out = Path(output_dir)
     refuse_foreign(out)
-    with lock_folder(out), quiet_libraries(), terminated_is_interrupted():
+    with result_folder(out) as made, quiet_libraries(), terminated_is_interrupted():
         kept = check_request(
             models, plan, out=out, cache=cache, dtype=dtype, device=device, trust_remote_code=trust_remote_code
         )
@@ -148,6 +148,7 @@ def evaluate_models(
             for number, model in enumerate(models, 1):
                 folder = EvaluationFolder(out / model.label)
                 if model.label in kept:
+                    made.keep()
                     say(f"{model.label}: measured before, nothing to do")
                     _put(record, model, _known(record, model, kept[model.label], cache), out)
                     continue
@@ -159,6 +160,7 @@ def evaluate_models(
                 _put(record, model, loaded.identity, out)
                 if cache is not None:
                     write_json(_identity_file(cache, loaded.identity["hash"]), loaded.identity)
+                made.keep()
                 short = {"name": model.label, "hash": loaded.identity["hash"]}
                 try:
                     evaluate(

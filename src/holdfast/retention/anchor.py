@@ -196,16 +196,15 @@ def unnamed_file(tensors: Mapping[str, torch.Tensor]) -> CheckpointReader:
     Raises:
         StorageError: the disk has no room for them.
     """
-    import tempfile
-
     from safetensors.torch import save_file
 
     from holdfast.checkpoints.writer import disk_errors
     from holdfast.support.cache import cache_folder
+    from holdfast.support.leftovers import scratch_folder
 
     with disk_errors(cache_folder()):
         cache_folder().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="anchor-", dir=cache_folder()) as place:
+        with scratch_folder(cache_folder(), "anchor-") as place:
             save_file(
                 {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
                 f"{place}/model.safetensors",

@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast.errors import DataError, ModelError, StorageError
 from holdfast.support.files import fingerprint, read_json, write_json
+from holdfast.support.leftovers import NewFolder
 from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
@@ -382,9 +383,9 @@ def save_fisher(folder: str | os.PathLike[str], values: NamedParams, record: Map
 
     folder = Path(folder).expanduser()
     staging = folder.with_name(f".{folder.name}.staging")
-    with disk_errors(folder):
+    with disk_errors(folder), NewFolder(folder.parent, content=False):
         shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
+        staging.mkdir()
         restore_replaced(folder)
         try:
             stored = {

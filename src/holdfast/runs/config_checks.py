@@ -244,6 +244,11 @@ def check_combinations(values: Mapping[str, Any], *, has_accelerator: bool) -> l
         ),
     )
     problems += [text for broken, text in rules if broken]
+    if isinstance(on("resume_from_checkpoint"), str):
+        problems.append(
+            "resume_from_checkpoint: a run goes on from the newest whole checkpoint of its own output_dir, and needs "
+            "no path. Leave it out; to begin with the weights of another checkpoint, name it as model_name_or_path."
+        )
     if isinstance(output, str):
         path = Path(os.path.expanduser(output))
         if advice := impossible_path(path):

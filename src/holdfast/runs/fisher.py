@@ -9,7 +9,6 @@ Memory: weights, one gradient and one float32 accumulator: 12 bytes a parameter 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +32,7 @@ from holdfast.retention.fisher import (
     save_fisher,
 )
 from holdfast.support.environment import quiet_datasets, quiet_libraries, shown_name, versions
+from holdfast.support.leftovers import scratch_folder
 
 if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
@@ -114,8 +114,8 @@ def compute_fisher(
     if settings is None or problems:
         raise ConfigError(problems)
     refuse_folder(folder, overwrite=True)
-    with tempfile.TemporaryDirectory() as work, quiet_libraries(), quiet_datasets(0):
-        config = _config(name, data, work, settings)
+    with scratch_folder(None, "holdfast-fisher-") as work, quiet_libraries(), quiet_datasets(0):
+        config = _config(name, data, str(work), settings)
         host, parameters = _host(config, say)
         rows = choose_rows(host.rows(data), settings.samples, seed=settings.seed, label=data)
         described = {"name": shown_name(name), "dtype": settings.dtype}

@@ -22,10 +22,10 @@ from holdfast.errors import ConfigError, HoldfastError, Interrupted, NotFinite, 
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 from holdfast.runs import run_folder
 from holdfast.support.environment import (
-    lock_folder,
     now,
     quiet_datasets,
     quiet_libraries,
+    result_folder,
     say,
     shown_bytes,
     shown_name,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback
 
     from holdfast.runs.config import TrainConfig
+    from holdfast.support.leftovers import NewFolder
 
 
 def train(
@@ -68,13 +69,20 @@ def train(
     from rich.console import Console
 
     from holdfast.evaluation.runner import plan_fingerprint
+    from holdfast.training.checkpoint_folders import clear_leftovers
 
     console = console or Console()
     folder = RunFolder(config.training.output_dir)
     main = int(os.environ.get("RANK", "0")) == 0
     run_folder.refuse_foreign(folder)
-    with lock_folder(folder.path) if main else contextlib.nullcontext(), quiet_libraries(), terminated_is_interrupted():
+    with (
+        result_folder(folder.path) if main else contextlib.nullcontext() as made,
+        quiet_libraries(),
+        terminated_is_interrupted(),
+    ):
         record = run_folder.open_run(folder, config)
+        if main:
+            clear_leftovers(folder.path)
         if record.status == "finished":
             if run_folder.nothing_left(folder, record, config, evaluated=plan_fingerprint(config.evaluation)):
                 when = f", finished {record.finished}" if record.finished else ""
@@ -86,7 +94,7 @@ def train(
             record.status = "running"
         run = _Run(
             config=config, folder=folder, record=record, console=console, cache=evaluation_cache, main=main,
-            callbacks=callbacks,
+            callbacks=callbacks, made=made,
         )  # fmt: skip
         try:
             run.go()
@@ -105,7 +113,7 @@ def train(
                 raise StorageError(
                     f"No space left on the disk of {folder.path} (stage '{record.stage}'). What was written before is "
                     f"whole"
-                    f"{run_folder.last_checkpoint_text(folder)}; free some space, and the same command continues."
+                    f"{run.last_checkpoint()}; free some space, and the same command continues."
                 ) from error
             raise
     return folder
@@ -130,6 +138,9 @@ class _Run:
     rows: Any = None
     layout: str = ""
     eval_rows: Any = None
+    made: NewFolder | None = None
+    """The run's folder, which goes again where the request turns out to be wrong before anything was measured or
+    trained; None on other processes."""
     stopped: bool = False
     entered: float = field(default_factory=time.monotonic)
     """When the present stage began, in seconds."""
@@ -149,6 +160,7 @@ class _Run:
                 self.evaluate(
                     "start", self.model, {"name": self.record.model["name"], "hash": self.record.model["hash"]}
                 )
+            self.keep()
         if trained:
             self.load_result()
         else:
@@ -273,12 +285,9 @@ class _Run:
         from holdfast.evaluation.runner import scorer
         from holdfast.training.adapters import adapter_config
         from holdfast.training.callbacks import MetricsFile, Progress, StopOnSignal
-        from holdfast.training.checkpoint_folders import last_checkpoint
         from holdfast.training.hosts import SFTRetentionTrainer
 
         config, args = self.config, self.config.training
-        if self.main:
-            run_folder.clear_leftovers(self.folder.path)
         with self.status("Tokenising the training data"):
             active = [m.name for m in config.retention if not m.off]
             progress = Progress(self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(active)])))
@@ -317,7 +326,7 @@ class _Run:
         self.record.data = {**self.record.data, **self.trainer.data_info}
         if hasattr(self.trainer.model, "peft_config"):
             self._check_space(self.trainer.model)
-        checkpoint = last_checkpoint(self.folder.path)
+        checkpoint = self.trainer.whole_checkpoint(self.folder.path, say=self.note)
         sessions = self.record.training.get("sessions", 0) + 1
         self.record.training = {**self.record.training, "sessions": sessions}
         self.write()
@@ -328,6 +337,7 @@ class _Run:
         if self.trainer.teacher_info:
             self.record.training["teacher"] = self.trainer.teacher_info
             self.write()
+        self.keep()
         self.trainer.on_loss_backend = self.note_loss
         began = time.monotonic()
         with StopOnSignal(self.console) as stop:
@@ -351,10 +361,12 @@ class _Run:
             "final": {k: v for k, v in (logged[-1] if logged else {}).items() if k != "seconds"},
         }
         if self.trainer.state.global_step < self.trainer.state.max_steps and stop.stopped:
+            again = "continues"
+            if args.save_only_model:
+                again = "begins anew: save_only_model: true leaves nothing to continue from"
             raise Interrupted(
                 f"Interrupted at step {self.trainer.state.global_step} of {self.trainer.state.max_steps}; a "
-                f"checkpoint is in {self.folder.path}. "
-                "The same command continues."
+                f"checkpoint is in {self.folder.path}. The same command {again}."
             )
 
     def note_loss(self, backend: str) -> None:
@@ -466,6 +478,10 @@ class _Run:
 
                 write_run_report(self.folder)
 
+    def keep(self) -> None:
+        if self.made is not None:
+            self.made.keep()
+
     def write(self) -> None:
         if self.main:
             self.folder.write(self.record)
@@ -480,6 +496,14 @@ class _Run:
         from rich.markup import escape
 
         return self.console.status(escape(text)) if self.console.is_terminal and self.main else contextlib.nullcontext()
+
+    def last_checkpoint(self) -> str:
+        """`, the last checkpoint is checkpoint-40`, or nothing where this run has none; for the end of a sentence."""
+        from holdfast.training.checkpoint_folders import checkpoints_in
+
+        step = self.trainer.state.global_step if self.trainer is not None else 0
+        kept = checkpoints_in(self.folder.path, before=step + 1)
+        return f", the last checkpoint is {kept[-1].name}" if kept else ""
 
     def _own_progress(self, progress: Any) -> None:
         from transformers import PrinterCallback, ProgressCallback
@@ -508,7 +532,8 @@ class _Run:
             raise RunFolderError(
                 f"No room in {self.folder.path}: the final weights and one checkpoint take {shown_bytes(needed)}, "
                 f"{shown_bytes(free)} are free. "
-                "Free some space, choose another output_dir, or set save_only_model: true or save_strategy: 'no'."
+                "Free some space, choose another output_dir, or set save_only_model: true or save_strategy: "
+                "'no', with which an interrupted run begins anew."
             )
 
     def _distances(self) -> list[LayerDistance]:

@@ -8,12 +8,10 @@ time.
 from __future__ import annotations
 
 import os
-import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoints.reader import checkpoint_hash
-from holdfast.errors import RunFolderError
+from holdfast.errors import DataError, RunFolderError
 from holdfast.records.run import RunFolder, RunRecord
 from holdfast.support.environment import hardware, now, shown_name, versions
 
@@ -25,11 +23,15 @@ def run_to_continue(folder: RunFolder, config: TrainConfig) -> RunRecord | None:
     """The record of the run that `config` continues, None where it would begin a new one.
 
     Raises:
-        RunFolderError: the folder holds another run, with the settings that differ, or files that are no run.
+        RunFolderError: the folder holds another run, with the settings that differ, files that are no run, or a file
+            where a folder of the run belongs.
     """
+    from holdfast.training.checkpoint_folders import refuse_files
+
     refuse_foreign(folder)
     if folder.exists():
-        record = folder.read()
+        refuse_files(folder.path)
+        record = _read(folder)
         if record.config_key != config.key and not _replaceable(folder, record):
             differences = config.explain_difference(record.config)
             shown = "\n".join(f"  - {d}" for d in differences) or "  - (the settings that decide the weights)"
@@ -40,6 +42,16 @@ def run_to_continue(folder: RunFolder, config: TrainConfig) -> RunRecord | None:
         if record.config_key == config.key:
             return record
     return None
+
+
+def _read(folder: RunFolder) -> RunRecord:
+    try:
+        return folder.read()
+    except (DataError, AttributeError, TypeError, ValueError) as error:
+        raise RunFolderError(
+            f"Expected the record of a run in {folder.run_file}, but it cannot be read ({error}). Put it back, give "
+            f"another output_dir, or delete the folder if the run is not wanted."
+        ) from error
 
 
 def open_run(folder: RunFolder, config: TrainConfig) -> RunRecord:
@@ -84,11 +96,9 @@ def refuse_foreign(folder: RunFolder) -> None:
 
 def began_training(folder: RunFolder, record: RunRecord) -> bool:
     """Whether the folder holds steps that were paid for; before that, only evaluations, which carry their own keys."""
-    from holdfast.training.checkpoint_folders import last_checkpoint
+    from holdfast.training.checkpoint_folders import checkpoints_in
 
-    return (
-        bool(record.training.get("saved")) or folder.metrics_file.is_file() or last_checkpoint(folder.path) is not None
-    )
+    return bool(record.training.get("saved")) or folder.metrics_file.is_file() or bool(checkpoints_in(folder.path))
 
 
 def _replaceable(folder: RunFolder, record: RunRecord) -> bool:
@@ -148,21 +158,3 @@ def nothing_left(folder: RunFolder, record: RunRecord, config: TrainConfig, *, e
         return False
     pages = (folder.report_file, folder.path / "README.md")
     return all(page.is_file() and page.stat().st_mtime_ns >= folder.run_file.stat().st_mtime_ns for page in pages)
-
-
-def last_checkpoint_text(folder: RunFolder) -> str:
-    """`, the last checkpoint is checkpoint-40`, or nothing where there is none; for the end of a sentence."""
-    from holdfast.training.checkpoint_folders import last_checkpoint
-
-    found = last_checkpoint(folder.path)
-    return f", the last checkpoint is {found.name}" if found else ""
-
-
-def clear_leftovers(path: Path) -> None:
-    """Deletes what a killed process was still writing or deleting: half a checkpoint, temporary files."""
-    for name in (".saving", ".final"):
-        shutil.rmtree(path / name, ignore_errors=True)
-    for doomed in path.glob(".deleting-*"):
-        shutil.rmtree(doomed, ignore_errors=True)
-    for file in path.rglob(".*.tmp"):
-        file.unlink(missing_ok=True)

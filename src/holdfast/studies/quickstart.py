@@ -25,8 +25,19 @@ from holdfast.records.run import RunFolder
 from holdfast.records.study import STUDY_FILE
 from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.session import execute_study
-from holdfast.studies.engine.study import LABEL, PAGE, RUNNING, Job, JobState, Study, StudyState, Writer
+from holdfast.studies.engine.study import (
+    LABEL,
+    PAGE,
+    RUNNING,
+    Job,
+    JobState,
+    Study,
+    StudyState,
+    Writer,
+    refuse_foreign,
+)
 from holdfast.support.files import to_jsonable, write_jsonl
+from holdfast.support.leftovers import NewFolder
 from holdfast.worlds.pretrain import cached_base
 from holdfast.worlds.small_settings import base_recipe, base_texts
 
@@ -167,10 +178,8 @@ class Quickstart(Study[QuickSettings]):
         Raises:
             RunFolderError: the folder is a study's, whose record and page would be lost.
         """
-        out = self.settings.output_dir
-        if (out / STUDY_FILE).is_file():
-            raise RunFolderError(f"{out} holds a study. Choose another output_dir, so that it is not overwritten.")
-        (out / QUEUE).unlink(missing_ok=True)
+        _refuse_study(self.settings.output_dir)
+        (self.settings.output_dir / QUEUE).unlink(missing_ok=True)
 
     def make(self, task: Task) -> dict[str, Any]:
         """One fine-tuning, or what is left of it."""
@@ -267,14 +276,17 @@ def quickstart(
     console = console or Console()
     began = time.monotonic()
     root = Path(output_dir)
+    refuse_foreign(root, Quickstart.markers)
+    _refuse_study(root)
     corpus = embedded_corpus()
-    files = write_data(corpus, root / "data")
-    console.print(
-        f"1. A small base learns English prose ({sum(map(len, corpus.prose_train)) / 1000:.0f} kB of Python's "
-        f"reference) and a little code.",
-        highlight=False,
-    )
-    base = cached_base(base_texts(corpus), base_recipe(seed=seed, quick=quick), console=console)
+    with NewFolder(root):
+        files = write_data(corpus, root / "data")
+        console.print(
+            f"1. A small base learns English prose ({sum(map(len, corpus.prose_train)) / 1000:.0f} kB of Python's "
+            f"reference) and a little code.",
+            highlight=False,
+        )
+        base = cached_base(base_texts(corpus), base_recipe(seed=seed, quick=quick), console=console)
     settings = QuickSettings(
         output_dir=root,
         arms=tuple(arm for arm in arms(str(files["prose_train"])) if not only or arm.name in only),
@@ -294,6 +306,11 @@ def quickstart(
     console.print(f"\nDone in {seconds:.0f} s. Plot and tables: {root / PAGE}", highlight=False)
     console.print(f"\n[bold]On your own model[/bold]\n{NEXT_STEPS}", highlight=False)
     return root / PAGE
+
+
+def _refuse_study(folder: Path) -> None:
+    if (folder / STUDY_FILE).is_file():
+        raise RunFolderError(f"{folder} holds a study. Choose another output_dir, so that it is not overwritten.")
 
 
 NEXT_STEPS = """\

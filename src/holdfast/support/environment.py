@@ -12,9 +12,10 @@ import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from holdfast.errors import FolderBusy, RunFolderError
+from holdfast.support.leftovers import NewFolder
 
 
 @contextlib.contextmanager
@@ -175,27 +176,64 @@ def loads_on_one_process_only() -> bool:
 def lock_folder(path: Path) -> Iterator[None]:
     """One process a folder. The kernel lets go of the lock when the process ends, however it ends.
 
+    Args:
+        path: the folder; one whose name begins with a dot is there for the lock alone, and goes with it.
+
     Raises:
         FolderBusy: another process is at work in the folder.
         RunFolderError: the folder cannot be written.
     """
+    with _folder_errors(path):
+        while True:
+            path.mkdir(parents=True, exist_ok=True)
+            try:
+                handle = open(path / ".lock", "a+")  # noqa: SIM115
+            except FileNotFoundError:  # the process that had it has just removed it
+                continue
+            busy = not _locked(handle)
+            if busy or _is_at(handle, path / ".lock"):
+                break
+            handle.close()
+    with handle:
+        if busy:
+            raise FolderBusy(
+                f"Another holdfast process is at work in {path}. Wait for it, or choose another output_dir."
+            )
+        try:
+            yield
+        finally:
+            if path.name.startswith("."):
+                with contextlib.suppress(OSError):
+                    (path / ".lock").unlink()
+                    path.rmdir()
+
+
+@contextlib.contextmanager
+def result_folder(path: Path, *, lock: str = "") -> Iterator[NewFolder]:
+    """The folder that a command writes to, locked as by `lock_folder`. Where it is new, a body that ends with a
+    `UserError` takes it away again, unless it said `keep`.
+
+    Args:
+        path: the folder.
+        lock: a folder in it that is locked instead.
+
+    Raises:
+        FolderBusy, RunFolderError: see `lock_folder`.
+    """
+    with _folder_errors(path):
+        made = NewFolder(path)
+    with lock_folder(path / lock), made:
+        yield made
+
+
+@contextlib.contextmanager
+def _folder_errors(path: Path) -> Iterator[None]:
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        handle = open(path / ".lock", "a+")  # noqa: SIM115
+        yield
     except OSError as error:
         raise RunFolderError(
             f"Could not write in the output folder {path}: {error.strerror}. Choose an output_dir that can be written."
         ) from error
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise FolderBusy(
-                f"Another holdfast process is at work in {path}. Wait for it, or choose another output_dir."
-            ) from None
-        yield
-    finally:
-        handle.close()
 
 
 @contextlib.contextmanager
@@ -203,9 +241,34 @@ def wait_for_lock(path: Path) -> Iterator[None]:
     """One process at a time in the body; the others wait. For work that the second finds done.
 
     Args:
-        path: names the lock: a file `<path>.lock` beside it.
+        path: names the lock: a file `<path>.lock` beside it, gone after the body.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{path}.lock", "a+") as handle:
+    while True:
+        handle = open(f"{path}.lock", "a+")  # noqa: SIM115
         fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        if _is_at(handle, Path(f"{path}.lock")):
+            break
+        handle.close()
+    with handle:
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{path}.lock")
+
+
+def _locked(handle: TextIO) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _is_at(handle: TextIO, path: Path) -> bool:
+    """Whether an open file is the one that has its name now."""
+    try:
+        return os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False

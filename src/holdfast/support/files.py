@@ -1,7 +1,7 @@
 """Files as holdfast writes and reads them: atomic writes, JSON with non-finite numbers, fingerprints of values.
 
 Every write is atomic: a temporary file in the same folder, fsync, rename. A reader therefore sees the old content or
-the new, never half.
+the new, never half, and what a killed process leaves goes with the next write of the same file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import os
-import tempfile
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from holdfast.errors import DataError, StorageError
+from holdfast.support.leftovers import temporary_file
 
 T = TypeVar("T")
 
@@ -37,9 +37,9 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     name = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp", delete=False) as file:
+        with temporary_file(path) as file:
             name = file.name
-            yield file  # type: ignore[misc]
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)

@@ -15,10 +15,12 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from holdfast.errors import DataError, FolderBusy, RunFolderError, StorageError
 from holdfast.support.files import read_jsonl, to_jsonable
+from holdfast.support.leftovers import NewFolder
 
 Row = dict[str, Any]
 
@@ -48,7 +50,8 @@ class Ledger:
 
     def __enter__(self) -> Ledger:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._made = NewFolder(self.path.parent, content=False)
+            self._new = not self.path.exists()
             self._file = open(self.path, "a+b", buffering=0)
         except OSError as error:
             raise RunFolderError(
@@ -69,8 +72,13 @@ class Ledger:
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._new and kind is not None and self._file.seek(0, os.SEEK_END) == 0:
+            self.path.unlink(missing_ok=True)
         self._file.close()
+        self._made.__exit__(kind, error, trace)
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Appends rows, all in one write; they are with the operating system when this returns.

@@ -14,13 +14,13 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.support.cache import cache_folder
+from holdfast.support.leftovers import scratch_folder
 
 _BUILDING = threading.Lock()
 
@@ -84,8 +84,8 @@ def _library(source: Path, flags: Sequence[str], link: Sequence[str], compiler: 
     keep = _is_ours(folder)
     if keep and path.is_file():
         return ctypes.CDLL(str(path))
-    with tempfile.TemporaryDirectory(dir=folder if keep else None) as work:
-        compiled, linked = Path(work) / "compiled.o", Path(work) / "linked.so"
+    with scratch_folder(folder if keep else None, "holdfast-build-") as work:
+        compiled, linked = work / "compiled.o", work / "linked.so"
         for command in (
             [compiler, *flags, "-c", str(source), "-o", str(compiled)],
             [compiler, "-shared", str(compiled), "-o", str(linked), *link],

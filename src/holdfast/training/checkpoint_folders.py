@@ -1,34 +1,62 @@
-"""Checkpoint folders of a run: finding whole ones, removing old ones, and putting files on the disk for good."""
+"""Checkpoint folders of a run: their names, which are there, removing old ones, putting files on the disk for good."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.checkpoints.writer import fsync_path
+from holdfast.errors import RunFolderError
+from holdfast.support.leftovers import remove_unless_held
 
-def checkpoints_in(folder: Path) -> Iterator[Path]:
-    """Whole `checkpoint-N` folders (the trainer's state is the last file of one)."""
-    if folder.is_dir():
-        for path in folder.iterdir():
-            if (
-                path.name.startswith("checkpoint-")
-                and path.name[11:].isdigit()
-                and (path / "trainer_state.json").is_file()
-            ):
-                yield path
+SAVING = ".saving"
+"""Where a checkpoint grows until it is whole."""
+_NAME = re.compile(r"checkpoint-([1-9][0-9]*)")
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """The whole checkpoint with the highest step, or None."""
-    return max(checkpoints_in(folder), key=lambda p: int(p.name[11:]), default=None)
+def step_of(path: Path) -> int | None:
+    """The optimiser step in the name of a checkpoint; None for another name."""
+    found = _NAME.fullmatch(path.name)
+    return int(found[1]) if found else None
+
+
+def checkpoints_in(folder: Path, *, before: int | None = None) -> list[Path]:
+    """The `checkpoint-N` folders of a run by step, the last one last, whole or not.
+
+    Args:
+        folder: the run's.
+        before: leaves out those of this step and later ones.
+    """
+    found = [(step, path) for path in _named(folder) if path.is_dir() and (step := step_of(path)) is not None]
+    return [path for step, path in sorted(found) if before is None or step < before]
+
+
+def refuse_files(folder: Path) -> None:
+    """Nothing but a folder may have a checkpoint's name.
+
+    Raises:
+        RunFolderError: a file has one.
+    """
+    for path in _named(folder):
+        if not path.is_dir():
+            raise RunFolderError(
+                f"Expected a folder at {path}, where a checkpoint of the run belongs, found a file. Move it away."
+            )
+
+
+def _named(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if step_of(path) is not None] if folder.is_dir() else []
 
 
 def remove_folder(path: Path) -> None:
-    """Deletes a folder tree if it is there; renamed first, so that no half-deleted folder passes for a whole one."""
-    if path.is_dir():
+    """Deletes a folder tree if it is there; renamed first, so that no half-deleted folder passes for a whole one. Of a
+    link the link goes."""
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    elif path.is_dir():
         doomed = path.with_name(f".deleting-{path.name}")
         with contextlib.suppress(FileNotFoundError):  # another process may be deleting the same folder
             shutil.rmtree(doomed)
@@ -37,9 +65,17 @@ def remove_folder(path: Path) -> None:
         shutil.rmtree(doomed, ignore_errors=True)
 
 
+def clear_leftovers(folder: Path) -> None:
+    """Deletes what a killed process was still writing or deleting in a run's folder: half a checkpoint, half a result,
+    temporary files."""
+    for left in (folder / SAVING, folder / ".final", *folder.glob(".deleting-*")):
+        shutil.rmtree(left, ignore_errors=True)
+    for file in folder.rglob(".*.tmp"):
+        remove_unless_held(file)
+
+
 def sync_folder(path: Path) -> None:
     """fsync of every file below `path`, so that a rename is never ahead of the content."""
     for file in path.rglob("*"):
         if file.is_file():
-            with open(file, "rb") as stream:
-                os.fsync(stream.fileno())
+            fsync_path(file)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import TrainingDiverged
-from holdfast.training.checkpoint_folders import checkpoints_in
+from holdfast.training.checkpoint_folders import checkpoints_in, step_of
 
 SEARCHED_ROWS = 200_000
 """Rows of the training data that are searched for a sample; in larger data one further back stays without its
@@ -24,7 +24,7 @@ def diverged(what: str, samples: list[str], *, step: int, updated: bool, folder:
         updated: whether the weights were updated with it.
         folder: where the run's checkpoints are.
     """
-    kept = sorted(checkpoints_in(folder), key=lambda p: int(p.name.rsplit("-", 1)[1]))
+    kept = checkpoints_in(folder, before=step)  # later ones were passed over when this run went on from an earlier one
     lines = [
         f"Training stopped at step {step}: {what}."
         + (" They were not saved." if updated else " The weights were not updated with it.")
@@ -32,7 +32,7 @@ def diverged(what: str, samples: list[str], *, step: int, updated: bool, folder:
     if samples:
         lines += ["On these samples:", *(f"  - {s}" for s in samples)]
     lines.append(f"The last good checkpoint is {kept[-1]}." if kept else "No checkpoint had been written yet.")
-    if len(kept) > 1 and int(kept[-1].name.rsplit("-", 1)[1]) >= step - 1:
+    if len(kept) > 1 and (step_of(kept[-1]) or 0) >= step - 1:
         # Its weights are finite, but no step has shown yet that they give a finite loss.
         lines.append(
             f"It was written right before; if its weights are what is wrong, the one before is {kept[-2].name}."

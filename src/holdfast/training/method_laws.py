@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import json
 import math
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from holdfast.config.declare import settings_of
 from holdfast.errors import HoldfastError
 from holdfast.retention.method import RetentionMethod
 from holdfast.retention.registry import parse_retention
+from holdfast.support.leftovers import scratch_folder
 
 Methods = Sequence[RetentionMethod]
 
@@ -205,10 +205,10 @@ def check_laws(method: RetentionMethod) -> list[LawResult]:
     Raises nothing of the method's own: an error in its code is the reason of the law that met it.
     """
     off = _switched_off(method)
-    with tempfile.TemporaryDirectory(prefix="holdfast-laws-") as folder, _quiet():
+    with scratch_folder(None, "holdfast-laws-") as folder, _quiet():
 
         def make(methods: Methods, **settings: Any) -> Any:
-            return _trainer(Path(folder), methods, **settings)
+            return _trainer(folder, methods, **settings)
 
         direct = trained(make, [])
         laws: list[tuple[str, Callable[[], None]]] = [

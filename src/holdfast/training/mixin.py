@@ -21,7 +21,7 @@ DDP and FSDP hooks fire);
 Under DeepSpeed, whose backward already steps the engine, step 2 happens inside the engine's step (`training.zero`).
 
 A loss or gradient that is not finite stops training before it reaches the weights (`training.diverged`). A checkpoint
-folder is whole or absent (`training.whole_checkpoints`).
+is whole or passed over (`training.whole_checkpoints`).
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from holdfast.retention.quantize import keep_unpacked
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.environment import loads_on_one_process_only
 from holdfast.support.files import write_json
+from holdfast.training.checkpoint_parts import SEALED, STATE_FILE, TENSOR_FILE
 from holdfast.training.diverged import describe_samples, diverged
 from holdfast.training.forward import LossRequest, Sealed, TokenCE, install_forward, successor_mask
 from holdfast.training.host import TrainerHost
@@ -59,9 +60,6 @@ logger = logging.getLogger(__name__)
 Scorer = Callable[[nn.Module], Sequence[float]]
 """One score a question, higher is better, in the same order each time. The model comes in evaluation mode; the call
 must draw no random numbers."""
-
-STATE_FILE = "retention_state.json"
-TENSOR_FILE = "retention_state.safetensors"
 
 
 class RetentionMixin(WholeCheckpoints):
@@ -230,11 +228,17 @@ class RetentionMixin(WholeCheckpoints):
         for method in self.active:
             method.prepare(host)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As Trainer's; a checkpoint that is not whole is refused, and True means the newest one that is.
+
+        Raises:
+            RunFolderError: nothing whole to resume from.
+        """
+        self._resumed = self._checkpoint_to_resume(resume_from_checkpoint)
         self.prepare_teacher()  # before a checkpoint is loaded: the teacher is the start model
         self.prepare_methods()
         self._begun = True
-        result = super().train(*args, **kwargs)
+        result = super().train(self._resumed, *args, **kwargs)
         self._refuse_broken_weights()  # after the last step nothing has been computed with them yet
         return result
 
@@ -558,7 +562,7 @@ class RetentionMixin(WholeCheckpoints):
             save_file(tensors, str(folder / TENSOR_FILE))
         write_json(
             folder / STATE_FILE,
-            {"methods": plain, "tokens_seen": getattr(self, "tokens_seen", 0), "pending_sums": pending},
+            {"methods": plain, "tokens_seen": getattr(self, "tokens_seen", 0), "pending_sums": pending, SEALED: True},
         )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:

@@ -21,6 +21,7 @@ states would have been computed.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 import sys
@@ -35,7 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.errors import ConfigError, DataError, HoldfastError, ModelError
+from holdfast.errors import ConfigError, DataError, HoldfastError, ModelError, UserError
 from holdfast.ops.heads import Head, causal_lm, describe_head
 from holdfast.retention.cached_teacher import CachedTeacher, document_key, find_documents
 from holdfast.retention.method import TeacherSettings
@@ -53,6 +54,7 @@ from holdfast.retention.teacher_states import (
 from holdfast.support.cache import cache_folder
 from holdfast.support.environment import shown_bytes
 from holdfast.support.files import read_object, write_json
+from holdfast.support.leftovers import NewFolder
 from holdfast.support.progress import progress
 from holdfast.training.zero import engine_dtype
 
@@ -111,6 +113,7 @@ class TeacherCache:
         of a lossy dtype."""
         self.tokens_per_batch = BUILD_TOKENS.get(trainer.args.device.type) or max(BUILD_TOKENS.values())
         self._store: StateStore | None = None
+        self._made: NewFolder | None = None
         self._facts: dict[str, Any] = {}
         self._known: dict[bytes, int] = {}
         self._processes = _Processes(trainer.accelerator)
@@ -130,7 +133,17 @@ class TeacherCache:
             ModelError: stored states differ from those in a batch, or are not finite.
             StorageError: the disk.
         """
-        say = say if self._processes.rank == 0 else _silent
+        try:
+            return self._prepare(datasets, at_start=at_start, say=say if self._processes.rank == 0 else _silent)
+        except UserError:
+            if self._made is not None and self._store is not None and not len(self._store):
+                handle = self._store.try_lock()
+                if handle is not None:  # else another run is filling it
+                    self._made.remove()
+                    self._store.unlock(handle)
+            raise
+
+    def _prepare(self, datasets: Iterable[Any], *, at_start: bool, say: Say) -> CachedTeacher:
         found = [(d, read_documents(self.trainer, d)) for d in datasets if d is not None]
         documents = {k: v for _, rows in found for k, v in rows.documents.items()}
         wanted = {k: v for k, v in documents.items() if k not in self._known}
@@ -184,8 +197,15 @@ class TeacherCache:
                     f"label_annealing.teacher: cached cannot tell whose states to look for. {error} Use teacher: "
                     f"online."
                 ) from error
-            self._store = self._processes.together(lambda: StateStore(self.root / name, teacher=name))
+            self._store = self._processes.together(lambda: self._open_store(name))
         return self._store
+
+    def _open_store(self, name: str) -> StateStore:
+        folder = self.root / name
+        if self._processes.rank == 0:
+            with contextlib.suppress(OSError):  # the store says what is wrong
+                self._made = NewFolder(folder)
+        return StateStore(folder, teacher=name)
 
     def _verify(self, store: StateStore, wanted: dict[bytes, Any]) -> None:
         """Checks the stored documents, each process a share, and lets all leave out what any found damaged."""

@@ -1,33 +1,59 @@
-"""A `checkpoint-N` folder is whole or absent: it is written aside and renamed when everything in it is on the disk.
+"""A `checkpoint-N` folder is whole or passed over.
 
 Trainer writes weights, optimiser and state straight into the final folder, so a run that is killed meanwhile leaves
-half a checkpoint with the name of a whole one. Here the folder is `.saving` until all processes have written, and old
-checkpoints go only when the new one is there.
+half a checkpoint with the name of a whole one. Here the folder is `.saving` until all processes have written. Then each
+process hashes the files that it wrote, which the page cache still holds, and puts them on the disk; the first one
+writes the manifest of all of them, last, and renames the folder. Old checkpoints go only when the new one is there.
+
+A run goes on from the newest checkpoint whose files are all there and as they were written. One that is not is passed
+over, and the run says which of its files is to blame: transformers itself would go on without the optimiser's or the
+random state, to other weights.
+
+Checkpoints without a manifest are from before there was one. They have to show what they can: that every part is there
+and can be read.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from accelerate.utils import broadcast_object_list, gather_object
 from torch import nn
 
-from holdfast.training.checkpoint_folders import checkpoints_in, remove_folder, sync_folder
+from holdfast.checkpoints import manifest
+from holdfast.checkpoints.sources import listing
+from holdfast.checkpoints.writer import fsync_path
+from holdfast.errors import DataError, RunFolderError, StorageError
+from holdfast.training.checkpoint_folders import SAVING, checkpoints_in, refuse_files, remove_folder
+from holdfast.training.checkpoint_parts import Parts, best_of, lacking, unreadable
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Host
 else:
     _Host = object
 
+logger = logging.getLogger(__name__)
+
+_RANK = re.compile(r"(?:rng_state_|__|rank_?)(\d+)")
+"""The process that wrote a file, in the names that transformers, torch, accelerate and DeepSpeed give."""
+_LOADED = (".bin", ".distcp", ".json", ".pt", ".pth", ".safetensors")
+"""Endings of files that continuing a run may load."""
+
 
 class WholeCheckpoints(_Host):
-    """Mixin over `transformers.Trainer`: saves every checkpoint aside, renames it, and removes those beyond
-    `save_total_limit`."""
+    """Mixin over `transformers.Trainer`: saves every checkpoint aside, with a manifest, renames it, removes those
+    beyond `save_total_limit`, and finds the one to go on from."""
 
     def _save_retention_state(self, folder: Path) -> None:
         """What a checkpoint holds beside the trainer's own files; called on every process, before the rename."""
         raise NotImplementedError
+
+    # ----------------------------------------------------------------------------------------------------- writing one
 
     def _get_output_dir(self, trial: Any) -> str:
         return getattr(self, "_staging", None) or super()._get_output_dir(trial)
@@ -39,10 +65,10 @@ class WholeCheckpoints(_Host):
         ):
             # The hub upload of checkpoints reads the folder in the background, so it cannot be moved under it.
             super()._save_checkpoint(model, trial)
-            self._save_retention_state(Path(self.args.output_dir) / name)
+            self._complete(Path(self.args.output_dir) / name)
             return
         final = Path(super()._get_output_dir(trial)) / name
-        staging = final.parent / ".saving"
+        staging = final.parent / SAVING
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         self._staging: str | None = str(staging)
         try:
@@ -50,12 +76,12 @@ class WholeCheckpoints(_Host):
                 remove_folder(staging)
             self.accelerator.wait_for_everyone()  # no rank may write what rank 0 is still clearing
             super()._save_checkpoint(model, trial)
-            self._save_retention_state(staging / name)
             best = self.state.best_model_checkpoint
             if best and Path(best).parent == staging:
                 self.state.best_model_checkpoint = str(final)
                 if self.is_world_process_zero():
                     self.state.save_to_json(str(staging / name / "trainer_state.json"))
+            self._complete(staging / name)
         except BaseException:
             if self.is_world_process_zero():
                 remove_folder(staging)  # half a checkpoint is worth nothing, and its space may be what is missing
@@ -63,21 +89,165 @@ class WholeCheckpoints(_Host):
         finally:
             self._staging = None
             self.args.save_total_limit = limit
-        self.accelerator.wait_for_everyone()
         if self.is_world_process_zero():
-            sync_folder(staging / name)
             remove_folder(final)
             os.replace(staging / name, final)
+            fsync_path(final.parent)
             remove_folder(staging)
-            self._rotate(final.parent)
+            self._rotate(final)
         self.accelerator.wait_for_everyone()
 
-    def _rotate(self, folder: Path) -> None:
+    def _complete(self, folder: Path) -> None:
+        """The methods' state, and the manifest of everything that all processes wrote."""
+        self._save_retention_state(folder)
+        self.accelerator.wait_for_everyone()
+        mine = manifest.measured(folder, filter(self._is_mine, manifest.files_in(folder)), sync=True)
+        everyones = gather_object([mine])
+        if self.is_world_process_zero():
+            manifest.write_manifest(folder, {name: written for part in everyones for name, written in part.items()})
+            fsync_path(folder)
+
+    def _is_mine(self, name: str) -> bool:
+        """Whether this process answers for a file: the one that its name says, the first for all others."""
+        found = _RANK.search(name)
+        rank = int(found[1]) if found else 0
+        return (rank if rank < self.args.world_size else 0) == self.args.process_index
+
+    def _rotate(self, newest: Path) -> None:
+        """Removes what is beyond `save_total_limit`, first what lies ahead: checkpoints that this run passed over."""
         limit = self.args.save_total_limit
         if not limit:
             return
         best = Path(self.state.best_model_checkpoint).name if self.state.best_model_checkpoint else None
-        found = sorted(checkpoints_in(folder), key=lambda path: int(path.name.rsplit("-", 1)[1]))
-        removable = [path for path in found[:-1] if path.name != best]
-        for path in removable[: max(0, len(found) - limit)]:
+        found = checkpoints_in(newest.parent)
+        ahead = found[found.index(newest) + 1 :]
+        removable = [path for path in [*ahead, *found] if path.name not in (best, newest.name)]
+        for path in dict.fromkeys(removable[: max(0, len(found) - limit)]):
             remove_folder(path)
+
+    # -------------------------------------------------------------------------------------------- the one to go on from
+
+    def whole_checkpoint(self, folder: Path, say: Callable[[str], None] = logger.warning) -> Path | None:
+        """The newest checkpoint of a run that is whole, None where there is none: the run begins anew. To be called by
+        all processes.
+
+        Args:
+            folder: the run's.
+            say: gets a line on those that were passed over and why, and one on a checkpoint without a manifest.
+
+        Raises:
+            RunFolderError: a file has a checkpoint's name.
+        """
+        refuse_files(folder)
+        names: list[Any] = [[path.name for path in checkpoints_in(folder)]]
+        broadcast_object_list(names)
+        passed, found = [], None
+        for name in reversed(names[0]):
+            problems = self._problems(folder / name, strict=True)
+            if not problems:
+                found = folder / name
+                break
+            passed.append(f"{name} ({listing(problems, 3)})")
+        if passed:
+            after = f"continues from {found.name}" if found else "begins anew"
+            say(f"Passed over: {', '.join(passed)}. Training {after}.")
+        if found is not None and not (found / manifest.FILE).exists():
+            say(
+                f"{found.name} has no {manifest.FILE}, as those of earlier versions: its parts are there and can be "
+                f"read, but whether what they hold was changed cannot be told."
+            )
+        self._checked = found
+        return found
+
+    def _checkpoint_to_resume(self, asked: Any) -> str | None:
+        """The folder that `train(resume_from_checkpoint=...)` means, which is whole; None: the run begins anew.
+
+        Raises:
+            RunFolderError: there is none, it is not whole, or a file has a checkpoint's name.
+        """
+        output = Path(self.args.output_dir)
+        refuse_files(output)
+        if asked is None or asked is False:
+            return None
+        if asked is True:
+            found = self.whole_checkpoint(output)
+            if found is None:
+                raise RunFolderError(f"Expected a whole checkpoint in {output} to go on from, found none.")
+            return str(found)
+        path = Path(asked)
+        if path != getattr(self, "_checked", None) and (problems := self._problems(path, strict=False)):
+            raise RunFolderError(
+                f"Expected a whole checkpoint in {path} to go on from, but {listing(problems)}. Name another one, or "
+                f"begin anew."
+            )
+        return str(path)
+
+    def _problems(self, path: Path, *, strict: bool) -> list[str]:
+        """What keeps this run from going on from a checkpoint, half a sentence each, found by all processes together:
+        each reads the files that it would have written.
+
+        Args:
+            path: its folder.
+            strict: see `checkpoint_parts.lacking`.
+        """
+        first = self.is_world_process_zero()
+        mine = _changed(path, read=self._is_mine, first=first)
+        if not mine and first:
+            mine = lacking(path, self._parts(), strict=strict) or self._best_changed(path)
+        return list(dict.fromkeys(problem for part in gather_object([mine]) for problem in part))
+
+    def _best_changed(self, path: Path) -> list[str]:
+        """The run will end with the best checkpoint's weights: without them it would end with others."""
+        best = best_of(path) if self.args.load_best_model_at_end else None
+        if best is None or best.name == path.name:
+            return []
+        return [f"its best checkpoint, {best.name}: {problem}" for problem in _changed(best)]
+
+    def _parts(self) -> Parts:
+        return Parts(
+            methods=bool(getattr(self, "retain", ())),
+            sharded="deepspeed" if self.is_deepspeed_enabled else "fsdp" if self.is_fsdp_enabled else "",
+            processes=self.args.world_size,
+            scaler=getattr(self.accelerator, "scaler", None) is not None,
+        )
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._init_training_state(*args, **kwargs)
+        resumed = getattr(self, "_resumed", None)
+        best = best_of(Path(resumed)) if resumed is not None else None
+        if best is not None and best.is_dir():  # where the run's folder was moved, the state names the old place
+            self.state.best_model_checkpoint = str(best)
+        return found
+
+    def _load_best_model(self) -> None:
+        best = Path(str(self.state.best_model_checkpoint))
+        if problems := _changed(best):
+            raise StorageError(
+                f"Expected the best checkpoint, {best}, as it was written, but {listing(problems)}. The same command "
+                f"goes on from an earlier checkpoint that is whole."
+            )
+        super()._load_best_model()
+
+
+def _changed(path: Path, *, read: Callable[[str], bool] = lambda name: True, first: bool = True) -> list[str]:
+    """What is not as a checkpoint's manifest says, half a sentence each; without a manifest, what cannot be read.
+
+    Args:
+        path: its folder.
+        read: which files to read here, where other processes read the rest.
+        first: whether this process answers for a checkpoint without a manifest.
+    """
+    if not path.is_dir():
+        return ["there is no such folder"]
+    try:
+        files = manifest.read_manifest(path)
+    except DataError:
+        return [f"{manifest.FILE} cannot be read"]
+    if files is None:
+        return unreadable(path) if first else []
+    added = [
+        name
+        for name in manifest.files_in(path)
+        if name not in files and name.endswith(_LOADED) and not Path(name).name.startswith(".")
+    ]
+    return manifest.damage(path, files, read=read) or [f"{name} was not written with it" for name in added]

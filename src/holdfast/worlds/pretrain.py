@@ -163,7 +163,7 @@ def pretrain(
     )
 
     from holdfast.training.callbacks import Progress
-    from holdfast.training.checkpoint_folders import last_checkpoint, remove_folder
+    from holdfast.training.checkpoint_folders import checkpoints_in, clear_leftovers, remove_folder
     from holdfast.training.hosts import RetentionTrainer
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -220,15 +220,16 @@ def pretrain(
     trainer.remove_callback(PrinterCallback)
     progress = Progress(console or Console(), "Pre-training a small base")
     trainer.add_callback(progress)
-    checkpoint = last_checkpoint(folder)
+    checkpoint = trainer.whole_checkpoint(folder)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     finally:
         progress.close()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    for path in folder.glob("checkpoint-*"):
+    for path in checkpoints_in(folder):
         remove_folder(path)
+    clear_leftovers(folder)  # of an earlier process that was killed
     return folder
 
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -44,6 +43,7 @@ from holdfast.errors import ConfigError, DataError, RunFolderError, StorageError
 from holdfast.records.evaluation import SCHEMA
 from holdfast.support.environment import now, versions
 from holdfast.support.files import fingerprint, to_jsonable, write_json
+from holdfast.support.leftovers import NewFolder, scratch_folder
 from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
@@ -230,9 +230,12 @@ def prepare(request: Preparation) -> Prepared:
         "schema": SCHEMA,
     }
     try:
-        request.output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=request.output.parent, prefix=f".{request.output.name}.") as scratch:
-            made, reading, left_out = _read(request, files, Path(scratch))
+        place = request.output.parent
+        with (
+            NewFolder(place, content=False),
+            scratch_folder(place, f".{request.output.name}.scratch-") as scratch,
+        ):
+            made, reading, left_out = _read(request, files, scratch)
             counts = _counts(reading, made, left_out)
             if FORMATS[request.format].dated:
                 counts |= _documents(made) | {

@@ -52,6 +52,7 @@ from dataclasses import dataclass, fields
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.evaluation.code import sandbox_child
+from holdfast.support.leftovers import scratch_folder
 
 REASONS: dict[str, str] = {
     "passed": "the last line was reached",
@@ -196,7 +197,8 @@ def _probed() -> tuple[frozenset[str], str]:
 @contextlib.contextmanager
 def _workplace() -> Iterator[str]:
     """A temporary folder with the child's module, compiled once for all runs (which may take as long as a run)."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-sandbox-", ignore_cleanup_errors=True) as place:
+    with scratch_folder(None, "holdfast-sandbox-") as folder:
+        place = str(folder)
         unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
         py_compile.compile(
             sandbox_child.__file__,

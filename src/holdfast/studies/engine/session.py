@@ -25,8 +25,8 @@ from holdfast.studies.engine.study import FAILED, PAGE, Study, StudyState, refus
 from holdfast.studies.engine.worker import work
 from holdfast.support.environment import (
     hardware,
-    lock_folder,
     quiet_libraries,
+    result_folder,
     say,
     terminated_is_interrupted,
     versions,
@@ -74,7 +74,7 @@ def execute_study(
     count = next(n for n in (workers, settings.workers, good_workers()) if n is not None)
     opened: Opened | None = None
     try:
-        with terminated_is_interrupted(), quiet_libraries(), lock_folder(out / ".watching"):
+        with terminated_is_interrupted(), quiet_libraries(), result_folder(out, lock=".watching") as made:
             study.open_folder(console)
             storage = Storage(settings.storage, grace=grace)
             opened = Opened(storage=storage, queue=None, study=study)
@@ -82,6 +82,7 @@ def execute_study(
             opened.queue = storage.open_study(settings)
             opened.queue.set_user_attr("hardware", hardware())
             opened.queue.set_user_attr("versions", {**versions(), "optuna": _version("optuna")})
+            made.keep()
             try:
                 _run_jobs(opened, count, console)
             finally:

@@ -258,9 +258,8 @@ def free_memory() -> None:
 
 def remove_checkpoints(folder: Path) -> None:
     """Deletes the checkpoints of a run that is over, and what a worker that was stopped meanwhile left of them."""
-    from holdfast.runs.run_folder import clear_leftovers
-    from holdfast.training.checkpoint_folders import remove_folder
+    from holdfast.training.checkpoint_folders import checkpoints_in, clear_leftovers, remove_folder
 
-    for checkpoint in folder.glob("checkpoint-*"):
+    for checkpoint in checkpoints_in(folder):
         remove_folder(checkpoint)
     clear_leftovers(folder)

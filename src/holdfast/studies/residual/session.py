@@ -25,9 +25,9 @@ from holdfast.studies.residual.outcome import choose_scale, pairs_of, with_choic
 from holdfast.studies.residual.plan import HELD_OUT_DOCUMENTS, NEW_TEXT, ResidualConfig, training_settings
 from holdfast.support.environment import (
     hardware,
-    lock_folder,
     now,
     quiet_libraries,
+    result_folder,
     say,
     shown_name,
     terminated_is_interrupted,
@@ -60,10 +60,12 @@ def update(config: ResidualConfig, *, console: Any = None) -> ResidualRecord:
     console = console or Console()
     out = config.output_dir
     record = open_record(config)
-    with lock_folder(out), quiet_libraries(), terminated_is_interrupted():
+    with result_folder(out) as made, quiet_libraries(), terminated_is_interrupted():
         write_update(out, record)
         try:
-            _update(config, record, out, console)
+            workshop = open_workshop(config, record, console)
+            made.keep()
+            _update(config, record, workshop, console)
         except (Interrupted, KeyboardInterrupt):
             end(record, out, "interrupted")
             raise Interrupted(f"Interrupted; what is done stays in {out}. The same command continues.") from None
@@ -74,8 +76,8 @@ def update(config: ResidualConfig, *, console: Any = None) -> ResidualRecord:
     return record
 
 
-def _update(config: ResidualConfig, record: ResidualRecord, out: Path, console: Any) -> None:
-    workshop = open_workshop(config, record, console)
+def _update(config: ResidualConfig, record: ResidualRecord, workshop: Workshop, console: Any) -> None:
+    out = config.output_dir
     record.models = config.models()
     for number, model in enumerate(record.models):
         write_update(out, record)
