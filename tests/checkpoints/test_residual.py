@@ -124,11 +124,9 @@ def test_back_on_its_base_in_every_dtype_that_holds_the_instruct_model(
     assert DTYPES[base_dtype].holds(DTYPES[dtype]) is not any("--dtype" in n for n in built.record["plan"]["notes"])
 
 
-def test_one_pass_loses_nothing_of_weights_that_vanished(
-    small_units: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_pass_loses_nothing_of_weights_that_vanished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """bfloat16 weights that became 2^26 times smaller: no float32 number leads there from the base; one pass and two
-    know it, streamed or not."""
+    know it, streamed (from 512 elements on: the digest of a stream takes no block of under 241 bytes) or not."""
     from holdfast.checkpoints import build
 
     old = {"w": stored(np.ones(3000), "BF16"), "v": stored(np.ones(30), "BF16")}
@@ -136,7 +134,7 @@ def test_one_pass_loses_nothing_of_weights_that_vanished(
     base, instruct = (write_folder(tmp_path / n, m) for n, m in (("base", old), ("instruct", wanted)))
     record = extract_residual(instruct, base, tmp_path / "residual", sync=False).record
     assert record["audit"]["remainders"] == 429 + 4
-    for least in (1, 1 << 40):
+    for least in (512, 1 << 40):
         monkeypatch.setattr(build, "STREAMED", least)
         apply_residual(tmp_path / "residual", base, tmp_path / f"two {least}", sync=False)
         transfer_residual(instruct, base, base, tmp_path / f"one {least}", sync=False)

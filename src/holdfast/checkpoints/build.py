@@ -49,7 +49,7 @@ PROBES = 4
 """Tensors that an estimate tries."""
 STREAMED = 4096
 """Elements from which on a block goes from file to file in one call (see `_Work._stream`); for fewer it saves
-nothing."""
+nothing, and under 241 the digest's kernel reads in front of them."""
 BATCH = 134_217_728
 """Elements of tensors that go through all passes together, where statistics are per tensor: few enough to stay in the
 page cache."""
