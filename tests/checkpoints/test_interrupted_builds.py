@@ -292,7 +292,7 @@ def test_a_resumed_extraction_does_not_claim_to_have_looked_at_everything(tmp_pa
     built = parents.extract()
     assert (
         built.resumed
-        and built.record["audit"] == {"remainders": whole["remainders"]}
+        and built.record["audit"] == {"remainders": whole["remainders"], "compared_in": ["F32"]}
         and weights(built.folder) == weights(tmp_path / "whole")
     )
 
