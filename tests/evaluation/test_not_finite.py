@@ -389,7 +389,7 @@ def test_a_gate_never_passes_what_is_not_finite(damage, side, tmp_path, capsys):
         assert main(["compare", a, b, *options, *files]) == 4
         said = capsys.readouterr()
         where = {"base": "before: ", "tuned": "after: "}[side] if damage != "too large" else "the interval is"
-        assert f"{suite}/{name}: {where}" in said.err and "no rule is passed" in said.err
+        assert f"{suite}/{name}: {where}" in said.err and "whatever its rules say" in said.err
         assert "Not finite: " in said.out and "not finite" in said.out.split("\n")[1]
         found = read_json(tmp_path / "out" / "comparison.json")
         assert found["failed"] is True
@@ -406,7 +406,7 @@ def test_a_gate_never_passes_what_is_not_finite(damage, side, tmp_path, capsys):
         assert int(junit.get("errors", "0")) == len(junit.findall("testcase/error")) >= 1
         assert any(f"{suite}/{name}" == case.get("name") for case in junit if case.find("error") is not None)
         page = (tmp_path / "out" / "comparison.html").read_text()
-        assert "NaN or infinity: nothing follows from the comparison." in page
+        assert "NaN or infinity: the comparison has failed." in page
 
 
 def test_a_metric_that_is_no_mean_and_nan_fails_too(tmp_path):
@@ -446,6 +446,13 @@ def test_stages_of_training_fail_too(tmp_path, capsys):
     assert found["not_finite"] == found["matrix"]["failed"], "the start and the end are finite, a stage between is not"
     assert all(math.isnan(row[0]) and math.isfinite(row[1]) for row in found["matrix"]["scores"])
     assert math.isnan(found["matrix"]["measures"]["average_accuracy"]["value"])
+
+    path = Path(folders[1]) / "source.quiz.samples.jsonl"
+    path.write_text(
+        "".join(json.dumps({**json.loads(line), "acc": 1e308}) + "\n" for line in path.read_text().splitlines())
+    )
+    assert main([*words, str(out)]) == 4
+    assert read_json(out)["not_finite"] == ["source/quiz: acc is not finite."], "each sample is, and their sum is not"
 
 
 def test_points_of_what_is_not_finite_are_points(tmp_path, capsys):

@@ -128,7 +128,7 @@ def comparison_page(result: Result) -> Page:
             f"{samples:,} paired samples" if primary else "", f"{len(unmatched):,} not compared" if unmatched else ""
         ),
         blocks=[
-            *problems("NaN or infinity: nothing follows from the comparison.", result.not_finite, "bad"),
+            *problems("NaN or infinity: the comparison has failed.", result.not_finite, "bad"),
             *problems("Some files could not be used.", [p for side in sides for p in side.problems]),
             Tiles(_tiles(primary, flips, averages)) if primary else None,
             rules_section(gates) if gates else None,

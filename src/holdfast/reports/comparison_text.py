@@ -64,7 +64,7 @@ def how(comparisons: Sequence[Comparison]) -> str:
 def not_finite_text(sentences: Sequence[str]) -> str:
     """What is said of a comparison in which something is not finite; `sentences` are those of `Result.not_finite`."""
     entries = f"{len(sentences)} entr{'y' if len(sentences) == 1 else 'ies'}"
-    first = f"NaN or infinity in {entries}: nothing follows from the comparison, and no rule is passed."
+    first = f"NaN or infinity in {entries}: the comparison has failed, whatever its rules say."
     last = "Look at the model (its weights, its dtype), and evaluate it again."
     return "\n".join([first, *(f"  - {sentence}" for sentence in sentences), last])
 
@@ -173,7 +173,7 @@ def comparison_markdown(result: Result) -> str:
     found: list[Block] = [Heading(f"{labels[0]} → {labels[1]}"), Paragraph(headline(comparisons))]
     rules = _rules(result)
     if result.not_finite:
-        title = "Not finite: nothing follows from the comparison, and no rule is passed."
+        title = "Not finite: the comparison has failed, whatever its rules say."
         found += [Paragraph(Span(f"{SYMBOLS[NOT_FINITE]} {title}", "strong")), Bullets(result.not_finite)]
     if rules:
         counts = tally([r.outcome for r in rules], ("passed", "failed", "undecided", NOT_FINITE))

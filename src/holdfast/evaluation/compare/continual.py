@@ -132,11 +132,12 @@ def stage_matrix(
         problems += mine
         if not mine:
             try:
-                if (failed := joint.failed(key)) is not None:
-                    broken.append(f"{'/'.join(key)}: {failed}")
-                    found.append(_no_scores(entries[key], metric or entries[key][0].primary, resamples))
-                else:
-                    found.append(joint.scores(key, metric or entries[key][0].primary))
+                wanted, failed = metric or entries[key][0].primary, joint.failed(key)
+                scores = None if failed else joint.scores(key, wanted)
+                if scores is None or not np.isfinite(scores.values).all():
+                    broken.append(f"{'/'.join(key)}: {failed or f'{wanted} is not finite.'}")
+                    scores = _no_scores(entries[key], wanted, resamples)
+                found.append(scores)
             except DataError as error:
                 problems.append(str(error))
     if problems:

@@ -60,8 +60,8 @@ class Result:
 
     @property
     def not_finite(self) -> list[str]:
-        """Entries of which a figure or a sample is NaN or infinite, a sentence each; no rule passes then, whatever it
-        speaks of."""
+        """Entries of which a figure or a sample is NaN or infinite, a sentence each; the comparison has failed then,
+        whatever the rules say."""
         entries = {f"{c.suite}/{c.name}": c.failed for c in self.comparisons if c.failed is not None}
         stages = [] if self.matrix is None else self.matrix.failed
         return [*(f"{entry}: {reason}" for entry, reason in entries.items()), *stages]
