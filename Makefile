@@ -7,7 +7,7 @@ WORKERS ?= 2
 ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all reference check format bench audit clean
+.PHONY: help install quickstart test test-all faults reference check format bench audit clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,9 @@ test: $(BIN)/.test-tools  ## static checks and the test suite (no GPU, no networ
 
 test-all: $(BIN)/.test-tools  ## the slow tests too
 	$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not gpu and not network'
+
+faults: $(BIN)/.test-tools  ## 2,000 generated faults in what comes in, and 40 kills; at most 20 minutes of two cores
+	$(ENV) PYTHONPATH=src:tests:tests/faults:tests/reference $(BIN)/python -m fuzz
 
 reference: $(BIN)/.test-tools  ## what a restructuring must leave as it is, against the record: names, commands, records, weights, figures
 	PYTHONPATH=src $(BIN)/python tests/reference/record.py --check

@@ -126,12 +126,18 @@ def test_other_samples_and_prompts_are_refused_all_of_them_and_the_rest_compared
 
 def test_rows_that_are_missing_or_malformed_are_said(tmp_path):
     for folder in ("before", "after"):
-        for name in ("gone", "strange", "empty"):
-            write(tmp_path / folder, "source", name, [] if name == "empty" else answers([1, 0]))
+        for name in ("gone", "strange", "empty", "changed", "torn"):
+            rows = {"empty": [], "strange": [{"acc": 1.0}]}.get(name, answers([1, 0]))
+            write(tmp_path / folder, "source", name, rows)
     (tmp_path / "after" / "source.gone.samples.jsonl").unlink()
-    (tmp_path / "before" / "source.strange.samples.jsonl").write_text('{"acc": 1.0}\n')
+    changed, torn = (tmp_path / "before" / f"source.{name}.samples.jsonl" for name in ("changed", "torn"))
+    changed.write_text(changed.read_text().replace("0", "1", 1))
+    torn.write_text(torn.read_text().splitlines()[0])
     found, unmatched = compared(tmp_path)
     assert found == []
+    for file in (changed, torn):
+        name = file.name.removesuffix(".samples.jsonl")
+        assert f"{file} does not hold the rows that {name}.json was written with" in "\n".join(unmatched)
     assert "source/gone: the per-sample rows are missing in" in "\n".join(unmatched)
     assert "source/strange: sample rows without 'doc'" in "\n".join(unmatched)
     assert "source/empty: no samples" in "\n".join(unmatched)

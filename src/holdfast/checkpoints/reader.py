@@ -233,9 +233,10 @@ def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
         header = json.loads(content)
         if not isinstance(header, dict):
             raise ValueError(f"a JSON object was expected, {type(header).__name__} came")
-        metadata = header.pop("__metadata__", None) or {}
-        if not isinstance(metadata, dict):
-            raise ValueError(f"__metadata__ should be a JSON object, {type(metadata).__name__} came")
+        metadata = header.pop("__metadata__", None)
+        metadata = {} if metadata is None else metadata
+        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+            raise ValueError(f"__metadata__ should be a JSON object of texts, {str(metadata)[:60]} came")
     except (ValueError, RecursionError) as error:
         raise refuse(f"its header cannot be read ({error})") from None
     entries = []

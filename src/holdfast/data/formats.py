@@ -77,13 +77,13 @@ def standardise(
     streamed = isinstance(dataset, datasets.IterableDataset)
     first = next(iter(dataset), None)
     if first is None:
-        raise DataError("The data set holds no rows; expected at least one.")
+        raise DataError(f"{_named(files)}The data set holds no rows; expected at least one.")
     columns = list(first) if streamed else dataset.column_names
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if templates is not None:
         name, layout, convert = templates.layout, None, templates.converter(columns)
     else:
-        layout = _recognised(columns, first)
+        layout = _recognised(columns, first, files)
         name, messages = layout.name, _holds_messages(dataset, layout)
         if messages and not has_template:
             raise DataError(_NO_CHAT_TEMPLATE)
@@ -119,7 +119,13 @@ Or say how to use the columns that are there, for example
     completion: " {%s}\""""
 
 
-def _recognised(columns: Sequence[str], first_row: Row | None) -> Layout:
+def _named(files: Sequence[Path] | None) -> str:
+    """The files that rows came from, for the beginning of a message."""
+    more = f" and {len(files) - 1} more" if files and len(files) > 1 else ""
+    return f"{files[0]}{more}: " if files else ""
+
+
+def _recognised(columns: Sequence[str], first_row: Row | None, files: Sequence[Path] | None = None) -> Layout:
     layout = recognise(columns, first_row)
     if layout is not None:
         return layout
@@ -127,7 +133,7 @@ def _recognised(columns: Sequence[str], first_row: Row | None) -> Layout:
     hints = [f"'{c}':{did_you_mean(c, known)}" for c in columns if c not in known and did_you_mean(c, known)]
     examples = [*columns, *columns, "question", "answer"][:2] if columns else ["question", "answer"]
     raise DataError(
-        f"The columns {', '.join(columns) or '(none)'} make no layout that can be trained "
+        f"{_named(files)}The columns {', '.join(columns) or '(none)'} make no layout that can be trained "
         f"on.{' ' + ' '.join(hints) if hints else ''} "
         f"Expected one of:{_LAYOUTS_THAT_WORK % tuple(examples)}"
     )

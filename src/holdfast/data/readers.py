@@ -44,7 +44,7 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 SUPPORTED = f"{', '.join(KINDS)} (all but .parquet also with {' or '.join(COMPRESSIONS)})"
 
 _ROWS_PER_TABLE = 10_000
-BOMB_BYTES, BOMB_RATIO = 100_000_000, 200
+BOMB_BYTES, BOMB_RATIO = 30_000_000, 200
 """A compressed file that unpacks to more bytes, and to more times its own size, holds no rows: text takes a fifth of
 its size, and what repeats itself like nothing else a fiftieth."""
 

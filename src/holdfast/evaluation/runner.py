@@ -29,9 +29,9 @@ from holdfast.evaluation.entries import DataEntry, Entry, EvaluationPlan, TaskEn
 from holdfast.evaluation.measures import Subject, check, measure, versions
 from holdfast.evaluation.partial import Partial
 from holdfast.records.comparison import Comparison
-from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.records.evaluation import Evaluation, EvaluationFolder, read_samples, write_evaluation
 from holdfast.records.run import RunFolder
-from holdfast.support.files import fingerprint, read_as, read_jsonl, write_json, write_jsonl
+from holdfast.support.files import fingerprint, read_as
 from holdfast.support.progress import counted
 
 if TYPE_CHECKING:
@@ -114,8 +114,7 @@ def evaluate(
         )
         folder.write(evaluation, outcome.rows)
         if cache is not None and evaluation.failed is None:
-            write_jsonl(Path(cache) / key / "samples.jsonl", outcome.rows)
-            write_json(Path(cache) / key / "evaluation.json", evaluation)
+            write_evaluation(evaluation, outcome.rows, *_cached(cache, key))
         partial.remove()
         done.append(evaluation)
         measured[key] = evaluation
@@ -303,11 +302,19 @@ def _from_cache(
 ) -> Evaluation | None:
     """Copies a cached evaluation into the folder under this entry's suite and name. The evaluation file is written
     last, so it implies its rows."""
-    if cache is None or not (Path(cache) / key / "evaluation.json").is_file():
+    if cache is None:
         return None
-    stored = read_as(Path(cache) / key / "evaluation.json", Evaluation)
+    file, rows = _cached(cache, key)
+    if not file.is_file():
+        return None
+    stored = read_as(file, Evaluation)
     if stored.failed is not None:
         return None
     evaluation = dataclasses.replace(stored, suite=entry.suite, name=entry.name, model=dict(identity))
-    folder.write(evaluation, read_jsonl(Path(cache) / key / "samples.jsonl"))
+    folder.write(evaluation, read_samples(file, rows))
     return evaluation
+
+
+def _cached(cache: str | Path, key: str) -> tuple[Path, Path]:
+    """Where an evaluation of that key and its rows lie in a cache."""
+    return Path(cache) / key / "evaluation.json", Path(cache) / key / "samples.jsonl"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError
-from holdfast.support.files import read_as, read_jsonl, record_from, write_json, write_jsonl
+from holdfast.support.files import read_as, read_jsonl, read_object, record_from, to_jsonable, write_json, write_jsonl
 
 SCHEMA = 1
 
@@ -149,6 +149,39 @@ def all_finite(value: Any) -> bool:
     return all(map(all_finite, value.values())) if isinstance(value, Mapping) else True
 
 
+def write_evaluation(evaluation: Evaluation, samples: Iterable[Mapping[str, Any]], file: Path, rows: Path) -> Path:
+    """Writes per-sample rows, and then the evaluation with their digest; returns the evaluation's file."""
+    write_jsonl(rows, samples)
+    return write_json(file, {**to_jsonable(evaluation), _ROWS: _digest(rows)})
+
+
+def read_samples(file: Path, rows: Path) -> list[dict[str, Any]]:
+    """The per-sample rows of an evaluation that `write_evaluation` wrote.
+
+    Raises:
+        DataError: they are not there, cannot be read, or are not those that were written with it.
+    """
+    if not rows.is_file():
+        raise DataError(
+            f"the per-sample rows are missing in {rows.parent}. Delete the evaluation there to have it made again."
+        )
+    found = list(read_jsonl(rows))
+    written = read_object(file).get(_ROWS) if file.is_file() else None
+    if written is not None and written != _digest(rows):
+        raise DataError(
+            f"{rows} does not hold the rows that {file.name} was written with. Delete both to have them made again."
+        )
+    return found
+
+
+_ROWS = "samples_sha256"
+"""Key of an evaluation's file: the digest of its rows."""
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
 class EvaluationFolder:
     """What was measured of one model: `<suite>.<name>.json`, each with its `<suite>.<name>.samples.jsonl`. Holds no
     state but the path."""
@@ -158,8 +191,8 @@ class EvaluationFolder:
 
     def write(self, evaluation: Evaluation, samples: Iterable[Mapping[str, Any]]) -> Path:
         """Writes samples first and the evaluation last, so that an evaluation file implies its samples."""
-        write_jsonl(self._stem(evaluation.suite, evaluation.name, ".samples.jsonl"), samples)
-        return write_json(self._stem(evaluation.suite, evaluation.name, ".json"), evaluation)
+        stem = self._stem(evaluation.suite, evaluation.name, "")
+        return write_evaluation(evaluation, samples, Path(f"{stem}.json"), Path(f"{stem}.samples.jsonl"))
 
     def find(self, suite: str, name: str) -> Evaluation | None:
         """The evaluation of one entry, None where it is not there (yet).
@@ -174,14 +207,10 @@ class EvaluationFolder:
         """Per-sample rows, see `Evaluation`.
 
         Raises:
-            DataError: they are not there, or cannot be read.
+            DataError: they are not there, cannot be read, or are not those of the evaluation.
         """
-        path = self._stem(suite, name, ".samples.jsonl")
-        if not path.is_file():
-            raise DataError(
-                f"the per-sample rows are missing in {self.path}. Delete the evaluation there to have it made again."
-            )
-        return list(read_jsonl(path))
+        stem = self._stem(suite, name, "")
+        return read_samples(Path(f"{stem}.json"), Path(f"{stem}.samples.jsonl"))
 
     def files(self) -> list[Path]:
         """The evaluation files by name; empty for a folder that is not there."""

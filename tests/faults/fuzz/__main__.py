@@ -35,10 +35,10 @@ RESULTS = ROOT / "build" / "fuzz.json"
 KINDS: dict[str, tuple[int, Callable[[random.Random], Case]]] = {
     "yaml": (700, yaml_case),
     "words": (150, words_case),
-    "rows": (400, rows_case),
+    "rows": (420, rows_case),
     "places": (30, places_case),
     "tensors": (300, tensors_case),
-    "results": (200, results_case),
+    "results": (180, results_case),
     "checkpoints": (50, checkpoints_case),
     "caches": (50, caches_case),
     "endpoints": (70, endpoints_case),
@@ -192,7 +192,10 @@ def _share_out(
                     if time.monotonic() > deadline:
                         break
                     folder = place / f"case-{worker}-{number}"
-                    results.write(json.dumps(do(one, folder)) + "\n")
+                    try:
+                        results.write(json.dumps(do(one, folder)) + "\n")
+                    except Exception as error:
+                        raise RuntimeError(f"the fuzzer itself failed at {one[0]}:{one[1]}") from error
                     shutil.rmtree(folder, ignore_errors=True)
             code = 0
         except BaseException:

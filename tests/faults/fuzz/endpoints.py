@@ -13,44 +13,11 @@ from typing import Any
 
 from fuzz.case import Case
 
-JUDGE = [
-    "judge",
-    "tuned-answers.jsonl",
-    "--reference",
-    "base-answers.jsonl",
-    "--judge_model",
-    "big",
-    "--output_dir",
-    "judged",
-    "--attempts",
-    "2",
-    "--timeout",
-    "2",
-    "--longest_wait",
-    "0.1",
-    "--base_url",
-]
-WRITE = [
-    "data",
-    "synthesise",
-    "--input",
-    "tuned-answers.jsonl",
-    "--model",
-    "big",
-    "--output",
-    "articles.jsonl",
-    "--limit",
-    "3",
-    "--least_characters",
-    "5",
-    "--attempts",
-    "2",
-    "--timeout",
-    "2",
-    "--longest_wait",
-    "0.1",
-    "--base_url",
-]
+PATIENCE = ["--attempts", "2", "--timeout", "1", "--longest_wait", "0.1", "--base_url"]
+JUDGE = ["judge", "tuned-answers.jsonl", "--reference", "base-answers.jsonl", "--judge_model", "big"]
+JUDGE += ["--output_dir", "judged", "--limit", "3", *PATIENCE]
+WRITE = ["data", "synthesise", "--input", "tuned-answers.jsonl", "--model", "big", "--output", "articles.jsonl"]
+WRITE += ["--limit", "3", "--least_characters", "5", *PATIENCE]
 
 
 def _fake() -> Any:
@@ -78,6 +45,7 @@ def endpoints_case(rng: random.Random) -> Case:
         own = random.Random(seed)
         always = fake.body(BODIES[what](fake.completion("M", 0.25), own)) if what in BODIES else WAYS[what](fake)
         with fake.FakeEndpoint(always=always) as server:
+            server.server.handle_error = lambda *_: None  # a client that goes away is no news
             yield [server.url]
 
     return Case(

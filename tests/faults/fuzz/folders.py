@@ -64,7 +64,7 @@ def damage(path: Path, rng: random.Random, kinds: tuple[str, ...] = ()) -> str:
 
 def results_case(rng: random.Random) -> Case:
     """A file of a finished result."""
-    folder = rng.choice(list(RESULTS))
+    folder = rng.choice(("runs", "runs", "measured", "measured", "study", "study", "study", *RESULTS))
     record, commands = RESULTS[folder]
     words = rng.choice(commands[: -1 if rng.random() < 0.8 and len(commands) > 1 else None])
     of_record = rng.random() < 0.3
@@ -151,7 +151,7 @@ def checkpoints_case(rng: random.Random) -> Case:
         if kind == "a file as checkpoint":
             (half / "checkpoint-6").write_bytes(own.choice((b"", b"x")))
         elif kind == "an empty one":
-            (half / "checkpoint-5").mkdir()
+            (half / "checkpoint-6").mkdir()
         else:
             for path in half.glob("checkpoint-*"):
                 shutil.rmtree(path)
@@ -170,37 +170,40 @@ def checkpoints_case(rng: random.Random) -> Case:
 
 # --------------------------------------------------------------------------------------------------------------- caches
 
-CACHED: list[tuple[list[str], Callable[[Path, Outcome], str | None]]] = []
+TRAIN = [*RESUMABLE[:-1], "out"]
+EVALUATE = ["evaluate", "base", "math", "--suite", "suite.yaml", "--output_dir", "out", "--cache", "shared"]
 
 
 def caches_case(rng: random.Random) -> Case:
-    """A file of the cache that several commands share."""
+    """A file of a cache that several commands share."""
     seed = rng.random()
-    fresh = [*RESUMABLE[:-1], "out"]
-    words, check = rng.choice(
+    words, cache, check = rng.choice(
         [
-            (fresh, same_weights("out", "whole")),
-            (["evaluate", "base", "math", "code", "--suite", "suite.yaml", "--output_dir", "out"], same_figures),
+            (TRAIN, "cache/teacher_states", same_weights("out", "whole")),
+            (EVALUATE, "shared", same_figures),
         ]
     )
 
     def prepare(place: Path) -> str:
         own = random.Random(seed)
-        files = sorted(
-            p
-            for p in (place / "cache").rglob("*")
-            if p.is_file() and not p.is_symlink() and p.suffix not in (".so", ".lock")
-        )
+        files = sorted(p for p in (place / cache).rglob("*") if p.is_file() and not p.is_symlink())
         path = own.choice(files)
-        how = damage(path, own, ("cut short", "a bit changed", "no JSON", "gone", "zeros"))
+        how = damage(path, own, ("cut short", "a bit changed", "no JSON", "gone", "zeros", "another value"))
         return f"{path.relative_to(place)}: {how}"
 
-    return Case(what=" ".join(words)[:60], words=words, valid=None, copies=("cache",), prepare=prepare, check=check)
+    return Case(
+        what=f"{words[0]} with {cache}",
+        words=words,
+        valid=None,
+        copies=("cache", "shared"),
+        prepare=prepare,
+        check=check,
+    )
 
 
 def same_figures(place: Path, outcome: Outcome) -> str | None:
     """The evaluation in `out` has the figures of the stage's."""
-    for path in sorted((place / "measured").rglob("*.json")):
+    for path in sorted(p for model in ("base", "math") for p in (place / "measured" / model).rglob("*.json")):
         there = place / "out" / path.relative_to(place / "measured")
         if not there.is_file():
             return f"{there.name} is missing"

@@ -17,11 +17,8 @@ from pathlib import Path
 from commandline import Outcome
 
 from fuzz.case import Case
-from fuzz.folders import same_figures, same_weights
-from fuzz.stage import RESUMABLE
+from fuzz.folders import EVALUATE, TRAIN, same_figures, same_weights
 
-TRAIN = [*RESUMABLE[:-1], "out"]
-EVALUATE = ["evaluate", "base", "math", "code", "--suite", "suite.yaml", "--output_dir", "out"]
 MERGE = ["merge", "math", "code", "--base", "base", "--method", "ties", "--density", "0.3", "--output_dir", "out"]
 WRITERS: list[list[str]] = [
     TRAIN,
@@ -47,7 +44,9 @@ def machine_case(rng: random.Random) -> Case:
 def _full(rng: random.Random) -> Case:
     """A file system of its own that is too small, where there is one to be had; else a limit on the size of files."""
     words, size = rng.choice(WRITERS), rng.choice((0, 8192, 40_000, 150_000, 400_000))
-    place = rng.choice(("out", "out", "cache"))
+    place = rng.choice(("full", "full", "cache"))
+    if place == "full":
+        words = [f"full/{word}" if word.startswith("out") else word for word in words]
 
     @contextlib.contextmanager
     def around(folder: Path) -> Iterator[list[str]]:

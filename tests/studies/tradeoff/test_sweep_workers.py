@@ -12,6 +12,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+import postgresql
 from holdfast.cli.main import main
 from holdfast.records.study import read_study
 from holdfast.studies.engine.session import STORAGE_VARIABLE, open_existing
@@ -96,6 +98,38 @@ def test_two_workers_on_postgresql_one_is_killed(asked, postgres, tmp_path, shar
         assert len(runs) == 10
         assert sorted(r["training"]["sessions"] for r in runs) == [1] * 9 + [2]
     storage.close()
+
+
+@pytest.mark.slow
+def test_a_database_that_is_away_for_a_minute_costs_nothing_but_the_minute(asked, tmp_path):
+    """PostgreSQL ends in the middle of the first trial and comes back: every trial is finished once, with the figures
+    that it has without."""
+    asked["train"] |= {"max_steps": 20}
+    out = Path(asked["output_dir"])
+    with postgresql.server() as server:
+        if server is None:
+            pytest.skip("needs PostgreSQL's server")
+        gone = []
+
+        def away() -> None:
+            wait_for(lambda: list(out.glob("runs/*/*/metrics.jsonl")))
+            server.stop()
+            gone.append(time.monotonic())
+            time.sleep(60)
+            server.start()
+            gone.append(time.monotonic())
+
+        thread = threading.Thread(target=away)
+        thread.start()
+        with ran({**asked, "storage": server.address}) as (_, record, _, text):
+            ended = time.monotonic()
+        thread.join()
+    assert len(gone) == 2 and ended > gone[1], "the study waited for it"
+    assert [t.state for t in record.trials] == ["complete"] * 5, text
+    with ran({**asked, "output_dir": str(tmp_path / "again")}) as (_, whole, _, _):
+        pass
+    figures = [[[r.comparisons for r in t.runs] for t in found.trials] for found in (record, whole)]
+    assert figures[0] == figures[1]
 
 
 @pytest.mark.slow

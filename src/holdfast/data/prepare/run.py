@@ -500,7 +500,9 @@ def _check(request: Preparation, reading: Reading, counts: Mapping[str, Any]) ->
     skipped = "; ".join(f"{count} {reason}" for reason, count in counts["skipped"].items()) or "nothing was skipped"
     if not counts["train"]:
         raise DataError(
-            f"No row is left to train on out of {reading.records} records ({skipped}). Expected at least one."
+            f"No row is left to train on out of {reading.records} records ({skipped}) in "
+            f"{', '.join(map(str, reading.files[:3]))}{', ...' if len(reading.files) > 3 else ''}. Expected at least "
+            f"one."
         )
     if request.heldout and not counts["heldout"]:
         raise NothingHeldOut(request.heldout, counts["rows"])

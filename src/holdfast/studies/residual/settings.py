@@ -153,7 +153,9 @@ class CommonSettings(CorpusOptions):
         """Files that are not there."""
         found = []
         for name in map(home, self.corpus):
-            if not Path(name).exists():
+            if Path(name).exists() and not (Path(name).is_file() or Path(name).is_dir()):
+                found.append(Mistake(path=("corpus",), text=f"expected a file or a folder, {name} is neither."))
+            elif not Path(name).exists():
                 folder = Path(name).parent
                 beside = [p.name for p in folder.iterdir()] if folder.is_dir() else []
                 text = f"no such file or folder: {name}.{did_you_mean(Path(name).name, beside)}"
