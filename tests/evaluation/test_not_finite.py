@@ -230,7 +230,7 @@ def test_answers_for_a_judge_are_not_those_of_nan(files, tiny_tokenizer):
     assert list(good.answers) == ["a fox"]
     with pytest.raises(NotFinite, match="NaN or infinite"):
         generated_answers(files / "bad", ["a fox"], files / "bad.jsonl", settings)
-    assert (files / "bad.jsonl").read_text() == "", "nothing of it is kept"
+    assert not (files / "bad.jsonl").exists(), "nothing of it is kept"
 
 
 def test_a_metric_that_a_question_does_not_have_is_no_failure(files, tiny_tokenizer):
@@ -323,6 +323,8 @@ def sides(folder: Path) -> tuple[Path, Path]:
 
 
 def change_rows(folder: Path, entry: str, change: Any) -> None:
+    """Rows as an earlier version might have written them, without their digest in the evaluation."""
+    change_record(folder, entry, lambda value: value.pop("samples_sha256", None))
     path = folder / f"{entry}.samples.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     change(rows[3])

@@ -119,12 +119,7 @@ LIGHT = [
 ]
 """Modules that load without torch."""
 
-UNDOCUMENTED: dict[str, str] = {
-    "records/study.py StudyRecord.from_json": "the inverse of to_jsonable, as in Evaluation",
-    "records/residual.py ResidualRecord.from_json": "the inverse of to_jsonable, as in Evaluation",
-    "records/comparison.py Comparison.from_json": "the inverse of to_jsonable, as in Evaluation",
-    "records/run.py RunRecord.from_json": "the inverse of to_jsonable, as in Evaluation",
-}
+UNDOCUMENTED: dict[str, str] = {}
 """Longer public functions without a docstring."""
 
 

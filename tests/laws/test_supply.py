@@ -182,7 +182,7 @@ PARSERS = {
     "configparser": "",
     "tomllib": "",
     "plistlib": "",
-    "zipfile": "",
+    "zipfile": "`zipfile`",
     "tarfile": "",
     "lxml": "",
     "bs4": "",

@@ -334,7 +334,7 @@ def test_datasets_need_a_path() -> None:
 LINE_MISTAKES = [
     (["--lerning_rate", "1"], "unknown option '--lerning_rate'. Did you mean '--learning_rate'?"),
     (["--max_seq_length", "1"], "unknown option '--max_seq_length'. Today's name for it: '--max_length'."),
-    (["--seed"], "--seed: expected a whole number, got nothing."),
+    (["--seed"], "--seed: expected a whole number of at least 0 and at most 4,294,967,295, got nothing."),
     (["--seed", "1", "2"], "--seed: unexpected '2' after its value."),
     (["--packing", "perhaps"], "packing: expected true or false, got 'perhaps' (text)."),
     (["--retention"], "--retention: expected a method, as in 'label_annealing:weight=1.0', got nothing."),

@@ -55,7 +55,8 @@ class Measured:
         try:
             rows = self.folder.samples(evaluation.suite, evaluation.name)
         except DataError as error:
-            reason = str(error).replace(str(self.folder.path) + os.sep, "")
+            folder = str(self.folder.path)
+            reason = str(error).replace(folder + os.sep, "").replace(folder, self.folder.path.name)
             self.problems.append(f"{self.label}: {name} could not be read: {reason}")
             return None
         if (broken := why_not_finite({}, rows)) is not None:

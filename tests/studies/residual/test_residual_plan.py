@@ -109,7 +109,7 @@ def test_the_resolved_configuration_is_one_itself(request_of):
         ({"families": {"a": {"base": "o/x", "instruct": "o/x"}}}, "is the base itself"),
         ({"budgets": ["1k", "many"]}, "budgets[1]: expected a number of tokens such as 100M, got 'many'"),
         ({"starts": ["bas"]}, "starts: expected some of base, instruct, got 'bas'. Did you mean 'base'"),
-        ({"seeds": [-1]}, "seeds[0]: expected a whole number of at least 0, got -1"),
+        ({"seeds": [-1]}, "seeds[0]: expected a whole number of at least 0 and at most 4,294,967,295, got -1"),
         ({"derived": {"a": "o/x"}}, "derived: expected a name of its own"),
         ({"small": "word"}, "small: expected one of world, got 'word' (text). Did you mean 'world'?"),
         ({"small": "world", "world": {"silbing": True}}, "world: unknown key 'silbing'. Did you mean 'sibling'"),
