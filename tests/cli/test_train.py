@@ -191,3 +191,43 @@ def test_a_child_whose_launcher_did_not_distribute_stops(
     assert main([*LEAST, "--num_processes", "2"]) == 1
     assert "Expected 2 processes, the launcher started 1." in capsys.readouterr().err
     assert trained == []
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("seed: -1", "seed: expected a whole number of at least 0 and at most 4,294,967,295, got -1"),
+        ("data_seed: 1000000000000", "data_seed: expected"),
+        ("output_dir: [1, 2]", "output_dir: expected text, got [1, 2] (list)"),
+        (f"output_dir: {'x' * 300}", "output_dir: expected a folder"),
+        ("output_dir: train.jsonl/out", "train.jsonl is a file, so nothing can lie in it"),
+        ('output_dir: "a\\0b"', "output_dir: expected text"),
+        ("retention: [{label_annealing: {weight: .inf}}]", "label_annealing.weight: expected a number of at least 0"),
+        (f"retention: [{{l2: {{coefficient: 1{'0' * 400}}}}}]", "l2.coefficient: expected a number of at least 0"),
+        (f"retention: [{{replay: {{data: {'x' * 5000}.jsonl}}}}]", "x.jsonl"),
+        ("learning_rate: 1:30", "learning_rate: expected a number of at least 0, got '1:30' (text)"),
+        ("learning_rate: .inf", "learning_rate: expected"),
+        ("save_steps: -1", "save_steps: expected"),
+        (f"max_steps: 1{'0' * 400}", "max_steps: expected a whole number"),
+        (f"max_steps: {'9' * 5000}", "max_steps: expected a whole number"),
+        ("max_steps: 2020-13-45", "max_steps: expected a whole number"),
+        ("max_steps: !!int foo", "line 3, column 12: not valid YAML: 'foo' is no int"),
+        (f"lr_scheduler_kwargs: {'[' * 3000}", "nested more than 100 levels deep"),
+        (f"lr_scheduler_kwargs: '{{a: {'[' * 3000}'", "lr_scheduler_kwargs: expected a mapping"),
+        (f"env: {{A: {'[' * 90}{']' * 90}}}", "env.A: expected a value"),
+        ("chat_template_path: ~nobody-here/a", "chat_template_path: expected text"),
+    ],
+)
+def test_absurd_values_are_mistakes_of_their_key(
+    line: str, words: str, trained: list, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("run.yaml").write_text(f"model_name_or_path: tiny\ndataset_name: train.jsonl\n{line}\n")
+    assert main(["train", "--config", "run.yaml"]) == 2, trained
+    shown = capsys.readouterr().err
+    assert words in shown and trained == [] and len(shown) < 2000
+
+
+def test_numbers_of_yaml_1_1_are_not_read_as_others(trained: list) -> None:
+    Path("run.yaml").write_text("model_name_or_path: tiny\ndataset_name: train.jsonl\nmax_steps: 010\nrun_name: 007\n")
+    assert main(["train", "--config", "run.yaml"]) == 0
+    assert trained[0].training.max_steps == 10 and trained[0].training.run_name == "007"

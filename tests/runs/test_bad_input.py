@@ -438,7 +438,11 @@ def no_space_torch(*_: Any, **__: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("failure", [no_space_system, no_space_safetensors, no_space_torch])
+def no_space_torch_at_the_end(*_: Any, **__: Any) -> None:
+    raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598")
+
+
+@pytest.mark.parametrize("failure", [no_space_system, no_space_safetensors, no_space_torch, no_space_torch_at_the_end])
 def test_the_disk_fills_up_while_a_checkpoint_is_written(
     failure: Any, say: Say, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,10 +51,10 @@ class LabelAnnealing(RetentionMethod):
     summary: ClassVar[str] = "KL to the frozen start model at every trained token; needs no old data"
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 2.2 and appendix A.3"
 
-    weight: Annotated[float, Meta(ge=0, finite=False)] = 1.0
+    weight: Annotated[float, Meta(ge=0)] = 1.0
     """Lambda, factor of the KL term (nats per token); 0 is direct fine-tuning, more keeps more and learns
     less."""
-    temperature: Annotated[float, Meta(gt=0, finite=False)] = 1.0
+    temperature: Annotated[float, Meta(gt=0)] = 1.0
     """Temperature T of both softmaxes in the KL term (no T^2 factor). A large one evens out the pull over the
     vocabulary, like label smoothing."""
     direction: Literal["forward", "reverse", "jsd"] = "forward"
