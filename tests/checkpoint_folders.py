@@ -131,8 +131,8 @@ def write_folder(
     tokens: Sequence[str] | None = None,
     files: Mapping[str, str] | None = None,
 ) -> Path:
-    """A checkpoint folder: weights in so many files, config.json, and a tokenizer.json where tokens are given (token
-    i has row i)."""
+    """A checkpoint folder: weights in so many files, config.json (without the model_type by which transformers would
+    know which tensors belong to it), and a tokenizer.json where tokens are given (token i has row i)."""
     folder.mkdir(parents=True)
     if shards == 1:
         write_file(folder / f"{stem}.safetensors", tensors)
@@ -147,8 +147,7 @@ def write_folder(
     rows = next((t.shape[0] for n, t in tensors.items() if n.endswith("embed_tokens.weight")), 0)
     found = {
         "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": rows,
+        **({"vocab_size": rows} if rows else {}),
         "tie_word_embeddings": "lm_head.weight" not in tensors,
     }
     (folder / "config.json").write_text(json.dumps(found | dict(config or {})))

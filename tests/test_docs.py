@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import re
 import shlex
+import shutil
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from extending import write_method
 from holdfast.config.command_line import find_option, parse_words
 from holdfast.config.decode import coerce_all
 from holdfast.records.run import RunFolder, RunRecord
-from stand_ins import put_data, put_model
+from stand_ins import put_data
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -227,14 +228,14 @@ def test_the_quickstart_table_has_the_quickstarts_arms():
 
 
 @pytest.fixture
-def place(desk: Path) -> Path:
+def place(desk: Path, model_folder: Path) -> Path:
     """A working directory with the files and folders that the examples name."""
     put_data("\n".join(re.findall(r"\b\w+\.jsonl\b", "\n".join(page.read_text(encoding="utf-8") for page in PAGES))))
     Path("run.yaml").write_text(
         "model_name_or_path: YOUR_MODEL\ndataset_name: train.jsonl\n"
         "evaluation: {source: [mmlu, humaneval], target: [gsm8k], allow_code_execution: true}\n"
     )
-    put_model("YOUR_MODEL")
+    shutil.copytree(model_folder, "YOUR_MODEL")
     write_method(desk)
     return desk
 

@@ -14,10 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.checkpoints.adapters import adapter_config, lacking
+from holdfast.checkpoints.fit import absurd, loading_problem, misfit_error, refuse_misfit, unbuildable
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash, weight_files
+from holdfast.checkpoints.sources import listing, read_config
 from holdfast.errors import ConfigError, ModelError
 from holdfast.support.environment import shown_name
 from holdfast.support.files import fingerprint
+from holdfast.support.resources import is_out_of_memory
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -82,19 +86,32 @@ def load(
 
 
 def from_pretrained(name: str, **kwargs: Any) -> Any:
-    """`AutoModelForCausalLM.from_pretrained` with its failures in words.
+    """`AutoModelForCausalLM.from_pretrained` with its failures in words. A model that is not whole is one: what
+    transformers would fill with random numbers, or leave out, is named.
 
     Raises:
-        ModelError: a package is missing, or the model cannot be loaded.
+        ModelError: a package is missing, tensors are missing, unexpected or of another shape, or the model cannot be
+            loaded.
     """
     from transformers import AutoModelForCausalLM
 
     try:
-        return AutoModelForCausalLM.from_pretrained(name, **kwargs)
+        model, info = AutoModelForCausalLM.from_pretrained(
+            name, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
+        )
     except ImportError as error:
         raise ModelError(f"Loading {name} needs a package that is not installed: {error}") from error
-    except (OSError, ValueError) as error:
-        raise ModelError(f"Could not load {name}: {first_line(error)}") from error
+    except Exception as error:  # what absurd values make of a model's code has no common base
+        if is_out_of_memory(error):
+            raise
+        raise ModelError(f"Could not load {name}: {unbuildable(error)}") from error
+    base = adapter_base(name)  # of which the loader tells nothing
+    if problem := loading_problem(info):
+        raise misfit_error(name, problem, config="config.json" if base is None else "adapter_config.json")
+    folder = model_folder(base) if base is not None else None
+    if folder is not None:
+        refuse_misfit(folder, trust_remote_code=bool(kwargs.get("trust_remote_code")))
+    return model
 
 
 def best_device() -> Any:
@@ -126,18 +143,42 @@ def usable_device(device: str | None) -> Any:
     return place
 
 
-def check_model(name: str, *, revision: str = "main", trust_remote_code: bool = False) -> None:
-    """Finds out from its files whether a model can be loaded to be measured; an adapter with its base. Weights on the
-    hub are not looked at.
+def check_model(name: str, *, revision: str = "main", trust_remote_code: bool = False, fit: bool = True) -> None:
+    """Finds out from its files whether a model can be loaded to be measured; an adapter with its base. Weights are not
+    read, those on the hub not looked at.
+
+    Args:
+        name, revision, trust_remote_code: as for `load`.
+        fit: whether the weights are those of the configuration, too; see `check_fit`.
 
     Raises:
-        ModelError: no such model, another kind of model, weights that are not safetensors or not whole.
+        ModelError: no such model, another kind of model, weights that are not safetensors or not whole, or that are not
+            those of the configuration.
     """
     base = adapter_base(name)
     check_causal_lm(base or name, revision="main" if base else revision, trust_remote_code=trust_remote_code)
     for folder in (name, base):
         if folder is not None and os.path.isdir(folder):
-            CheckpointReader(folder)  # names a missing or damaged shard, where the loader speaks of headers
+            CheckpointReader(folder).close()  # names a missing or damaged shard, where the loader speaks of headers
+    if fit:
+        check_fit(name, trust_remote_code=trust_remote_code)
+
+
+def check_fit(name: str, *, trust_remote_code: bool = False) -> None:
+    """Whether the weights are those of the configuration, an adapter's and its base's; see `checkpoints.fit`. Those on
+    the hub are not looked at.
+
+    Raises:
+        ModelError: they are not; the tensors are named.
+    """
+    base = adapter_base(name)
+    if os.path.isdir(base or name):
+        refuse_misfit(base or name, trust_remote_code=trust_remote_code)
+    if base is not None and os.path.isdir(base):
+        with CheckpointReader(name) as adapter, CheckpointReader(base) as model:
+            problems = lacking(adapter_config(name), adapter.names(), model.entries)
+        if problems:
+            raise misfit_error(name, listing(problems), config="adapter_config.json")
 
 
 def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool = False) -> Any:
@@ -256,12 +297,16 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
     )
 
     local = os.path.isdir(name)
+    if local and (damage := absurd(read_config(name))):
+        raise ModelError(f"Expected a model at {name}, but {damage}. Copy its config.json again.")
     try:
         config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # what absurd values raise has no common base
+        if is_out_of_memory(error):
+            raise
         where = "this folder" if local else "a local folder or, with a network, the hub"
         raise ModelError(
-            f"Expected a model at {name} ({where}), but its config cannot be read: {first_line(error)}"
+            f"Expected a model at {name} ({where}), but its config cannot be read: {unbuildable(error)}"
         ) from error
     if not trust_remote_code and (kernels := list(_hub_kernels(config))):
         raise ModelError(
@@ -270,6 +315,11 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
             f"(attn_implementation)."
         )
     architectures = getattr(config, "architectures", None) or []
+    if not isinstance(architectures, list) or not all(isinstance(a, str) for a in architectures):
+        raise ModelError(
+            f"Expected the names of classes as architectures in the config.json of {name}, got {architectures!r}. Copy "
+            f"it again."
+        )
     causal = [a for a in architectures if a.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))]
     unknown = not trust_remote_code and config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     # BERT and its kin load as "LMHeadModel" too, but look at the whole text unless they were made decoders.

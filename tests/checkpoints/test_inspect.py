@@ -26,7 +26,8 @@ SHAPES = {
     "model.norm.weight": (4,),
     "lm_head.weight": (12, 4),
 }
-CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 12, "tie_word_embeddings": False}
+CONFIG = {"architectures": ["LlamaForCausalLM"], "vocab_size": 12, "tie_word_embeddings": False}
+"""Without the model_type by which transformers would know which tensors belong to it."""
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
 
@@ -78,6 +79,7 @@ def test_contents_of_a_model(tmp_path: Path) -> None:
         "configuration can be read",
         "vocabulary fits",
         "head is there",
+        "weights fit config.json",
     }
     assert not found.verified
     json.dumps(to_jsonable(found))

@@ -342,6 +342,8 @@ def test_a_model_is_no_residual(tmp_path: Path) -> None:
     ):
         prepare_apply(instruct, base)
     extract_residual(instruct, base, tmp_path / "residual", sync=False)
+    config = json.loads((tmp_path / "residual" / "config.json").read_text())
+    (tmp_path / "residual" / "config.json").write_text(json.dumps({**config, "model_type": "llama"}))
     from transformers import AutoModelForCausalLM
 
     with pytest.raises(OSError, match=r"no file named model\.safetensors"):

@@ -34,8 +34,11 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory, tokenizer) -> Path:
     for name in ("base", "math", "code", "stranger", "wide"):
         tokenizer.save_pretrained(folder / name)
     (folder / "adapter").mkdir()
-    prefix = "base_model.model.model.layers.0.self_attn.q_proj"
-    tensors = {f"{prefix}.lora_A.weight": torch.randn(4, 32) / 10, f"{prefix}.lora_B.weight": torch.randn(32, 4) / 10}
+    tensors = {}
+    for layer in range(base.config.num_hidden_layers):
+        prefix = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        tensors[f"{prefix}.lora_A.weight"] = torch.randn(4, 32) / 10
+        tensors[f"{prefix}.lora_B.weight"] = torch.randn(32, 4) / 10
     save_file(tensors, folder / "adapter" / "adapter_model.safetensors", metadata={"format": "pt"})
     stated = {
         "peft_type": "LORA",

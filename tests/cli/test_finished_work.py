@@ -101,7 +101,12 @@ def test_finished_work_is_not_done_again(
     def fail(*args: Any, **kwargs: Any) -> None:
         pytest.fail("finished work needs neither a model nor a step")
 
-    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", fail)
+    real = transformers.PreTrainedModel.from_pretrained
+
+    def shapes_only(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return real.__func__(cls, *args, **kwargs) if kwargs.get("device_map") == {"": "meta"} else fail()
+
+    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", classmethod(shapes_only))
     monkeypatch.setattr(torch.optim.Optimizer, "step", fail)
     before = contents(gallery)
     refused = step.startswith("merge")  # it would replace a folder, which takes --overwrite

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,12 +15,12 @@ from holdfast.cli import train as command
 from holdfast.cli.main import main
 from holdfast.records.run import RunFolder, RunRecord
 from holdfast.runs import config as config_module
-from stand_ins import put_data, put_model
+from stand_ins import put_data
 
 
 @pytest.fixture(autouse=True)
-def folder(desk: Path) -> Path:
-    put_model("tiny")
+def folder(desk: Path, model_folder: Path) -> Path:
+    shutil.copytree(model_folder, "tiny")
     put_data("train.jsonl")
     return desk
 
@@ -143,6 +145,35 @@ def test_dry_run_prints_the_plan_and_trains_nothing(
         assert part in shown
     assert trained == []
     assert sorted(folder.rglob("*")) == before
+
+
+def test_a_dry_run_reads_the_data_to_the_end(
+    folder: Path, tree: Callable[[Path], list[tuple[str, int]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(f'{{"text": "{n}"}}\n' for n in range(5000))
+    Path("long.jsonl").write_text(rows + '{"text": [3]}\n')
+    Path("cut.jsonl").write_text(rows + '{"text": "4')
+    Path("chat.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
+    before = tree(folder)
+    for words, expected in {
+        ("--dataset_name", "long.jsonl"): "line 5001: 'text' holds a list",
+        ("--dataset_name", "cut.jsonl"): "cut.jsonl",
+        ("--source", "long.jsonl"): "line 5001: 'text' holds a list",
+        ("--retention", "replay:data=cut.jsonl"): "cut.jsonl",
+        ("--dataset_name", "chat.jsonl"): "chat template",
+    }.items():
+        assert main([*LEAST, "--dry_run", *words]) == 2, words
+        assert expected in " ".join(capsys.readouterr().err.split())
+    assert tree(folder) == before
+
+
+def test_a_dry_run_says_what_it_has_not_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*LEAST, "--source", "arc_easy", "--dry_run"]) == 0
+    assert "arc_easy: looked at when the run begins" in capsys.readouterr().out
+    assert main([*LEAST, "--model_name_or_path", "someone/model", "--dry_run"]) == 0
+    assert "someone/model is on the hub: neither it nor the data was looked at" in capsys.readouterr().out
+    assert main([*LEAST, "--dataset_name", "someone/data", "--dry_run"]) == 0
+    assert "the data is on the hub and was not looked at" in capsys.readouterr().out
 
 
 def test_dry_run_looks_into_the_output_folder(capsys: pytest.CaptureFixture[str]) -> None:

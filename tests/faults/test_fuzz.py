@@ -68,7 +68,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
         (folder / model).mkdir()
         save_file(tensors, folder / model / "model.safetensors", metadata={"format": "pt"})
         config = {
-            "model_type": "llama",
             "architectures": ["LlamaForCausalLM"],
             "vocab_size": 8,
             "hidden_size": 8,
@@ -202,7 +201,7 @@ def test_two_hundred_cases_of_every_kind_and_a_few_kills(tmp_path: Path) -> None
     ]
     done = subprocess.run(
         [sys.executable, "-m", "fuzz", *words],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "TMPDIR": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
         capture_output=True,
         text=True,
     )

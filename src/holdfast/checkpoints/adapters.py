@@ -28,7 +28,7 @@ import os
 import re
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -210,6 +210,7 @@ class AdaptedSource:
         self.adapter = CheckpointReader(folder)
         base_config = config_of(base)
         changes, problems = _changes(self._settings, base, self.adapter)
+        problems += lacking(self._settings, self.adapter.names(), base.entries)
         if problems:
             raise ModelError(
                 f"The adapter {folder} does not fit {base.label}; it names "
@@ -425,6 +426,31 @@ def _refuse(folder: Path, settings: Mapping[str, Any]) -> None:
         )
     if not any(folder.glob("*.safetensors")) and (folder / "adapter_model.bin").is_file():
         raise only_pickles(folder, "adapter_model.bin", "peft import AutoPeftModelForCausalLM")
+
+
+def lacking(settings: Mapping[str, Any], names: Sequence[str], base: Iterable[str]) -> list[str]:
+    """Modules that an adapter's configuration names and of which it holds nothing; a loader would leave them as they
+    are, or fill them with random numbers. Configurations that name modules by a pattern are not judged.
+
+    Args:
+        settings: adapter_config.json.
+        names: the adapter's tensors.
+        base: the base's tensors.
+    """
+    targets = settings.get("target_modules")
+    if settings.get("peft_type") != "LORA" or not isinstance(targets, list):
+        return []
+    if settings.get("layers_to_transform") or settings.get("exclude_modules"):
+        return []
+    parts = [_PART.fullmatch(name.removeprefix(_PREFIX)) for name in names]
+    there = {_split(part["module"])[1] for part in parts if part is not None}
+    modules = (name.removesuffix(".weight") for name in base if name.endswith(".weight"))
+    wanted = (m for m in modules if any(m == target or m.endswith(f".{target}") for target in targets))
+    return [
+        f"{m}: target_modules names it, and the adapter holds nothing for it"
+        for m in wanted
+        if _split(m)[1] not in there
+    ]
 
 
 def _changes(

@@ -5,7 +5,7 @@ every byte is: NaN and infinities are counted, and the content is compared with 
 tensor by tensor.
 
 A folder with damage is described as far as it can be read; what is wrong is in `checks`. The weights are never loaded
-as a model and no code is run.
+as a model and no code of the folder is run.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.adapters import FILE as ADAPTER
-from holdfast.checkpoints.adapters import adapter_config
+from holdfast.checkpoints.adapters import adapter_config, lacking
 from holdfast.checkpoints.companions import config_value
 from holdfast.checkpoints.distance import layer_of
 from holdfast.checkpoints.dtypes import count_nonfinite
 from holdfast.checkpoints.engine import Job, Scratch, job_of, map_blocks
+from holdfast.checkpoints.fit import fit_of, suspicions
 from holdfast.checkpoints.locate import local_folder
 from holdfast.checkpoints.manifest import FILE as MANIFEST
 from holdfast.checkpoints.manifest import damage, read_manifest
@@ -135,7 +136,7 @@ def inspect(name: str | os.PathLike[str], *, verify: bool = False, workers: int 
     look = _Look(folder)
     record = look.provenance
     checks = [look.files_check(), look.headers_check(), look.index_check()]
-    checks += [*look.configuration_checks(), *look.names_check()]
+    checks += [*look.configuration_checks(), *look.names_check(), *look.fit_check(verify=verify)]
     reader = None
     try:
         reader = CheckpointReader(folder)
@@ -322,6 +323,38 @@ class _Look:
         wrong = (("lost", lost), ("new", new))
         problems = [f"{len(names)} {title}: {listing(names, _NAMED)}" for title, names in wrong if names]
         return [_check("tensors are as recorded", problems, f"{len(listed)} tensors")]
+
+    def fit_check(self, *, verify: bool) -> list[Check]:
+        """The tensors are those that the model of config.json takes. Without `verify` transformers is asked only where
+        names and shapes are suspicious."""
+        if not self.config or self.headers.damaged or self.headers.misplaced or not self.files_check().passed:
+            return []
+        if self.kind == "adapter":
+            return self._adapter_check()
+        if self.kind != "model":
+            return []
+        title, unlike = "weights fit config.json", suspicions(self.config, self.entries)
+        if not verify and not unlike:
+            return [_check(title, [], "names and shapes agree; --verify builds the model and compares all")]
+        try:
+            fit = fit_of(self.folder)
+        except ModelError as error:
+            return [_check(title, [str(error)])]
+        if fit.unknown:
+            seen = f"; what names and shapes say: {'; '.join(unlike[:_NAMED])}" if unlike else ""
+            return [Check(name=title, passed=None, detail=f"cannot tell: {fit.unknown}{seen}")]
+        return [_check(title, [fit.problem] if fit.problem else [], f"{len(self.entries)} tensors, as the model takes")]
+
+    def _adapter_check(self) -> list[Check]:
+        base = Path(str(self.config.get("base_model_name_or_path") or "")).expanduser()
+        title = "modules are those of adapter_config.json"
+        if not (base / "config.json").is_file():
+            return [Check(name=title, passed=None, detail=f"not looked at: its base, {base}, is no folder here")]
+        try:
+            problems = lacking(self.config, list(self.entries), CheckpointReader(base).entries)
+        except ModelError as error:
+            problems = [str(error)]
+        return [_check(title, [listing(problems, _NAMED)] if problems else [], f"on {base}")]
 
     def architecture(self) -> str | None:
         """What the configuration calls it."""

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.checkpoints.fit import refuse_suspicious
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.errors import ModelError, did_you_mean
 
@@ -27,13 +28,16 @@ def open_source(name: str | os.PathLike[str], *, base: str | os.PathLike[str] | 
         base: for adapters, the model they belong to; None: the one that the adapter names.
 
     Raises:
-        ModelError: nothing there, pickled weights only, damaged files, an adapter whose base is not to be found.
+        ModelError: nothing there, pickled weights only, damaged files, weights that are not those of config.json, an
+            adapter whose base is not to be found.
     """
     from holdfast.checkpoints.adapters import AdaptedSource, base_of, is_adapter
 
     folder = local_folder(name)
     if not is_adapter(folder):
-        return CheckpointReader(folder)
+        reader = CheckpointReader(folder)
+        refuse_suspicious(reader)
+        return reader
     return AdaptedSource(open_source(base if base is not None else _existing(base_of(folder), folder)), folder)
 
 

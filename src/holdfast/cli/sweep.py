@@ -160,10 +160,12 @@ def _sweep(argv: list[str]) -> int:
 
     overrides = {k: getattr(request, k) for k in ("output_dir", "name", "workers", "seeds")}
     config = load_study(request.config, {**overrides, "storage": request.address})
+    from holdfast.studies.tradeoff.session import check_start, run_study
+
     if request.dry_run:
+        check_start(config)
         print(plan(config))
         return 0
-    from holdfast.studies.tradeoff.session import run_study
 
     target = stdout_console()
     record = run_study(config, console=target, workers=request.workers, grace=request.grace)

@@ -108,13 +108,7 @@ def run(argv: list[str]) -> int:
     accelerator = has_accelerator()
     relaunch = launch.is_needed(config.launch, has_accelerator=accelerator)
     if "__dry_run" in flags:
-        print(
-            plan(
-                config, command=launch.command(config.launch, words, has_accelerator=accelerator) if relaunch else None
-            )
-        )
-        check_folder(config)
-        return 0
+        return _dry_run(config, launch.command(config.launch, words, has_accelerator=accelerator) if relaunch else None)
     if relaunch:
         launch.start(config.launch, words, has_accelerator=accelerator)
 
@@ -129,8 +123,26 @@ def run(argv: list[str]) -> int:
 # -------------------------------------------------------------------------------------------------------------- dry run
 
 
+def _dry_run(config: TrainConfig, command: list[str] | None) -> int:
+    """Prints the plan, once the output folder (free, empty, or with this very run) and all files are seen to be
+    sound."""
+    from holdfast.records.run import RunFolder
+    from holdfast.runs.loading import check_files
+    from holdfast.runs.run_folder import run_to_continue
+    from holdfast.support.environment import quiet_datasets, quiet_libraries
+
+    folder = config.training.output_dir
+    record = run_to_continue(RunFolder(folder), config)
+    with quiet_libraries(), quiet_datasets():
+        config.notes.extend(check_files(config))
+    print(plan(config, command=command))
+    if record is not None:
+        print(f"  {'continues':<11} the run in {folder} (status {record.status}, stage '{record.stage}')")
+    return 0
+
+
 def plan(config: TrainConfig, *, command: list[str] | None = None) -> str:
-    """What would be done, as text. Loads no model and no data."""
+    """What would be done, as text."""
     args, model = config.training, config.model
     rows_each, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
     batch = (
@@ -170,23 +182,6 @@ def plan(config: TrainConfig, *, command: list[str] | None = None) -> str:
     if command:
         rows.append(("starts", " ".join(command)))
     return "\n".join(["Dry run: the request is sound; nothing was trained.", "", *(f"  {k:<11} {v}" for k, v in rows)])
-
-
-def check_folder(config: TrainConfig) -> None:
-    """The output folder must be free, empty or hold this very run.
-
-    Raises:
-        RunFolderError: it holds another run, with the settings that differ, or files that are no run.
-    """
-    from holdfast.records.run import RunFolder
-    from holdfast.runs.run_folder import run_to_continue
-
-    record = run_to_continue(RunFolder(config.training.output_dir), config)
-    if record is not None:
-        print(
-            f"  {'continues':<11} the run in {config.training.output_dir} (status {record.status}, stage "
-            f"'{record.stage}')"
-        )
 
 
 def _data(config: TrainConfig) -> str:

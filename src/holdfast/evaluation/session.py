@@ -213,7 +213,7 @@ def check_request(
         ConfigError: all mistakes in one message.
     """
     from holdfast.evaluation.runner import check_plan, kept_evaluations, tokenizer_fingerprint
-    from holdfast.models import check_model, load_tokenizer, usable_device
+    from holdfast.models import check_fit, check_model, load_tokenizer, usable_device
 
     problems = list(_problem(usable_device, device))
     tokenizers: dict[str, Any] = {}
@@ -221,8 +221,10 @@ def check_request(
     def read(model: ModelRequest) -> None:
         tokenizers[model.label] = load_tokenizer(model.name, trust_remote_code=trust_remote_code)
 
+    readable: set[str] = set()
     for model in models:
-        found = list(_problem(check_model, model.name, trust_remote_code=trust_remote_code))
+        found = list(_problem(check_model, model.name, trust_remote_code=trust_remote_code, fit=False))
+        readable |= set() if found else {model.label}
         if not found or Path(model.name).is_dir():  # what is not on the hub has no tokenizer there either
             found += _problem(read, model)
         problems += [f"{model.label}: {p}" if len(models) > 1 else p for p in found]
@@ -241,6 +243,9 @@ def check_request(
                 if identity["hash"] and kept_evaluations(plan, tokenizer, folder, identity, cache=cache) is not None:
                     kept[model.label] = identity["hash"]
                     continue
+        if model.label in readable:
+            unfit = _problem(check_fit, model.name, trust_remote_code=trust_remote_code)
+            problems += [f"{model.label}: {p}" if len(models) > 1 else p for p in unfit]
         if alike[model.label] in checked:
             continue
         checked.add(alike[model.label])

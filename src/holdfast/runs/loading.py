@@ -5,6 +5,7 @@ Safetensors only, no remote code unless `trust_remote_code: true`, no download u
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from holdfast.models import first_line
 from holdfast.support.environment import EFFICIENT_LOADING, loads_on_one_process_only
 
 if TYPE_CHECKING:
+    from holdfast.retention.replay import Replay
     from holdfast.runs.config import TrainConfig
 
 
@@ -123,6 +125,61 @@ def load_chat_template(path: str) -> str:
 
 def _special(tokenizer: Any) -> str:
     return ", ".join(repr(t) for t in tokenizer.all_special_tokens[:8]) or "none"
+
+
+def check_files(config: TrainConfig) -> list[str]:
+    """Looks at the local files that a run would read, all but the weights themselves: the model's headers and whether
+    they fit its configuration, its tokenizer, the data to the end. Nothing is downloaded.
+
+    Returns:
+        Sentences about what was not looked at.
+
+    Raises:
+        ModelError, DataError, ConfigError: what is wrong.
+    """
+    from holdfast.data.sources import is_path
+    from holdfast.evaluation.runner import check_plan
+
+    name = str(config.model.model_name_or_path)
+    if not os.path.isdir(name):
+        return [f"{name} is on the hub: neither it nor the data was looked at"]
+    models.check_model(name, trust_remote_code=config.training.trust_remote_code)
+    tokenizer = load_tokenizer(config)
+    paths = [e.path for e in config.mixture.datasets] or [config.script.dataset_name]
+    paths += [method.data for method in _replays(config)]
+    plan, notes = config.evaluation, []
+    if all(path is not None and is_path(path) for path in paths):
+        load_data(config, tokenizer)
+    else:
+        notes.append("the data is on the hub and was not looked at")
+    local = [entry for entry in plan.entries if entry.local_files()]
+    if problems := check_plan(dataclasses.replace(plan, entries=tuple(local)), tokenizer):
+        raise ConfigError(problems, source="evaluation")
+    if others := [entry.name for entry in plan.entries if entry not in local]:
+        notes.append(f"{', '.join(others)}: looked at when the run begins")
+    return notes
+
+
+def load_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str, Any]:
+    """The training rows, the name of the format they came in, and the rows of `eval_strategy` (None when it is off).
+    Rows that replay will mix in are read too, for their mistakes.
+
+    Raises:
+        DataError: see `holdfast.data.sources` and `holdfast.data.formats`.
+    """
+    from holdfast.data.formats import rows_by_name
+
+    rows, layout = load_training_data(config, tokenizer)
+    eval_rows = load_eval_data(config, tokenizer)
+    for method in _replays(config):
+        rows_by_name(tokenizer)(method.data)  # read again from the cache when it is mixed in
+    return rows, layout, eval_rows
+
+
+def _replays(config: TrainConfig) -> list[Replay]:
+    from holdfast.retention.replay import Replay
+
+    return [method for method in config.retention if isinstance(method, Replay) and not method.off]
 
 
 def load_training_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str]:

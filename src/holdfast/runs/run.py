@@ -196,7 +196,7 @@ class _Run:
         """Loads the start model and, unless training is over, reads all data: what is wrong with the request shows
         here, before anything slow."""
         from holdfast.models import check_causal_lm, model_folder
-        from holdfast.runs.loading import load_model, load_tokenizer
+        from holdfast.runs.loading import load_data, load_model, load_tokenizer
 
         model, args = self.config.model, self.config.training
         check_causal_lm(
@@ -207,7 +207,7 @@ class _Run:
             data_hash = run_folder.data_hash(self.config)
             run_folder.refuse_changed_data(self.folder, self.record, self.config, data_hash)
             if not trained:
-                self.read_data()
+                self.rows, self.layout, self.eval_rows = load_data(self.config, self.tokenizer)
             self.model = load_model(self.config)
             self.start_folder = model_folder(model.model_name_or_path, model.model_revision)
             identity = checkpoint_hash(self.start_folder) if self.start_folder else "unknown"
@@ -243,17 +243,6 @@ class _Run:
             if misfits:
                 raise ConfigError(misfits, source="retention")
         self.write()
-
-    def read_data(self) -> None:
-        from holdfast.data.formats import rows_by_name
-        from holdfast.retention.replay import Replay
-        from holdfast.runs.loading import load_eval_data, load_training_data
-
-        self.rows, self.layout = load_training_data(self.config, self.tokenizer)
-        self.eval_rows = load_eval_data(self.config, self.tokenizer)
-        for method in self.config.retention:
-            if isinstance(method, Replay) and not method.off:
-                rows_by_name(self.tokenizer)(method.data)  # checked now, read again from the cache when it is mixed in
 
     def check_evaluation(self) -> None:
         """Finds wrong columns, unknown tasks and unreadable held-out files before anything is trained."""

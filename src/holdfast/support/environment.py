@@ -45,6 +45,24 @@ def quiet_libraries() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silences transformers' bars, remarks and warnings about a model that is only looked at."""
+    from transformers.utils import logging
+
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
 def terminated_is_interrupted() -> Iterator[None]:
     """SIGTERM, by which schedulers stop jobs, ends a run as Ctrl-C does. Training itself handles both more gently
     (`StopOnSignal`)."""

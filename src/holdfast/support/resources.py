@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator
 _DISK = re.compile(
     r"No space left|Disk quota exceeded|PytorchStreamWriter failed writing|inline_container\.cc.* unexpected pos"
 )
-_MEMORY = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory|std::bad_alloc|Cannot allocate memory")
+_MEMORY = re.compile(
+    r"DefaultCPUAllocator: (can't allocate|not enough) memory|std::bad_alloc|Cannot allocate memory"
+    r"|can't start new thread"
+)
 
 
 def is_disk_full(error: BaseException | None) -> bool:

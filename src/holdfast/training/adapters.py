@@ -19,6 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from holdfast.checkpoints.fit import loading_problem, misfit_error
+from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,10 +59,25 @@ def adapter_config(model: ModelConfig, adapter: AdapterArguments) -> PeftConfig 
 
 
 def load_adapter(model: Any, folder: str) -> Any:
-    """`model` (a base of the adapter's architecture) with the adapter that lies in `folder` on it, as PEFT wraps it."""
-    from peft import PeftModel
+    """`model` (a base of the adapter's architecture) with the adapter that lies in `folder` on it, as PEFT wraps it.
 
-    return PeftModel.from_pretrained(model, folder)
+    Raises:
+        ModelError: tensors of the adapter are missing or of another shape; PEFT would start them anew.
+    """
+    from peft import PeftModel, get_peft_model_state_dict
+
+    result = PeftModel.from_pretrained(model, folder)
+    with CheckpointReader(folder) as stored:
+        expected = get_peft_model_state_dict(result, save_embedding_layers=False)
+        entries = stored.entries
+        shapes = [
+            (name, entries[name].shape, tuple(tensor.shape))
+            for name, tensor in expected.items()
+            if name in entries and entries[name].shape != tuple(tensor.shape)
+        ]
+        if problem := loading_problem({"missing_keys": expected.keys() - entries.keys(), "mismatched_keys": shapes}):
+            raise misfit_error(folder, problem, config="adapter_config.json")
+    return result
 
 
 def complete_osf(model: nn.Module, *, sharded: bool) -> None:

@@ -37,6 +37,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.errors import ModelError
+from holdfast.support.environment import quiet_transformers
 
 _BLOCK = 1 << 16
 _SAMPLES = 2048
@@ -69,7 +70,7 @@ def init_stds(model: Any, *, seed: int = 0, stored: bool = False, trust_remote_c
             stds |= _measure(fresh, group, parameters, writes, seed * 1_000_003 + number)
     untouched = [name for name in parameters if not writes[name].steps]
     if untouched:  # set by a constructor only, as in some models outside transformers: only a whole fresh model tells
-        with _own_random_state(), _quiet():
+        with _own_random_state(), quiet_transformers():
             torch.default_generator.manual_seed(seed)
             whole = dict(_build(type(fresh), fresh.config).named_parameters())
         stds |= {name: _spread([whole[name].detach()]) for name in untouched}
@@ -130,7 +131,13 @@ def _on_meta(model: Any, trust_remote_code: bool) -> Any:
             raise ModelError(f"Expected a transformers model, its config or its folder, got {type(model).__name__}.")
         model = model.config
     try:
-        with torch.device("meta"), no_tie_weights(), meta_device_safe_creation_ops(), _own_random_state(), _quiet():
+        with (
+            torch.device("meta"),
+            no_tie_weights(),
+            meta_device_safe_creation_ops(),
+            _own_random_state(),
+            quiet_transformers(),
+        ):
             return _build(kind, model, trust_remote_code=trust_remote_code)
     except (ValueError, ImportError, AttributeError) as error:
         raise ModelError(
@@ -266,16 +273,3 @@ def _stored_names(model: Any, stds: dict[str, float]) -> dict[str, float]:
 def _own_random_state() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         yield
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Building a model repeats transformers' remarks about its config; they were made when the config was read."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)

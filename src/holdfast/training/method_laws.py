@@ -7,12 +7,10 @@ arguments.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +21,7 @@ from holdfast.config.declare import settings_of
 from holdfast.errors import HoldfastError
 from holdfast.retention.method import RetentionMethod
 from holdfast.retention.registry import parse_retention
+from holdfast.support.environment import quiet_transformers
 from holdfast.support.leftovers import scratch_folder
 
 Methods = Sequence[RetentionMethod]
@@ -205,7 +204,7 @@ def check_laws(method: RetentionMethod) -> list[LawResult]:
     Raises nothing of the method's own: an error in its code is the reason of the law that met it.
     """
     off = _switched_off(method)
-    with scratch_folder(None, "holdfast-laws-") as folder, _quiet():
+    with scratch_folder(None, "holdfast-laws-") as folder, quiet_transformers():
 
         def make(methods: Methods, **settings: Any) -> Any:
             return _trainer(folder, methods, **settings)
@@ -254,24 +253,6 @@ def _off(make: Make, method: RetentionMethod, off: RetentionMethod | None, direc
             f"expected {type(method).__name__}.strength to name the parameter that says how strongly, got none"
         )
     off_is_direct(make, [off], direct=direct)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The libraries' warnings and bars are about a model that nobody keeps."""
-    from transformers.utils import logging
-
-    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(before)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _trainer(folder: Path, methods: Methods, **settings: Any) -> Any:

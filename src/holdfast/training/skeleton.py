@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.checkpoints.fit import unbuildable
 from holdfast.errors import ModelError
 from holdfast.models import check_causal_lm, first_line
 
@@ -35,7 +36,6 @@ def build_skeleton(
             does not fit it.
     """
     import torch
-    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoModelForCausalLM
 
     try:
@@ -43,10 +43,12 @@ def build_skeleton(
         with torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
         model.tie_weights()
-    except (ImportError, ValueError, TypeError, AttributeError, RuntimeError, StrictDataclassError) as error:
-        reason = first_line(error.__cause__ or error)
+    except (ModelError, MemoryError):
+        raise
+    except Exception as error:  # what absurd values make of a model's code has no common base
         raise ModelError(
-            f"Expected a config.json that transformers can build a model of at {name}, but it cannot: {reason}"
+            f"Expected a config.json that transformers can build a model of at {name}, but it cannot: "
+            f"{unbuildable(error)}"
         ) from error
     if adapter is None:
         return model  # type: ignore[no-any-return]

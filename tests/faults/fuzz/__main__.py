@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -75,10 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     began = time.monotonic()
     place = Path(tempfile.mkdtemp(prefix="holdfast-fuzz-"))
+    place.chmod(0o755)  # root becomes nobody where a place must not be writable
     preload()
     stage = Stage(asked.stage.resolve() if asked.stage else place / "stage")
     if not stage.folder.exists():
         stage.make()
+        subprocess.run(["chmod", "-R", "a+rX", stage.folder], check=True)
     print(f"the stage is there after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     if asked.case:
         return _one(stage, asked, place)

@@ -75,7 +75,7 @@ def _case(
         what=f"{reader}: {what}",
         words=READERS[reader],
         valid=valid,
-        names=names or ("math", "model 1", "model 2"),
+        names=names or ("math", "model 1", "model 2", "instruct"),
         copies=("math",),
         prepare=lambda folder: change(folder / "math") and None,
         codes=(2, 1) if reader == "inspect" else (2,),  # a report that says it is not sound

@@ -200,6 +200,7 @@ def check_models(config: ResidualConfig) -> tuple[list[str], list[dict[str, Any]
     Raises:
         ModelError, ShapeError: models that do not fit together; all of them in one message.
     """
+    from holdfast.checkpoints.locate import open_source
     from holdfast.checkpoints.residual import prepare_transfer
 
     problems: list[HoldfastError] = []
@@ -213,6 +214,8 @@ def check_models(config: ResidualConfig) -> tuple[list[str], list[dict[str, Any]
     for name, onto in targets:
         base, instruct = pairs[name]
         try:
+            for model in (base, instruct):
+                open_source(model)  # whether it is whole
             _check_vocabulary(base, instruct)
             plan = prepare_transfer(instruct, base, onto, adapter_base=None).plan
         except (ModelError, ShapeError, ConfigError) as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.records.study import Rung, SeedRun, StudyRecord, seed_run_from_json, write_study
+from holdfast.records.study import STUDY_FILE, Rung, SeedRun, StudyRecord, seed_run_from_json, write_study
 from holdfast.statistics.pareto import pareto
 from holdfast.statistics.selection import select_all
 from holdfast.studies.engine import session as engine
@@ -62,6 +62,22 @@ def run_study(
     return record
 
 
+def check_start(config: StudyConfig) -> None:
+    """Finds out from its files whether the model that all trials start from can be loaded; not where it lies on the
+    hub, or is made when the study runs.
+
+    Raises:
+        ModelError: it cannot.
+    """
+    import os
+
+    from holdfast.models import check_model
+
+    name = config.train.get("model_name_or_path")
+    if isinstance(name, str) and os.path.isdir(name):
+        check_model(name, trust_remote_code=bool(config.train.get("trust_remote_code")))
+
+
 class Tradeoff(Study[StudyConfig]):
     """The trade-off study as the engine runs it."""
 
@@ -79,7 +95,13 @@ class Tradeoff(Study[StudyConfig]):
         return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir))
 
     def open_folder(self, console: Any) -> None:
-        """Prints what is worth knowing of the settings."""
+        """Looks at the start model's files, and prints what is worth knowing of the settings.
+
+        Raises:
+            ModelError: the model is not whole.
+        """
+        if not (Path(self.settings.output_dir) / STUDY_FILE).is_file():  # else it was looked at when the study began
+            check_start(self.settings)
         for note in self.settings.notes:
             say(console, f"Note: {note}")
 

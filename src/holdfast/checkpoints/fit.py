@@ -1,0 +1,266 @@
+"""Whether the weights of a folder are those of its config.json.
+
+transformers fills what a checkpoint lacks with random numbers and passes over what its model has no place for. Here
+both are found, in two depths:
+
+- `suspicions` compares names and shapes with config.json, and the layers with each other: milliseconds, no torch.
+- `fit_of` builds the model on torch's meta device and lets transformers match names and shapes as it does when it loads
+  them: tied heads, keys that were renamed or that it ignores, experts that it stacks are what they will be. No weight
+  is read; a second or two for any size, once torch and transformers are there.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.checkpoints.companions import config_value
+from holdfast.checkpoints.distance import layer_of
+from holdfast.checkpoints.reader import CheckpointReader, weight_files
+from holdfast.checkpoints.sources import listing, read_config, tied_head
+from holdfast.errors import ModelError
+from holdfast.support.environment import quiet_transformers
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.sources import Entry
+
+_NAMED = 6
+"""Names that a sentence lists at most."""
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_WIDTHS = ("hidden_size", "n_embd", "d_model")
+_COUNT = re.compile(r"(?:num|n)_(?:\w*_)?(?:layers?|heads?|experts)")
+"""Keys of config.json by which a model gets that many modules."""
+_MOST = 10_000
+"""Layers, heads or experts beyond which a configuration is damaged; building such a model would take all memory."""
+_EMBEDDINGS = ("embed_tokens", "wte", "word_embeddings", "embed_in")
+_HEADS = ("lm_head", "embed_out")
+_NORMS = ("norm", "ln_f", "final_layernorm", "final_layer_norm", "norm_f")
+_OUTSIDE = (*_EMBEDDINGS, *_HEADS, *_NORMS, "wpe", "embed_positions", "rotary_emb")
+"""Modules outside the layers that common architectures have; others are looked at closely."""
+_PLAIN_ERRORS = (OSError, ValueError)
+
+
+class Fit(NamedTuple):
+    """What came of the comparison; nothing in both: every tensor has its place, and every place its tensor."""
+
+    problem: str = ""
+    """What does not fit, with names."""
+    unknown: str = ""
+    """Why it cannot be told."""
+
+
+def refuse_misfit(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> None:
+    """Stops where the weights are not those of the configuration, see `fit_of`.
+
+    Raises:
+        ModelError: they are not; the tensors are named.
+    """
+    found = fit_of(folder, trust_remote_code=trust_remote_code)
+    if found.problem:
+        raise misfit_error(folder, found.problem)
+
+
+def misfit_error(folder: str | os.PathLike[str], problem: str, *, config: str = "config.json") -> ModelError:
+    """The refusal of a model, or an adapter, that is not whole."""
+    return ModelError(
+        f"The weights in {folder} are not those of its {config}: {problem}. Copy or download the folder again; where "
+        f"{config} was edited, put back what it said."
+    )
+
+
+def refuse_suspicious(reader: CheckpointReader) -> None:
+    """Stops where names and shapes are suspicious and transformers confirms that the weights are not those of the
+    configuration. Folders without one, adapters and residuals pass.
+
+    Raises:
+        ModelError: they are not; the tensors are named.
+    """
+    if all(file.name.startswith("model") for file in reader.files) and suspicions(
+        read_config(reader.folder), reader.entries
+    ):
+        refuse_misfit(reader.folder)
+
+
+def fit_of(folder: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Fit:
+    """Whether the tensors of a model's folder, by name and shape, are those that transformers expects.
+
+    Args:
+        folder: with config.json and safetensors files; of these, headers are read.
+        trust_remote_code: runs Python code that comes with the model.
+
+    Raises:
+        ModelError: a file is missing or damaged.
+    """
+    place = Path(folder)
+    files = [*weight_files(place), place / "config.json"]
+    stats = tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file())
+    return _fit_of(os.fspath(place), stats, trust_remote_code)
+
+
+@functools.lru_cache(maxsize=64)
+def _fit_of(folder: str, files: tuple[tuple[str, int, int], ...], trust_remote_code: bool) -> Fit:
+    config = read_config(folder)
+    if not config:
+        return Fit(unknown="there is no config.json")
+    if config.get("quantization_config"):
+        return Fit(unknown="the weights are quantised; loading them tells")
+    if damage := absurd(config):
+        return Fit(problem=damage)
+    if "model_type" not in config:
+        return Fit(unknown="config.json names no model_type")
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    known = config.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if not known and not (trust_remote_code and config.get("auto_map")):
+        return Fit(unknown=f"transformers knows no causal language model of type {config.get('model_type')!r}")
+    with CheckpointReader(folder) as reader:
+        entries = dict(reader.entries)
+    try:
+        return _matched(folder, entries, trust_remote_code)
+    except (ImportError, MemoryError) as error:
+        return Fit(unknown=f"the model cannot be built here ({unbuildable(error)})")
+    except Exception as error:  # what an absurd value makes of a model's code has no common base
+        unlike = suspicions(config, entries)
+        return Fit(problem="; ".join([f"no model can be built of them ({unbuildable(error)})", *unlike]))
+
+
+def _matched(folder: str, entries: Mapping[str, Entry], trust_remote_code: bool) -> Fit:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with quiet_transformers():
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(
+                config, trust_remote_code=trust_remote_code, attn_implementation="eager"
+            )
+        _, info = type(model).from_pretrained(
+            None,
+            config=config,
+            state_dict={name: torch.empty(entry.shape, device="meta") for name, entry in entries.items()},
+            device_map={"": "meta"},
+            dtype=torch.float32,
+            attn_implementation="eager",
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    return Fit(problem=loading_problem(info))
+
+
+def loading_problem(info: Mapping[str, Any]) -> str:
+    """What transformers' `output_loading_info` says against a model: "" where every tensor has its place and shape.
+
+    Args:
+        info: "missing_keys", "unexpected_keys" (names) and "mismatched_keys" ((name, stored, expected shape)).
+    """
+    missing, unexpected = sorted(info.get("missing_keys") or ()), sorted(info.get("unexpected_keys") or ())
+    shapes = [
+        f"{name} is {list(stored)} and should be {list(expected)}"
+        for name, stored, expected in sorted(info.get("mismatched_keys") or ())
+    ]
+    return "; ".join(
+        f"{_tensors(len(names))} {what}: {listing(names, _NAMED)}"
+        for names, what in (
+            (missing, "missing"),
+            (unexpected, "not part of the model"),
+            (shapes, "of another shape"),
+            (sorted(info.get("error_msgs") or ()), "impossible to load"),
+        )
+        if names
+    )
+
+
+def unbuildable(error: BaseException) -> str:
+    """Why a configuration makes no model, in one line: validators put the reason below their own name."""
+    lines = [line.strip() for line in str(error.__cause__ or error).strip().split("\n") if line.strip()]
+    line = (lines[-1] if lines and lines[0].endswith(":") else lines[0]) if lines else ""
+    known = isinstance(error, (*_PLAIN_ERRORS, ImportError)) or line.partition(":")[0].endswith("Error")
+    return line if known and line else f"{type(error).__name__}: {line}".removesuffix(": ")
+
+
+def suspicions(config: Mapping[str, Any], entries: Mapping[str, Entry]) -> list[str]:
+    """What in names and shapes speaks against a model's being whole. Some architectures are so on purpose (layers
+    beyond the stated ones, layers that share weights): `fit_of` decides.
+
+    Args:
+        config: config.json; empty: there is nothing to compare with.
+        entries: the tensors.
+    """
+    if not config:
+        return []
+    if not entries:
+        return ["no tensor is there"]
+    if damage := absurd(config):
+        return [damage]
+    found = []
+    layers = sorted({int(layer) for name in entries if (layer := layer_of(name)).isdigit()})
+    count = _stated(config, _LAYERS)
+    if count is not None and layers != list(range(count)):
+        found.append(f"config.json says {count} layers, the tensors are of {len(layers)}")
+    outside = {(["", *name.split(".")])[-2]: name for name in entries if not layer_of(name).isdigit()}
+    strange = sorted(name for module, name in outside.items() if module not in _OUTSIDE)
+    if strange:
+        found.append(f"an unusual place for a tensor: {listing(strange, _NAMED)}")
+    if not outside.keys() & {*_EMBEDDINGS}:
+        found.append("no embeddings are there")
+    if not outside.keys() & {*_NORMS}:
+        found.append("no norm is there beside the layers' own")
+    if not outside.keys() & {*_HEADS} and tied_head(config) is False:
+        found.append("no head is there, and config.json does not tie it to the embeddings")
+    width, rows = _stated(config, _WIDTHS), config_value(config, "vocab_size")
+    for name, entry in entries.items():
+        if layer_of(name) == "embed" and name.endswith(("embed_tokens.weight", "wte.weight")):
+            if width is not None and entry.shape[1:] != (width,):
+                found.append(f"config.json says a width of {width}, {name} is {list(entry.shape)}")
+            if isinstance(rows, int) and entry.shape[:1] != (rows,):
+                found.append(f"config.json says {rows} tokens, {name} is {list(entry.shape)}")
+    return found + _uneven(entries)
+
+
+def _uneven(entries: Mapping[str, Entry]) -> list[str]:
+    """Modules that lack in some layers what the same module has in others; tensors whose shape differs from layer to
+    layer."""
+    modules: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    shapes: dict[str, dict[tuple[int, ...], str]] = defaultdict(dict)
+    for name, entry in entries.items():
+        layer = layer_of(name)
+        if layer.isdigit():
+            before, _, after = name.partition(f".{layer}.")
+            module, _, rest = after.partition(".")
+            modules[f"{before}.N.{module}"][layer].add(rest)
+            shapes[f"{before}.N.{after}"].setdefault(entry.shape, name)
+    found = []
+    for module, layers in modules.items():
+        for layer, names in layers.items():
+            fuller = next((other for other in layers.values() if names < other), set())
+            found += [f"{module.replace('N', layer)}.{rest} is missing" for rest in sorted(fuller - names)]
+    found += [f"{' and '.join(list(by.values())[:2])} differ in shape" for by in shapes.values() if len(by) > 1]
+    return found
+
+
+def absurd(config: Mapping[str, Any]) -> str:
+    """A number in config.json with which no model can be built; "" where there is none."""
+    for holder in (config, *(value for value in config.values() if isinstance(value, dict))):
+        for key, value in holder.items():
+            count = isinstance(value, int) and 0 <= value <= _MOST
+            if _COUNT.fullmatch(key) and not count and value is not None and not isinstance(value, list):
+                return f"config.json says {key}: {value!r}, expected 0 to {_MOST:,}"
+    for key in (*_WIDTHS, "vocab_size"):
+        value = config_value(config, key)
+        if value is not None and (type(value) is not int or value < 1):
+            return f"config.json says {key}: {value!r}, expected a number of at least 1"
+    return ""
+
+
+def _stated(config: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
+    """The first of several names of one number that config.json has."""
+    return next((value for key in keys if isinstance(value := config_value(config, key), int)), None)
+
+
+def _tensors(count: int) -> str:
+    return f"{count} tensor{' is' if count == 1 else 's are'}"
