@@ -185,3 +185,14 @@ def test_reproduce_says_what_belongs_to_which_paper(capsys):
     assert main(["reproduce", "residual", "--full", "--recipes", "math"]) == 2
     err = capsys.readouterr().err
     assert "--recipes: residual is one study" in err and "configs/residual/llama3-budgets.yaml" in err
+
+
+@pytest.mark.parametrize("content", [[], ["a.png"]])
+def test_a_dry_run_looks_into_the_corpus(content, models, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "news").mkdir()
+    for name in content:
+        (tmp_path / "news" / name).write_bytes(b"")
+    words = ["--base", str(models / "base"), "--instruct", str(models / "instruct"), "--corpus", "news"]
+    assert main(["update", *words, "--dry_run"]) == 2
+    assert "expected files of corpus in the folder news" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.config.command_line import Command, find_option
 from holdfast.config.declare import Meta, deciding, part_of, settings_of
-from holdfast.config.decode import Given, decode, field_mistakes, mistakes_in, settings_value, with_floats
+from holdfast.config.decode import Given, decode, field_mistakes, mistakes_in, plain_key, settings_value, with_floats
 from holdfast.config.help import keys_table
 from holdfast.config.schema import json_schema
 from holdfast.config.values import dotted
@@ -288,6 +288,16 @@ class Outer:
     batch_size: Annotated[int, Meta(ge=1)] = 1
     sampling: Inner = Inner()
     files: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def test_a_key_that_is_no_word_is_shown_as_written() -> None:
+    assert [plain_key(k) for k in ("learning-rate", "a_b", "- a", "-", "a b-c")] == [
+        "learning_rate",
+        "a_b",
+        "- a",
+        "-",
+        "a b-c",
+    ]
 
 
 def test_keys_with_dashes_are_those_with_underscores(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from evaluated_folders import TEXT, answers, both, right_or_wrong, texts, write, write_average
+from holdfast.cli.main import main
 from holdfast.errors import DataError
 from holdfast.evaluation.compare.folders import compare_entries, compare_folders, match_entries, read_evaluations
 from holdfast.evaluation.compare.joint_scores import JointScores
@@ -352,3 +354,11 @@ def test_an_average_of_what_is_no_mean_is_not_compared(tmp_path):
     found, unmatched = compared(tmp_path)
     assert [c.name for c in found] == ["quiz"]
     assert any(u.startswith("source/mean: its member") and "bleu is no mean over samples" in u for u in unmatched)
+
+
+@pytest.mark.parametrize("models", [[{"hash": "a"}], [{"label": "a"}], [{"label": 3, "hash": "a"}], [{"lbel": "a"}]])
+def test_a_record_whose_models_have_no_names(models, tmp_path, capsys):
+    (tmp_path / "evaluate.json").write_text(json.dumps({"models": models, "status": "finished"}))
+    for words in (["compare", str(tmp_path)], ["report", str(tmp_path)]):
+        assert main(words) == 2
+        assert "evaluate.json does not hold what holdfast writes there: models: expected" in capsys.readouterr().err

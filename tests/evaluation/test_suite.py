@@ -154,6 +154,7 @@ CLASSES = {"classes": "prose.jsonl", "prompt": "{text}"}
         ({"perplexity": "prose.jsonl", "text": "{a}", "prompt": "{a}", "completion": "{b}"}, "exclude each other"),
         ({"perplexity": "prose.jsonl", "text": "{a"}, "a brace that is text is written twice"),
         ({"perplexity": "prose.jsonl", "text": "no columns"}, "a template that names columns"),
+        ("a\0b", "expected a task name, a data file"),
         ({"perplexity": "prose.jsonl", "window": 8, "stride": 8}, ".stride: expected less than the window (8), got 8"),
         ({"perplexity": ""}, "expected text that is not empty"),
         ({"perplexity": "prose"}, "A hub data set is written owner/name"),

@@ -105,6 +105,9 @@ def in_process(
             os.environ["HOLDFAST_CACHE"] = str(folder / "cache")
             for number, log in zip((1, 2), logs, strict=True):
                 os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
+            # those of a test are pytest's
+            sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+            sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_REAL, limit)
             if memory is not None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commandline
 import figures
 import pytest
 import record
@@ -17,9 +18,10 @@ def check(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(HERE / "record.py"), "--check", *words], text=True, capture_output=True)
 
 
-def test_names_and_commands_are_as_recorded():
-    done = check("names", "commands")
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_names_and_commands_are_as_recorded(tmp_path, monkeypatch, capsys):
+    for name, value in commandline.QUIET.items():
+        monkeypatch.setenv(name, value)
+    assert record.check(["names", "commands"], tmp_path, HERE / "expected", None) == 0, capsys.readouterr().out
 
 
 @pytest.mark.slow

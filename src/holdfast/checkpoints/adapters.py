@@ -42,6 +42,7 @@ from holdfast.checkpoints.reader import CheckpointReader, only_pickles, stretche
 from holdfast.checkpoints.sources import bullets, config_of, read_object, same_values
 from holdfast.checkpoints.vocabulary import EMBEDDINGS, HEADS
 from holdfast.errors import ModelError
+from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.sources import Entry, Source
@@ -135,7 +136,7 @@ def base_of(folder: str | os.PathLike[str]) -> str:
         raise ModelError(
             f"Expected base_model_name_or_path in {Path(folder) / FILE}, found none. Give the base of this adapter."
         )
-    return f"{name}@{revision}" if revision and not Path(name).expanduser().is_dir() else str(name)
+    return f"{name}@{revision}" if revision and not expanded(name).is_dir() else str(name)
 
 
 def adapter_config(folder: str | os.PathLike[str]) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from holdfast.checkpoints.sources import Source, config_of, folders_of, inner_so
 from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination
 from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError, StorageError
 from holdfast.support.files import fingerprint, write_json
+from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 
 WRITING = 1e9
@@ -556,7 +557,7 @@ def check_output(plan: Plan, output: str | os.PathLike[str], *, overwrite: bool)
     Raises:
         RunFolderError: it is (or holds, or lies in) an input, or `check_destination` refuses it.
     """
-    output = Path(os.path.realpath(Path(output).expanduser()))
+    output = Path(os.path.realpath(expanded(output)))
     for source in plan.sources:
         own = folders_of(source)
         # files may be links into another folder, as in the hub's cache: that one must stay, and may hold other things

@@ -35,6 +35,7 @@ from holdfast.checkpoints.sources import Entry, listing, read_config, tied_head
 from holdfast.checkpoints.vocabulary import vocabulary, vocabulary_tensors
 from holdfast.errors import DataError, ModelError
 from holdfast.support.files import read_object
+from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 
 KINDS = ("embed", "attention", "mlp", "norm", "head", "other")
@@ -346,7 +347,7 @@ class _Look:
         return [_check(title, [fit.problem] if fit.problem else [], f"{len(self.entries)} tensors, as the model takes")]
 
     def _adapter_check(self) -> list[Check]:
-        base = Path(str(self.config.get("base_model_name_or_path") or "")).expanduser()
+        base = expanded(str(self.config.get("base_model_name_or_path") or ""))
         title = "modules are those of adapter_config.json"
         if not (base / "config.json").is_file():
             return [Check(name=title, passed=None, detail=f"not looked at: its base, {base}, is no folder here")]

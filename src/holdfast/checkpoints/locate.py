@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.checkpoints.fit import refuse_suspicious
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.errors import ModelError, did_you_mean
+from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.sources import Source
@@ -47,7 +48,7 @@ def local_folder(name: str | os.PathLike[str]) -> Path:
     Raises:
         ModelError: no such folder, and no such model on the hub or in its cache.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_dir():
         return path
     if path.is_file():
@@ -76,7 +77,7 @@ def _from_hub(text: str, near: str) -> Path:
 
 def _existing(named: str, adapter: Path) -> str:
     """The base an adapter names; relative names are looked for beside the adapter too."""
-    for candidate in (Path(named).expanduser(), adapter / named, adapter.parent / named):
+    for candidate in (expanded(named), adapter / named, adapter.parent / named):
         if candidate.is_dir():
             return os.fspath(candidate)
     if os.path.isabs(os.path.expanduser(named)) or named.startswith("."):

@@ -14,6 +14,7 @@ from holdfast.cli.console import print_json, stderr_console, stdout_console
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake, Refused
 from holdfast.errors import ConfigError, ModelError, StorageError
+from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -85,7 +86,7 @@ def missing_folders(request: Any, *names: str) -> list[Mistake]:
     for key in names:
         value = getattr(request, key)
         for name in value if isinstance(value, tuple) else [] if value is None else [value]:
-            path = Path(name).expanduser()
+            path = expanded(name)
             if not path.is_dir() and (path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1):
                 try:
                     local_folder(name)
@@ -305,7 +306,7 @@ def source_text(source: Source) -> str:
 
 def free_bytes(folder: Path) -> int:
     """Free space where a folder is to be."""
-    place = folder.expanduser().absolute()
+    place = expanded(folder).absolute()
     while not place.exists():
         place = place.parent
     return shutil.disk_usage(place).free

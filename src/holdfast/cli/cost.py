@@ -14,6 +14,7 @@ from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError
 from holdfast.runs.cost.request import CostSettings
+from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
     from holdfast.runs.cost.estimate import CostEstimate
@@ -95,7 +96,7 @@ def run(argv: list[str]) -> int:
     from holdfast.support.environment import quiet_libraries
 
     if file is not None and "vary" in read_yaml(file).values:
-        return _study(Path(file).expanduser(), given, request)
+        return _study(expanded(file), given, request)
     with quiet_libraries():
         estimate = _estimated(planned(given.over(read_file(file)), data_needed=request.tokens is None), request)
     if request.json != "-":

@@ -25,6 +25,7 @@ from holdfast.evaluation.judge.settings import (
     ReplySettings,
 )
 from holdfast.support.endpoint import find_key
+from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
     from holdfast.evaluation.judge.contest import Contest
@@ -123,12 +124,12 @@ class JudgeRequest(_Answering, _Paid, EndpointSettings, ReplySettings, _Judge, _
         found = []
         for key in ("answers", "reference"):
             name = getattr(self, key)
-            path = Path(name).expanduser()
+            path = expanded(name)
             if not path.exists():
                 text = f"expected a file of answers or a model folder at {name}, found nothing.{nearest_sibling(path)}"
                 found.append(Mistake(path=(key,), text=text))
         found += self._prompts[1] + self._template[1]
-        if self.prompts is None and any(Path(p).expanduser().is_dir() for p in (self.answers, self.reference)):
+        if self.prompts is None and any(expanded(p).is_dir() for p in (self.answers, self.reference)):
             text = "is missing: expected a file with what the models are to answer."
             found.append(Mistake(path=("prompts",), text=text))
         if self.output_dir.is_file():

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from holdfast.config.declare import Meta, Setting
 from holdfast.config.decode import coerce_all, decode
 from holdfast.config.values import Mistake, Refused
 from holdfast.config.values import Path as Keys
+from holdfast.support.paths import expanded
 
 MARKS = (
     "merge_method",
@@ -85,7 +85,7 @@ def read_model(value: Any) -> str:
         value = f"{value['path']}@{value['revision']}" if value.get("revision") else value["path"]
     if not isinstance(value, str):
         raise ValueError("a folder or a hub id")
-    if "+" in value and not Path(value).expanduser().exists():
+    if "+" in value and not expanded(value).exists():
         raise _refused(f"{value}: {_LORA}")
     return value
 

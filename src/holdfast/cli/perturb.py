@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders
@@ -14,6 +13,7 @@ from holdfast.config.declare import Meta
 from holdfast.config.decode import with_floats
 from holdfast.config.values import Mistake, Refused
 from holdfast.errors import did_you_mean
+from holdfast.support.paths import expanded
 
 DESCRIPTION = """\
 Writes model + scale * std * noise: how sensitive is a model to random changes of its weights? The noise of every
@@ -48,7 +48,7 @@ def read_std(value: Any) -> str | float:
         return float(text)
     except ValueError:
         pass
-    if text not in ("init", "tensor") and not Path(text).expanduser().is_dir():
+    if text not in ("init", "tensor") and not expanded(text).is_dir():
         expected = "init, tensor, a number or the folder of a checkpoint"
         near = did_you_mean(text, ("init", "tensor"))
         raise Refused(Mistake(path=(), text=f"expected {expected}, got '{text}'.{near}"))

@@ -12,6 +12,7 @@ from holdfast.config.declare import Meta
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import RunFolderError
 from holdfast.records.run import RunFolder
+from holdfast.support.paths import expanded
 
 DESCRIPTION = (
     "Prints the summary of a run, an evaluation or a study (finished or not) and writes its report.html "
@@ -72,7 +73,7 @@ def find_run(path: Path) -> RunFolder:
     Raises:
         RunFolderError: there is none, with the runs found inside or beside it.
     """
-    path = path.expanduser()
+    path = expanded(path)
     if path.name == "run.json":
         path = path.parent
     folder = RunFolder(path)

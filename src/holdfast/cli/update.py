@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.cli.console import stdout_console
@@ -110,12 +111,14 @@ def _only_keys(parts: list[Any]) -> bool:
 
 
 def _dry_run(config: ResidualConfig) -> int:
+    from holdfast.studies.residual.new_text import corpus_request
     from holdfast.studies.residual.plan import TRAIN_DEFAULTS
     from holdfast.studies.residual.session import check_measuring, check_models, whole_plan
     from holdfast.support.token_counts import shown_tokens
 
     notes, _ = check_models(config)
     check_measuring(config)
+    corpus_request(config, Path(config.output_dir) / "corpus" / "all.jsonl")
     budget = config.budgets[0]
     lines = [
         f"New text: {', '.join(config.corpus)} ({'all of it' if budget is None else shown_tokens(budget) + ' tokens'})"

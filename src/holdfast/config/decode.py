@@ -18,6 +18,7 @@ from holdfast.config.declare import MISSING, Setting, settings_of
 from holdfast.config.values import Mistake, Path, Refused, coerce
 from holdfast.errors import ConfigError, did_you_mean
 
+_WORD = re.compile(r"\w[\w-]*")
 T = TypeVar("T")
 
 
@@ -52,7 +53,7 @@ class Given:
         """The values without the nulls of a settings dataclass's keys, which stand for "not set"; a key that it does
         not have stays, to be refused."""
         known = {setting.name for setting in settings_of(cls)}
-        return {name: value for name, value in self.values.items() if value is not None or _key(name) not in known}
+        return {name: value for name, value in self.values.items() if value is not None or plain_key(name) not in known}
 
     def take(self, *names: str) -> dict[str, Any]:
         """Removes keys from the values and returns those that were there."""
@@ -105,7 +106,7 @@ def decode(
     """
     known = {s.name: s for s in settings_of(cls)}
     found, mistakes = coerce_all(known, values, also=also, renamed=renamed)
-    unknown = any(_key(k) not in known for k in values)
+    unknown = any(plain_key(k) not in known for k in values)
     refused = {m.path[0] for m in mistakes if m.path}
     if defaults is not None:
         found = {s: getattr(defaults, s) for s in known} | found
@@ -123,7 +124,7 @@ def decode(
         if not absent:
             raise
         problems = []  # a rule that cannot do without what is missing
-    sound = {_key(k) for k in values} - refused
+    sound = {plain_key(k) for k in values} - refused
     partial = bool(refused or absent)
     mistakes += [m for m in problems if not partial or (m.path and m.path[0] in sound)]
     return (None, mistakes) if mistakes else (value, [])
@@ -151,7 +152,7 @@ def coerce_all(
     mistakes: list[Mistake] = []
     spelled: dict[str, str] = {}
     for key, value in values.items():
-        name = _key(key)
+        name = plain_key(key)
         if name not in known:
             text = unknown_key(str(key), [*known, *also], renamed=renamed)
             mistakes.append(Mistake(path=(), text=text, key=str(key)))
@@ -226,10 +227,10 @@ def missing(setting: Setting) -> Mistake:
 
 def unknown_key(name: str, known: Sequence[str], *, renamed: Mapping[str, str] | None = None) -> str:
     """The sentence about a key that does not exist, with today's name, the nearest one, or all of them."""
-    if renamed and _key(name) in renamed:
-        return f"unknown key '{name}'. Today's name for it: {renamed[_key(name)]}."
+    if renamed and plain_key(name) in renamed:
+        return f"unknown key '{name}'. Today's name for it: {renamed[plain_key(name)]}."
     few = f" Known: {', '.join(known)}." if len(known) <= 40 else ""
-    return f"unknown key '{name}'.{did_you_mean(_key(name), known) or few}"
+    return f"unknown key '{name}'.{did_you_mean(plain_key(name), known) or few}"
 
 
 def settings_value(cls: type[T], values: Mapping[str, Any], **options: Any) -> T:
@@ -244,10 +245,12 @@ def settings_value(cls: type[T], values: Mapping[str, Any], **options: Any) -> T
     return value
 
 
-def _key(name: Any) -> str:
-    return str(name).replace("-", "_")
+def plain_key(name: Any) -> str:
+    """A key as settings have it, with underscores where dashes were written; what is no word stays as it is."""
+    text = str(name)
+    return text.replace("-", "_") if _WORD.fullmatch(text) else text
 
 
 def normal(path: Path) -> Path:
     """A path with underscores for dashes."""
-    return tuple(_key(part) if isinstance(part, str) else part for part in path)
+    return tuple(plain_key(part) if isinstance(part, str) else part for part in path)

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.config import values as value_words
-from holdfast.config.decode import Given, normal
+from holdfast.config.decode import Given, normal, plain_key
 from holdfast.config.values import Mistake, show
 from holdfast.errors import ConfigError, did_you_mean
+from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
     import yaml
@@ -46,7 +47,7 @@ def read_yaml(path: str | Path, *, option: str = "--config", needs: str = "") ->
     """
     import yaml
 
-    path = Path(path).expanduser()
+    path = expanded(path)
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -101,7 +102,7 @@ def parse_yaml(text: str) -> Given | list[Any] | None:
         else:
             lines[path] = line
     return Given(
-        values={str(k).replace("-", "_"): v for k, v in content.items()},
+        values={plain_key(k): v for k, v in content.items()},
         mistakes=mistakes,
         lines={normal(path): line for path, line in reversed(lines.items())},
     )

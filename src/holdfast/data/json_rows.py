@@ -40,6 +40,8 @@ BRACKETS = 1000
 deep nesting."""
 MAX_DEPTH = 500
 """Objects and arrays within each other that a row may have at most."""
+_LONG = re.compile(r"\d{19}")
+"""A whole number that may be beyond 64 bits."""
 MAX_COLUMN_DEPTH = 30
 """Arrow files end at 64 levels of types; deeper columns become `datasets.Json` well before."""
 
@@ -158,10 +160,21 @@ def json_array(values: Sequence[Any]) -> pa.Array:
     """Values of any JSON type as the array behind a `datasets.Json` column."""
     import pyarrow as pa
 
-    texts = pa.array(
-        [None if v is None else json.dumps(v, ensure_ascii=False, default=str) for v in values], pa.string()
-    )
+    def text(value: Any) -> str:
+        found = json.dumps(value, ensure_ascii=False, default=str)
+        return json.dumps(_digits(value), ensure_ascii=False, default=str) if _LONG.search(found) else found
+
+    texts = pa.array([None if v is None else text(v) for v in values], pa.string())
     return pa.ExtensionArray.from_storage(pa.json_(), texts)
+
+
+def _digits(value: Any) -> Any:
+    """Whole numbers beyond 64 bits as their digits."""
+    if isinstance(value, dict):
+        return {key: _digits(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_digits(one) for one in value]
+    return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value
 
 
 def _storable(kind: pa.DataType, depth: int = 0) -> bool:

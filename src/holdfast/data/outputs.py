@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 from holdfast.errors import RunFolderError, did_you_mean
 from holdfast.support.files import read_object, whole_file
+from holdfast.support.paths import real
 
 
 def record_path(output: Path) -> Path:
@@ -87,12 +88,12 @@ def output_problems(name: str, output: Path, inputs: Iterable[Path]) -> list[str
     found = []
     if output.suffix != ".jsonl":
         found.append(f"{name}: expected a file that ends with .jsonl, got {output}")
-    if output.resolve() in [path.resolve() for path in inputs]:
+    if real(output) in [real(path) for path in inputs]:
         found.append(f"{name}: {output} is an input; inputs are never changed. Choose another name")
     return found
 
 
 def found_instead(path: Path) -> str:
     """What is there in place of a file, with the nearest name of its folder."""
-    beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    beside = [p.name for p in path.parent.iterdir() if p.name != path.name] if path.parent.is_dir() else []
     return f"found {'a folder.' if path.is_dir() else 'nothing.'}{did_you_mean(path.name, beside)}"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 from holdfast.data.arrow_cache import FORMAT_VERSION, cached_dataset
 from holdfast.data.readers import COMPRESSIONS, KINDS, SUPPORTED, Documents, file_tables, first_line, kind_of, row_lines
 from holdfast.errors import DataError, did_you_mean
+from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ def load_rows(
             f"A configuration ({config!r}) only makes sense for a data set of the hub; {_label(name)} is local. Leave "
             f"it out."
         )
-    if isinstance(name, (str, os.PathLike)) and _is_saved_dataset(Path(name).expanduser()):
-        return _load_saved(Path(name).expanduser(), split)
+    if isinstance(name, (str, os.PathLike)) and _is_saved_dataset(expanded(name)):
+        return _load_saved(expanded(name), split)
     files = data_files(name, split=split)
     if streaming:
         return _stream(files, split, documents)
@@ -115,7 +116,7 @@ def data_files(name: Source | Sequence[Source], *, split: str = "train") -> list
         if not name:
             raise DataError("Expected at least one data file, got an empty list.")
         return [file for each in name for file in data_files(each, split=split)]
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_dir():
         return _folder_files(path, split)
     if not path.is_file():
@@ -140,7 +141,7 @@ def content_hash(paths: Source | Sequence[Source]) -> str:
         DataError: a path is missing or a folder holds no files.
     """
     if isinstance(paths, (str, os.PathLike)):
-        path = Path(paths).expanduser()
+        path = expanded(paths)
         if path.is_file():
             with open(path, "rb") as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()

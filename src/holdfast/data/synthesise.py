@@ -48,6 +48,7 @@ from holdfast.support.endpoint import Answer, Client, Endpoint, missing_package,
 from holdfast.support.environment import now, versions
 from holdfast.support.files import fingerprint, write_json
 from holdfast.support.ledger import Ledger, ledger_places, read_ledger
+from holdfast.support.paths import expanded
 from holdfast.support.progress import progress as shown_progress
 
 KEPT, CUT, REFUSED, SHORT, FAILED, SENT = "kept", "cut", "refused", "short", "failed", "sent"
@@ -119,7 +120,7 @@ class Synthesis(SynthesisFiles):
         """
         if self.prompt in PROMPTS:
             return self.prompt, PROMPTS[self.prompt]
-        path = Path(self.prompt).expanduser()
+        path = expanded(self.prompt)
         try:
             return path.name, path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

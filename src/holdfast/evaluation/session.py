@@ -36,6 +36,7 @@ from holdfast.support.environment import (
     versions,
 )
 from holdfast.support.files import read_as, read_object, write_json
+from holdfast.support.paths import expanded, real
 
 RECORD = "evaluate.json"
 PAGE = "report.html"
@@ -88,7 +89,7 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
 def _free_label(name: str, taken: Container[str]) -> str:
     """The model's folder as a label, with the folder above it or a number where that is taken."""
     parts = [part for part in re.split(r"[/\\]", name.rstrip("/\\")) if part not in ("", ".", "..")]
-    parts = [re.sub(r"[^\w.-]", "-", part) for part in parts or [Path(name).resolve().name]]
+    parts = [re.sub(r"[^\w.-]", "-", part) for part in parts or [real(name).name]]
     numbered = (f"{parts[-1]}-{number}" for number in itertools.count(2))
     wanted = itertools.chain([parts[-1]], ["-".join(parts[-2:])] if len(parts) > 1 else [], numbered)
     return next(label for label in wanted if label not in taken)
@@ -96,7 +97,7 @@ def _free_label(name: str, taken: Container[str]) -> str:
 
 def _place(name: str) -> str:
     """The shell leaves `~` in LABEL=~/folder as it is."""
-    return str(Path(name).expanduser()) if name.startswith("~") else name
+    return str(expanded(name)) if name.startswith("~") else name
 
 
 def evaluate_models(

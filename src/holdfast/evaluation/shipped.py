@@ -22,6 +22,7 @@ from holdfast.evaluation.entries import (
     TaskEntry,
 )
 from holdfast.support.own_code import is_reference
+from holdfast.support.paths import expanded, real
 
 
 def shipped_suites() -> dict[str, Path]:
@@ -42,7 +43,7 @@ def suite_files(name: str) -> list[Path]:
     family = [path for stem, path in shipped.items() if stem.startswith(f"{name}-")]
     if family:
         return family
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.suffix in TASK_SUFFIXES:
         if path.is_file():
             return [path]
@@ -223,8 +224,8 @@ def changed(
 
 
 def _in_the_working_directory(file: str) -> tuple[str | None, str]:
-    path = Path(file).expanduser()
-    return (str(path.resolve()) if path.exists() else None), f"no such file: {file}."
+    path = expanded(file)
+    return (str(real(path)) if path.exists() else None), f"no such file: {file}."
 
 
 def _names(entry: Entry) -> list[str]:

@@ -68,6 +68,7 @@ from holdfast.evaluation.entries import (
     PlanSettings,
 )
 from holdfast.support.own_code import is_reference, load_class
+from holdfast.support.paths import expanded, real
 
 _HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
 _KNOWN_SUITES = ("source", "target")
@@ -269,7 +270,7 @@ def _entries(suite: str, values: list[Any], base: Path | None, mistakes: list[Mi
 
 def _entry(suite: str, value: Any, base: Path | None) -> tuple[Entry | None, list[Mistake]]:
     """The entry, None where there is a mistake."""
-    if isinstance(value, str) and value.strip():
+    if isinstance(value, str) and value.strip() and value.isprintable():
         value = {value: None} if is_reference(value) else {_kind_of_string(value, base): value}
     if not isinstance(value, Mapping):
         text = (
@@ -377,12 +378,12 @@ def _looks_like_path(value: str) -> bool:
 
 
 def _candidates(value: str, base: Path | None) -> list[Path]:
-    path = Path(value).expanduser()
+    path = expanded(value)
     return [path] if path.is_absolute() or base is None else list(dict.fromkeys([base / path, path]))
 
 
 def _locate(value: str, base: Path | None) -> str | None:
-    return next((str(path.resolve()) for path in _candidates(value, base) if path.exists()), None)
+    return next((str(real(path)) for path in _candidates(value, base) if path.exists()), None)
 
 
 def _missing(value: str, base: Path | None) -> str:

@@ -113,6 +113,11 @@ class EvaluationRecord:
     finished: str | None = None
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     hardware: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if any(not isinstance(model.get(key), str) for model in self.models for key in ("label", "hash")):
+            raise DataError("models: expected label and hash of each.")
+
     schema: int = SCHEMA
 
     @staticmethod

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from holdfast.config.declare import Meta
 from holdfast.errors import ModelError, did_you_mean
 from holdfast.retention.method import WeightCopy
+from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
     import torch
@@ -103,7 +104,7 @@ def anchor_folder(name: str) -> Path:
     """
     from holdfast.checkpoints.reader import weight_files
 
-    path = Path(name).expanduser()
+    path = expanded(name)
     if not path.is_dir():
         parent = path.parent
         if not parent.is_dir():

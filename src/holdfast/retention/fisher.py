@@ -38,12 +38,12 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast.errors import DataError, ModelError, StorageError
 from holdfast.support.files import fingerprint, read_json, write_json
 from holdfast.support.leftovers import NewFolder
+from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ class SavedFisher:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         from holdfast.checkpoints.reader import CheckpointReader
 
-        self.folder = Path(folder).expanduser()
+        self.folder = expanded(folder)
         problems = fisher_folder_problems(str(folder))
         if problems:
             raise ModelError(" ".join(problems))
@@ -381,7 +381,7 @@ def save_fisher(folder: str | os.PathLike[str], values: NamedParams, record: Map
     from holdfast.checkpoints.live_tensors import checkpoint_names
     from holdfast.checkpoints.writer import disk_errors, fsync_path, replace_folder, restore_replaced
 
-    folder = Path(folder).expanduser()
+    folder = expanded(folder)
     staging = folder.with_name(f".{folder.name}.staging")
     with disk_errors(folder), NewFolder(folder.parent, content=False):
         shutil.rmtree(staging, ignore_errors=True)
@@ -412,7 +412,7 @@ def fisher_folder_problems(folder: str) -> list[str]:
     """Says so where a folder is missing or holds no Fisher diagonal; looks at names only."""
     from holdfast.retention.anchor import anchor_problems
 
-    path = Path(folder).expanduser()
+    path = expanded(folder)
     if not path.is_dir():
         return anchor_problems("Fisher information", str(path))
     missing = [name for name in (FILE, RECORD) if not (path / name).is_file()]

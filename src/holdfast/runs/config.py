@@ -49,6 +49,7 @@ from holdfast.runs import config_checks, launch
 from holdfast.runs.identity import SECRET, SECRET_NAME, deciding, explain_difference, resolve, set_fields
 from holdfast.runs.settings import OWN, RENAMED, known_settings, sources
 from holdfast.support.files import fingerprint, to_jsonable
+from holdfast.support.paths import real
 
 if TYPE_CHECKING:
     from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig
@@ -315,7 +316,7 @@ def default_output_dir(model: str | None, methods: Sequence[RetentionMethod]) ->
     """`runs/<model>-<method>+<method>`, or `-direct` without any."""
     name = Path(model or "model").name or "model"
     if name in (".", ".."):
-        name = Path(str(model)).resolve().name
+        name = real(str(model)).name
     return f"runs/{name}-{'+'.join(dict.fromkeys(m.name for m in methods)) or 'direct'}"
 
 

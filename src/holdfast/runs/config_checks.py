@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.config.values import impossible_path, show
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import did_you_mean
+from holdfast.support.paths import expanded, real
 
 if TYPE_CHECKING:
     from holdfast.retention.method import RetentionMethod
@@ -67,7 +68,7 @@ def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[st
         return [
             f"{key}: is missing: the model to start from, a local folder or a hub id, as in '{key}: Qwen/Qwen3-0.6B'."
         ]
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_dir():
         return [f"{key}: {problem}" for problem in _check_model_folder(path, key)]
     if path.is_file():
@@ -161,7 +162,7 @@ def check_path(key: str, name: str, *, beside: Path | None = None) -> list[str]:
     """
     if "://" in name or any(c in name for c in "*?["):
         return []
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_file() and path.stat().st_size == 0:
         return [f"{key}: {name} is empty (0 bytes)."]
     if path.exists() or not looks_local(name, endings=DATA_ENDINGS):
@@ -255,7 +256,7 @@ def check_combinations(values: Mapping[str, Any], *, has_accelerator: bool) -> l
             problems.append(f"output_dir: expected a folder, got {show(output)}. {advice}")
         elif path.exists() and not path.is_dir():
             problems.append(f"output_dir: expected a folder, but {output} is a file.")
-        elif isinstance(model, str) and path.is_dir() and path.resolve() == Path(model).expanduser().resolve():
+        elif isinstance(model, str) and path.is_dir() and real(path) == real(expanded(model)):
             problems.append(
                 f"output_dir: {output} is the folder of the starting model, which would be overwritten. Choose another "
                 f"folder."
@@ -295,7 +296,7 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[str]:
 
 def check_preset(name: str) -> list[str]:
     """`accelerate_config` is a file or one of the presets that TRL ships."""
-    if Path(name).expanduser().is_file():
+    if expanded(name).is_file():
         return []
     from importlib import resources
 

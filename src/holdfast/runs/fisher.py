@@ -33,6 +33,7 @@ from holdfast.retention.fisher import (
 )
 from holdfast.support.environment import quiet_datasets, quiet_libraries, shown_name, versions
 from holdfast.support.leftovers import scratch_folder
+from holdfast.support.paths import expanded, real
 
 if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
@@ -107,7 +108,7 @@ def compute_fisher(
         RunFolderError: the output folder holds something else, or cannot be written.
     """
     name, data = os.fspath(model), os.fspath(data)
-    folder = Path(output_dir).expanduser() if output_dir is not None else default_folder(name)
+    folder = expanded(output_dir) if output_dir is not None else default_folder(name)
     asked = {"samples": samples, "estimator": estimator, "seed": seed, "max_length": max_length}
     settings, mistakes = decode(FisherSettings, {**asked, "dtype": dtype, "device": device})
     problems = _source_problems(name, data) + [m.sentence() for m in mistakes]
@@ -148,9 +149,9 @@ def compute_fisher(
 
 def default_folder(model: str) -> Path:
     """`<model>-fisher` beside a model's folder; in the working directory for a hub id."""
-    path = Path(model).expanduser()
+    path = expanded(model)
     if path.is_dir():
-        path = path.resolve()
+        path = real(path)
         return path.with_name(f"{path.name}-fisher")
     return Path(f"{path.name}-fisher")
 

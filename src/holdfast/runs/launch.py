@@ -20,6 +20,7 @@ from holdfast.config.decode import decode
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import HoldfastError
 from holdfast.retention.registered import registered_environment
+from holdfast.support.paths import expanded
 
 LAUNCHED = "HOLDFAST_LAUNCHED"
 """Environment variable of a child: the number of processes it belongs to, 0 where only the launcher knows."""
@@ -127,8 +128,8 @@ def command(launch: Mapping[str, Any], argv: Sequence[str], *, has_accelerator: 
 
 def _config_file(launch: Mapping[str, Any]) -> Path:
     name = str(launch.get("accelerate_config") or launch.get("config_file"))
-    if Path(name).expanduser().is_file():
-        return Path(name).expanduser()
+    if expanded(name).is_file():
+        return expanded(name)
     from importlib import resources
 
     return Path(str(resources.files("trl.accelerate_configs").joinpath(f"{name}.yaml")))

@@ -14,6 +14,7 @@ from holdfast.checkpoints.reader import checkpoint_hash
 from holdfast.errors import DataError, RunFolderError
 from holdfast.records.run import RunFolder, RunRecord
 from holdfast.support.environment import hardware, now, shown_name, versions
+from holdfast.support.paths import real
 
 if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
@@ -67,7 +68,7 @@ def open_run(folder: RunFolder, config: TrainConfig) -> RunRecord:
             record.status, record.error = "running", None
         return record
     record = RunRecord(
-        name=folder.path.resolve().name,
+        name=real(folder.path).name,
         config=config.resolved,
         config_key=config.key,
         retention=[m.record() for m in config.retention],

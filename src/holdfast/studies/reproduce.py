@@ -19,6 +19,7 @@ from holdfast.studies.claims import RECIPES, check_claims
 from holdfast.studies.engine import reproduction
 from holdfast.studies.engine.claims import Claim
 from holdfast.studies.tradeoff.paper import PAPER
+from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
     from holdfast.studies.tradeoff.study import StudyConfig
@@ -193,7 +194,7 @@ def missing(path: Path) -> list[str]:
         )
     commands = _commands(text)
     for file in dict.fromkeys(_files(train) + _files(values.get("vary") or {})):
-        if not Path(file).expanduser().exists():
+        if not expanded(file).exists():
             made = next((c for c in commands if file in c), None)
             how = f"Make it with '{made}'." if made else f"The head of {path.name} says how to prepare it."
             problems.append(f"{path.stem}: {file} is missing. {how}")

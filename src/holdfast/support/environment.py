@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from holdfast.errors import FolderBusy, RunFolderError
 from holdfast.support.leftovers import NewFolder
+from holdfast.support.paths import real
 
 
 @contextlib.contextmanager
@@ -159,7 +160,7 @@ def _processor() -> str:
 
 def shown_name(name: str) -> str:
     """A hub id as it is; a local path by its last part, so that reports carry no machine's paths."""
-    return Path(name).resolve().name if os.path.exists(name) else name
+    return real(name).name if os.path.exists(name) else name
 
 
 def shown_bytes(count: float) -> str:

@@ -25,6 +25,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from holdfast.errors import ConfigError, did_you_mean
+from holdfast.support.paths import expanded, real
 
 T = TypeVar("T")
 
@@ -135,9 +136,9 @@ class _Contents(importlib.abc.SourceLoader):
 
 
 def _run_file(place: str, base: Path | None) -> tuple[ModuleType, bytes]:
-    path = Path(place).expanduser()
+    path = expanded(place)
     candidates = [path] if path.is_absolute() or base is None else [base / path, path]
-    found = next((file.resolve() for file in candidates if file.is_file()), None)
+    found = next((real(file) for file in candidates if file.is_file()), None)
     if found is None:
         folder = candidates[0].parent
         names = [p.name for p in folder.glob("*.py")] if folder.is_dir() else []

@@ -12,7 +12,7 @@ _DISK = re.compile(
 )
 _MEMORY = re.compile(
     r"DefaultCPUAllocator: (can't allocate|not enough) memory|std::bad_alloc|Cannot allocate memory"
-    r"|can't start new thread"
+    r"|can't start new thread|could not create a (primitive|memory)"
 )
 
 

@@ -29,7 +29,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,6 +54,7 @@ from holdfast.support.cache import cache_folder
 from holdfast.support.environment import shown_bytes
 from holdfast.support.files import read_object, write_json
 from holdfast.support.leftovers import NewFolder
+from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 from holdfast.training.zero import engine_dtype
 
@@ -103,7 +103,7 @@ class TeacherCache:
     def __init__(self, trainer: Any, settings: TeacherSettings) -> None:
         self.trainer = trainer
         self.stored: torch.dtype | None = getattr(torch, settings.cache_dtype) if settings.cache_dtype else None
-        self.root = Path(settings.cache_dir).expanduser() if settings.cache_dir else cache_folder() / "teacher_states"
+        self.root = expanded(settings.cache_dir) if settings.cache_dir else cache_folder() / "teacher_states"
         self.source: Teacher = (
             AdapterOffTeacher(trainer.model) if hasattr(trainer.model, "disable_adapter") else StartModel(trainer.model)
         )

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.support.files import fingerprint, write_json, write_jsonl
+from holdfast.support.paths import expanded, real
 from holdfast.worlds.pretrain import BaseRecipe, cached_base
 from holdfast.worlds.tuned import (
     Tuning,
@@ -119,7 +120,7 @@ def make_setting(
         raise ConfigError(f"small: expected one of {', '.join(SETTINGS)}, got '{name}'.{did_you_mean(name, SETTINGS)}")
     from holdfast.worlds.embedded import embedded_corpus
 
-    place = Path(folder).expanduser().resolve()
+    place = real(expanded(folder))
     corpus = embedded_corpus()
     key = fingerprint([name, seed, quick, corpus.sha256, _VERSION, deciding_libraries()])
     with exclusive_lock(place):

@@ -26,6 +26,7 @@ from holdfast.config.declare import Meta, Seed
 from holdfast.config.decode import mistakes_in
 from holdfast.errors import ConfigError
 from holdfast.support.files import fingerprint, to_jsonable, write_bytes_atomic, write_json, write_jsonl
+from holdfast.support.paths import expanded, real
 from holdfast.worlds.people.instructions import MOST_PROMPTS
 from holdfast.worlds.pretrain import BaseSettings, Count, Rate, ShareBelowOne
 from holdfast.worlds.tuned import deciding_libraries, exclusive_lock, made_already
@@ -250,7 +251,7 @@ def build_world(
     if problems:
         raise ConfigError(problems)
     world = recipe.world()
-    place = Path(folder).expanduser().resolve()
+    place = real(expanded(folder))
     corpus = embedded_corpus()
     key = fingerprint([to_jsonable(recipe), corpus.sha256, _VERSION, deciding_libraries()])
     with exclusive_lock(place):

@@ -50,7 +50,8 @@ def wrong_for(value: Any, rng: random.Random) -> Any:
         return rng.choice(NOT_TEXT)
     if isinstance(value, dict):
         return rng.choice(NOT_A_MAPPING)
-    return rng.choice(({"a": {"b": 1}}, 1.5, HUGE, "a\0b", DEEP))
+    one = () if isinstance(value, list) and value and isinstance(value[0], (int, float)) else (1.5,)  # a list of one
+    return rng.choice(({"a": {"b": 1}}, *one, HUGE, "a\0b", DEEP))
 
 
 def yaml_text(value: Any, rng: random.Random) -> str:

@@ -130,7 +130,7 @@ def _strange(rng: random.Random, name: str, words: list[str], sound: dict[str, A
     if name not in RUNS_AT_ONCE:
         sound = request_cases._changed(sound, rng.choice(SOUND[name]))
     block = "".join(f"{k}: {json.dumps(v)}\n" for k, v in sound.items())
-    key = next(iter(sound))
+    key, dashed = next(iter(sound)), {k.replace("_", "-"): v for k, v in sound.items()}
     made: dict[str, str | bytes] = {
         "as JSON": json.dumps(sound, indent=2),
         "as it is": block,
@@ -139,7 +139,7 @@ def _strange(rng: random.Random, name: str, words: list[str], sound: dict[str, A
         "with comments": f"# a\n{block.replace(chr(10), '  # b' + chr(10))}",
         "as a document": f"%YAML 1.2\n---\n{block}...\n",
         "with an anchor": block.replace(f"{key}: ", f"{key}: &x ", 1),
-        "with dashes in keys": "".join(f"{k.replace('_', '-')}: {json.dumps(v)}\n" for k, v in sound.items()),
+        "with dashes in keys": "".join(f"{k}: {json.dumps(v)}\n" for k, v in dashed.items()),
         "with numbers as text": json.dumps(
             {k: str(v) if type(v) is int and name == "train" else v for k, v in sound.items()}
         ),

@@ -245,6 +245,7 @@ def test_weights_that_are_not_kept_are_deleted(asked, keep, kept):
     assert len(list(config.output_dir.glob("runs/*/seed-0/report.html"))) == 5
 
 
+@pytest.mark.slow
 def test_what_a_stopped_worker_left_of_a_checkpoint_goes_at_the_next_opening(material, asked):
     """A session ends its workers with the last job, which may be while one of them deletes a checkpoint."""
     asked["vary"] = {"retention": ["l2"]}

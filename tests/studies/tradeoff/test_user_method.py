@@ -46,6 +46,7 @@ def test_trained_reported_and_continued_only_unedited(desk, asked, capsys):
     assert "with source" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_study_tries_it(desk, asked):
     study = {
         **asked,

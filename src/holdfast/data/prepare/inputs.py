@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from holdfast.support.paths import real
+
 OWN_RECORDS = "records of holdfast"
 _OWN = (".json", ".ledger.jsonl", ".addresses")
 
@@ -45,7 +47,7 @@ def found_inputs(paths: Iterable[Path], accept: Callable[[str], bool]) -> Inputs
     for path in paths:
         inside = path.is_dir()
         for file in _in_folder(path, accept, found) if inside else [path]:
-            place = file.resolve()
+            place = real(file)
             if file.is_file() and place not in seen:
                 seen.add(place)
                 found.files.append(file)

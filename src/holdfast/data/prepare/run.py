@@ -44,6 +44,7 @@ from holdfast.records.evaluation import SCHEMA
 from holdfast.support.environment import now, versions
 from holdfast.support.files import fingerprint, to_jsonable, write_json
 from holdfast.support.leftovers import NewFolder, scratch_folder
+from holdfast.support.paths import real
 from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
@@ -149,14 +150,14 @@ class Preparation(Rows):
             if output is None:
                 continue
             found += output_problems(name, output, self.inputs)
-            place = output.resolve()
-            folder = next((path for path in self.inputs if path.is_dir() and path.resolve() in place.parents), None)
+            place = real(output)
+            folder = next((path for path in self.inputs if path.is_dir() and real(path) in place.parents), None)
             if folder is not None:
                 found.append(
                     f"{name}: {output} lies in the input {folder}, so that it would be read as input next time. "
                     f"Choose another folder"
                 )
-        if self.heldout_output is not None and self.heldout_output.resolve() == self.output.resolve():
+        if self.heldout_output is not None and real(self.heldout_output) == real(self.output):
             found.append(f"heldout_output: expected another file than the output, got {self.heldout_output} for both")
         if self.heldout_output is not None and not self.heldout:
             found.append("heldout_output: says where held-out rows go, but heldout is 0")

@@ -13,6 +13,7 @@ from holdfast.errors import ConfigError, HoldfastError, did_you_mean
 from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
 from holdfast.records.run import RunFolder
 from holdfast.support.files import read_as
+from holdfast.support.paths import expanded
 
 
 def _stage(word: str) -> tuple[str, str]:
@@ -119,10 +120,10 @@ def find_models(word: str, *, only: bool) -> list[Side]:
         ConfigError: there is nothing of the kind; the message lists what is there.
         DataError: a record that cannot be read.
     """
-    path, label = Path(word).expanduser(), ""
+    path, label = expanded(word), ""
     if not path.exists() and ":" in word:
         before, _, label = word.rpartition(":")
-        path = Path(before).expanduser()
+        path = expanded(before)
     if path.name in ("run.json", "evaluate.json"):
         path = path.parent
     if not path.is_dir():

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from holdfast.errors import DataError, NotFinite, did_you_mean
 from holdfast.evaluation.judge.settings import GenerationSettings
 from holdfast.support.files import fingerprint
+from holdfast.support.paths import expanded, real
 
 T = TypeVar("T")
 
@@ -114,7 +115,7 @@ def read_answers(path: str | Path) -> AnswerSet:
     name, repeated = Path(path).name, len(found) - len(answers)
     return AnswerSet(
         label=(labels.pop() if len(labels) == 1 else "") or Path(path).stem.removeprefix("answers."),
-        identity={"name": name, "hash": hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()},
+        identity={"name": name, "hash": hashlib.sha256(expanded(path).read_bytes()).hexdigest()},
         answers=answers,
         notes=[f"{name} answers {repeated} prompts more than once; the first answer counts."] if repeated else [],
     )
@@ -163,7 +164,7 @@ def store_of(folder: str | Path, model: str | Path, settings: GenerationSettings
     Raises:
         ModelError: the folder holds no weights.
     """
-    model = Path(os.path.abspath(Path(model).expanduser()))  # with the name that it was given, a link's too
+    model = Path(os.path.abspath(expanded(model)))  # with the name that it was given, a link's too
     beside = sorted({file for pattern in _DECIDING for file in model.glob(pattern) if file.is_file()})
     key = fingerprint(
         {
@@ -215,7 +216,7 @@ def generated_answers(
     with Ledger(store, key="instruction") as ledger:
         missing = [prompt for prompt in prompts if prompt not in ledger.rows]
         if missing:
-            network, tokenizer = _load(str(Path(model).expanduser()), settings)
+            network, tokenizer = _load(str(expanded(model)), settings)
             done = len(prompts) - len(missing)
             for batch in _answer(network, tokenizer, missing, settings):
                 ledger.add(
@@ -262,7 +263,7 @@ def _hash(model: str | Path) -> str:
     are."""
     from holdfast.models import adapter_base
 
-    folder = Path(model).expanduser().resolve()
+    folder = real(expanded(model))
     base = adapter_base(str(folder))
     files = sorted(file for place in (folder, Path(base or folder)) for file in place.glob("*.safetensors"))
     return _hash_of(folder, tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files))
@@ -317,7 +318,7 @@ def _encode(prompt: str, tokenizer: Any, settings: GenerationSettings) -> list[i
 def _rows(path: str | Path) -> Iterator[dict[str, Any]]:
     from holdfast.data.readers import KINDS, file_tables, kind_of
 
-    file = Path(path).expanduser()
+    file = expanded(path)
     if not file.is_file():
         beside = [p.name for p in file.parent.iterdir() if p.is_file()] if file.parent.is_dir() else []
         raise DataError(f"no such file: {path}.{did_you_mean(file.name, beside)}")

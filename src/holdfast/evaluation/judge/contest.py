@@ -30,6 +30,7 @@ from holdfast.evaluation.judge.settings import TEMPLATE, GenerationSettings, Jud
 from holdfast.evaluation.judge.win_rate import WinRate, pair_rows, win_rate
 from holdfast.support.endpoint import Endpoint, cost
 from holdfast.support.files import write_json, write_jsonl
+from holdfast.support.paths import expanded
 from holdfast.support.progress import counted
 
 RESULT, SAMPLES = "win_rate.json", "win_rate.samples.jsonl"
@@ -37,7 +38,7 @@ RESULT, SAMPLES = "win_rate.json", "win_rate.samples.jsonl"
 
 def is_model(name: str) -> bool:
     """Whether a side of a contest is a model folder, whose answers are generated, and no file of answers."""
-    return Path(name).expanduser().is_dir()
+    return expanded(name).is_dir()
 
 
 @dataclass(frozen=True, kw_only=True)

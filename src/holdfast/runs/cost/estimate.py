@@ -25,6 +25,7 @@ from holdfast.runs.cost.memory import RESERVE, Memory, count_memory, known_optim
 from holdfast.runs.cost.plan import Corpus, RunPlan, Work, run_plan, work_of
 from holdfast.runs.cost.request import UTILISATION, CostSettings
 from holdfast.support.files import to_jsonable
+from holdfast.support.paths import real
 
 if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
@@ -212,7 +213,7 @@ def architecture_of(config: TrainConfig, name: str, *, lora: bool = False) -> Ar
 def _stamp(name: str) -> tuple[str, int, int] | None:
     """What changes when a local config.json does."""
     file = Path(name) / "config.json"
-    return (str(file.resolve()), file.stat().st_mtime_ns, file.stat().st_size) if file.is_file() else None
+    return (str(real(file)), file.stat().st_mtime_ns, file.stat().st_size) if file.is_file() else None
 
 
 @functools.lru_cache(maxsize=8)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.config.declare import Meta
@@ -23,6 +22,7 @@ from holdfast.config.decode import Given, coerce_all
 from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError
 from holdfast.runs.cost.hardware import DEFAULT_GPUS, find_gpu
+from holdfast.support.paths import expanded
 from holdfast.support.token_counts import read_tokens
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ def planned(given: Given, *, data_needed: bool) -> Planned:
         given.mistakes.append(Mistake(path=("bf16",), text="expected one of bf16 and fp16, got both."))
     values = given.values
     model = values.get("model_name_or_path")
-    if isinstance(model, str) and (Path(model).expanduser() / "config.json").is_file():
-        model = str(Path(model).expanduser())
+    if isinstance(model, str) and (expanded(model) / "config.json").is_file():
+        model = str(expanded(model))
         values["model_name_or_path"] = _ANY_MODEL
     if not data_needed or not _data_is_here(values, given.mistakes):
         values.pop("datasets", None)
@@ -139,7 +139,7 @@ def _data_is_here(values: Mapping[str, Any], mistakes: list[Mistake]) -> bool:
     name, steps = values.get("dataset_name"), str(values.get("max_steps") or "")
     known = steps.isdigit() and int(steps) > 0
     if isinstance(name, str) and is_path(name):
-        return not known or Path(name).expanduser().exists()  # what is missing and needed is reported with the rest
+        return not known or expanded(name).exists()  # what is missing and needed is reported with the rest
     if not known:
         mistakes.append(Mistake(path=(), text=NO_TOKENS))
     return False

@@ -17,13 +17,16 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, DataError
 from holdfast.studies.residual.plan import ResidualConfig
 from holdfast.support.files import fingerprint, read_json, read_jsonl, read_object, write_json, write_jsonl
 from holdfast.support.progress import progress
 from holdfast.support.token_counts import shown_tokens
+
+if TYPE_CHECKING:
+    from holdfast.data.prepare.run import Preparation
 
 BATCH = 1000
 SMALL_HELD_OUT = 0.2
@@ -46,6 +49,35 @@ class NewText:
     notes: list[str] = field(default_factory=list)
 
 
+def corpus_request(config: ResidualConfig, output: Path) -> Preparation:
+    """What `holdfast data prepare` is asked for.
+
+    Args:
+        config: the corpus and its options.
+        output: the file for its documents.
+
+    Raises:
+        ConfigError: options that do not fit, files or folders without anything that is read.
+    """
+    from holdfast.data.prepare.run import Preparation
+
+    request = Preparation(
+        format="corpus",
+        inputs=tuple(Path(name) for name in config.corpus),
+        output=output,
+        options=config.corpus_options,
+        heldout=config.held_out,
+        seed=0,
+    )
+    problems = [
+        p if p.split(":")[0] in config.corpus_options else f"corpus: {p.removeprefix('input: ')}"
+        for p in request.problems()
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return request
+
+
 def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
     """Reads the corpus, or finds it read, and cuts it to the budgets.
 
@@ -61,23 +93,10 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
     import numpy as np
 
     from holdfast.data.packing import pack
-    from holdfast.data.prepare.run import NothingHeldOut, Preparation, prepare
+    from holdfast.data.prepare.run import NothingHeldOut, prepare
 
     everything = folder / "all.jsonl"
-    request = Preparation(
-        format="corpus",
-        inputs=tuple(Path(name) for name in config.corpus),
-        output=everything,
-        options=config.corpus_options,
-        heldout=config.held_out,
-        seed=0,
-    )
-    problems = [
-        p if p.split(":")[0] in config.corpus_options else f"corpus: {p.removeprefix('input: ')}"
-        for p in request.problems()
-    ]
-    if problems:
-        raise ConfigError(problems)
+    request = corpus_request(config, everything)
     notes = []
     try:
         found = prepare(request)

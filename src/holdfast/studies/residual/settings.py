@@ -19,6 +19,7 @@ from holdfast.config.yaml_file import from_yaml
 from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.residual import BASE, INSTRUCT
+from holdfast.support.paths import expanded
 from holdfast.support.token_counts import read_tokens
 
 WINDOW = 4096
@@ -310,7 +311,7 @@ def model_problems(name: str | None, path: tuple[str, ...]) -> list[Mistake]:
     if not name:
         text = f"is missing: a folder or a hub id, as in '{key}: meta-llama/Meta-Llama-3-8B'."
         return [Mistake(path=path, text=text)]
-    if (Path(name).expanduser() / "adapter_config.json").is_file():
+    if (expanded(name) / "adapter_config.json").is_file():
         return []  # an adapter is a model too: it is merged into its base on the fly
     return [Mistake(path=path, text=p.removeprefix(f"{key}: ")) for p in check_model(name, key=key)]
 
@@ -318,4 +319,4 @@ def model_problems(name: str | None, path: tuple[str, ...]) -> list[Mistake]:
 def home(name: Any) -> str:
     """A path with `~` as the home folder; other names as they are."""
     text = str(name or "")
-    return str(Path(text).expanduser()) if text.startswith("~") else text
+    return str(expanded(text)) if text.startswith("~") else text

@@ -42,6 +42,7 @@ from holdfast.errors import ConfigError, did_you_mean
 from holdfast.statistics.rules import RULES, Rule
 from holdfast.studies.tradeoff.space import Range, Space, read_space, vary_schema
 from holdfast.support.files import fingerprint
+from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
     from holdfast.studies.engine.study import Job
@@ -411,7 +412,7 @@ def load_study(
     Raises:
         ConfigError: with every mistake at once.
     """
-    path = Path(path).expanduser()
+    path = expanded(path)
     given = read_yaml(path)
     changed = {k: v for k, v in (overrides or {}).items() if v is not None}
     given.values = {"name": path.stem, **given.values, **changed}
