@@ -91,6 +91,8 @@ def in_process(
         RuntimeError: it ended by a signal, as it does when it takes too long.
     """
     logs = [folder / f".{name}.out", folder / f".{name}.err"]
+    for log in logs:
+        log.write_bytes(b"")  # it may be killed before it has opened them
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()

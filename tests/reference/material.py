@@ -244,6 +244,7 @@ def write_models() -> None:
         "r": 4,
         "lora_alpha": 8,
         "target_modules": ["q_proj"],
+        "layers_to_transform": [0],
         "base_model_name_or_path": "base",
         "bias": "none",
     }

@@ -443,15 +443,17 @@ def lacking(settings: Mapping[str, Any], names: Sequence[str], base: Iterable[st
         return []
     if settings.get("layers_to_transform") or settings.get("exclude_modules"):
         return []
+
+    def keys(module: str) -> set[tuple[str, str]]:
+        """Layer and target; what lies between them may have other names in the model than in its file."""
+        layer = next((word for word in module.split(".") if word.isdigit()), "")
+        return {(layer, target) for target in targets if f".{module}".endswith(f".{target}")}
+
     parts = [_PART.fullmatch(name.removeprefix(_PREFIX)) for name in names]
-    there = {_split(part["module"])[1] for part in parts if part is not None}
+    there = {key for part in parts if part is not None for key in keys(part["module"])}
     modules = (name.removesuffix(".weight") for name in base if name.endswith(".weight"))
-    wanted = (m for m in modules if any(m == target or m.endswith(f".{target}") for target in targets))
-    return [
-        f"{m}: target_modules names it, and the adapter holds nothing for it"
-        for m in wanted
-        if _split(m)[1] not in there
-    ]
+    lost = [module for module in modules if keys(module) - there]
+    return [f"{module}: target_modules names it, and the adapter holds nothing for it" for module in lost]
 
 
 def _changes(
