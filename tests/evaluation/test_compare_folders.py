@@ -356,7 +356,7 @@ def test_an_average_of_what_is_no_mean_is_not_compared(tmp_path):
     assert any(u.startswith("source/mean: its member") and "bleu is no mean over samples" in u for u in unmatched)
 
 
-@pytest.mark.parametrize("models", [[{"hash": "a"}], [{"label": "a"}], [{"label": 3, "hash": "a"}], [{"lbel": "a"}]])
+@pytest.mark.parametrize("models", [[{"hash": "a"}], [{"label": 3, "hash": "a"}], [{"lbel": "a"}]])
 def test_a_record_whose_models_have_no_names(models, tmp_path, capsys):
     (tmp_path / "evaluate.json").write_text(json.dumps({"models": models, "status": "finished"}))
     for words in (["compare", str(tmp_path)], ["report", str(tmp_path)]):

@@ -312,7 +312,7 @@ def _put(record: EvaluationRecord, model: ModelRequest, identity: Mapping[str, A
 
 def _known(record: EvaluationRecord, model: ModelRequest, hash_: str, cache: str | Path | None) -> dict[str, Any]:
     """What is known of a model that is not loaded, from the record or from whoever put it into the cache."""
-    found = next((dict(m) for m in record.models if m["label"] == model.label and m["hash"] == hash_), None)
+    found = next((dict(m) for m in record.models if m["label"] == model.label and m.get("hash") == hash_), None)
     if found is None and cache is not None and _identity_file(cache, hash_).is_file():
         found = read_object(_identity_file(cache, hash_))
     return {**(found or {}), "hash": hash_}
