@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Part of every cache key; raise it when rows come out differently for the same file."""
 
 

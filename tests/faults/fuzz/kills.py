@@ -147,8 +147,11 @@ def kill(stage: Stage, folder: Path, name: str, before: Whole, rng: random.Rando
             limit=300,
         )  # type: ignore[misc]
         moments.append(f"{moment:.2f} s" if outcome.signal else "not")
+        if not outcome.signal:  # it was quicker than the signal
+            break
     what = f"{name}: killed after {', '.join(moments)} of {before.seconds:.2f} s"
-    outcome = run(KILLED[name], folder, may_die=True, limit=300)
+    if outcome.signal:
+        outcome = run(KILLED[name], folder, may_die=True, limit=300)
     if outcome.code != 0:
         return what, f"the same command again ended with {outcome.code or outcome.signal}: {outcome.err[-600:]}"
     found = result_of(folder)
