@@ -106,7 +106,7 @@ def from_pretrained(name: str, **kwargs: Any) -> Any:
             raise
         raise ModelError(f"Could not load {name}: {unbuildable(error)}") from error
     base = adapter_base(name)  # of which the loader tells nothing
-    if problem := loading_problem(info):
+    if problem := loading_problem(info, model):
         raise misfit_error(name, problem, config="config.json" if base is None else "adapter_config.json")
     folder = model_folder(base) if base is not None else None
     if folder is not None:

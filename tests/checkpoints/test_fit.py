@@ -197,6 +197,34 @@ def test_what_layers_lack_on_purpose_is_left_to_transformers(tmp_path: Path) -> 
     refuse_suspicious(reader)
 
 
+@pytest.mark.parametrize("family", ["gpt2", "gpt-neo", "gptj", "gpt-neox", "llama"])
+def test_what_older_versions_stored_of_what_a_model_computes_is_no_fault(family: str, tmp_path: Path) -> None:
+    """The masks, positions and frequencies that lie in well-known checkpoints of these families."""
+    from transformers import GPTJConfig, GPTJForCausalLM, GPTNeoConfig, GPTNeoForCausalLM
+
+    neo = GPTNeoConfig(
+        vocab_size=48, hidden_size=16, num_layers=2, num_heads=2, attention_types=[[["global"], 2]], window_size=8
+    )
+    others = {
+        "gpt-neo": lambda: GPTNeoForCausalLM(neo),
+        "gptj": lambda: GPTJForCausalLM(GPTJConfig(vocab_size=48, n_embd=16, n_layer=2, n_head=2, rotary_dim=4)),
+    }
+    leftovers = {
+        "gpt2": ["transformer.h.{}.attn.bias", "transformer.h.{}.attn.masked_bias"],
+        "gpt-neo": ["transformer.h.{}.attn.attention.bias", "transformer.h.{}.attn.attention.masked_bias"],
+        "gptj": ["transformer.h.{}.attn.bias", "transformer.h.{}.attn.masked_bias"],
+        "gpt-neox": ["gpt_neox.layers.{}.attention.bias", "gpt_neox.layers.{}.attention.rotary_emb.inv_freq"],
+        "llama": ["model.layers.{}.self_attn.rotary_emb.inv_freq"],
+    }
+    model = others[family]() if family in others else models()[family]
+    model.save_pretrained(tmp_path)
+    names = [name.format(layer) for name in leftovers[family] for layer in range(2)]
+    reshape(tmp_path, lambda t: t.update({name: torch.ones(1) for name in names}))
+    assert fit_of(tmp_path) == Fit()
+    reshape(tmp_path, lambda t: t.update({"transformer.h.0.attn.extra.bias": torch.ones(1)}))
+    assert "attn.extra.bias" in fit_of(tmp_path).problem
+
+
 def test_an_expert_that_is_gone(tmp_path: Path) -> None:
     models()["mixtral"].save_pretrained(tmp_path)
     one = "model.layers.1.block_sparse_moe.experts.1.w1.weight"

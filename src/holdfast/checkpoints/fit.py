@@ -42,6 +42,8 @@ _HEADS = ("lm_head", "embed_out")
 _NORMS = ("norm", "ln_f", "final_layernorm", "final_layer_norm", "norm_f")
 _OUTSIDE = (*_EMBEDDINGS, *_HEADS, *_NORMS, "wpe", "embed_positions", "rotary_emb")
 """Modules outside the layers that common architectures have; others are looked at closely."""
+_COMPUTED = re.compile(r"\.(?:masked_bias|inv_freq|position_ids|causal_mask|attn\.bias)$")
+"""What models computed themselves and stored nevertheless, in older versions of transformers."""
 _PLAIN_ERRORS = (OSError, ValueError)
 
 
@@ -149,16 +151,24 @@ def _matched(folder: str, entries: Mapping[str, Entry], trust_remote_code: bool)
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    return Fit(problem=loading_problem(info))
+    return Fit(problem=loading_problem(info, model))
 
 
-def loading_problem(info: Mapping[str, Any]) -> str:
+def loading_problem(info: Mapping[str, Any], model: Any = None) -> str:
     """What transformers' `output_loading_info` says against a model: "" where every tensor has its place and shape.
 
     Args:
         info: "missing_keys", "unexpected_keys" (names) and "mismatched_keys" ((name, stored, expected shape)).
+        model: the torch module; what it computes itself (masks, positions, frequencies: its buffers) may be left over
+            in files of older versions.
     """
-    missing, unexpected = sorted(info.get("missing_keys") or ()), sorted(info.get("unexpected_keys") or ())
+    missing = sorted(info.get("missing_keys") or ())
+    own = [name for name, _ in model.named_buffers()] if model is not None else []
+    unexpected = sorted(
+        name
+        for name in info.get("unexpected_keys") or ()
+        if not (_COMPUTED.search(name) or any(f".{one}".endswith(f".{name}") for one in own))
+    )
     shapes = [
         f"{name} is {list(stored)} and should be {list(expected)}"
         for name, stored, expected in sorted(info.get("mismatched_keys") or ())
