@@ -203,6 +203,7 @@ def test_user_error_from_the_outside(tmp_path) -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_nothing_is_printed_but_the_answer() -> None:
     """Importing TRL, PEFT and bitsandbytes may warn of what concerns nobody here."""
     done = subprocess.run([sys.executable, "-m", "holdfast", "schema", "sweep"], capture_output=True, text=True)

@@ -102,6 +102,7 @@ def toy(out: Path, **changes) -> ToyStudy:
     return ToyStudy(Toy(output_dir=out, storage=f"sqlite:///{out}/study.db", **changes))
 
 
+@pytest.mark.slow
 def test_two_workers_do_it_interrupted_and_continued(tmp_path):
     """Ctrl-C while both jobs run; the same call goes on, and what was made stays as it is."""
     out = tmp_path / "toy"
