@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -25,3 +26,18 @@ def put_data(text: str) -> None:
             else '{"text": "a"}'
         )
         Path(name).write_text(row + "\n")
+
+
+def put_study(file: Path, model: str) -> None:
+    """A sweep of two trials over `rows.jsonl`."""
+    study = {
+        "train": {
+            "model_name_or_path": model,
+            "dataset_name": "rows.jsonl",
+            "max_steps": 2,
+            "use_cpu": True,
+            "evaluation": {"source": ["rows.jsonl"], "target": ["rows.jsonl"]},
+        },
+        "vary": {"retention": [{"l2": {"coefficient": [0.01, 0.1]}}]},
+    }
+    file.write_text(json.dumps(study))

@@ -243,6 +243,19 @@ def test_what_cannot_be_told_says_why(llama: Path) -> None:
     assert "no config.json" in fit_of(llama).unknown
 
 
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory"), ImportError("no such package")]
+)
+def test_what_the_machine_lacks_is_no_fault_of_the_model(
+    error: Exception, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_config", fail)
+    assert fit_of(llama).problem == "" and "cannot be built here" in fit_of(llama).unknown
+
+
 def test_a_folder_that_changes_is_looked_at_again(llama: Path) -> None:
     assert fit_of(llama) == Fit()
     reshape(llama, MISSING["a projection"])

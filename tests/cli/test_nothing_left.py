@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
 from holdfast.cli.main import main
+from stand_ins import put_study
 
 ROWS = [{"text": f"{n}. The quick brown fox jumps over the lazy dog."} for n in range(12)]
 OUT = "new/deep/out"
@@ -30,17 +30,7 @@ def desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (desk / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (desk / "bad.jsonl").write_text((desk / "rows.jsonl").read_text() + '{"text": 3\n')
     (desk / "MetaMathQA.json").write_text(json.dumps([{"query": "a"}] * 9))
-    study = {
-        "train": {
-            "model_name_or_path": "base",
-            "dataset_name": "rows.jsonl",
-            "max_steps": 2,
-            "use_cpu": True,
-            "evaluation": {"source": ["rows.jsonl"], "target": ["rows.jsonl"]},
-        },
-        "vary": {"retention": [{"l2": {"coefficient": [0.01, 0.1]}}]},
-    }
-    (desk / "study.yaml").write_text(yaml.safe_dump(study))
+    put_study(desk / "study.yaml", "base")
     damaged = (desk / "code" / "model.safetensors").read_bytes()
     (desk / "damaged").mkdir()
     for path in (desk / "code").iterdir():

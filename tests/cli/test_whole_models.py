@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 from safetensors.torch import load_file, save_file
 
 from holdfast.cli.main import main
+from stand_ins import put_study
 
 ROWS = [{"text": f"{n}. The quick brown fox jumps over the lazy dog."} for n in range(12)]
 DOWN = "model.layers.1.mlp.down_proj.weight"
@@ -76,17 +76,7 @@ def desk(desk: Path) -> Path:
         "dated": [{"text": row["text"], "date": "2024-02-01"} for row in ROWS],
     }.items():
         (desk / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    study = {
-        "train": {
-            "model_name_or_path": "broken",
-            "dataset_name": "rows.jsonl",
-            "max_steps": 2,
-            "use_cpu": True,
-            "evaluation": {"source": ["rows.jsonl"], "target": ["rows.jsonl"]},
-        },
-        "vary": {"retention": [{"l2": {"coefficient": [0.01, 0.1]}}]},
-    }
-    (desk / "study.yaml").write_text(yaml.safe_dump(study))
+    put_study(desk / "study.yaml", "broken")
     return desk
 
 

@@ -25,6 +25,7 @@ from holdfast.checkpoints.reader import CheckpointReader, weight_files
 from holdfast.checkpoints.sources import listing, read_config, tied_head
 from holdfast.errors import ModelError
 from holdfast.support.environment import quiet_transformers
+from holdfast.support.resources import is_out_of_memory
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.sources import Entry
@@ -124,9 +125,9 @@ def _fit_of(folder: str, files: tuple[tuple[str, int, int], ...], trust_remote_c
         entries = dict(reader.entries)
     try:
         return _matched(folder, entries, trust_remote_code)
-    except (ImportError, MemoryError) as error:
-        return Fit(unknown=f"the model cannot be built here ({unbuildable(error)})")
     except Exception as error:  # what an absurd value makes of a model's code has no common base
+        if isinstance(error, ImportError) or is_out_of_memory(error):  # this machine's fault, not the model's
+            return Fit(unknown=f"the model cannot be built here ({unbuildable(error)})")
         unlike = suspicions(config, entries)
         return Fit(problem="; ".join([f"no model can be built of them ({unbuildable(error)})", *unlike]))
 
