@@ -1,0 +1,154 @@
+"""What `benchmarks/real_model.py` trains and measures on, as files: made from a folder of public data sets and from the
+embedded world's generated people.
+
+The folder has `gsm8k/`, `instruct_*/`, `text_peps/`, `text_18f_handbook/`, `eval_sets/` and `ifeval/` as their public
+repositories hold them. Nothing is drawn at random but with a seed, and the benchmark records every file's digest: two
+sessions that read other texts do not share rows.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+GSM8K_ROWS, GSM8K_VALIDATION, GSM8K_TEST = 512, 100, 200
+DOCUMENTS, CHARACTERS = 120, 1200
+"""Held-out pieces of each kind of prose, and how long each is at most: intervals want many documents, not long ones."""
+QUESTIONS = 500
+PROMPTS = 100
+PEOPLE, VALIDATION_PEOPLE, ARTICLES = 96, 32, 480
+"""Of whom the articles tell, of whom the validation asks, and how many articles there are."""
+
+
+def prepare(data: Path, folder: Path) -> dict[str, str]:
+    """Writes all files and returns their paths by name; the same data give the same bytes."""
+    from holdfast.support.files import write_jsonl
+
+    made = {**_gsm8k(data), **_sources(data), **_conversations(data), **articles()}
+    return {name: str(write_jsonl(folder / f"{name}.jsonl", rows)) for name, rows in made.items()}
+
+
+def _gsm8k(data: Path) -> dict[str, list[dict[str, Any]]]:
+    training, test = list(_rows(data / "gsm8k/train.jsonl.gz")), list(_rows(data / "gsm8k/test.jsonl"))
+    end = GSM8K_ROWS + GSM8K_VALIDATION
+    return {
+        "gsm8k_train": [_reply(row["question"], row["answer"]) for row in training[:GSM8K_ROWS]],
+        "gsm8k_validation": [_reply(row["question"], row["answer"]) for row in training[GSM8K_ROWS:end]],
+        "gsm8k_answers": [_reply(row["question"], row["answer"]) for row in test[:GSM8K_TEST]],
+        "gsm8k": test[:GSM8K_TEST],
+    }
+
+
+def _sources(data: Path) -> dict[str, list[dict[str, Any]]]:
+    hellaswag = (_hellaswag(row) for row in _rows(data / "eval_sets/oe_hellaswag.docs.jsonl.gz"))
+    return {
+        "peps": _pieces(data / "text_peps/peps.jsonl.gz"),
+        "handbook": _pieces(data / "text_18f_handbook/18f_handbook.jsonl.gz"),
+        "arc_easy": list(_rows(data / "eval_sets/hf_ai2_arc_ARC-Easy_validation.jsonl.gz"))[:QUESTIONS],
+        "piqa": list(_rows(data / "eval_sets/hf_piqa_validation.jsonl.gz"))[:QUESTIONS],
+        "hellaswag": [row for row in hellaswag if row is not None][:QUESTIONS],
+        "ifeval": list(_rows(data / "ifeval/input_data.jsonl"))[:PROMPTS],
+    }
+
+
+def _conversations(data: Path) -> dict[str, list[dict[str, Any]]]:
+    """What is held out (OpenAssistant: each tree's question with its best reply), and other conversations to replay and
+    to estimate the Fisher information on."""
+    held_out = []
+    for tree in _rows(data / "instruct_openassistant/en_100_tree.jsonl.gz"):
+        question = tree["prompt"]
+        replies = [r for r in question["replies"] if not r["deleted"]]
+        if replies:
+            best = min(replies, key=lambda r: r.get("rank", len(replies)))
+            held_out.append(_reply(question["text"], best["text"][:2000]))
+    others = []
+    for name in ("seed_tasks", "user_oriented_instructions"):
+        for row in _rows(data / f"instruct_self_instruct/{name}.jsonl"):
+            given = row["instances"][0]
+            asked = "\n\n".join(part for part in (row["instruction"], given["input"]) if part)
+            others.append(_reply(asked, given["output"]))
+    dolly = re.compile(r"### Instruction:\n(.*?)\n\n### Response:", re.DOTALL)
+    for row in _rows(data / "instruct_dolly_sample/dolly_151.jsonl"):
+        if (asked_in := dolly.search(row["prompt"])) is not None:
+            others.append(_reply(asked_in[1], row["answer"]))
+    return {"conversations": held_out, "other_conversations": [r for r in others if r["completion"][0]["content"]]}
+
+
+def articles() -> dict[str, list[dict[str, Any]]]:
+    """Dated articles about people who do not exist, and questions about each fact: in a wording that no article has,
+    and as a user would ask. Some people are asked about for the choice of a learning rate only."""
+    from holdfast.worlds.people import documents, questions
+    from holdfast.worlds.people.facts import make_world
+    from holdfast.worlds.people.wordings import WORDINGS
+
+    world = make_world(seed=20, people=2, new_people=PEOPLE)
+    people = world.new_people
+    made: dict[str, list[dict[str, Any]]] = {
+        "articles": [
+            {"text": f"{article.title}\n{article.date}\n\n{article.text}"}
+            for article in documents.articles(world, count=ARTICLES, seed=20)
+        ]
+    }
+    for name, asked in (("validation", people[:VALIDATION_PEOPLE]), ("test", people[VALIDATION_PEOPLE:])):
+        choices = questions.choices(asked, seed=20)
+        made[f"articles_{name}"] = questions.completions(asked)
+        made[f"articles_{name}_choices"] = choices
+        made[f"articles_{name}_chat"] = [
+            {
+                **row,
+                "prompt": WORDINGS[row["attribute"]].questions[0].format(name=row["name"]),
+                "options": [
+                    WORDINGS[row["attribute"]].reply.format(name=row["name"], value=value.strip())
+                    for value in row["options"]
+                ],
+            }
+            for row in choices
+        ]
+    return made
+
+
+def _reply(asked: str, answered: str) -> dict[str, Any]:
+    return {
+        "prompt": [{"role": "user", "content": asked}],
+        "completion": [{"role": "assistant", "content": answered}],
+    }
+
+
+def _pieces(file: Path) -> list[dict[str, Any]]:
+    """One piece of each of `DOCUMENTS` documents: paragraphs from the middle on, where there is prose and no header."""
+    from holdfast.worlds.embedded import cut
+
+    documents = sorted(_rows(file), key=lambda row: row["path"])
+    found = []
+    for document in documents:
+        pieces = [p for p in cut(document["text"], (r"\n\n", r"\n", r" "), CHARACTERS) if len(p) > CHARACTERS // 2]
+        if pieces:
+            found.append({"text": pieces[len(pieces) // 2], "path": document["path"]})
+    return found[:: max(1, len(found) // DOCUMENTS)][:DOCUMENTS]
+
+
+def _hellaswag(row: dict[str, Any]) -> dict[str, Any] | None:
+    """A question as a beginning and four continuations: the file has them as a list under letters."""
+    parts = re.fullmatch(
+        r"(.*?)\s*\nChoose the best continuation:\n A\. (.*?)\n B\. (.*?)\n C\. (.*?)\n D\. (.*?)\nAnswer:",
+        row["query"],
+        re.DOTALL,
+    )
+    if parts is None:
+        return None
+    beginning, *endings = parts.groups()
+    return {"prompt": beginning, "options": [f" {ending}" for ending in endings], "answer": row["gold"]}
+
+
+def _rows(file: Path) -> Iterator[dict[str, Any]]:
+    with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
+        yield from (json.loads(line) for line in lines if line.strip())
+
+
+def sizes(paths: dict[str, str]) -> Sequence[tuple[str, int]]:
+    """Rows by file."""
+    return [(name, sum(1 for _ in _rows(Path(path)))) for name, path in paths.items()]
