@@ -24,10 +24,10 @@ Rules, written down before the first run:
 - Methods that hold back are run at a rate at which direct fine-tuning forgets (`RATE`), label annealing and replay also
   at a lower one; what a method is worth is its place beside the whole line of direct rates, at equal target.
 - Precondition of everything that is said about keeping: direct fine-tuning at its tuned rate loses more than 0.01 nats
-  per token of the source (mean of the three texts, whole interval). Otherwise the table says: at the tuned rate there is
-  nothing to keep on this target, and methods at `RATE` are compared with direct at `RATE` only, marked as that.
-- The curve of a method is long enough when its strongest run learns less than 80 % of direct's gain at that rate and its
-  weakest avoids less than half of direct's loss. Where it is not, it is said.
+  per token of the source (mean of the three texts, whole interval). Otherwise the table says: at the tuned rate there
+  is nothing to keep on this target, and methods at `RATE` are compared with direct at `RATE` only, marked as that.
+- The curve of a method is long enough when its strongest run learns less than 80 % of direct's gain at that rate and
+  its weakest avoids less than half of direct's loss. Where it is not, it is said.
 - Seed 1 repeats all runs after seed 0 is done, in the same order; what was cut for time is said.
 - The model's weights were quantised to 4 bits once and are dequantised: figures are of that model.
 - Results are measured in bfloat16, as they would be shipped; the start is bfloat16 already.
@@ -43,6 +43,7 @@ import os
 import resource
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -138,10 +139,10 @@ def evaluation(target: str, files: Mapping[str, str]) -> dict[str, Any]:
     """What is measured, as `evaluation:` takes it."""
     targets: dict[str, list[Any]] = {
         "gsm8k": [
-            {"perplexity": files["gsm8k_answers"], "name": "answers"},
+            {"perplexity": files.get("gsm8k_answers"), "name": "answers"},
             {
                 "task": "gsm8k",
-                "data": files["gsm8k"],
+                "data": files.get("gsm8k"),
                 "num_fewshot": 0,
                 "apply_chat_template": True,
             },
@@ -153,7 +154,7 @@ def evaluation(target: str, files: Mapping[str, str]) -> dict[str, Any]:
         ],
     }
     validation: dict[str, list[Any]] = {
-        "gsm8k": [{"perplexity": files["gsm8k_validation"], "name": "answers_validation"}],
+        "gsm8k": [{"perplexity": files.get("gsm8k_validation"), "name": "answers_validation"}],
         "articles": [
             {
                 "perplexity": files["articles_validation"],
@@ -163,18 +164,19 @@ def evaluation(target: str, files: Mapping[str, str]) -> dict[str, Any]:
             }
         ],
     }
+    texts = [
+        {"perplexity": files[name], "name": name, "window": 1024} for name in ("conversations", "peps", "handbook")
+    ]
+    asked = [
+        {"task": "arc_easy", "data": files.get("arc_easy"), "num_fewshot": 0},
+        {"task": "piqa", "data": files.get("piqa"), "num_fewshot": 0},
+        {"choices": files.get("hellaswag"), "name": "hellaswag"},
+        {"instructions": files.get("ifeval"), "name": "ifeval", "apply_chat_template": True, "max_new_tokens": 256},
+    ]
     return {
         "target": targets[target],
         "validation": validation[target],
-        "source": [
-            {"perplexity": files[name], "name": name, "window": 1024} for name in ("conversations", "peps", "handbook")
-        ]
-        + [
-            {"task": "arc_easy", "data": files["arc_easy"], "num_fewshot": 0},
-            {"task": "piqa", "data": files["piqa"], "num_fewshot": 0},
-            {"choices": files["hellaswag"], "name": "hellaswag"},
-            {"instructions": files["ifeval"], "name": "ifeval", "apply_chat_template": True, "max_new_tokens": 256},
-        ],
+        "source": [*texts, *(asked if "ifeval" in files else ())],
         "batch_size": 25,
     }
 
@@ -186,31 +188,33 @@ def row_file(results: Path, target: str, name: str, seed: int) -> Path:
     return results / "rows" / target / f"{name}.seed-{seed}.json"
 
 
-def packed(folder: Any) -> list[dict[str, Any]]:
+IDENTITY = ("doc", "prompt", "task")
+"""Columns of a sample by which comparisons join: the same for all models, so that the start's row alone has them."""
+
+
+def packed(folder: Any, *, identity: bool) -> list[dict[str, Any]]:
     """A model's evaluations with the numbers of their samples, column by column; texts stay where they were made."""
     from holdfast.support.files import to_jsonable
 
     found = []
     for one in folder.all():
         rows = folder.samples(one.suite, one.name)
-        names = (
-            [k for k, v in rows[0].items() if isinstance(v, (int, float)) and not isinstance(v, bool)] if rows else []
-        )
-        columns = {name: [_short(row[name]) for row in rows] for name in names if all(name in row for row in rows)}
-        found.append({"evaluation": to_jsonable(one), "doc": [row["doc"] for row in rows], "columns": columns})
+        numbers = [k for k, v in rows[0].items() if isinstance(v, (int, float)) and not isinstance(v, bool)]
+        columns = {k: [_short(row[k]) for row in rows] for k in numbers if all(k in row for row in rows)}
+        if identity:
+            columns |= {k: [row[k] for row in rows] for k in IDENTITY if k in rows[0]}
+        found.append({"evaluation": to_jsonable(one), "columns": columns})
     return found
 
 
-def unpacked(entries: Sequence[Mapping[str, Any]], folder: Path, docs: Mapping[tuple[str, str], list[str]]) -> None:
-    """The evaluations as files again, for whatever reads them (`holdfast compare`, pages)."""
+def unpacked(entries: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """The start's evaluations as files again, for whatever reads them (`holdfast compare`, pages)."""
     from holdfast.records.evaluation import Evaluation, EvaluationFolder
 
     for entry in entries:
-        one = Evaluation.from_json(entry["evaluation"])
-        names = entry.get("doc") or docs[one.suite, one.name]
         columns = entry["columns"]
-        rows = [{"doc": doc, **{k: v[i] for k, v in columns.items()}} for i, doc in enumerate(names)]
-        EvaluationFolder(folder).write(one, rows)
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        EvaluationFolder(folder).write(Evaluation.from_json(entry["evaluation"]), rows)
 
 
 def _short(value: float) -> float:
@@ -230,6 +234,8 @@ class Bench:
     work: Path
     results: Path
     console: Any
+    steps: int = -1
+    """Optimiser steps of every run; -1: what the epochs take."""
 
     def key(self, target: str, run: Run | None, seed: int) -> str:
         """What decides a row."""
@@ -297,11 +303,11 @@ class Bench:
         file, folder = row_file(self.results, target, "start", 0), self.work / target / "start"
         with wait_for_lock(folder):
             if file.is_file() and read_object(file)["key"] == self.key(target, None, 0):
-                unpacked(read_object(file)["entries"], folder, {})
+                unpacked(read_object(file)["entries"], folder)
                 return EvaluationFolder(folder)
             found, seconds = _timed(lambda: self.measure(target, self.model, folder))
             about = {"key": self.key(target, None, 0), "name": "start", "evaluation_seconds": seconds}
-            write_json(file, {**about, "entries": packed(found)})
+            write_json(file, {**about, "entries": packed(found, identity=True)})
         return found
 
     def do(self, target: str, run: Run, seed: int) -> None:
@@ -315,6 +321,7 @@ class Bench:
         settings = {
             **training(target, self.files),
             **run.settings,
+            "max_steps": self.steps,
             "model_name_or_path": str(self.model),
             "learning_rate": run.rate,
             "retention": _filled(run.retention, self.files) or "none",
@@ -359,7 +366,6 @@ class Bench:
         changes, left_out = compare_folders(start, found, metrics="all")
         if left_out:
             raise SystemExit(f"{name}: " + " ".join(map(str, left_out)))
-        entries = [{k: v for k, v in entry.items() if k != "doc"} for entry in packed(found)]
         write_json(
             row_file(self.results, target, name, seed),
             {
@@ -367,7 +373,7 @@ class Bench:
                 "name": name,
                 "evaluation_seconds": seconds,
                 "comparisons": [to_jsonable(c) for c in changes],
-                "entries": entries,
+                "entries": packed(found, identity=False),
             },
         )
         shown = {c.name: c for c in changes if c.primary}
@@ -407,6 +413,31 @@ def to_do(bench: Bench, only: Sequence[str]) -> Iterator[tuple[str, Run, int, bo
                 yield target, run, seed, bench.done(target, run, seed, run.name)
 
 
+def quick(work: Path) -> int:
+    """Two steps of two runs on a tiny model with a chat template: row files as the real ones, of no meaning."""
+    import real_model_data
+    from rich.console import Console
+
+    from holdfast.support.files import write_jsonl
+    from holdfast.worlds.embedded import embedded_corpus
+    from holdfast.worlds.people.chat import CHAT_TEMPLATE
+    from holdfast.worlds.pretrain import BaseRecipe, Vocabulary, cached_base
+
+    prose = embedded_corpus().prose_heldout[:8]
+    made = {name: rows[:8] for name, rows in real_model_data.articles().items()}
+    made |= {name: [{"text": text[:300]} for text in prose] for name in ("conversations", "peps", "handbook")}
+    made["other_conversations"] = made["articles"]
+    console = Console(file=sys.stderr)
+    recipe = BaseRecipe(layers=2, width=32, heads=2, mlp=64, vocab_size=384, context=256, batch_size=4, steps=3)
+    model = cached_base(prose, recipe, vocabulary=Vocabulary(chat_template=CHAT_TEMPLATE), console=console)
+    files = {name: str(write_jsonl(work / "data" / f"{name}.jsonl", rows)) for name, rows in made.items()}
+    bench = Bench(model=model, files=files, work=work, results=work / "results", console=console, steps=2)
+    for run in runs("articles"):
+        if run.name in (f"direct-{RATE:g}", "label_annealing-1"):
+            bench.do("articles", run, 0)
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data sets")
@@ -416,7 +447,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin nothing that will not end by then")
     parser.add_argument("--only", nargs="+", default=[], metavar="TARGET/NAME", help="runs whose name begins so")
     parser.add_argument("--plan", action="store_true", help="what there is to do, and what is done")
+    parser.add_argument("--quick", action="store_true", help="under a minute: a tiny model, the machinery only")
     options = parser.parse_args(arguments)
+    if options.quick:
+        with tempfile.TemporaryDirectory() as place:
+            return quick(Path(place))
     import real_model_data
     from rich.console import Console
 
