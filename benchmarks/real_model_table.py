@@ -196,6 +196,10 @@ class Table:
     arms: list[Arm]
 
     def __post_init__(self) -> None:
+        there = {e["evaluation"]["name"] for e in self.start["entries"]}
+        self.asked, self.kept = (
+            [column for column in columns if column[0] in there] for columns in (SHARES[self.target], SOURCES)
+        )
         self.learnt = Texts(self.start, self.arms, [TARGETS[self.target]])
         self.validation = Texts(self.start, self.arms, [VALIDATION[self.target]])
         self.lost = Texts(self.start, self.arms, TEXTS)
@@ -250,11 +254,11 @@ class Table:
             f"**{arm.label}**" if place == self.tuned else arm.label,
             str(len(arm.rows)),
             _with(self.learnt.change[place], interval(self.learnt.draws[:, place])),
-            *(self.share(arm, name, metric) for name, metric, _ in SHARES[self.target]),
+            *(self.share(arm, name, metric) for name, metric, _ in self.asked),
             *(f"{text.change[0]:+.3f}" for text in texts),
             _with(self.lost.change[place], interval(self.lost.draws[:, place])),
             beside,
-            *(self.share(arm, name, metric) for name, metric, _ in SOURCES),
+            *(self.share(arm, name, metric) for name, metric, _ in self.kept),
             f"{np.median(seconds) / 60:.0f}",
         ]
 
@@ -274,24 +278,24 @@ class Table:
             "start",
             "",
             f"{_value(self.start, TARGETS[self.target], METRIC):.3f}",
-            *(f"{100 * _value(self.start, ('target', n), m):.1f} %" for n, m, _ in SHARES[self.target]),
+            *(f"{100 * _value(self.start, ('target', n), m):.1f} %" for n, m, _ in self.asked),
             *(f"{_value(self.start, entry, METRIC):.3f}" for entry in TEXTS),
             "",
             "",
-            *(f"{100 * _value(self.start, ('source', n), m):.1f} %" for n, m, _ in SOURCES),
+            *(f"{100 * _value(self.start, ('source', n), m):.1f} %" for n, m, _ in self.kept),
             "",
         ]
         heads = [
             "",
             "seeds",
             "target",
-            *(title for *_, title in SHARES[self.target]),
+            *(title for *_, title in self.asked),
             "conversations",
             "PEPs",
             "handbook",
             "mean of the three",
             "beside direct",
-            *(title for *_, title in SOURCES),
+            *(title for *_, title in self.kept),
             "min",
         ]
         lines = [heads, ["---", *("--:" for _ in heads[1:])], first, *(self.cells(i) for i in range(len(self.arms)))]

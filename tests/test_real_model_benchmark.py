@@ -1,0 +1,189 @@
+"""The benchmark on a real model, without one: its plan is sound, its rows say what was measured, its table what they
+say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def bench(script):
+    script("real_model_data")
+    return script("real_model")
+
+
+@pytest.fixture
+def table(bench, script):
+    return script("real_model_table")
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    names = [
+        "gsm8k",
+        "gsm8k_train",
+        "gsm8k_answers",
+        "gsm8k_validation",
+        "arc_easy",
+        "piqa",
+        "hellaswag",
+        "ifeval",
+        "conversations",
+        "peps",
+        "handbook",
+        "other_conversations",
+        "articles",
+        "articles_test",
+        "articles_test_choices",
+        "articles_test_chat",
+        "articles_validation",
+    ]
+    for name in names:
+        (folder / f"{name}.jsonl").write_text(json.dumps({"text": name}) + "\n")
+    return {name: str(folder / f"{name}.jsonl") for name in names}
+
+
+@pytest.mark.parametrize("target", ["gsm8k", "articles"])
+def test_every_run_of_the_plan_is_a_configuration_that_train_takes(bench, tmp_path, target):
+    from holdfast.evaluation.suite import parse_evaluation
+    from holdfast.runs.config import train_config
+
+    files = files_in(tmp_path)
+    plan = bench.runs(target)
+    assert len({run.name for run in plan}) == len(plan)
+    assert len([run for run in plan if run.name.startswith("direct-")]) == 4
+    for run in plan:
+        settings = {**bench.training(target, files), **run.settings, "learning_rate": run.rate}
+        config = train_config(
+            {
+                **settings,
+                "model_name_or_path": "some-model",
+                "retention": bench._filled(run.retention, files) or "none",
+                "output_dir": str(tmp_path / "run"),
+            }
+        )
+        assert config.training.learning_rate == run.rate
+        assert [m.name for m in config.retention] == [name for method in run.retention for name in method]
+    entries, problems = parse_evaluation(bench.evaluation(target, files))
+    assert not problems
+    assert {e.suite for e in entries.entries} == {"target", "validation", "source"}
+
+
+def test_articles_are_about_all_people_and_no_question_stands_in_them(bench, script):
+    made = script("real_model_data").articles()
+    text = "\n".join(row["text"] for row in made["articles"])
+    assert made == script("real_model_data").articles()
+    assert len(made["articles_test"]) == 4 * 64 and len(made["articles_validation"]) == 4 * 32
+    assert not {r["name"] for r in made["articles_test"]} & {r["name"] for r in made["articles_validation"]}
+    for row in made["articles_test"]:
+        assert row["name"] in text and row["completion"] in text and row["prompt"] not in text
+    for row in made["articles_test_chat"]:
+        assert row["options"][row["answer"]].startswith(row["name"])
+
+
+def test_direct_rates_are_a_line_from_the_start(table):
+    #                 direct, low and high     on the line   below it      learns less than the line loses nothing for
+    gain = np.array([1.0, 2.0, 1.5, 1.5, 0.5, 3.0])
+    loss = np.array([0.1, 0.5, 0.3, 0.1, 0.1, 0.0])
+    worth = table.beside_direct(gain, loss, [0, 1])
+    assert worth[:5] == pytest.approx([0.0, 0.0, 0.0, 0.2, -0.05], abs=2e-3)
+    assert np.isnan(worth[5])  # no rate learns as much
+
+
+def test_a_rate_that_learns_less_and_loses_more_is_no_part_of_the_line(table):
+    gain, loss = np.array([2.0, 1.8, 1.8]), np.array([0.1, 0.9, 0.05])
+    assert table.beside_direct(gain, loss, [0, 1])[2] == pytest.approx(0.09 - 0.05, abs=2e-3)
+
+
+def made_row(bench, name: str, rate: float, nats: dict[str, float], *, seed: int = 0) -> dict:
+    rng = np.random.default_rng(7)
+    entries = []
+    for suite, entry in (
+        ("target", "facts"),
+        ("validation", "facts_validation"),
+        ("source", "conversations"),
+        ("source", "peps"),
+        ("source", "handbook"),
+    ):
+        tokens = rng.integers(5, 50, 60)
+        per_token = 3.0 + rng.normal(0, 0.5, 60) + nats[suite] + rng.normal(0, 0.001, 60)
+        entries.append(
+            {
+                "evaluation": {
+                    "suite": suite,
+                    "name": entry,
+                    "metrics": {"nats_per_token": {"value": float((per_token * tokens).sum() / tokens.sum())}},
+                },
+                "columns": {"nats": (per_token * tokens).tolist(), "tokens": tokens.tolist()},
+            }
+        )
+    about = {"rate": rate, "retention": [], "settings": {}, "seed": seed, "training_seconds": 60.0, "comparisons": []}
+    return {**about, "name": name, "entries": entries}
+
+
+def made_table(bench, table, lost: float):
+    start = made_row(bench, "start", 0.0, {"target": 0.0, "validation": 0.0, "source": 0.0})
+    runs = [
+        ("direct-0.0001", 1e-4, 0.6, lost),
+        ("direct-0.0005", 5e-4, 0.5, 10 * lost),
+        ("l2-0.1", 5e-4, 0.55, lost / 2),
+    ]
+    arms = [
+        table.Arm(
+            name=name,
+            rows={0: made_row(bench, name, rate, {"target": -gain, "validation": -gain, "source": loss})},
+        )
+        for name, rate, gain, loss in runs
+    ]
+    return table.Table(target="articles", start=start, arms=arms)
+
+
+def test_the_tuned_rate_is_the_best_on_validation_data_and_has_to_lose_something(bench, table):
+    found = made_table(bench, table, lost=0.2)
+    assert found.arms[found.tuned].name == "direct-0.0001"
+    assert "there is something to keep" in found.precondition
+    assert found.lost.change == pytest.approx([0.2, 2.0, 0.1], abs=1e-3)
+    assert found.worth[2] == pytest.approx(0.2 * 0.55 / 0.6 - 0.1, abs=3e-3)
+    nothing = made_table(bench, table, lost=0.001)
+    assert "cannot tell what a method is worth" in nothing.precondition
+    assert "**direct, 0.0001**" in nothing.markdown()
+
+
+def test_rows_are_the_start_s_evaluations_again(bench, tmp_path):
+    from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
+
+    rows = [{"doc": f"d{i}", "nats": 1.5 * i, "tokens": i + 1, "bytes": 4, "note": "text"} for i in range(5)]
+    folder = EvaluationFolder(tmp_path / "a")
+    folder.write(
+        Evaluation(
+            suite="source",
+            name="text",
+            kind="perplexity",
+            primary="nats_per_token",
+            metrics={"nats_per_token": Metric(value=1.0, n=5, unit="nats/token", higher_is_better=False)},
+            settings={"window": 8},
+            model={"name": "a", "hash": "1"},
+            key="k",
+        ),
+        rows,
+    )
+    bench.unpacked(bench.packed(folder, identity=True), tmp_path / "b")
+    again = EvaluationFolder(tmp_path / "b")
+    one = again.all()[0]
+    assert one == folder.all()[0]
+    assert again.samples(one.suite, one.name) == [{k: v for k, v in row.items() if k != "note"} for row in rows]
+
+
+@pytest.mark.slow
+def test_the_machinery_makes_a_table(bench, table, tmp_path, capsys):
+    assert bench.quick(tmp_path) == 0
+    results = tmp_path / "results"
+    (results / "head.md").write_text("# Head\n")
+    assert table.main(["--results", str(results)]) == 0
+    text = (results / "README.md").read_text()
+    for label in ("direct, 0.0005", "label annealing weight 1.0, 0.0005", "WiSE-FT 0.5 of direct, 0.0005"):
+        assert label in text
+    assert "articles" in (results / "articles" / "report.html").read_text()
