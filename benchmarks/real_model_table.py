@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -331,9 +330,10 @@ def study_of(table: Table) -> Any:
     for number, place in enumerate(order):
         arm = table.arms[place]
         row = arm.rows[seeds[0]]
-        kind = "+".join(name for method in row["retention"] for name in method)
-        kind = re.sub(r"-.*", "", arm.name) if not kind or "alpha" in row else kind
-        strengths = [v for method in row["retention"] for about in method.values() for v in about.items()]
+        methods = [{"wise_ft": {"alpha": row["alpha"]}}] if "alpha" in row else row["retention"]
+        kind = "+".join(name for method in methods for name in method)
+        kind = kind or ("lora" if row["settings"].get("use_peft") else arm.name.partition("-")[0])
+        strengths = [item for method in methods for about in method.values() for item in about.items()]
         trials.append(
             TrialRecord(
                 number=number,
@@ -341,7 +341,7 @@ def study_of(table: Table) -> Any:
                 kind=kind,
                 label=arm.label,
                 params={"learning_rate": arm.rate, **{k: v for k, v in strengths if isinstance(v, float)}},
-                settings={},
+                settings={"learning_rate": arm.rate, **row["settings"], "retention": methods},
                 runs=[
                     SeedRun(
                         seed=seed,

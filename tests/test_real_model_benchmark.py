@@ -22,25 +22,9 @@ def table(bench, script):
 
 
 def files_in(folder: Path) -> dict[str, str]:
-    names = [
-        "gsm8k",
-        "gsm8k_train",
-        "gsm8k_answers",
-        "gsm8k_validation",
-        "arc_easy",
-        "piqa",
-        "hellaswag",
-        "ifeval",
-        "conversations",
-        "peps",
-        "handbook",
-        "other_conversations",
-        "articles",
-        "articles_test",
-        "articles_test_choices",
-        "articles_test_chat",
-        "articles_validation",
-    ]
+    names = ["gsm8k", "gsm8k_train", "gsm8k_answers", "gsm8k_validation", "arc_easy", "piqa", "hellaswag", "ifeval"]
+    names += ["conversations", "peps", "handbook", "other_conversations", "articles", "articles_test"]
+    names += ["articles_test_choices", "articles_test_chat", "articles_validation"]
     for name in names:
         (folder / f"{name}.jsonl").write_text(json.dumps({"text": name}) + "\n")
     return {name: str(folder / f"{name}.jsonl") for name in names}
