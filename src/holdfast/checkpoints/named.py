@@ -1,7 +1,7 @@
 """Models by a short name: what `holdfast models` can get, and the folders that it made in the cache.
 
-`found` is the one place where such a name becomes a folder. A folder of that name in the working directory comes first;
-nothing is made or downloaded here.
+`located` is the one place where such a name becomes a folder. A folder of that name in the working directory comes
+first; nothing is made or downloaded here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.checkpoints.provenance import FILE
 from holdfast.errors import DataError, ModelError
 from holdfast.support.cache import cache_folder
-from holdfast.support.files import read_object
+from holdfast.support.files import read_object, write_json
 from holdfast.support.paths import expanded
 
 
@@ -69,7 +69,7 @@ def made_folder(name: str) -> Path | None:
     return folder if (folder / FILE).is_file() else None
 
 
-def found(name: str | os.PathLike[str]) -> str:
+def located(name: str | os.PathLike[str]) -> str:
     """What a model's name means: the folder in the cache where `holdfast models` made one of that name, else the name
     as it is (a local folder, which comes first, or a hub id).
 
@@ -89,20 +89,44 @@ def found(name: str | os.PathLike[str]) -> str:
     return text
 
 
+def name_base(adapter: Path, name: str) -> None:
+    """Puts the name of an adapter's base into the adapter's configuration where PEFT wrote its folder in the cache, so
+    that the adapter can be used on another machine. Folders without an adapter, and other bases, are left as they are.
+
+    Args:
+        adapter: the adapter's folder.
+        name: of the model that it was trained on.
+    """
+    path = adapter / "adapter_config.json"
+    if path.is_file() and located(name) != name:
+        config = read_object(path)
+        if config.get("base_model_name_or_path") == located(name):
+            write_json(path, {**config, "base_model_name_or_path": name})
+
+
 def made_models() -> list[Path]:
     """The folders of all named models in the cache, sorted by name."""
     root = models_folder()
     return sorted(p.parent for p in root.glob(f"*/{FILE}") if is_name(p.parent.name)) if root.is_dir() else []
 
 
+def known_names() -> list[str]:
+    """What can be got, and what is there."""
+    return sorted({*PACKAGED, *(folder.name for folder in made_models())})
+
+
 def origin(folder: str | os.PathLike[str] | None) -> dict[str, Any]:
-    """What a model's folder says of where its weights come from, for models made of a GGUF file: `{"note", "license",
-    "file", "sha256"}`; empty for any other model."""
-    path = Path(folder) / FILE if folder is not None else None
-    if path is None or not path.is_file():
-        return {}
-    try:
-        held = read_object(path).get("origin")
-    except DataError:
-        return {}
-    return dict(held) if isinstance(held, dict) else {}
+    """What a model's folder says of where its weights come from, for models made of a GGUF file, and what was tuned or
+    merged from them: `{"note", ...}`; empty for any other model."""
+    for name, key in ((FILE, None), ("run.json", "model")) if folder is not None else ():
+        try:
+            held = read_object(Path(folder or "") / name)
+        except DataError:  # none, or not one of ours
+            continue
+        inner = held.get(key) if key is not None else held
+        found = inner.get("origin") if isinstance(inner, dict) else None
+        if isinstance(found, dict) and isinstance(found.get("note"), str):
+            return dict(found)
+        if isinstance(found, str) and found:
+            return {"note": found}
+    return {}

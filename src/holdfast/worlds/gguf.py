@@ -154,7 +154,7 @@ def import_gguf(
     tokenizer: str | os.PathLike[str] | None = None,
     license: str | None = None,
     license_file: Path | None = None,
-    command: str = "holdfast models import",
+    command: str = "models import",
     origin: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Makes a checkpoint folder of a GGUF file: safetensors, tokenizer with chat template, generation settings,
@@ -188,8 +188,10 @@ def import_gguf(
     file = read_gguf(path)
     _check_rules(file, tokenizer is not None)
     check_memory(file, dtype)
+    made_parents = None
     try:
-        with NewFolder(folder.parent, content=False), scratch_folder(folder.parent, f".{folder.name}.making-") as work:
+        made_parents = NewFolder(folder.parent, content=False)
+        with scratch_folder(folder.parent, f".{folder.name}.making-") as work:
             _check_room(file, dtype, work)
             made = work / "model"
             made.mkdir()
@@ -203,6 +205,7 @@ def import_gguf(
             manifest.write_manifest(made, manifest.measured(made, manifest.files_in(made), sync=True))
             fsync_path(made)
             os.rename(made, folder)
+            made_parents.keep()
             fsync_path(folder.parent)
     except OSError as error:
         if is_disk_full(error):
@@ -214,6 +217,9 @@ def import_gguf(
             f"Could not write {folder} ({error.strerror or error}). Choose another folder (HOLDFAST_CACHE, "
             f"--output_dir)."
         ) from error
+    finally:
+        if made_parents is not None:
+            made_parents.remove()
     return record
 
 
@@ -320,7 +326,7 @@ def _save(
             if tokenizer is not None:
                 words = load_tokenizer(os.fspath(tokenizer))
             else:
-                words = AutoTokenizer.from_pretrained(alone, gguf_file="model.gguf")
+                words = AutoTokenizer.from_pretrained(alone, gguf_file="model.gguf", trust_remote_code=False)
                 _split_as_trained(words, file)
             model = from_pretrained(
                 os.fspath(alone),

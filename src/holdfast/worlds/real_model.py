@@ -1,5 +1,5 @@
-"""A real language model without a network: one that lies in a Python package as a GGUF file, made into a checkpoint
-folder in holdfast's cache.
+"""Real language models without a network, by a short name: one that lies in a Python package, and whatever GGUF file a
+user has, made into checkpoint folders in holdfast's cache.
 
 The package is not imported (it would bring a program of its own with it); its file is looked up and its SHA-256
 compared with the known one.
@@ -7,28 +7,58 @@ compared with the known one.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files, version
 from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints import manifest
-from holdfast.checkpoints.named import PACKAGED, Packaged, made_folder, models_folder
+from holdfast.checkpoints.named import (
+    PACKAGED,
+    Packaged,
+    is_name,
+    known_names,
+    made_folder,
+    made_models,
+    models_folder,
+    origin,
+)
 from holdfast.checkpoints.provenance import FILE
-from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean
+from holdfast.errors import ConfigError, DataError, ModelError, RunFolderError, did_you_mean
 from holdfast.support.environment import say, wait_for_lock
 from holdfast.support.files import read_object
-from holdfast.worlds.gguf import file_sha256, import_gguf, license_words
+from holdfast.worlds.gguf import file_sha256, import_gguf, license_words, read_gguf
 
 
-def get_model(name: str, *, dtype: str = "bfloat16", console: Any = None) -> Path:
+@dataclass(frozen=True, kw_only=True)
+class ListedModel:
+    """A model that can be got, or is there."""
+
+    name: str
+    title: str
+    folder: Path | None
+    """None: not made yet."""
+    nbytes: int | None
+    """Of all its files."""
+    parameters: int | None
+    weights: str
+    """Where they come from, such as "dequantised from 4 bits (Q4_1), in bfloat16"."""
+    license: str | None
+
+
+def get_model(name: str, *, dtype: str | None = None, console: Any = None) -> Path:
     """The folder of a model that a package carries: from the cache, compared with its manifest, or made now (20 s of
     two cores for 135 million parameters).
 
     Args:
         name: one of `PACKAGED`.
-        dtype: what it is saved in.
+        dtype: what it is saved in; None: as it is there, else bfloat16.
         console: a `rich.console.Console`, told what is done.
 
     Raises:
@@ -43,12 +73,13 @@ def get_model(name: str, *, dtype: str = "bfloat16", console: Any = None) -> Pat
             f"{did_you_mean(name, PACKAGED)}"
         )
     known, folder = PACKAGED[name], models_folder() / name
-    with wait_for_lock(folder):
+    path = packaged_file(known) if made_folder(name) is None else Path()
+    with _alone(folder) if made_folder(name) is None else contextlib.nullcontext():
         if made_folder(name) is not None:
             check_made(folder, dtype=dtype)
             _say(console, f"{name} is there and whole: {folder}")
             return folder
-        path = packaged_file(known)
+        dtype = dtype or "bfloat16"
         _say(console, f"{known.title}. {license_words(known.license)}")
         _say(console, f"Making {folder} of {known.file}, in {dtype}: about half a minute.")
         digest = file_sha256(path)
@@ -65,11 +96,112 @@ def get_model(name: str, *, dtype: str = "bfloat16", console: Any = None) -> Pat
             dtype=dtype,
             license=known.license,
             license_file=_license_file(known),
-            command="holdfast models get",
+            command="models get",
             origin={"license": known.license, "package": f"{known.distribution} {version(known.distribution)}"},
         )
     _say(console, f"Made {folder}: {record['parameters']:,} parameters, {record['origin']['note']}.")
     return folder
+
+
+def import_model(
+    file: Path,
+    *,
+    name: str | None = None,
+    output_dir: Path | None = None,
+    dtype: str = "bfloat16",
+    tokenizer: str | None = None,
+    console: Any = None,
+) -> Path:
+    """The folder made of a GGUF file: in the cache, where it is found by its name, or elsewhere. A second call finds it
+    made and compares it with its manifest.
+
+    Args:
+        file: the GGUF file.
+        name: in the cache; None: the file's, in small letters.
+        output_dir: a folder in place of the cache.
+        dtype, tokenizer: see `import_gguf`.
+        console: a `rich.console.Console`, told what is done.
+
+    Raises:
+        ConfigError: a name that cannot be; more memory is needed than there is.
+        ModelError: see `import_gguf`; what was made before is damaged.
+        RunFolderError: another model is there already, or the folder cannot be written.
+        StorageError: the disk has no room.
+    """
+    name = name or re.sub(r"[^a-z0-9._-]+", "-", file.stem.lower()).strip("-._") or "model"
+    if not is_name(name) or name in PACKAGED:
+        taken = f"{name} is the model of 'holdfast models get {name}'" if name in PACKAGED else f"got '{name}'"
+        raise ConfigError(f"--name: expected letters, digits, '.', '_' and '-', no path, and a free name; {taken}.")
+    folder = output_dir or models_folder() / name
+    read = read_gguf(file)
+    with _alone(folder):
+        if (folder / FILE).is_file():
+            held = read_object(folder / FILE).get("origin")
+            if not isinstance(held, dict) or held.get("sha256") != file_sha256(file):
+                other = "" if output_dir is not None else f", or remove that one: holdfast models remove {name}"
+                raise RunFolderError(f"{folder} is made of another file. Choose another name or folder{other}.")
+            check_made(folder, dtype=dtype)
+            _say(console, f"{name} is there and whole: {folder}")
+            return folder
+        _say(console, f"{license_words(read.license)} {read.parameters:,} parameters.")
+        record = import_gguf(file, folder, name=name, dtype=dtype, tokenizer=tokenizer)
+    _say(console, f"Made {folder}: {record['parameters']:,} parameters, {record['origin']['note']}.")
+    return folder
+
+
+def remove_model(name: str) -> Path:
+    """Deletes a model's folder from the cache, and gives its path.
+
+    Raises:
+        ConfigError: no such model in the cache.
+    """
+    folder = made_folder(name)
+    if folder is None:
+        there = [path.name for path in made_models()]
+        raise ConfigError(
+            f"expected the name of a model in the cache ({', '.join(there) or 'none is there'}), got '{name}'."
+            f"{did_you_mean(name, there)}"
+        )
+    with _alone(folder):
+        (folder / FILE).unlink()  # first: without it the folder is no model, should the rest be interrupted
+        shutil.rmtree(folder)
+    return folder
+
+
+def listed_models() -> list[ListedModel]:
+    """What can be got and what is there, by name."""
+    found = []
+    for name in known_names():
+        folder, known = made_folder(name), PACKAGED.get(name)
+        record = read_object(folder / FILE) if folder is not None else {}
+        held = origin(folder)
+        dtype = (record.get("method") or {}).get("dtype")
+        found.append(
+            ListedModel(
+                name=name,
+                title=known.title if known is not None else str(held.get("name") or held.get("file") or ""),
+                folder=folder,
+                nbytes=None if folder is None else sum(p.stat().st_size for p in folder.iterdir() if p.is_file()),
+                parameters=record.get("parameters"),
+                weights=f"{held.get('note')}, in {dtype}" if folder is not None else "",
+                license=known.license if known is not None else held.get("license"),
+            )
+        )
+    return found
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time makes a folder; the others wait, and find it made."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(wait_for_lock(folder))
+        except OSError as error:
+            raise RunFolderError(
+                f"Could not write in {folder.parent} ({error.strerror or error}). Choose another folder "
+                f"(HOLDFAST_CACHE, --output_dir)."
+            ) from error
+        yield
 
 
 def check_made(folder: Path, *, dtype: str | None = None) -> None:
