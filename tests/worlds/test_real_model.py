@@ -292,7 +292,7 @@ def test_every_command_that_takes_a_model_takes_the_name(
     command("report", "run")
     assert note in capsys.readouterr().out
     command("inspect", NAME)
-    assert "dequantised from 8 bits (Q8_0), licence apache-2.0" in capsys.readouterr().out
+    assert "dequantised from 8 bits (Q8_0), licence Apache-2.0" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------------------------------------------------- the package
