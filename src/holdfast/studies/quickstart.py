@@ -165,7 +165,6 @@ class QuickSettings:
     def run(self, arm: QuickArm) -> dict[str, Any]:
         """One run's configuration: exactly what `holdfast train --config` would take."""
         small = {
-            "dataset_name": self.files["code_train"],
             "max_steps": 10 if self.quick else 100,
             "per_device_train_batch_size": 16,
             "packing": True,
@@ -173,7 +172,6 @@ class QuickSettings:
             "max_length": 128,
         }
         real = {
-            "dataset_name": self.files["replies_train"],
             "max_steps": 4 if self.quick else 60,
             "per_device_train_batch_size": 8,
             "max_length": 256,
@@ -183,6 +181,7 @@ class QuickSettings:
         window, most = (256, 4 if self.quick else 60) if self.real else (128, 20 if self.quick else 1000)
         return {
             "model_name_or_path": self.base,
+            "dataset_name": self.files["replies_train" if self.real else "code_train"],
             "output_dir": str(self.output_dir / arm.name),
             **(real if self.real else small),
             "learning_rate": arm.learning_rate,
