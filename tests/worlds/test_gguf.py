@@ -97,7 +97,7 @@ def test_the_tokenizer_and_the_chat_template_come_back(tmp_path: Path, file: Pat
     assert (found.bos_token, found.eos_token, found.pad_token) == tuple(
         getattr(tokenizer, name) for name in ("bos_token", "eos_token", "pad_token")
     )
-    assert found.model_max_length == 128
+    assert found.model_max_length == 512
 
 
 def test_digits_stand_alone_where_the_file_says_so(tmp_path: Path, model: Any) -> None:
