@@ -1,4 +1,5 @@
-"""Models and tokenizers by name, for whoever only reads them: a local folder, an adapter's folder, or a hub id.
+"""Models and tokenizers by name, for whoever only reads them: a local folder, an adapter's folder, a model that
+`holdfast models` made (see `checkpoints.named`), or a hub id.
 
 Safetensors only, no remote code unless asked, no download unless a hub id is named. What is wrong with a folder is said
 before the loader is asked, in words a user can act on.
@@ -16,9 +17,10 @@ from typing import Any
 
 from holdfast.checkpoints.adapters import adapter_config, lacking
 from holdfast.checkpoints.fit import absurd, loading_problem, misfit_error, refuse_misfit, unbuildable
+from holdfast.checkpoints.named import known_names, located, origin
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash, weight_files
 from holdfast.checkpoints.sources import listing, read_config
-from holdfast.errors import ConfigError, ModelError
+from holdfast.errors import ConfigError, ModelError, did_you_mean
 from holdfast.support.environment import shown_name
 from holdfast.support.files import fingerprint
 from holdfast.support.resources import is_out_of_memory
@@ -34,8 +36,8 @@ class Loaded:
     """In evaluation mode, on its device."""
     tokenizer: Any
     identity: dict[str, Any]
-    """`{"name", "hash", "architecture", "parameters", "dtype"}`; the hash changes whenever the weights or the dtype
-    they are used in do."""
+    """`{"name", "hash", "architecture", "parameters", "dtype"}`, and "origin" where the weights have one that must be
+    said (see `origin_of`); the hash changes whenever the weights or the dtype they are used in do."""
 
 
 def load(
@@ -50,8 +52,8 @@ def load(
     """Loads a causal language model to be measured, with its tokenizer.
 
     Args:
-        name: a folder (of a model, or of a PEFT adapter, whose base is loaded as its configuration names it), or a hub
-            id.
+        name: a folder (of a model, or of a PEFT adapter, whose base is loaded as its configuration names it), a name
+            that `holdfast models list` shows, or a hub id.
         dtype: one of `DTYPES`; "auto" is what the checkpoint was saved in.
         device: for example "cuda:0"; None: the first accelerator, else the CPU.
         revision: of a hub id.
@@ -81,6 +83,7 @@ def load(
         "architecture": type(model).__name__,
         "parameters": sum(p.numel() for p in model.parameters()),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        **({"origin": note} if (note := origin_of(name)) else {}),
     }
     return Loaded(model=model, tokenizer=tokenizer, identity=identity)
 
@@ -95,17 +98,21 @@ def from_pretrained(name: str, **kwargs: Any) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
+    place, base = located(name), adapter_base(name)
+    # transformers would look for a base of `holdfast models` on the hub
+    apart = base is not None and base != _named_base(Path(place))
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
-            name, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
+            base if apart else place, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
         )
+        if apart:
+            info = model.load_adapter(place).to_dict()
     except ImportError as error:
         raise ModelError(f"Loading {name} needs a package that is not installed: {error}") from error
     except Exception as error:  # what absurd values make of a model's code has no common base
         if is_out_of_memory(error):
             raise
         raise ModelError(f"Could not load {name}: {unbuildable(error)}") from error
-    base = adapter_base(name)  # of which the loader tells nothing
     if problem := loading_problem(info, model):
         raise misfit_error(name, problem, config="config.json" if base is None else "adapter_config.json")
     folder = model_folder(base) if base is not None else None
@@ -155,7 +162,7 @@ def check_model(name: str, *, revision: str = "main", trust_remote_code: bool = 
         ModelError: no such model, another kind of model, weights that are not safetensors or not whole, or that are not
             those of the configuration.
     """
-    base = adapter_base(name)
+    name, base = located(name), adapter_base(name)
     check_causal_lm(base or name, revision="main" if base else revision, trust_remote_code=trust_remote_code)
     for folder in (name, base):
         if folder is not None and os.path.isdir(folder):
@@ -171,7 +178,7 @@ def check_fit(name: str, *, trust_remote_code: bool = False) -> None:
     Raises:
         ModelError: they are not; the tensors are named.
     """
-    base = adapter_base(name)
+    name, base = located(name), adapter_base(name)
     if os.path.isdir(base or name):
         refuse_misfit(base or name, trust_remote_code=trust_remote_code)
     if base is not None and os.path.isdir(base):
@@ -189,7 +196,7 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
     """
     from transformers import AutoTokenizer
 
-    base = adapter_base(name)
+    name, base = located(name), adapter_base(name)
     places = [(name, revision)] if base is None else [(name, revision), (base, "main")]
     problems = []
     for place, version in places:
@@ -224,14 +231,20 @@ _TOKENIZER_FILES = (
 
 
 def adapter_base(name: str) -> str | None:
-    """The base model that a PEFT adapter's folder names, None for any other folder or a hub id.
+    """The base model that a PEFT adapter's folder names, a folder where the name is one of `holdfast models`; None for
+    any other folder or a hub id.
 
     Raises:
         ModelError: an adapter without the name of its base.
     """
-    path = Path(name) / "adapter_config.json"
-    if not path.is_file() or (Path(name) / "config.json").is_file():
+    folder = Path(located(name))
+    if not (folder / "adapter_config.json").is_file() or (folder / "config.json").is_file():
         return None
+    return located(_named_base(folder))
+
+
+def _named_base(folder: Path) -> str:
+    path = folder / "adapter_config.json"
     try:
         base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
@@ -296,6 +309,7 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     )
 
+    asked, name = name, located(name)
     local = os.path.isdir(name)
     if local and (damage := absurd(read_config(name))):
         raise ModelError(f"Expected a model at {name}, but {damage}. Copy its config.json again.")
@@ -307,6 +321,7 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
         where = "this folder" if local else "a local folder or, with a network, the hub"
         raise ModelError(
             f"Expected a model at {name} ({where}), but its config cannot be read: {unbuildable(error)}"
+            f"{_near_name(asked)}"
         ) from error
     if not trust_remote_code and (kernels := list(_hub_kernels(config))):
         raise ModelError(
@@ -348,7 +363,13 @@ def _hub_kernels(config: Any) -> Iterator[str]:
 
 
 def model_folder(name: str, revision: str = "main") -> Path | None:
-    """The local folder of a model: itself, or its snapshot in the hub cache; None when it is nowhere on disk."""
+    """The local folder of a model: itself, the one that `holdfast models` made, or its snapshot in the hub cache; None
+    when it is nowhere on disk.
+
+    Raises:
+        ModelError: `holdfast models get` can make it, and has not.
+    """
+    name = located(name)
     if os.path.isdir(name):
         return Path(name)
     try:
@@ -358,6 +379,17 @@ def model_folder(name: str, revision: str = "main") -> Path | None:
     except ValueError:
         return None
     return Path(found).parent if isinstance(found, str) else None
+
+
+def origin_of(name: str, revision: str = "main") -> str:
+    """What has to be said wherever a figure of this model stands, such as "dequantised from 4 bits (Q4_1)", an
+    adapter's of its base; empty for most models."""
+    base = adapter_base(name)
+    return str(origin(model_folder(base or name, "main" if base else revision)).get("note", ""))
+
+
+def _near_name(name: str) -> str:
+    return "" if "/" in name else did_you_mean(name, known_names())
 
 
 def first_line(error: BaseException) -> str:

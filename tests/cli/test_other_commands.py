@@ -43,9 +43,16 @@ def test_quickstart_defaults_and_options(started: list[dict]) -> None:
             "workers": default_workers(),
             "quick": False,
             "only": [],
+            "real": False,
         },
-        {"output_dir": Path("here"), "seed": 3, "workers": 1, "quick": True, "only": ["sfa"]},
+        {"output_dir": Path("here"), "seed": 3, "workers": 1, "quick": True, "only": ["sfa"], "real": False},
     ]
+    assert main(["quickstart", "--real"]) == 0
+    assert (started[2]["output_dir"], started[2]["workers"], started[2]["real"]) == (
+        Path("holdfast-quickstart-real"),
+        1,
+        True,
+    )
 
 
 def test_workers_follow_the_cores_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,6 +32,7 @@ from holdfast.checkpoints.engine import (
 )
 from holdfast.checkpoints.kernels import Flags, Term, combine
 from holdfast.checkpoints.methods.protocol import Block, Sum
+from holdfast.checkpoints.named import origin
 from holdfast.checkpoints.native import Streamed
 from holdfast.checkpoints.plan import Plan
 from holdfast.checkpoints.provenance import FILE, UNIT, Digests, content_fingerprint, now, parent_record, versions
@@ -187,6 +188,7 @@ def build(
             **({"copied": copied} if copied else {}),
             **({"averaged": averaged} if averaged else {}),
             **({"ancestry": plan.ancestry} if plan.ancestry else {}),
+            **({"origin": {"note": "; ".join(notes)}} if (notes := _origins(root for _, root, _ in roots)) else {}),
         }
 
         def add(folder: Path) -> None:
@@ -600,6 +602,11 @@ def _identity(plan: Plan, recipe: Recipe, slots: Slots, command: str, request: M
         files,
         versions(),
     ]
+
+
+def _origins(parents: Iterable[CheckpointReader]) -> list[str]:
+    """What the parents' folders say of where their weights come from, each once."""
+    return list(dict.fromkeys(note for parent in parents if (note := origin(parent.folder).get("note"))))
 
 
 def _roots(plan: Plan, reader: Reader) -> list[tuple[str, CheckpointReader, Digests]]:

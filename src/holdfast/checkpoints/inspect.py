@@ -29,6 +29,7 @@ from holdfast.checkpoints.fit import fit_of, suspicions
 from holdfast.checkpoints.locate import local_folder
 from holdfast.checkpoints.manifest import FILE as MANIFEST
 from holdfast.checkpoints.manifest import damage, read_manifest
+from holdfast.checkpoints.named import located
 from holdfast.checkpoints.provenance import FILE, Digests, fingerprint_of
 from holdfast.checkpoints.reader import STEMS, CheckpointReader, index_file, read_headers, read_index
 from holdfast.checkpoints.sources import Entry, listing, read_config, tied_head
@@ -347,8 +348,11 @@ class _Look:
         return [_check(title, [fit.problem] if fit.problem else [], f"{len(self.entries)} tensors, as the model takes")]
 
     def _adapter_check(self) -> list[Check]:
-        base = expanded(str(self.config.get("base_model_name_or_path") or ""))
         title = "modules are those of adapter_config.json"
+        try:
+            base = expanded(located(str(self.config.get("base_model_name_or_path") or "")))
+        except ModelError as error:
+            return [Check(name=title, passed=None, detail=f"not looked at: {error}")]
         if not (base / "config.json").is_file():
             return [Check(name=title, passed=None, detail=f"not looked at: its base, {base}, is no folder here")]
         try:

@@ -1,5 +1,5 @@
-"""From what a user names to a source: a local folder, a model of the hub, an adapter (merged into its base on the
-fly)."""
+"""From what a user names to a source: a local folder, a model that `holdfast models` made, a model of the hub, an
+adapter (merged into its base on the fly)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoints.fit import refuse_suspicious
+from holdfast.checkpoints.named import located
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.errors import ModelError, did_you_mean
 from holdfast.support.paths import expanded
@@ -24,8 +25,8 @@ def open_source(name: str | os.PathLike[str], *, base: str | os.PathLike[str] | 
     """Opens a checkpoint: headers are read and checked, no tensor yet.
 
     Args:
-        name: a folder, or a hub id (`owner/name`, optionally `@revision`), which is downloaded where the cache does not
-            have it.
+        name: a folder, a name of `holdfast models list`, or a hub id (`owner/name`, optionally `@revision`), which is
+            downloaded where the cache does not have it.
         base: for adapters, the model they belong to; None: the one that the adapter names.
 
     Raises:
@@ -37,6 +38,8 @@ def open_source(name: str | os.PathLike[str], *, base: str | os.PathLike[str] | 
     folder = local_folder(name)
     if not is_adapter(folder):
         reader = CheckpointReader(folder)
+        if located(name) != os.fspath(name):  # a record says the name, and no machine's path
+            reader.label = os.fspath(name)
         refuse_suspicious(reader)
         return reader
     return AdaptedSource(open_source(base if base is not None else _existing(base_of(folder), folder)), folder)
@@ -46,9 +49,10 @@ def local_folder(name: str | os.PathLike[str]) -> Path:
     """The folder that a name means, downloaded from the hub if it is a hub id.
 
     Raises:
-        ModelError: no such folder, and no such model on the hub or in its cache.
+        ModelError: no such folder, and no such model on the hub or in its cache; or one that `holdfast models get` can
+            make, and has not.
     """
-    path = expanded(name)
+    path = expanded(located(name))
     if path.is_dir():
         return path
     if path.is_file():

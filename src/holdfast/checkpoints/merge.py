@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.checkpoints.build import Built, Recipe, Slots, build, estimate
 from holdfast.checkpoints.locate import open_source
 from holdfast.checkpoints.methods.protocol import MergeMethod
+from holdfast.checkpoints.named import located
 from holdfast.checkpoints.plan import Plan, Policies, make_plan
 from holdfast.checkpoints.sources import Source, listing
 from holdfast.errors import ConfigError, ShapeError
@@ -229,7 +230,7 @@ def parent_at(
     text = os.fspath(wanted)
     for index, (name, role) in enumerate(zip(named, roles, strict=True)):
         if text in (role, role.removeprefix("model "), os.fspath(name)) or (
-            Path(text).is_dir() and os.path.realpath(text) == os.path.realpath(name)
+            Path(located(text)).is_dir() and os.path.realpath(located(text)) == os.path.realpath(located(name))
         ):
             return index
     problems.append(f"{key}: expected one of the parents ({', '.join(roles)}, or its folder), got {text}")

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+from holdfast.checkpoints.named import known_names, located
 from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
-from holdfast.errors import ConfigError, NotFinite
+from holdfast.errors import ConfigError, ModelError, NotFinite, did_you_mean
 from holdfast.evaluation.request import PlanRequest, plan_of
 
 if TYPE_CHECKING:
@@ -88,8 +89,14 @@ class EvaluateRequest(_Where, PlanRequest):
             requests = []
         for one in requests:
             looks_like_path = one.name.startswith((".", "~", "/")) or one.name.endswith("/") or one.name.count("/") > 1
-            if not Path(one.name).is_dir() and (looks_like_path or "/" not in one.name):
-                text = f"no such model folder: {one.name} (a hub id is written owner/name)"
+            try:
+                place = Path(located(one.name))
+            except ModelError as error:
+                found.append(Mistake(path=("model",), text=str(error)))
+                continue
+            if not place.is_dir() and (looks_like_path or "/" not in one.name):
+                known = did_you_mean(one.name, known_names())
+                text = f"no such model folder: {one.name} (a hub id is written owner/name).{known}"
                 found.append(Mistake(path=("model",), text=text))
         return [*found, *self._planned[1]]
 

@@ -129,6 +129,7 @@ def _origin(found: Inspection) -> list[tuple[str, str]]:
             )
         )
         rows.append(("fingerprint", str(record.get("fingerprint"))))
+        rows.append(("weights", _weights(record.get("origin"))))
         rows += [("exactness", text) for text in exactness(record)]
     if run:
         methods = [method_text(m) for m in run.get("retention") or []] or ["plain fine-tuning"]
@@ -139,6 +140,14 @@ def _origin(found: Inspection) -> list[tuple[str, str]]:
         )
         rows.append(("when", f"{run.get('created')}, finished {run.get('finished')}"))
     return [row for row in rows if row[1]]
+
+
+def _weights(origin: Any) -> str:
+    """What is to be said of the weights beyond how they were made: "dequantised from 4 bits (Q4_1), licence
+    Apache-2.0"; empty for most."""
+    held = origin if isinstance(origin, dict) else {}
+    licence = f"licence {held['license']}" if held.get("license") else ""
+    return ", ".join(str(part) for part in (held.get("note"), licence) if part)
 
 
 def _parent(parent: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from holdfast.checkpoints.named import located
 from holdfast.cli.console import print_line, stdout_console, stoppable
 from holdfast.cli.endpoint_options import EndpointSettings
 from holdfast.config.command_line import Command
@@ -16,7 +17,7 @@ from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import problems_of
 from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import nearest_sibling
-from holdfast.errors import DataError
+from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.judge.settings import (
     TEMPLATE,
     AnsweringSettings,
@@ -121,15 +122,20 @@ class JudgeRequest(_Answering, _Paid, EndpointSettings, ReplySettings, _Judge, _
 
     def problems(self) -> list[Mistake]:
         """What is wrong with files and folders, with the template and with the key."""
-        found = []
+        found, places = [], []
         for key in ("answers", "reference"):
             name = getattr(self, key)
-            path = expanded(name)
+            try:
+                path = expanded(located(name))
+            except ModelError as error:
+                found.append(Mistake(path=(key,), text=str(error)))
+                continue
+            places.append(path)
             if not path.exists():
                 text = f"expected a file of answers or a model folder at {name}, found nothing.{nearest_sibling(path)}"
                 found.append(Mistake(path=(key,), text=text))
         found += self._prompts[1] + self._template[1]
-        if self.prompts is None and any(expanded(p).is_dir() for p in (self.answers, self.reference)):
+        if self.prompts is None and any(path.is_dir() for path in places):
             text = "is missing: expected a file with what the models are to answer."
             found.append(Mistake(path=("prompts",), text=text))
         if self.output_dir.is_file():

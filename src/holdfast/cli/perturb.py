@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from holdfast.checkpoints.named import located
 from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders
 from holdfast.cli.console import stoppable
 from holdfast.config.command_line import Command
@@ -48,7 +49,7 @@ def read_std(value: Any) -> str | float:
         return float(text)
     except ValueError:
         pass
-    if text not in ("init", "tensor") and not expanded(text).is_dir():
+    if text not in ("init", "tensor") and not expanded(located(text)).is_dir():
         expected = "init, tensor, a number or the folder of a checkpoint"
         near = did_you_mean(text, ("init", "tensor"))
         raise Refused(Mistake(path=(), text=f"expected {expected}, got '{text}'.{near}"))

@@ -162,7 +162,8 @@ def evaluate_models(
                 if cache is not None:
                     write_json(_identity_file(cache, loaded.identity["hash"]), loaded.identity)
                 made.keep()
-                short = {"name": model.label, "hash": loaded.identity["hash"]}
+                short: dict[str, Any] = {"name": model.label}
+                short |= {key: loaded.identity[key] for key in ("hash", "origin") if key in loaded.identity}
                 try:
                     evaluate(
                         loaded.model,

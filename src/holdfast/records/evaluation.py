@@ -72,7 +72,7 @@ class Evaluation:
     metrics: dict[str, Metric]
     settings: dict[str, Any]
     model: dict[str, Any]
-    """`{"name": ..., "hash": ...}`."""
+    """`{"name": ..., "hash": ...}`, and "origin" where the weights have one that must be said."""
     key: str
     """Fingerprint of (model hash, data hash, settings): equal key, nothing to compute again."""
     seconds: float = 0.0

@@ -60,7 +60,8 @@ class RunRecord:
     retention: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """One `{"method": name, **parameters}` a method; empty for direct fine-tuning."""
     model: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """`{"name", "hash", "architecture", "parameters", "trainable", "vocabulary"}`."""
+    """`{"name", "hash", "architecture", "parameters", "trainable", "vocabulary"}`, and "origin" where something
+    has to be said of the weights, such as "dequantised from 4 bits (Q4_1)"."""
     data: dict[str, Any] = dataclasses.field(default_factory=dict)
     """`{"name", "hash", "examples", "tokens", "trained_tokens", "replay_examples", "packed", "format"}`."""
     parents: list[dict[str, Any]] = dataclasses.field(default_factory=list)

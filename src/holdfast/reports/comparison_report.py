@@ -435,7 +435,7 @@ def _small_print(sides: tuple[Measured, Measured], pairs: Sequence[_Pair]) -> Se
     for side in sides:
         held = list(side.evaluations.values())
         model = held[0].model if held else {}
-        name = joined(last_part(model.get("name"))[:64], shorten(str(model.get("hash") or ""), 17))
+        name = joined(last_part(model.get("name"))[:64], shorten(str(model.get("hash") or ""), 17), model.get("origin"))
         models.append((side.label, name or "not recorded"))
         versions |= {k: str(v) for e in held for k, v in e.versions.items()}
     settings = fold_facts("Settings of the entries", settings_of(p.before for p in pairs))

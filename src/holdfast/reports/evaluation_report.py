@@ -133,7 +133,10 @@ def evaluation_page(
         status=(record.status, STATUS_TONES.get(record.status, "flat")),
         lead=_lead_sentence(record, scores),
         details=joined(
-            ", ".join(record.suites), f"{duration(seconds)} of evaluation" if seconds else "", record.created
+            *_origins(record),
+            ", ".join(record.suites),
+            f"{duration(seconds)} of evaluation" if seconds else "",
+            record.created,
         ),
         blocks=[
             Banner(text if tone == "flat" else Span(text, "strong"), tone) if text else None,
@@ -473,6 +476,11 @@ def _answers(scores: Scores, rows: Rows) -> Section | None:
     return answers_section(entries, Table(columns=heads, rows=cells, kind="dense") if cells else None)
 
 
+def _origins(record: EvaluationRecord) -> list[str]:
+    """What has to be said of the models' weights, a sentence each."""
+    return [f"{m.get('label')}: {m['origin']}" for m in record.models if m.get("origin")]
+
+
 def _small_print(record: EvaluationRecord, models: Sequence[Measured]) -> Section:
     unknown = "not recorded"
 
@@ -484,6 +492,7 @@ def _small_print(record: EvaluationRecord, models: Sequence[Measured]) -> Sectio
         Col("Name", lambda m: last_part(m.get("name")) or unknown, numeric=False),
         Col("Architecture", lambda m: str(m.get("architecture") or unknown), numeric=False),
         Col("Parameters", parameters),
+        *([Col("Weights", lambda m: str(m.get("origin") or ""), numeric=False)] if _origins(record) else []),
         Col("Hash", lambda m: Span(str(m.get("hash") or unknown)[:16], "code"), numeric=False),
     ]
     settings = settings_of(e for m in models for e in m.evaluations.values())

@@ -11,7 +11,7 @@ from holdfast.records.evaluation import Evaluation
 from holdfast.reports.blocks import Block, Facts, Paragraph, Span, Text, sub
 from holdfast.reports.charts import Col, tabulate
 from holdfast.reports.compared import ComparisonRow
-from holdfast.reports.format import decimals_for, direction, interval_text, number
+from holdfast.reports.format import decimals_for, direction, interval_text, joined, number
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
@@ -43,7 +43,13 @@ def result_blocks(
             return Span((f"{change} {interval}", sub(f"{r.verdict}, p {r.p}")), tone=r.tone)
 
         against = [Col(f"Against {next(iter(found))}", difference, numeric=False)] if differences else []
-        blocks.append(tabulate(evaluations, [*_COLUMNS, *against], title=label))
+        blocks.append(
+            tabulate(
+                evaluations,
+                [*_COLUMNS, *against],
+                title=joined(label, evaluations[0].model.get("origin")) if evaluations else label,
+            )
+        )
         broken = [e for e in evaluations if e.failed is not None]
         blocks += [Paragraph(f"Failed: {e.suite}/{e.name}: {e.failed}", "bad") for e in broken]
     return blocks

@@ -181,7 +181,7 @@ class RunFigures:
         seconds, none = trained["seconds"], "not recorded"
         parents = (joined(p.get("name"), p.get("role"), str(p.get("hash", ""))[:12]) for p in record.parents)
         return [
-            ("Model", joined(model.get("name"), model.get("architecture"), size) or none),
+            ("Model", joined(model.get("name"), model.get("architecture"), size, model.get("origin")) or none),
             ("Data", joined(data.get("name"), rows, tokens, replayed, data.get("format"), packed) or none),
             ("Method", self.method),
             ("Steps", significant(trained["steps"]) if trained["steps"] is not None else "none logged"),
@@ -313,7 +313,10 @@ def run_page(run: RunFigures) -> Page:
         status=(record.status, STATUS_TONES.get(record.status, "flat")),
         lead=run.verdict,
         details=joined(
-            record.model.get("name"), run.method, f"{significant(steps)} steps" if steps is not None else ""
+            record.model.get("name"),
+            record.model.get("origin"),
+            run.method,
+            f"{significant(steps)} steps" if steps is not None else "",
         ),
         blocks=[
             *_state(run),
@@ -509,6 +512,8 @@ def print_run_summary(folder: RunFolder, console: Console | None = None) -> None
     found += [_brief(held) for held in by_suite(run.rows)]
     found += [level_table(run.levels)] if run.levels else []
     facts = [("Method", run.method)]
+    if origin := run.record.model.get("origin"):
+        facts.insert(0, ("Model", joined(run.record.model.get("name"), origin)))
     if trained["steps"] is not None:
         spent = (
             f"{significant(trained['steps'])} steps, {count(trained['tokens'])} tokens, {duration(trained['seconds'])}"

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from holdfast.checkpoints.named import located
 from holdfast.config.declare import Meta
 from holdfast.errors import ModelError, did_you_mean
 from holdfast.retention.method import WeightCopy
@@ -104,7 +105,7 @@ def anchor_folder(name: str) -> Path:
     """
     from holdfast.checkpoints.reader import weight_files
 
-    path = expanded(name)
+    path = expanded(located(name))
     if not path.is_dir():
         parent = path.parent
         if not parent.is_dir():

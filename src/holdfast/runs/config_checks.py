@@ -15,9 +15,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.checkpoints.named import located
 from holdfast.config.values import impossible_path, show
 from holdfast.config.yaml_file import nearest_sibling
-from holdfast.errors import did_you_mean
+from holdfast.errors import ModelError, did_you_mean
 from holdfast.support.paths import expanded, real
 
 if TYPE_CHECKING:
@@ -68,12 +69,18 @@ def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[st
         return [
             f"{key}: is missing: the model to start from, a local folder or a hub id, as in '{key}: Qwen/Qwen3-0.6B'."
         ]
-    path = expanded(name)
+    try:
+        path = expanded(located(name))
+    except ModelError as error:
+        return [f"{key}: {error}"]
     if path.is_dir():
         return [f"{key}: {problem}" for problem in _check_model_folder(path, key)]
     if path.is_file():
         advice = (
-            " GGUF is for inference; start from the original weights."
+            (
+                f" Make it a folder first: holdfast models import {name}. Where the original weights are to be had, "
+                f"start from those: a quantised file holds what quantisation left of them."
+            )
             if path.suffix == ".gguf"
             else f" Give its folder: {path.parent}."
         )

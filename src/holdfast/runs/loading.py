@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast import models
+from holdfast.checkpoints.named import located
 from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean
 from holdfast.models import first_line
 from holdfast.support.environment import EFFICIENT_LOADING, loads_on_one_process_only
@@ -109,7 +110,7 @@ def load_chat_template(path: str) -> str:
                 f"{reason}."
             ) from error
     try:
-        template = AutoTokenizer.from_pretrained(path, trust_remote_code=False).chat_template
+        template = AutoTokenizer.from_pretrained(located(path), trust_remote_code=False).chat_template
     except (OSError, ValueError) as error:
         raise ModelError(
             f"chat_template_path: expected a .jinja file or a model with a chat template, got {path}: "
@@ -141,7 +142,7 @@ def check_files(config: TrainConfig) -> list[str]:
     from holdfast.evaluation.runner import check_plan
 
     name = str(config.model.model_name_or_path)
-    if not os.path.isdir(name):
+    if not os.path.isdir(located(name)):
         return [f"{name} is on the hub: neither it nor the data was looked at"]
     models.check_model(name, trust_remote_code=config.training.trust_remote_code)
     tokenizer = load_tokenizer(config)

@@ -195,7 +195,7 @@ class _Run:
     def prepare(self, *, trained: bool) -> None:
         """Loads the start model and, unless training is over, reads all data: what is wrong with the request shows
         here, before anything slow."""
-        from holdfast.models import check_causal_lm, model_folder
+        from holdfast.models import check_causal_lm, model_folder, origin_of
         from holdfast.runs.loading import load_data, load_model, load_tokenizer
 
         model, args = self.config.model, self.config.training
@@ -220,6 +220,8 @@ class _Run:
             "parameters": sum(p.numel() for p in self.model.parameters()),
             "vocabulary": self.model.get_output_embeddings().weight.shape[0],
         }
+        if origin := origin_of(model.model_name_or_path, model.model_revision):
+            self.record.model["origin"] = origin
         self.record.parents = [{"role": "start", "name": self.record.model["name"], "hash": identity}]
         if not trained:
             data_hash = data_hash or str(getattr(self.rows, "_fingerprint", ""))
@@ -264,7 +266,7 @@ class _Run:
             self.tokenizer,
             self.config.evaluation,
             folder=self.folder.evaluated(which),
-            model_identity=identity,
+            model_identity={**identity, **({"origin": o} if (o := self.record.model.get("origin")) else {})},
             cache=self.cache,
             console=self.console,
         )
@@ -365,6 +367,7 @@ class _Run:
         say(self.console, f"Loss: {backend}")
 
     def save(self) -> None:
+        from holdfast.checkpoints.named import name_base
         from holdfast.training.checkpoint_folders import remove_folder, sync_folder
 
         staging = self.folder.path / ".final"
@@ -380,6 +383,7 @@ class _Run:
                 raise
             if self.main:
                 (staging / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing here reads
+                name_base(staging, self.config.model.model_name_or_path)
                 sync_folder(staging)
                 for item in sorted(staging.iterdir()):
                     if item.is_dir():

@@ -7,6 +7,9 @@ is learnt. Each way is an ordinary run folder with its own report; together they
 old knowledge. The ways are the jobs of a study (`holdfast.studies.engine`), queued anew by each call: what is done lies
 in the run folders.
 
+`--real` tells the same on a model that knows things, `REAL_MODEL`: it learns to answer questions about Python in its
+documentation's words, in four ways.
+
 One seed, a tiny model: the picture is real, its figures are this model's. Intervals are over held-out documents.
 """
 
@@ -36,6 +39,7 @@ from holdfast.studies.engine.study import (
     Writer,
     refuse_foreign,
 )
+from holdfast.support.environment import say
 from holdfast.support.files import to_jsonable, write_jsonl
 from holdfast.support.leftovers import NewFolder
 from holdfast.worlds.pretrain import cached_base
@@ -47,6 +51,12 @@ if TYPE_CHECKING:
 
 SOURCE = ("source", "prose")
 TARGET = ("target", "code")
+REAL_TARGET = ("target", "replies")
+REAL_MODEL = "smollm2-135m-instruct"
+REAL_MINUTES = 15
+"""Of two idle cores, about; said beforehand."""
+HIGH, LOW = 5e-4, 1e-4
+"""Learning rates of the real model's arms."""
 QUEUE = ".quickstart.db"
 """Which run is whose; of no use afterwards."""
 
@@ -61,6 +71,29 @@ class QuickArm:
     """What tables and plots call it."""
     kind: str
     retention: list[dict[str, Any]]
+    learning_rate: float = 1e-3
+
+
+def real_arms() -> list[QuickArm]:
+    """The four ways of the real model. The learning rate is the first of them: a lower one forgets less."""
+    return [
+        QuickArm(
+            name="label-annealing-1",
+            label=f"label annealing, weight 1, at {HIGH:g}",
+            kind="label_annealing",
+            retention=[{"label_annealing": {"weight": 1.0}}],
+            learning_rate=HIGH,
+        ),
+        QuickArm(
+            name="wise-ft",
+            label=f"WiSE-FT, alpha 0.5, at {HIGH:g}",
+            kind="wise_ft",
+            retention=[{"wise_ft": {"alpha": 0.5}}],
+            learning_rate=HIGH,
+        ),
+        QuickArm(name="direct", label=f"direct, at {HIGH:g}", kind="direct", retention=[], learning_rate=HIGH),
+        QuickArm(name="direct-low", label=f"direct, at {LOW:g}", kind="direct", retention=[], learning_rate=LOW),
+    ]
 
 
 def arms(replay_file: str) -> list[QuickArm]:
@@ -101,6 +134,8 @@ class QuickSettings:
     seed: int
     quick: bool
     workers: int | None
+    real: bool = False
+    """The story of the real model."""
     storage: str = ""
     """Address of the queue."""
     name: ClassVar[str] = "quickstart"
@@ -122,18 +157,34 @@ class QuickSettings:
         """One for each arm."""
         return [Job(attributes={LABEL: arm.label, "arm": number}) for number, arm in enumerate(self.arms)]
 
+    @property
+    def measures_shown(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """(suite, name) of the source and of the target."""
+        return SOURCE, REAL_TARGET if self.real else TARGET
+
     def run(self, arm: QuickArm) -> dict[str, Any]:
         """One run's configuration: exactly what `holdfast train --config` would take."""
-        return {
-            "model_name_or_path": self.base,
-            "dataset_name": self.files["code_train"],
-            "output_dir": str(self.output_dir / arm.name),
+        small = {
             "max_steps": 10 if self.quick else 100,
             "per_device_train_batch_size": 16,
             "packing": True,
             "packing_strategy": "wrapped",
             "max_length": 128,
-            "learning_rate": 1e-3,
+        }
+        real = {
+            "max_steps": 4 if self.quick else 60,
+            "per_device_train_batch_size": 8,
+            "max_length": 256,
+            "dtype": "float32",
+            "bf16": True,
+        }
+        window, most = (256, 4 if self.quick else 60) if self.real else (128, 20 if self.quick else 1000)
+        return {
+            "model_name_or_path": self.base,
+            "dataset_name": self.files["replies_train" if self.real else "code_train"],
+            "output_dir": str(self.output_dir / arm.name),
+            **(real if self.real else small),
+            "learning_rate": arm.learning_rate,
             "lr_scheduler_type": "cosine",
             "warmup_steps": 5,
             "gradient_checkpointing": False,
@@ -149,12 +200,12 @@ class QuickSettings:
                     {
                         "perplexity": self.files[f"{text}_heldout"],
                         "name": text,
-                        "window": 128,
-                        "stride": 96,
-                        "max_documents": 20 if self.quick else 1000,
+                        "window": window,
+                        "stride": window * 3 // 4,
+                        "max_documents": most,
                     }
                 ]
-                for name, text in (SOURCE, TARGET)
+                for name, text in self.measures_shown
             },
         }
 
@@ -214,7 +265,10 @@ class Quickstart(Study[QuickSettings]):
         """The runs as tables and the page have them, direct fine-tuning first."""
         from holdfast.reports.arms import Arm
 
-        shown = sorted(self.settings.arms, key=lambda arm: (arm.kind != "direct", arm.kind == "label_annealing"))
+        shown = sorted(
+            self.settings.arms,
+            key=lambda arm: (arm.kind != "direct", -arm.learning_rate, arm.kind == "label_annealing"),
+        )
         root = self.settings.output_dir
         return [Arm(label=arm.label, folder=RunFolder(root / arm.name), kind=arm.kind) for arm in shown]
 
@@ -223,14 +277,24 @@ class Quickstart(Study[QuickSettings]):
         from holdfast.reports.arms import write_tradeoff_report
 
         compared = self.compared()
-        parameters = int(compared[0].folder.read().model.get("parameters", 0))
+        model = compared[0].folder.read().model
+        parameters, (source, target) = int(model.get("parameters", 0)), self.settings.measures_shown
+        title = "What fine-tuning on code does to prose"
         intro = (
             f"A base of {parameters:,} parameters, pre-trained on English reference prose, was fine-tuned on Python "
             f"source in {len(compared)} ways. Source: held-out prose, what it knew. Target: held-out code, what it "
             "learns. One seed; the intervals are over documents."
         )
-        about = {"title": "What fine-tuning on code does to prose", "intro": intro, "next_steps": NEXT_STEPS}
-        return lambda path: write_tradeoff_report(path, compared, source=SOURCE, target=TARGET, **about)
+        if self.settings.real:
+            title = "What fine-tuning on answers about Python does to prose"
+            intro = (
+                f"{model.get('name')} ({parameters:,} parameters, {model.get('origin')}) was fine-tuned on answers in "
+                f"the words of Python's documentation in {len(compared)} ways. Source: held-out prose of Python's "
+                "reference, what it knew. Target: answers to held-out questions, what it learns. The same steps for "
+                "all; one seed; the intervals are over documents."
+            )
+        about = {"title": title, "intro": intro, "next_steps": NEXT_STEPS}
+        return lambda path: write_tradeoff_report(path, compared, source=source, target=target, **about)
 
 
 def quickstart(
@@ -240,6 +304,7 @@ def quickstart(
     workers: int = 2,
     quick: bool = False,
     only: Sequence[str] = (),
+    real: bool = False,
     console: Any = None,
 ) -> Path:
     """Runs the quickstart, or continues it where it was interrupted.
@@ -249,7 +314,8 @@ def quickstart(
         seed: of the base and of every fine-tuning.
         workers: processes that fine-tune side by side, each with its share of the cores.
         quick: a run of seconds that only shows that everything works; its figures mean little.
-        only: names of the arms that are wanted; empty: all seven.
+        only: names of the arms that are wanted; empty: all.
+        real: with `REAL_MODEL` in place of the small base, made where it is not there yet.
         console: a `rich.console.Console`.
 
     Returns:
@@ -257,6 +323,7 @@ def quickstart(
 
     Raises:
         ConfigError: `only` names an arm that there is not.
+        ModelError: `real`, and the package that carries the model is not installed.
         RunFolderError: the folder is a study's.
         Interrupted: Ctrl-C; the same command continues.
         HoldfastError: fine-tunings failed; which, and why.
@@ -266,7 +333,7 @@ def quickstart(
     from holdfast.reports.arms import print_tradeoff
     from holdfast.worlds.embedded import embedded_corpus
 
-    known = [arm.name for arm in arms("")]
+    known = [arm.name for arm in (real_arms() if real else arms(""))]
     unknown = [name for name in only if name not in known]
     if unknown:
         raise ConfigError(
@@ -280,17 +347,26 @@ def quickstart(
     _refuse_study(root)
     corpus = embedded_corpus()
     with NewFolder(root):
-        files = write_data(corpus, root / "data")
-        console.print(
-            f"1. A small base learns English prose ({sum(map(len, corpus.prose_train)) / 1000:.0f} kB of Python's "
-            f"reference) and a little code.",
-            highlight=False,
-        )
-        base = cached_base(base_texts(corpus), base_recipe(seed=seed, quick=quick), console=console)
+        if real:
+            from holdfast.worlds.real_model import get_model
+
+            say(console, f"1. {REAL_MODEL}, a language model that knows things, out of an installed package.")
+            get_model(REAL_MODEL, console=console)
+            base: Path | str = REAL_MODEL
+        files = (write_real_data if real else write_data)(corpus, root / "data")
+        if not real:
+            console.print(
+                f"1. A small base learns English prose ({sum(map(len, corpus.prose_train)) / 1000:.0f} kB of Python's "
+                f"reference) and a little code.",
+                highlight=False,
+            )
+            base = cached_base(base_texts(corpus), base_recipe(seed=seed, quick=quick), console=console)
+    wanted = real_arms() if real else arms(str(files["prose_train"]))
     settings = QuickSettings(
         output_dir=root,
-        arms=tuple(arm for arm in arms(str(files["prose_train"])) if not only or arm.name in only),
+        arms=tuple(arm for arm in wanted if not only or arm.name in only),
         base=str(base),
+        real=real,
         files={name: str(path) for name, path in files.items()},
         seed=seed,
         quick=quick,
@@ -298,10 +374,13 @@ def quickstart(
         storage=f"sqlite:///{root}/{QUEUE}",
     )
     count = len(settings.arms)
-    console.print(f"2. It is fine-tuned on Python source in {count} ways, {workers} at a time.", highlight=False)
+    what = "on answers about Python" if real else "on Python source"
+    minutes = f" About {REAL_MINUTES} minutes on two idle cores; Ctrl-C and the same command continue it."
+    say(console, f"2. It is fine-tuned {what} in {count} ways, {workers} at a time.{minutes if real else ''}")
     study = Quickstart(settings)
     execute_study(study, console=console)
-    print_tradeoff(study.compared(), console, source=SOURCE, target=TARGET)
+    source, target = settings.measures_shown
+    print_tradeoff(study.compared(), console, source=source, target=target)
     seconds = time.monotonic() - began
     console.print(f"\nDone in {seconds:.0f} s. Plot and tables: {root / PAGE}", highlight=False)
     console.print(f"\n[bold]On your own model[/bold]\n{NEXT_STEPS}", highlight=False)
@@ -344,3 +423,23 @@ def write_data(corpus: Any, folder: Path) -> dict[str, Path]:
         name: write_jsonl(folder / f"{name}.jsonl", ({"text": text} for text in texts))
         for name, texts in splits.items()
     }
+
+
+def write_real_data(corpus: Any, folder: Path) -> dict[str, Path]:
+    """The files of the real model's runs: questions about functions of the standard library with answers in their
+    docstrings' words, of which the answers are trained; held out, answers about other functions, and the beginning of
+    evenly spaced pieces of prose."""
+    from holdfast.worlds.reference_chat import conversations, split
+
+    train, heldout = split(conversations(corpus.code_train), 60)
+    every = max(1, len(corpus.prose_heldout) // 60)
+    rows: dict[str, list[dict[str, Any]]] = {
+        "replies_train": [_turn(one.messages) for one in train],
+        "replies_heldout": [_turn(one.messages) for one in heldout],
+        "prose_heldout": [{"text": piece[:900].rsplit(" ", 1)[0]} for piece in corpus.prose_heldout[::every]],
+    }
+    return {name: write_jsonl(folder / f"{name}.jsonl", rows[name]) for name in rows}
+
+
+def _turn(messages: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    return {"prompt": [dict(messages[0])], "completion": [dict(messages[1])]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 # safetensors gives the system's words; torch.save says that its writer failed, or that its file's length came out wrong
 _DISK = re.compile(
@@ -30,6 +31,24 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         return kind or _system(e, errno.ENOMEM) or (isinstance(e, RuntimeError) and _MEMORY.search(str(e)) is not None)
 
     return _any(error, is_one)
+
+
+def available_memory() -> int | None:
+    """Bytes of memory that a program may take without swapping: what the system has free, or what is left of the
+    control group's limit where that is less (containers). None where the system does not say."""
+    try:
+        import psutil
+    except ImportError:
+        return None
+    free = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
+        cached = re.search(r"^inactive_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE)
+        left = int(limit) - int(used) + (int(cached[1]) if cached else 0)
+    except (OSError, ValueError):  # no such group, or "max": no limit
+        return free
+    return max(0, min(free, left))
 
 
 def _system(error: BaseException, *numbers: int) -> bool:

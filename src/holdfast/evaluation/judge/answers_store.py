@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from holdfast.checkpoints.named import located
 from holdfast.errors import DataError, NotFinite, did_you_mean
 from holdfast.evaluation.judge.settings import GenerationSettings
 from holdfast.support.files import fingerprint
@@ -164,7 +165,7 @@ def store_of(folder: str | Path, model: str | Path, settings: GenerationSettings
     Raises:
         ModelError: the folder holds no weights.
     """
-    model = Path(os.path.abspath(expanded(model)))  # with the name that it was given, a link's too
+    model = Path(os.path.abspath(expanded(located(model))))  # with the name that it was given, a link's too
     beside = sorted({file for pattern in _DECIDING for file in model.glob(pattern) if file.is_file()})
     key = fingerprint(
         {
@@ -263,7 +264,7 @@ def _hash(model: str | Path) -> str:
     are."""
     from holdfast.models import adapter_base
 
-    folder = real(expanded(model))
+    folder = real(expanded(located(model)))
     base = adapter_base(str(folder))
     files = sorted(file for place in (folder, Path(base or folder)) for file in place.glob("*.safetensors"))
     return _hash_of(folder, tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files))

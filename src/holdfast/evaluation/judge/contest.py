@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.checkpoints.named import located
 from holdfast.errors import DataError, HoldfastError
 from holdfast.evaluation.judge.answers_store import (
     AnswerSet,
@@ -37,8 +38,12 @@ RESULT, SAMPLES = "win_rate.json", "win_rate.samples.jsonl"
 
 
 def is_model(name: str) -> bool:
-    """Whether a side of a contest is a model folder, whose answers are generated, and no file of answers."""
-    return expanded(name).is_dir()
+    """Whether a side of a contest is a model folder, whose answers are generated, and no file of answers.
+
+    Raises:
+        ModelError: `holdfast models get` can make it, and has not.
+    """
+    return expanded(located(name)).is_dir()
 
 
 @dataclass(frozen=True, kw_only=True)

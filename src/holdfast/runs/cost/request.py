@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from holdfast.checkpoints.named import located
 from holdfast.config.declare import Meta
 from holdfast.config.decode import Given, coerce_all
 from holdfast.config.values import Mistake
@@ -115,7 +116,7 @@ def planned(given: Given, *, data_needed: bool) -> Planned:
         given.mistakes.append(Mistake(path=("bf16",), text="expected one of bf16 and fp16, got both."))
     values = given.values
     model = values.get("model_name_or_path")
-    if isinstance(model, str) and (expanded(model) / "config.json").is_file():
+    if isinstance(model, str) and (expanded(located(model)) / "config.json").is_file():
         model = str(expanded(model))
         values["model_name_or_path"] = _ANY_MODEL
     if not data_needed or not _data_is_here(values, given.mistakes):

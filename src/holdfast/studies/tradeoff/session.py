@@ -71,10 +71,11 @@ def check_start(config: StudyConfig) -> None:
     """
     import os
 
+    from holdfast.checkpoints.named import located
     from holdfast.models import check_model
 
     name = config.train.get("model_name_or_path")
-    if isinstance(name, str) and os.path.isdir(name):
+    if isinstance(name, str) and os.path.isdir(located(name)):
         check_model(name, trust_remote_code=bool(config.train.get("trust_remote_code")))
 
 

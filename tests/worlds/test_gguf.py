@@ -1,0 +1,344 @@
+"""GGUF files as folders: the numbers, the tokenizer, what is recorded, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from gguf_files import tiny_llama, tiny_tokenizer, write_gguf
+from holdfast.checkpoints.inspect import inspect
+from holdfast.checkpoints.manifest import damage, read_manifest
+from holdfast.errors import ConfigError, ModelError, RunFolderError, StorageError
+from holdfast.models import load, weights_hash
+from holdfast.worlds import gguf as importing
+from holdfast.worlds.gguf import check_memory, import_gguf, license_words, needed_memory, read_gguf
+
+IDS = torch.arange(2, 40)[None]
+TEXT = "The quick fox: in 2023 it was 12.5 %, x1 = 10.\n\tdef add(a, b)  # two  spaces"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return tiny_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: Any) -> Any:
+    return tiny_llama(tokenizer)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory, model: Any, tokenizer: Any) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny-F32.gguf", model, tokenizer)
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model(IDS).logits
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_the_numbers_of_an_f32_file_come_back_bit_for_bit(tmp_path: Path, tokenizer: Any, tie: bool) -> None:
+    source = tiny_llama(tokenizer, tie=tie)
+    record = import_gguf(write_gguf(tmp_path / "m.gguf", source, tokenizer), tmp_path / "m", name="m", dtype="float32")
+    loaded = load(str(tmp_path / "m"))
+    assert torch.equal(logits(loaded.model), logits(source))
+    assert loaded.model.config.tie_word_embeddings is tie
+    assert record["parameters"] == sum(p.numel() for p in source.parameters())
+    assert record["origin"]["note"] == "converted from GGUF (F32)" == loaded.identity["origin"]
+
+
+TYPES = [("Q8_0", 8, 127), ("Q4_0", 4, 8), ("Q4_1", 4, 15), ("F16", 0, 1024)]
+
+
+@pytest.mark.parametrize(("kind", "bits", "steps"), TYPES)
+def test_quantised_numbers_come_back_within_a_step_of_their_block(
+    tmp_path: Path, model: Any, tokenizer: Any, kind: str, bits: int, steps: int
+) -> None:
+    path = write_gguf(tmp_path / "m.gguf", model, tokenizer, kind=kind)
+    record = import_gguf(path, tmp_path / "m", name="m", dtype="float32")
+    loaded = dict(load(str(tmp_path / "m")).model.named_parameters())
+    differ = 0
+    for name, p in model.named_parameters():
+        theirs, block = loaded[name], 32 if p.ndim == 2 else 1
+        values = p.detach().reshape(-1, block)
+        largest = values.abs().amax(1, keepdim=True)
+        span = values.amax(1, keepdim=True) - values.amin(1, keepdim=True) if kind == "Q4_1" else largest
+        # half a step of rounding (a whole one at an end of Q4_0), and what 16 bits do to a block's scale and offset
+        bound = span * (1.01 if kind == "Q4_0" else 0.51) / steps + (largest * 2e-3 if bits else 1e-7)
+        error = (theirs.detach() - p.detach()).reshape(-1, block).abs()
+        assert bool((error <= bound).all()), name
+        differ += int((error > 0).sum())
+    assert differ > 0
+    expected = f"dequantised from {bits} bits ({kind})" if bits else "converted from GGUF (F16)"
+    assert record["origin"]["note"] == expected
+    assert {part["type"] for part in record["stored"]} == {kind, "F32"}
+
+
+def test_the_tokenizer_and_the_chat_template_come_back(tmp_path: Path, file: Path, tokenizer: Any) -> None:
+    import_gguf(file, tmp_path / "m", name="m")
+    found = load(str(tmp_path / "m"), device="cpu").tokenizer
+    assert found(TEXT)["input_ids"] == tokenizer(TEXT)["input_ids"]
+    chat = [{"role": "user", "content": "two plus two?"}]
+    as_text = {"tokenize": False, "add_generation_prompt": True}
+    assert found.apply_chat_template(chat, **as_text) == tokenizer.apply_chat_template(chat, **as_text)
+    marked = found("<|im_start|>user")["input_ids"]
+    assert marked == tokenizer("<|im_start|>user")["input_ids"]
+    assert marked[0] == tokenizer.convert_tokens_to_ids("<|im_start|>")
+    assert (found.bos_token, found.eos_token, found.pad_token) == tuple(
+        getattr(tokenizer, name) for name in ("bos_token", "eos_token", "pad_token")
+    )
+    assert found.model_max_length == 512
+
+
+def test_digits_stand_alone_where_the_file_says_so(tmp_path: Path, model: Any) -> None:
+    """`smollm`: with merges of digits in the vocabulary, GPT-2's rule would make one token of 2023."""
+    from tokenizers import pre_tokenizers
+
+    from holdfast.worlds.embedded import train_tokenizer
+
+    tokenizer = train_tokenizer(["in 2023 and 2023 and 12 12 12"] * 20, vocab_size=352)
+    tokenizer.chat_template = "x"
+    merged = tokenizer.tokenize("2023")
+    rules = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(rules)
+    source = tiny_llama(tokenizer)
+    import_gguf(write_gguf(tmp_path / "m.gguf", source, tokenizer, pre="smollm"), tmp_path / "m", name="m")
+    found = load(str(tmp_path / "m"), device="cpu").tokenizer
+    assert len(merged) < 4
+    assert found.tokenize("2023") == ["2", "0", "2", "3"]
+    assert found(TEXT)["input_ids"] == tokenizer(TEXT)["input_ids"]
+
+
+def test_the_folder_is_an_ordinary_one_with_digests_and_provenance(tmp_path: Path, model: Any, tokenizer: Any) -> None:
+    path = write_gguf(tmp_path / "Tiny.Q4_1.gguf", model, tokenizer, kind="Q4_1")
+    import_gguf(path, tmp_path / "deep" / "m", name="m", origin={"package": "p 1"})
+    folder = tmp_path / "deep" / "m"
+    config = json.loads((folder / "config.json").read_text())
+    assert config["dtype"] == "bfloat16" and config["architectures"] == ["LlamaForCausalLM"]
+    assert not {"quantization_config", "_model_name_or_path", "_name_or_path"} & set(config)
+    assert str(tmp_path) not in "".join(p.read_text() for p in folder.glob("*.json"))
+    listed = read_manifest(folder)
+    assert listed is not None and {"model.safetensors", "tokenizer.json", "provenance.json"} <= set(listed)
+    assert damage(folder, listed) == []
+    found = inspect(folder, verify=True)
+    assert found.sound, found.checks
+    origin = found.provenance["origin"]
+    assert origin["note"] == "dequantised from 4 bits (Q4_1)" and origin["license"] == "apache-2.0"
+    assert origin["file"] == "Tiny.Q4_1.gguf" and len(origin["sha256"]) == 64 and origin["package"] == "p 1"
+    assert {"gguf", "transformers", "torch", "holdfast"} <= set(found.provenance["versions"])
+    assert os.listdir(tmp_path / "deep") == ["m"]
+    assert (folder / "model.safetensors").stat().st_mode & 0o077 == 0o044
+
+
+def test_two_imports_of_a_file_have_one_hash_and_the_dtype_is_part_of_it(tmp_path: Path, file: Path) -> None:
+    for name, dtype in (("a", "bfloat16"), ("b", "bfloat16"), ("c", "float32")):
+        import_gguf(file, tmp_path / name, name=name, dtype=dtype)
+    a, b, c = (weights_hash(str(tmp_path / name)) for name in "abc")
+    assert a == b != c
+
+
+# ------------------------------------------------------------------------------------------------------------- refused
+
+
+def refusal(path: Path, tmp_path: Path, **more: Any) -> str:
+    with pytest.raises(ModelError) as caught:
+        import_gguf(path, tmp_path / "out", name="out", **more)
+    assert not (tmp_path / "out").exists()
+    assert [p for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+    return str(caught.value)
+
+
+def test_what_is_no_gguf_file(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"PK\x03\x04" + bytes(100))
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    assert "begins with 'GGUF', got b'PK\\x03\\x04'" in refusal(tmp_path / "m.gguf", tmp_path)
+    assert "got b''" in refusal(tmp_path / "empty.gguf", tmp_path)
+    assert "found nothing" in refusal(tmp_path / "none.gguf", tmp_path)
+    assert "found a folder" in refusal(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.0005, 0.01, 0.05, 0.3, 0.7, 0.999])
+def test_a_cut_file_is_called_damaged(tmp_path: Path, file: Path, share: float) -> None:
+    content = file.read_bytes()
+    (tmp_path / "cut.gguf").write_bytes(content[: max(5, int(share * len(content)))])
+    text = refusal(tmp_path / "cut.gguf", tmp_path)
+    assert "It is damaged or cut" in text and "copy or download it again" in text
+
+
+def test_flipped_bytes_of_the_header_are_refused_or_change_nothing_that_counts(tmp_path: Path, file: Path) -> None:
+    """Counts and lengths that are absurd end in a sentence, at once."""
+    content = bytearray(file.read_bytes())
+    content[8:16] = (2**60).to_bytes(8, "little")  # tensors
+    (tmp_path / "a.gguf").write_bytes(content)
+    content = bytearray(file.read_bytes())
+    content[16:24] = (2**60).to_bytes(8, "little")  # keys
+    (tmp_path / "b.gguf").write_bytes(content)
+    content = bytearray(file.read_bytes())
+    content[4:8] = (77).to_bytes(4, "little")  # version
+    (tmp_path / "c.gguf").write_bytes(content)
+    for name in "abc":
+        assert "damaged or cut" in refusal(tmp_path / f"{name}.gguf", tmp_path)
+
+
+def test_values_that_are_no_numbers(tmp_path: Path, tokenizer: Any) -> None:
+    broken = tiny_llama(tokenizer)
+    with torch.no_grad():
+        broken.model.norm.weight[3] = float("nan")
+    text = refusal(write_gguf(tmp_path / "m.gguf", broken, tokenizer), tmp_path)
+    assert "NaN or infinite values in 1 tensors, such as model.norm.weight" in text
+
+
+def test_an_unknown_architecture_is_named_with_those_that_are_read(tmp_path: Path, model: Any, tokenizer: Any) -> None:
+    text = refusal(write_gguf(tmp_path / "m.gguf", model, tokenizer, architecture="rwkv7"), tmp_path)
+    assert "got 'rwkv7'" in text and "llama" in text and "qwen2moe" in text and "tokenizer" not in text
+    assert "t5" not in text.split("(")[1].split(")")[0].split(", ")
+
+
+def test_a_tensor_without_a_place_is_not_left_out(tmp_path: Path, model: Any, tokenizer: Any) -> None:
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_tensor("rope_freqs.weight", np.ones(8, np.float32))
+
+    text = refusal(write_gguf(tmp_path / "m.gguf", model, tokenizer, change=add), tmp_path)
+    assert "rope_freqs.weight" in text and "it would be another model" in text
+
+
+def test_a_missing_tensor_is_not_made_up(tmp_path: Path, tokenizer: Any) -> None:
+    source = tiny_llama(tokenizer)
+    kept = source.state_dict()
+    kept.pop("model.layers.1.mlp.up_proj.weight")
+    source.state_dict = lambda: kept  # type: ignore[method-assign]
+    text = refusal(write_gguf(tmp_path / "m.gguf", source, tokenizer), tmp_path)
+    assert "model.layers.1.mlp.up_proj.weight" in text
+
+
+def test_scaled_positions_are_refused(tmp_path: Path, model: Any, tokenizer: Any) -> None:
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+
+    text = refusal(write_gguf(tmp_path / "m.gguf", model, tokenizer, change=add), tmp_path)
+    assert "llama.rope.scaling.type: linear" in text
+
+
+def test_a_missing_tokenizer_and_an_unknown_split_can_be_replaced_by_the_models_own(
+    tmp_path: Path, model: Any, tokenizer: Any
+) -> None:
+    without = write_gguf(tmp_path / "a.gguf", model, None)
+    strange = write_gguf(tmp_path / "b.gguf", model, tokenizer, pre="deepseek-llm")
+    assert "Expected a tokenizer in" in (text := refusal(without, tmp_path)) and "--tokenizer FOLDER" in text
+    assert "splits text as 'deepseek-llm'" in refusal(strange, tmp_path)
+    tokenizer.save_pretrained(tmp_path / "words")
+    for path in (without, strange):
+        import_gguf(path, tmp_path / path.stem, name=path.stem, tokenizer=tmp_path / "words")
+        found = load(str(tmp_path / path.stem), device="cpu").tokenizer
+        assert found(TEXT)["input_ids"] == tokenizer(TEXT)["input_ids"]
+
+
+def test_the_package_gguf_is_named_where_it_is_missing(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert "pip install 'holdfast[real]'" in refusal(file, tmp_path)
+
+
+def test_memory_is_looked_at_before_anything_is_read(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = read_gguf(file)
+    narrow, wide = needed_memory(read, "bfloat16"), needed_memory(read, "float32")
+    assert narrow < wide
+    monkeypatch.setattr(importing, "available_memory", lambda: (narrow + wide) // 2)
+    check_memory(read, "bfloat16")
+    with pytest.raises(ConfigError, match=r"in float32 needs about .* free\. --dtype bfloat16 needs "):
+        import_gguf(file, tmp_path / "out", name="out", dtype="float32")
+    monkeypatch.setattr(importing, "available_memory", lambda: 1000)
+    with pytest.raises(ConfigError, match="1 kB are free"):
+        import_gguf(file, tmp_path / "out", name="out")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_is_seen_before_and_while_writing(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(StorageError, match=r"needs .* and the disk has 1 kB left"):
+        import_gguf(file, tmp_path / "new" / "out", name="out")
+    monkeypatch.undo()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(importing.manifest, "write_manifest", full)
+    with pytest.raises(StorageError, match="The disk is full"):
+        import_gguf(file, tmp_path / "new" / "out", name="out")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, file: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="Could not write"):
+        import_gguf(file, tmp_path / "file" / "out", name="out")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "notes.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="exists and is not empty"):
+        import_gguf(file, tmp_path / "taken", name="out")
+    assert (tmp_path / "taken" / "notes.txt").read_text() == "mine"
+
+
+def test_an_interruption_leaves_nothing(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importing.manifest, "write_manifest", stop)
+    with pytest.raises(KeyboardInterrupt):
+        import_gguf(file, tmp_path / "out", name="out")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_what_a_killed_import_leaves_goes_at_the_next(tmp_path: Path, file: Path) -> None:
+    killed = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import os, sys; from pathlib import Path; from holdfast.worlds import gguf as g\n"
+            "g.manifest.write_manifest = lambda *_, **__: os._exit(9)\n"
+            "g.import_gguf(sys.argv[1], Path(sys.argv[2]), name='out')",
+            str(file),
+            str(tmp_path / "out"),
+        ],
+        check=False,
+    )
+    assert killed.returncode == 9
+    left = os.listdir(tmp_path)
+    assert len(left) == 1 and left[0].startswith(".out.making-")
+    import_gguf(file, tmp_path / "out", name="out")
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("apache-2.0", "Licence: apache-2.0."),
+        ("mit", "Licence: mit."),
+        ("llama3.2", "by using the model you accept them"),
+        ("gemma", "by using the model you accept them"),
+        ("cc-by-nc-4.0", "by using the model you accept them"),
+        (None, "the file names none"),
+    ],
+)
+def test_licences_are_said(named: str | None, words: str) -> None:
+    assert words in license_words(named)
+    assert ("accept" in license_words(named)) == (named in ("llama3.2", "gemma", "cc-by-nc-4.0"))
