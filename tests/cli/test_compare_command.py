@@ -178,13 +178,21 @@ def test_all_files_are_there_though_the_gate_fails(here, tmp_path, capsys):
         {"rule": "quiz drop > 50pt", "outcome": "passed", "failed": False},
         {"rule": "quiz drop > 1pt", "outcome": "failed", "failed": True},
     ]
-    assert found["settings"] == {"metrics": "primary", "confidence": 0.95, "resamples": 200, "seed": 0, "strict": False}
+    assert found["settings"] == {"metrics": "primary", "confidence": 0.95, "margin": [], "family_wise": "holm"} | {
+        "resamples": 200,
+        "seed": 0,
+        "strict": False,
+    }
     assert (found["failed"], found["unmatched"], found["matrix"]) == (True, [], None)
     assert found["folders"] == ["two/base", "two/tuned"]
     assert set(found["versions"]) == {"holdfast", "python", "numpy", "scipy"}
     suite = ET.parse(out / "comparison.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    assert suite.find("system-out").text == found["decision"]["sentence"], "words and numbers of one decision"
+    assert found["decision"]["tests"] == 2 and found["decision"]["shown"] == ["source/quiz acc: quiz drop > 1pt"]
     page = (out / "comparison.html").read_text()
+    for words in found["decision"]["sentence"].split("'")[::2]:
+        assert words.split(" (")[0] in page and "Holm, one-sided" in page and "Holm, one-sided" in comment.read_text()
     assert "`quiz drop > 50pt`" in comment.read_text() and "quiz drop &gt; 50pt" in page and "riddles" in page
     assert not (out / "comparison.md").exists()
     assert all(f"Wrote {path}" in shown for path in (out / "comparison.html", comment))
@@ -207,7 +215,11 @@ def test_stdout_is_clean(here, capsys):
         (["--fail-if", "quiz drop > 50pt", "--strict"], 0, ["PASS       quiz drop > 50pt"]),
         (["--fail-if", "quiz drop > 20pt"], 0, ["UNDECIDED  quiz drop > 20pt"]),
         (["--fail-if", "quiz drop > 20pt", "--strict"], 3, ["UNDECIDED  quiz drop > 20pt, which fails"]),
-        (["--fail-if", "any drop > 2%"], 3, ["FAIL       any drop > 2% (4 of 4)", "4 tests were made"]),
+        (
+            ["--fail-if", "any drop > 2%"],
+            3,
+            ["FAIL       any drop > 2% (4 of 4)", "smallest adjusted p of 4 tests below 0.001; Holm, one-sided"],
+        ),
         (["--fail-if", "prose perplexity rise > 3%"], 3, ["target/prose perplexity: rise 22"]),
     ],
 )

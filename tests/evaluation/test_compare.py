@@ -12,9 +12,10 @@ from holdfast.errors import DataError
 from holdfast.evaluation.compare.samples import compare_samples, join
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, Metric
-from holdfast.statistics.paired import bootstrap_p_value, mcnemar_exact
+from holdfast.statistics.paired import Flips
 
 NATS = "nats_per_token"
+LITTLE = ("lost within the margin", "gained within the margin")
 
 
 def compared(before: list[dict], after: list[dict], *metrics: str, **options) -> list[Comparison]:
@@ -50,7 +51,7 @@ def test_mcnemar_is_the_exact_binomial(lost, gained):
     assert (comparison.flips_lost, comparison.flips_gained) == (lost, gained)
     expected = binomtest(lost, lost + gained, 0.5).pvalue if lost + gained else 1.0
     assert comparison.p_value == pytest.approx(expected)
-    assert comparison.p_value == pytest.approx(mcnemar_exact(gained, lost)), "symmetric"
+    assert comparison.p_value == pytest.approx(Flips(lost=gained, gained=lost, n=200).p_value()), "symmetric"
     assert comparison.difference == pytest.approx((gained - lost) / len(before))
 
 
@@ -67,14 +68,14 @@ def test_pairing_sees_what_unpaired_errors_hide():
     assert comparison.interval[1] - comparison.interval[0] < 2 * 1.96 * unpaired_error / 2
 
 
-def test_text_figures_are_ratios_of_sums_from_the_same_draws():
+def test_text_figures_are_ratios_of_sums():
     rng = np.random.default_rng(0)
     tokens = rng.integers(5, 200, 60)
     before = text_rows(tokens * 2.0 + rng.normal(0, 1, 60), tokens, tokens * 4)
     after = [{**row, "nats": row["nats"] + 0.1 * row["tokens"]} for row in before]
     nats, bits, perplexity = compared(before, after, NATS, "bits_per_byte", "perplexity")
     assert nats.difference == pytest.approx(0.1)
-    assert nats.interval == pytest.approx((0.1, 0.1)), "the same change in every token leaves nothing to resample"
+    assert nats.interval == pytest.approx((0.1, 0.1)), "the same change in every token leaves no spread"
     assert bits.difference == pytest.approx(0.1 / 4 / math.log(2))
     assert perplexity.after / perplexity.before == pytest.approx(math.exp(0.1))
     assert (nats.unit, bits.unit, perplexity.unit) == ("nats/token", "bits/byte", "perplexity")
@@ -97,12 +98,12 @@ def test_interval_covers_at_its_level(n):
     """Ratio data, 95% asked, few samples included (where the plain percentile interval is too narrow)."""
     rng = np.random.default_rng(n)
     covered, trials = 0, 300
-    for trial in range(trials):
+    for _ in range(trials):
         tokens = rng.integers(10, 60, n)
         shift = rng.normal(0.05, 0.2, n)
         before = text_rows(tokens * 3.0, tokens, tokens)
         after = text_rows(tokens * (3.0 + shift), tokens, tokens)
-        [c] = compared(before, after, NATS, resamples=400, seed=trial)
+        [c] = compared(before, after, NATS)
         covered += c.interval[0] <= 0.05 <= c.interval[1]
     assert 0.91 <= covered / trials <= 0.985
 
@@ -110,11 +111,11 @@ def test_interval_covers_at_its_level(n):
 def test_p_values_of_no_difference_are_uniform_enough():
     rng = np.random.default_rng(3)
     values = []
-    for trial in range(300):
+    for _ in range(300):
         before = right_wrong(rng.normal(0.5, 0.2, 25), "f1")
         after = [{**row, "f1": row["f1"] + rng.normal(0, 0.1)} for row in before]
-        [c] = compared(before, after, "f1", resamples=400, seed=trial)
-        assert c.test == "paired bootstrap"
+        [c] = compared(before, after, "f1")
+        assert c.test == "paired t, skewness removed"
         values.append(c.p_value)
     assert 0.02 <= np.mean(np.array(values) < 0.05) <= 0.085
     assert 0.4 <= np.mean(values) <= 0.6
@@ -122,32 +123,52 @@ def test_p_values_of_no_difference_are_uniform_enough():
 
 def test_p_value_and_interval_agree():
     rng = np.random.default_rng(5)
-    agreements = 0
-    for trial in range(60):
+    for _ in range(60):
         draws = rng.normal(0.05, 0.2, 30)
         before, after = right_wrong(np.zeros(30), "f1"), right_wrong(draws, "f1")
-        [c] = compared(before, after, "f1", seed=trial)
-        agreements += (c.p_value < 0.05) == (c.verdict != "within noise")
-    assert agreements >= 58, "they may part only within resampling error of the level"
+        [c] = compared(before, after, "f1")
+        excluded = c.interval[0] > 0 or c.interval[1] < 0
+        assert (c.p_value < 0.05) == excluded == (c.verdict in ("lost", "gained", *LITTLE))
+
+
+def test_four_flips_against_none_are_not_shown():
+    """The bootstrap's interval excluded 0 here, while the exact p is 0.125."""
+    c = compare_acc([1] * 4 + [1, 0] * 98, [0] * 4 + [1, 0] * 98)
+    assert c.p_value == pytest.approx(0.125)
+    assert c.interval[0] < -0.04 < 0 < c.interval[1] and c.verdict == "not shown"
 
 
 def test_identical_runs_differ_by_nothing():
     rows = text_rows([3.0, 4.0, 5.0], [2, 2, 2], [8, 8, 8])
     for c in compared(rows, rows, NATS, "perplexity"):
-        assert (c.difference, c.interval, c.p_value, c.verdict) == (0.0, (0.0, 0.0), 1.0, "within noise")
-    c = compare_acc([1, 1, 1], [1, 1, 1])
-    assert (c.difference, c.interval, c.p_value) == (0.0, (0.0, 0.0), 1.0)
+        assert (c.difference, c.interval, c.p_value, c.verdict) == (0.0, (0.0, 0.0), 1.0, "kept")
+
+
+def test_answers_of_which_none_flipped_are_as_sure_as_their_number():
+    """0 of n: a change of less than 1 - 0.025^(1/n) is not ruled out (Clopper and Pearson 1934)."""
+    for column in ("acc", "f1"):
+        for n, verdict in ((3, "not shown"), (400, "kept")):
+            rows = right_wrong([1, 0.5 if column == "f1" else 0] + [1] * (n - 2), column)
+            [c] = compared(rows, rows, column)
+            high = binomtest(0, n).proportion_ci(0.95).high
+            assert (c.difference, c.p_value, c.verdict) == (0.0, 1.0, verdict)
+            assert c.interval == pytest.approx((-high, high))
 
 
 def test_one_sample_says_nothing():
     [c] = compared(text_rows([3.0], [2], [8]), text_rows([9.0], [2], [8]), NATS)
     assert c.difference == 3.0
     assert math.isnan(c.interval[0])
-    assert (c.p_value, c.verdict) == (1.0, "within noise")
+    assert (c.p_value, c.verdict) == (1.0, "not shown")
 
 
-def test_two_samples_cannot_be_significant():
-    assert bootstrap_p_value(np.ones(4000), n=2) > 0.05
+def test_few_equal_changes_are_judged_by_their_number():
+    """Without any spread the sign test is left: 5 of 5 in one direction have p 2^-4."""
+    before = text_rows([10.0] * 5, [10] * 5, [40] * 5)
+    [c] = compared(before, [{**row, "nats": 20.0} for row in before], NATS)
+    assert c.p_value == pytest.approx(0.0625) and math.isnan(c.interval[0]) and c.verdict == "not shown"
+    [c] = compared(before * 2, [{**row, "nats": 20.0} for row in before] * 2, NATS)
+    assert c.p_value == pytest.approx(2**-9) and c.interval == pytest.approx((1.0, 1.0)) and c.verdict == "lost"
 
 
 def test_samples_are_joined_by_document_in_any_order():

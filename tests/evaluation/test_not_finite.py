@@ -301,7 +301,7 @@ def test_records_know_that_they_failed(tmp_path):
         suite="s", name="n", metric="acc", unit="accuracy", higher_is_better=True, n=2, before=0.5, after=0.5,
         difference=0.0, interval=(NAN, NAN), p_value=1.0, test="",
     )  # fmt: skip
-    assert made.failed is None and made.verdict == "within noise", "one sample has no interval, and that is no failure"
+    assert made.failed is None and made.verdict == "not shown", "one sample has no interval, and that is no failure"
     for changes in ({"before": NAN}, {"after": INF}, {"difference": NAN}, {"interval": (-INF, INF)}):
         assert dataclasses.replace(made, **changes).verdict == NOT_FINITE
 

@@ -256,7 +256,7 @@ class Pair:
         held = [evaluation(suite, name, kind, rows, metrics, **changes) for rows in sides]
         for folder, e, rows in zip((self.before, self.after), held, sides, strict=True):
             folder.write(e, rows)
-        self.comparisons += compare_samples(sides[0], sides[1], held[0], held[1], resamples=400)
+        self.comparisons += compare_samples(sides[0], sides[1], held[0], held[1])
         return self
 
     def average(self, suite: str, name: str) -> Pair:

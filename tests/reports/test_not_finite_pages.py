@@ -1,4 +1,4 @@
-"""Pages and sentences of figures that are NaN or infinite: said, never "within noise", never drawn as a figure."""
+"""Pages and sentences of figures that are NaN or infinite: said, never "not shown", never drawn as a figure."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_sentence_never_takes_it_for_noise():
         assert "not finite" in found, found
         assert "noise" not in found and "did not change" not in found, found
     for suite in ("target", "source"):
-        tile = count_tile(suite, ["not finite", "within noise"])
+        tile = count_tile(suite, ["not finite", "not shown"])
         assert tile.tone == "bad" and "1 not finite" in tile.below
 
 
@@ -59,7 +59,7 @@ def test_a_run_says_so_on_its_page_and_in_the_terminal(changes, make_run):
     page = render(run_page(read_run(folder)))
     assert "NaN or infinity: nothing follows from these comparisons." in page and "source/arc_easy: " in page
     text = shown(lambda out: print_run_summary(folder, out))
-    assert "not finite" in text and "within noise" not in text
+    assert "not finite" in text and "not shown" not in text
 
 
 def test_shares_are_told_by_the_figures_that_are_there():

@@ -95,13 +95,13 @@ TARGET_NOISE = comparison(difference=0.01, interval=(-0.1, 0.3))
 @pytest.mark.parametrize(
     ("comparisons", "sentence"),
     [
-        ([comparison(), LOST, NOISE], "Target improved on 1 of 1 measures; source: 1 lost, 1 within noise."),
+        ([comparison(), LOST, NOISE], "Target improved on 1 of 1 measures; source: 1 lost, 1 not shown."),
         (
             [NOISE, comparison(), TARGET_LOST],
-            "Target improved on 1 of 2 measures and got worse on 1; source: 1 within noise.",
+            "Target improved on 1 of 2 measures and got worse on 1; source: 1 not shown.",
         ),
         ([TARGET_LOST, TARGET_NOISE], "Target got worse on 1 of 2 measures."),
-        ([TARGET_NOISE], "Target did not change beyond noise on 1 measure."),
+        ([TARGET_NOISE], "Target shows no change that matters on 1 measure."),
         ([LOST], "Source: 1 lost."),
         (
             [comparison(), comparison(suite="code", name="humaneval")],

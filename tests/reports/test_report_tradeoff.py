@@ -167,7 +167,7 @@ def test_an_arm_that_lost_nothing_or_gained_nothing_reads_so(make_run) -> None:
     assert second.startswith(
         "worse kept none of the target gain of direct fine-tuning: the target got worse by 0.050 nats/token"
     )
-    assert second.endswith("while losing 3.3 % of what direct lost, a loss within noise.")
+    assert second.endswith("while losing 3.3 % of what direct lost, a loss that is not shown.")
 
 
 def test_unmeasured_and_differing_arms_are_noted(make_run) -> None:

@@ -74,12 +74,12 @@ def printed(results: Results, table: FigureTable, title: str) -> list[float | No
 def test_the_lead_says_what_was_gained_and_what_was_kept(tmp_path, updated) -> None:
     first = (
         "Against the instruct model: on new text it gained on 2 of 2 measures; on instruction following it shows no "
-        "change beyond noise (91.0 → 90.0 %; −1.0 pt [−5.0, +3.0]); elsewhere it lost on 1 and did not change beyond "
-        "noise on 1 of 2 measures."
+        "change (91.0 → 90.0 %; −1.0 pt [−5.0, +3.0]); elsewhere it lost on 1 and shows no "
+        "change on 1 of 2 measures."
     )
     second = (
         " Against the instruct model continued on the same text: on instruction following it gained (34.0 → 90.0 %; "
-        "+56.0 pt [+52.0, +60.0]); on new text it lost on 1 and did not change beyond noise on 1 of 2 measures."
+        "+56.0 pt [+52.0, +60.0]); on new text it lost on 1 and shows no change on 1 of 2 measures."
     )
     text = page_text(tmp_path, updated)
     assert first + second in text

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 What changed between two models, paired question by question, and is it too much? Joins what both were measured on, and
-prints differences with intervals and tests. Entries that were not measured alike are named and never compared.
+prints differences with intervals, and one decision over all of them. Entries that were not measured alike are named and
+never compared.
 
 A and B are each
   a run folder            its result; RUN:start is the model before training. A single run: start against result
@@ -36,9 +37,9 @@ rules, as in --fail_if 'mmlu drop > 1pt'
             that leads
   CHANGE    drop and gain are worse and better, whatever the metric's direction; rise and fall are the number itself
   > < >= <= NUMBER, in pt (hundredths of a share such as accuracy), % (of the value before), or the metric's own unit
-A rule is judged on the interval of the change: it fails only where the whole interval is beyond the threshold, passes
-where none of it is, and is undecided otherwise. Undecided passes; under --strict it fails, so that passing means shown
-to be no worse than the threshold. With 'any' many tests are made, and nothing corrects for their number.
+A rule is judged on the interval of the change: it fails only where the whole interval is beyond the threshold, and
+still does when all rules on all entries are accounted for (--family_wise), passes where none of it is, and is undecided
+otherwise. Undecided passes; under --strict it fails, so that passing means shown to be no worse than the threshold.
 
 examples
   holdfast compare runs/direct                                              # start against result

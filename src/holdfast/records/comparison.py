@@ -6,13 +6,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.records.evaluation import Metric
+from holdfast.records.margins import Margins
 from holdfast.support.files import record_from
 
 NOT_FINITE = "not finite"
 """The verdict of a comparison that failed, and the outcome of a rule that speaks of it."""
+LOST, GAINED, KEPT, NOT_SHOWN = "lost", "gained", "kept", "not shown"
+LITTLE_LOST, LITTLE_GAINED = "lost within the margin", "gained within the margin"
+FamilyWise = Literal["holm", "max_t", "none"]
+"""How p-values of several tests are adjusted (`statistics.family_wise`)."""
+VERDICTS = (LOST, GAINED, LITTLE_LOST, LITTLE_GAINED, KEPT, NOT_SHOWN, NOT_FINITE)
+"""Of comparisons, in the order in which they are counted."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,15 +39,34 @@ class Comparison:
     after: float
     difference: float
     interval: tuple[float, float]
-    """Paired bootstrap interval of `difference` at `confidence`."""
+    """All differences that the test does not reject at `confidence`."""
     p_value: float
+    """Two-sided, of the same test: below 1 - `confidence` exactly where the interval excludes 0."""
     test: str
-    """"McNemar (exact)" for right/wrong metrics, "paired bootstrap" otherwise."""
+    """"McNemar (exact)" for right/wrong metrics, "paired t, skewness removed" otherwise (`statistics.paired`); "paired
+    bootstrap" in records of earlier versions, whose interval and p may part."""
     primary: bool = True
     confidence: float = 0.95
     flips_lost: int | None = None
     """Samples right before and wrong after; None where the metric is not right/wrong."""
     flips_gained: int | None = None
+    standard_error: float | None = None
+    """Of `difference`, with `skewness` and degrees of freedom `df`; None where flips say all, and in records of earlier
+    versions."""
+    skewness: float = 0.0
+    df: float | None = None
+    smallest: int | None = None
+    """Of an average: samples of the member that has the fewest."""
+    margin: float | None = None
+    """The loss that does not matter, in the metric's unit; None: the default (`records.margins`)."""
+    p_adjusted: float | None = None
+    """One-sided p-value of "no loss", adjusted for all entries of the comparison (`Decision`); None where the metric
+    does not lead its entry."""
+    detectable: float | None = None
+    """Where nothing is shown: the true loss that these samples show with a chance of 80 %, in the metric's unit and at
+    the level that the adjustment leaves."""
+    needed: int | None = None
+    """Likewise: how many samples show a loss of the margin with a chance of 80 %."""
     failed: str | None = None
     """Why nothing follows from it: a figure, or a sample behind one, is NaN or infinite. There is no difference then,
     and no interval (NaN)."""
@@ -52,7 +78,8 @@ class Comparison:
             object.__setattr__(self, "failed", f"{', '.join(wrong) or 'the interval is infinite'}.")
         if self.failed is not None:
             nothing = {"difference": math.nan, "interval": (math.nan, math.nan), "p_value": math.nan}
-            for name, value in {**nothing, "flips_lost": None, "flips_gained": None}.items():
+            unknown = ("flips_lost", "flips_gained", "standard_error", "p_adjusted", "detectable", "needed")
+            for name, value in {**nothing, **dict.fromkeys(unknown)}.items():
                 object.__setattr__(self, name, value)
 
     @property
@@ -61,14 +88,25 @@ class Comparison:
         return self.difference if self.higher_is_better else -self.difference
 
     @property
+    def tolerated(self) -> float:
+        """The loss that does not matter, in the metric's unit."""
+        return Margins().of(self.unit, self.metric, self.before, self.after) if self.margin is None else self.margin
+
+    @property
     def verdict(self) -> str:
-        """ "gained" or "lost" when the interval excludes 0, else "within noise"; "not finite" where it failed."""
+        """One of `VERDICTS`. Where the interval of the gain excludes 0: "gained" or "lost", "within the margin" where
+        all of it is within. Where it holds 0: "kept" where none of it is a loss beyond the margin (non-inferiority),
+        else "not shown"."""
         if self.failed is not None:
             return NOT_FINITE
-        low, high = self.interval
-        if low <= 0.0 <= high or math.isnan(low):
-            return "within noise"
-        return "gained" if self.gain > 0 else "lost"
+        low, high = self.interval if self.higher_is_better else (-self.interval[1], -self.interval[0])
+        if math.isnan(low):
+            return NOT_SHOWN
+        if low > 0.0:
+            return GAINED if high > self.tolerated else LITTLE_GAINED
+        if high < 0.0:
+            return LOST if low < -self.tolerated else LITTLE_LOST
+        return KEPT if low >= -self.tolerated else NOT_SHOWN
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Comparison:
@@ -85,8 +123,9 @@ class GateOutcome:
     name: str
     metric: str
     outcome: str
-    """"failed": the whole interval lies beyond the threshold. "passed": the whole interval lies within it. "undecided":
-    the threshold lies inside. "not finite": a figure or a sample is NaN or infinite."""
+    """"failed": the whole interval lies beyond the threshold, and still does when all tests of the gate are
+    accounted for. "passed": the whole interval lies within it. "undecided":
+    neither. "not finite": a figure or a sample is NaN or infinite."""
     value: float
     """The change that the rule speaks of, signed so that the rule's direction is positive, in the rule's unit."""
     interval: tuple[float, float]
@@ -96,6 +135,29 @@ class GateOutcome:
     """"pt" (hundredths of a share), "%" of the value before, or the metric's own."""
     reason: str
     """One sentence for people."""
+    p_value: float = math.nan
+    """One-sided, of "the rule does not hold"; NaN where nothing was tested."""
+    p_adjusted: float = math.nan
+    """The same for all tests of the gate together (`Decision`)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What several tests say together, with one chance of a false alarm for all of them."""
+
+    about: str
+    """"rules": of a gate; "losses": of the metrics that lead each entry, where there is no rule."""
+    family_wise: FamilyWise
+    """How p-values were adjusted."""
+    level: float
+    """The chance, one-sided, that anything is shown where nothing is so; of "none", that of each test."""
+    tests: int
+    shown: list[str]
+    """Entries, or entries with the rule that is broken there."""
+    p_value: float
+    """The smallest adjusted p-value, one-sided; NaN without tests."""
+    sentence: str
+    """All of it for people."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from holdfast.errors import DataError, UserError
-from holdfast.records.comparison import Comparison
+from holdfast.records.comparison import GAINED, KEPT, LOST, NOT_SHOWN, Comparison
 from holdfast.records.run import RunFolder, RunRecord
 from holdfast.records.study import FINISHED, Objective, SeedRun, StudyRecord, TrialRecord
 from holdfast.reports.blocks import (
@@ -401,12 +401,12 @@ def share_interval(
 
 
 def _changed(r: ComparisonRow) -> str:
-    """`improved by 0.123 nats/token`, with "within noise" where the interval includes zero."""
+    """`improved by 0.123 nats/token`, with "not shown" where the interval includes zero."""
     if r.raw.gain == 0:
         return "did not change"
     word = "improved" if r.raw.gain > 0 else "got worse"
     text = f"{word} by {number(abs(r.raw.gain), decimals_for(r.raw.interval))} {r.unit}"
-    return text + (" (within noise)" if r.verdict == "within noise" else "")
+    return text + (f" ({r.verdict})" if r.verdict not in (GAINED, LOST) else "")
 
 
 def _with_bounds(share: Share) -> str:
@@ -429,7 +429,9 @@ def _reading(f: ArmFigures, s: ComparisonRow, t: ComparisonRow) -> str:
         return f"{first} and {second}."
     if f.lost.value is None:
         return f"{first}; the source {_changed(s)}, where direct fine-tuning lost nothing."
-    noise = ", a loss within noise" if s.verdict == "within noise" else ""
+    noise = {KEPT: ", a loss that is not shown and does not matter", NOT_SHOWN: ", a loss that is not shown"}.get(
+        s.verdict, ""
+    )
     return f"{first} while losing {_with_bounds(f.lost)} of what direct lost{noise}."
 
 

@@ -13,9 +13,16 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from holdfast.records.comparison import NOT_FINITE, Comparison
+from holdfast.records.comparison import (
+    GAINED,
+    LOST,
+    NOT_FINITE,
+    VERDICTS,
+    Comparison,
+    Decision,
+)
 from holdfast.records.metrics import is_share
-from holdfast.reports.blocks import Paragraph, Table, Text, Tile, chip, figure, sub
+from holdfast.reports.blocks import Paragraph, Span, Table, Text, Tile, chip, figure, sub
 from holdfast.reports.charts import (
     COMPACT_FROM,
     Axis,
@@ -30,7 +37,6 @@ from holdfast.reports.charts import (
     tabulate,
 )
 from holdfast.reports.format import (
-    VERDICTS,
     decimals_for,
     direction,
     interval_text,
@@ -45,7 +51,7 @@ from holdfast.reports.format import (
 GROUPS = ("target", "source")
 """Suites in the order of reading: what was to be learnt, then what was to be kept. Suites of the user's own follow."""
 PURPOSE = dict(zip(GROUPS, ("what was to be learnt", "what was to be kept"), strict=True))
-TONES = {"gained": "good", "lost": "bad", NOT_FINITE: "bad"}
+TONES = {GAINED: "good", LOST: "bad", NOT_FINITE: "bad"}
 
 
 def group_title(suite: str) -> str:
@@ -112,6 +118,30 @@ class ComparisonRow:
     def verdict(self) -> str:
         """One of `VERDICTS`."""
         return self.raw.verdict
+
+    @property
+    def adjusted(self) -> str:
+        """The adjusted one-sided p-value of a loss; empty where there is none."""
+        return "" if self.raw.p_adjusted is None else p_value(self.raw.p_adjusted)
+
+    @property
+    def power(self) -> str:
+        """`a loss of 1.8 pt would have been seen with 80 %; about 2,400 samples would decide`, where nothing is shown;
+        else empty."""
+        if self.raw.detectable is None:
+            return ""
+        seen = f"a loss of {self.in_unit(self.raw.detectable)} would have been seen with 80 %"
+        if self.raw.needed is None:
+            return seen
+        size = 10 ** max(0, len(str(self.raw.needed)) - 2)
+        needed = math.ceil(self.raw.needed / size) * size
+        return f"{seen}; about {needed:,} samples would decide on {self.in_unit(self.raw.tolerated)}"
+
+    def in_unit(self, value: float) -> str:
+        """A size of a change with two digits: in points for shares, else in the metric's unit."""
+        size = 100 * value if self.share else value
+        text = f"{size:.2g}" if size < 100 else f"{size:,.0f}"
+        return f"{text} {'pt' if self.share else self.unit}".rstrip()
 
     @property
     def tone(self) -> str:
@@ -187,7 +217,7 @@ def headline(comparisons: Sequence[Comparison]) -> str:
     parts: list[str] = []
     for suite in sorted({r.raw.suite for r in primary}, key=group_rank):
         verdicts = [r.verdict for r in primary if r.raw.suite == suite]
-        gained, lost, n = verdicts.count("gained"), verdicts.count("lost"), len(verdicts)
+        gained, lost, n = verdicts.count(GAINED), verdicts.count(LOST), len(verdicts)
         title = group_title(suite)
         if suite != "target" or NOT_FINITE in verdicts:
             title = title if not parts or suite not in GROUPS else title.lower()
@@ -198,14 +228,14 @@ def headline(comparisons: Sequence[Comparison]) -> str:
         elif lost:
             parts.append(f"Target got worse on {lost} of {n} measures")
         else:
-            parts.append(f"Target did not change beyond noise on {plural(n, 'measure')}")
+            parts.append(f"Target shows no change that matters on {plural(n, 'measure')}")
     return "; ".join(parts) + "." if parts else "Nothing was compared."
 
 
 def largest_loss(rows: Sequence[ComparisonRow]) -> str:
-    """`the largest loss is arc, −5.0 pt`, of what was lost beyond noise: shares in points first, since they are what
+    """`the largest loss is arc, −5.0 pt`, of what was lost: shares in points first, since they are what
     the rest is compared with; empty where nothing was lost."""
-    lost = [(r, name) for r, name in zip(rows, short_names(rows), strict=True) if r.verdict == "lost"]
+    lost = [(r, name) for r, name in zip(rows, short_names(rows), strict=True) if r.verdict == LOST]
     shares = [p for p in lost if p[0].share]
     known = shares or [p for p in lost if p[0].to_relative(1.0) is not None]
     if not known:
@@ -230,20 +260,30 @@ def difference_note(rows: Sequence[ComparisonRow]) -> Paragraph:
     """What difference, interval and verdict mean, below the tables."""
     text = (
         f"Difference: after \u2212 before, with its paired {100 * rows[0].raw.confidence:g} % interval over the "
-        "evaluated samples. Gained or lost: the interval excludes zero. Flips: samples right before and wrong after, "
+        f"evaluated samples. {VERDICT_WORDS} Flips: samples right before and wrong after, "
         "and the reverse. How far another training run would move the figures is not in the intervals."
     )
-    if len(rows) >= 20:
-        chance = 0.05 * len(rows)
-        text += (
-            f" {len(rows)} measures were tested; at this level about {chance:.0f} would show a change by chance alone."
-        )
     return Paragraph(text, "note")
+
+
+VERDICT_WORDS = (
+    "Gained or lost: the interval excludes zero, and p of the same test is below its level; within the margin: all of "
+    "it is too small to matter. Kept: the interval leaves no room for a loss beyond the margin. Not shown: none of "
+    "these."
+)
+"""What verdicts mean."""
+
+
+def decision_note(decision: Decision | None) -> Paragraph | None:
+    """What all tests say together."""
+    if decision is None:
+        return None
+    return Paragraph(Span(decision.sentence, "strong"), "bad" if decision.shown else "")
 
 
 def count_tile(suite: str, verdicts: Sequence[str]) -> Tile:
     """How many measures of a suite went the way that matters for it."""
-    wanted = "gained" if suite == "target" else "lost"
+    wanted = GAINED if suite == "target" else LOST
     tone = "bad" if NOT_FINITE in verdicts else "" if wanted not in verdicts else TONES[wanted]
     rest = tally(verdicts, [v for v in VERDICTS if v != wanted])
     figure_ = f"{verdicts.count(wanted)} of {len(verdicts)} {wanted}"
@@ -253,6 +293,7 @@ def count_tile(suite: str, verdicts: Sequence[str]) -> Tile:
 # --------------------------------------------------------------------------------------------------------------- tables
 
 BEFORE, AFTER, RELATIVE = Col("Before", "before"), Col("After", "after"), Col("Relative gain", "relative")
+ADJUSTED = Col("p, loss, adjusted", "adjusted")
 P, N, TEST = Col("p", "p"), Col("n", "n"), Col("Test", lambda r: r.raw.test, numeric=False)
 DIFFERENCE = Col("Difference", lambda r: figure(r.difference, r.interval))
 """Columns of tables whose items are rows."""
@@ -276,8 +317,9 @@ def measures(rows: Sequence[ComparisonRow], title: Text = "", *, relative: bool 
     """Comparisons as a page shows them; `relative` adds the gain in percent of before."""
     what = Col("Measure", _what_and_direction, numeric=False)
     flips = Col("Flips", "flips", numeric=False)
-    verdict = Col("Verdict", lambda r: chip(r.verdict, r.tone), numeric=False)
-    held = [what, BEFORE, AFTER, DIFFERENCE, *([RELATIVE] if relative else []), P, N, TEST, flips, verdict]
+    verdict = Col("Verdict", lambda r: (chip(r.verdict, r.tone), sub(r.power) if r.power else None), numeric=False)
+    adjusted = [ADJUSTED] if any(r.adjusted for r in rows) else []
+    held = [what, BEFORE, AFTER, DIFFERENCE, *([RELATIVE] if relative else []), P, *adjusted, N, TEST, flips, verdict]
     return measure_table(rows, held, title=title, kind="dense compared")
 
 

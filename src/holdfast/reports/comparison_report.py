@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DataError
-from holdfast.records.comparison import NOT_FINITE, GateOutcome, StageMatrix
+from holdfast.records.comparison import NOT_FINITE, Decision, GateOutcome, StageMatrix
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.metrics import is_share
 from holdfast.reports.answers import CONFIDENT, Answered, answers_section, ece_cell
@@ -43,6 +43,7 @@ from holdfast.reports.charts import Axis, Chart, Col, Mark, Series, finite, quan
 from holdfast.reports.compared import (
     ComparisonRow,
     count_tile,
+    decision_note,
     difference_note,
     gain_forest,
     gains,
@@ -71,6 +72,7 @@ from holdfast.reports.format import (
     joined,
     last_part,
     number,
+    p_value,
     plural,
     point_digits,
     points,
@@ -84,8 +86,6 @@ from holdfast.reports.measured import Measured, averages_of, settings_of
 if TYPE_CHECKING:
     from holdfast.evaluation.compare.result import Result
 
-SUBJECT_RESAMPLES = 1000
-"""Bootstrap draws for the difference on one subject of a group; a drawing needs fewer than a verdict."""
 OUTCOMES = {NOT_FINITE: "bad", "failed": "bad", "undecided": "warn", "passed": "good"}
 """Outcomes of rules, worst first, with their tones."""
 
@@ -131,8 +131,8 @@ def comparison_page(result: Result) -> Page:
             *problems("NaN or infinity: the comparison has failed.", result.not_finite, "bad"),
             *problems("Some files could not be used.", [p for side in sides for p in side.problems]),
             Tiles(_tiles(primary, flips, averages)) if primary else None,
-            rules_section(gates) if gates else None,
-            _differences(rows, primary),
+            rules_section(gates, result.decision) if gates else None,
+            _differences(rows, primary, None if gates else result.decision),
             _retention(primary, labels, averages),
             _stages(matrix) if matrix is not None and matrix.tasks else None,
             _subjects(pairs),
@@ -240,7 +240,7 @@ def _tiles(rows: Sequence[ComparisonRow], flips: Sequence[Flips], averages: Coll
 # ------------------------------------------------------------------------------------------------------------ sections
 
 
-def rules_section(gates: Sequence[GateOutcome]) -> Section:
+def rules_section(gates: Sequence[GateOutcome], decision: Decision | None = None) -> Section:
     """Rules and their outcomes, the worst first."""
     order = list(OUTCOMES)
     cells = []
@@ -250,23 +250,24 @@ def rules_section(gates: Sequence[GateOutcome]) -> Section:
         what = f"{g.suite}/{g.name}, {g.metric}" if g.suite or g.name else g.metric
         change = figure(f"{number(g.value, digits, sign=True)} {g.unit}", interval_text(g.interval, digits, sign=True))
         outcome = chip(g.outcome, OUTCOMES.get(g.outcome, "flat"))
-        cells.append([(g.rule, sub(what)), outcome, change, f"{g.threshold:g} {g.unit}", g.reason])
+        adjusted = p_value(g.p_adjusted)
+        cells.append([(g.rule, sub(what)), outcome, change, f"{g.threshold:g} {g.unit}", adjusted, g.reason])
     words = (
         "A rule is judged on the interval of the change, signed as the rule words it: failed where the whole interval "
-        "lies beyond the threshold, passed where all of it lies within, undecided where the threshold lies inside it. "
-        "Not finite: a figure or a sample is NaN or infinite, and the rule is not passed."
+        "lies beyond the threshold, and still does when all tests are accounted for (adjusted p, one-sided); passed "
+        "where all of it lies within; else undecided. Not finite: a figure or a sample is NaN or infinite, and the "
+        "rule is not passed."
     )
-    if len(gates) > 5:
-        words += f" {len(gates)} rules were judged one by one; the more there are, the likelier one fails by chance."
-    heads = columns("Rule", "Outcome", "Change", "Threshold", "Why", right=(2, 3), wide=(4,))
-    return Section("Rules", [Table(columns=heads, rows=cells), Paragraph(words, "note")])
+    heads = columns("Rule", "Outcome", "Change", "Threshold", "Adjusted p", "Why", right=(2, 3, 4), wide=(5,))
+    return Section("Rules", [decision_note(decision), Table(columns=heads, rows=cells), Paragraph(words, "note")])
 
 
-def _differences(rows: Sequence[ComparisonRow], primary: Sequence[ComparisonRow]) -> Section:
+def _differences(rows: Sequence[ComparisonRow], primary: Sequence[ComparisonRow], decision: Decision | None) -> Section:
     if not rows:
         text = "No entry of the one model could be compared with one of the other."
         return Section("Before and after", [Paragraph(text, "note")])
-    return Section("Before and after", [*gains(primary), *measures_by_suite(rows), difference_note(primary)])
+    tables = measures_by_suite(rows)
+    return Section("Before and after", [decision_note(decision), *gains(primary), *tables, difference_note(primary)])
 
 
 def _retention(
@@ -346,6 +347,7 @@ def stage_heat(matrix: StageMatrix) -> Chart:
 
 def _subjects(pairs: Sequence[_Pair]) -> Section | None:
     from holdfast.evaluation.compare.samples import compare_samples
+    from holdfast.statistics.family_wise import adjust
 
     charts = []
     for pair in pairs:
@@ -363,12 +365,14 @@ def _subjects(pairs: Sequence[_Pair]) -> Section | None:
         rows = []
         for task, held in sorted(places.items()):
             left, right = ([side[i] for i in held] for side in (pair.before_rows, pair.after_rows))
-            found = compare_samples(left, right, *metrics, confidence=level, resamples=SUBJECT_RESAMPLES)
+            found = compare_samples(left, right, *metrics, confidence=level)
             rows += [ComparisonRow(dataclasses.replace(c, name=task)) for c in found]
-        outside = sum(r.verdict != "within noise" for r in rows)
-        chance = (1 - level) * len(rows)
+        shown = [r for r in rows if not math.isnan(r.raw.p_value)]
+        adjusted = adjust([r.raw.p_value for r in shown], "holm")
+        changed = sum(p < 1 - level for p in adjusted)
         words = (
-            f"{plural(len(rows), 'subject')}, {outside} outside the noise; about {chance:.1f} would be by chance alone."
+            f"{plural(len(rows), 'subject')}; {changed} changed beyond chance when all are accounted for (Holm, "
+            f"two-sided, at {100 * (1 - level):.3g} %)."
         )
         names = subject_names([r.name for r in rows])
         charts.append(gain_forest(rows, title=f"{pair.name}, by subject", names=names, caption=words))

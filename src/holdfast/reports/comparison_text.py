@@ -6,7 +6,8 @@ are those of the report pages.
 - JUnit: one test suite. With rules, a test case a rule: a failure where it failed (or is undecided and the gate is
   strict), skipped where it is undecided; without rules, a test case a comparison, which passes and carries its figures
   as output, because no rule tells what would be too much. What is NaN or infinite is an error: a rule that speaks of
-  it, and in any case a test case of its own for every such entry. Attributes and elements are those that the schema of
+  it, and in any case a test case of its own for every such entry. The sentence of the decision over all tests is the
+  suite's output. Attributes and elements are those that the schema of
   Jenkins' xUnit plugin knows; characters that XML 1.0 forbids are left out.
 """
 
@@ -23,6 +24,7 @@ from holdfast.reports import markdown
 from holdfast.reports.blocks import Block, Bullets, Fold, Heading, Paragraph, Span, Table, columns, sub
 from holdfast.reports.charts import Col, tabulate
 from holdfast.reports.compared import (
+    ADJUSTED,
     AFTER,
     BEFORE,
     DIFFERENCE,
@@ -31,6 +33,7 @@ from holdfast.reports.compared import (
     P,
     arrow,
     by_suite,
+    decision_note,
     group_title,
     headline,
     measure_table,
@@ -57,7 +60,8 @@ def how(comparisons: Sequence[Comparison]) -> str:
     """What stands behind intervals and p values."""
     level = f"{100 * comparisons[0].confidence:g} %"
     return (
-        f"Paired intervals at {level}; p by McNemar's exact test for right / wrong answers, else by paired bootstrap."
+        f"Paired intervals at {level} and p of one test: McNemar's exact one for right / wrong answers, else Student's "
+        f"t with its skewness removed. Adjusted p: one-sided, of a loss, for all entries together."
     )
 
 
@@ -134,12 +138,14 @@ def comparison_blocks(result: Result) -> list[Block]:
     comparisons, matrix, labels = result.comparisons, result.matrix, result.labels
     blank = Paragraph("")
     rows = [ComparisonRow(c) for c in comparisons]
-    found: list[Block] = [Heading(f"{labels[0]} → {labels[1]}"), Paragraph(headline(comparisons)), blank]
+    found: list[Block] = [Heading(f"{labels[0]} → {labels[1]}"), Paragraph(headline(comparisons))]
+    found += [note] if (note := decision_note(result.decision)) is not None else []
+    found.append(blank)
     broken = [Paragraph(f"Not finite: {sentence}", "bad") for sentence in result.not_finite]
     found += [brief_measures(held) for held in by_suite(rows)]
     if rows:
         text = f"{how(comparisons)} Under a verdict: samples lost / gained, where a sample is right or wrong."
-        found += [Paragraph(text, "note"), blank]
+        found += [Paragraph(text, "note"), *(Paragraph(power, "note") for power in powers(rows)), blank]
     if matrix is not None:
         titles = ("Scores ({unit}, higher is better)", "Sequential training")
         found += _matrix_tables(matrix, titles, "After", ("Measure", "Value", "Interval"))
@@ -157,11 +163,17 @@ def brief_measures(rows: Sequence[ComparisonRow]) -> Table:
     """Two lines a comparison, so that sixty of them can be read through in a terminal."""
     what = Col("Measure", lambda r: (r.name, sub(f"{r.raw.metric} {arrow(r)}")), numeric=False)
     p_and_n = Col("p, n", lambda r: (r.p, sub(r.n)))
+    adjusted = [ADJUSTED] if any(r.adjusted for r in rows) else []
     verdict = Col(
         "Verdict", lambda r: Span((r.verdict, sub(_flips(r)) if r.flips else None), tone=r.tone), numeric=False
     )
-    held = [what, BEFORE, AFTER, DIFFERENCE, p_and_n, verdict]
+    held = [what, BEFORE, AFTER, DIFFERENCE, p_and_n, *adjusted, verdict]
     return measure_table(rows, held, title=group_title(rows[0].raw.suite))
+
+
+def powers(rows: Sequence[ComparisonRow]) -> list[str]:
+    """What would have been seen where nothing is shown, a sentence each."""
+    return [f"Not shown: {r.raw.suite}/{r.name} {r.raw.metric}: {r.power}." for r in rows if r.power]
 
 
 # ----------------------------------------------------------------------------------------------------------- markdown
@@ -171,6 +183,7 @@ def comparison_markdown(result: Result) -> str:
     """The comparison for a pull request's comment."""
     comparisons, matrix, labels = result.comparisons, result.matrix, result.labels
     found: list[Block] = [Heading(f"{labels[0]} → {labels[1]}"), Paragraph(headline(comparisons))]
+    found += [note] if (note := decision_note(result.decision)) is not None else []
     rules = _rules(result)
     if result.not_finite:
         title = "Not finite: the comparison has failed, whatever its rules say."
@@ -185,10 +198,11 @@ def comparison_markdown(result: Result) -> str:
     rows = [ComparisonRow(c) for c in comparisons]
     shown = [r for r in rows if len(rows) <= FOLD_FROM or (r.tone != "flat" and r.raw.primary)]
     rest = [r for r in rows if r not in shown]
-    found += [tabulate(shown, _COLUMNS)] if shown else []
+    columns_ = [c for c in _COLUMNS if c is not ADJUSTED or any(r.adjusted for r in rows)]
+    found += [tabulate(shown, columns_)] if shown else []
     if rest:
-        noise = sum(r.tone == "flat" for r in rest)
-        found.append(Fold(f"{len(rest)} more, of which {noise} within noise", [tabulate(rest, _COLUMNS)]))
+        verdicts = tally([r.verdict for r in rest])
+        found.append(Fold(f"{len(rest)} more: {verdicts}", [tabulate(rest, columns_)]))
     if matrix is not None:
         titles = ("Scores after each stage ({unit}, higher is better):", "")
         found += _matrix_tables(matrix, titles, "after", ("measure", "value", "interval"))
@@ -210,9 +224,10 @@ _COLUMNS = [
     Col("after", "after"),
     Col("difference", lambda r: f"{r.difference} {r.interval}"),
     P,
+    ADJUSTED,
     Col("lost / gained", _flips),
     N,
-    Col("verdict", lambda r: f"{MARKS[r.tone]}{r.verdict}", numeric=False),
+    Col("verdict", lambda r: (f"{MARKS[r.tone]}{r.verdict}", sub(r.power) if r.power else None), numeric=False),
 ]
 
 
@@ -244,8 +259,11 @@ def comparison_junit(result: Result, *, seconds: float = 0.0) -> bytes:
     for c in () if result.gates else result.comparisons:
         if c.failed is None:
             case("system-out", f"{_CLASS}.{c.suite}", f"{c.name} {c.metric}", comparison_line(c))
+    if result.decision is not None:
+        ET.SubElement(suite, "system-out").text = _xml(result.decision.sentence)
     counts = {name: len(suite.findall(f"testcase/{kind}")) for name, kind in _COUNTED.items()}
-    for name, value in {"tests": len(suite), "failures": 0, "errors": 0, **counts, "time": f"{seconds:.3f}"}.items():
+    counts = {"tests": len(suite.findall("testcase")), "failures": 0, "errors": 0} | counts
+    for name, value in (counts | {"time": f"{seconds:.3f}"}).items():
         suite.set(name, str(value))
     root = ET.Element("testsuites")
     root.append(suite)
@@ -262,7 +280,9 @@ def comparison_line(c: Comparison) -> str:
     r = ComparisonRow(c)
     flips = f", {r.flips}" if r.flips else ""
     change = f"{r.before} -> {r.after}, difference {r.difference} {r.interval}, p {r.p}"
-    return f"{c.suite}/{c.name} {c.metric}: {change}, n {r.n}{flips}: {r.verdict}"
+    adjusted = f", adjusted for a loss {r.adjusted}" if r.adjusted else ""
+    power = f"; {r.power}" if r.power else ""
+    return f"{c.suite}/{c.name} {c.metric}: {change}{adjusted}, n {r.n}{flips}: {r.verdict}{power}"
 
 
 def _xml(text: str) -> str:

@@ -10,8 +10,9 @@ from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation
 from holdfast.reports.blocks import Block, Facts, Paragraph, Span, Text, sub
 from holdfast.reports.charts import Col, tabulate
-from holdfast.reports.compared import ComparisonRow
+from holdfast.reports.compared import ComparisonRow, decision_note
 from holdfast.reports.format import decimals_for, direction, interval_text, joined, number
+from holdfast.statistics.decision import loss_decision
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
@@ -50,6 +51,8 @@ def result_blocks(
                 title=joined(label, evaluations[0].model.get("origin")) if evaluations else label,
             )
         )
+        note = decision_note(loss_decision(comparisons.get(label, ())))
+        blocks += [note] if note is not None else []
         broken = [e for e in evaluations if e.failed is not None]
         blocks += [Paragraph(f"Failed: {e.suite}/{e.name}: {e.failed}", "bad") for e in broken]
     return blocks

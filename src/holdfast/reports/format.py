@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.records.comparison import NOT_FINITE
+from holdfast.records.comparison import VERDICTS
 from holdfast.records.evaluation import Metric
 from holdfast.records.metrics import is_share
 
@@ -194,12 +194,8 @@ def last_part(name: Any) -> str:
     return text.rstrip("/").rsplit("/", 1)[-1] if text.startswith(("/", "~", ".")) else text
 
 
-VERDICTS = ("lost", "gained", "within noise", NOT_FINITE)
-"""Of comparisons, in the order in which they are counted."""
-
-
 def tally(verdicts: Sequence[str], words: Sequence[str] = VERDICTS) -> str:
-    """`2 lost, 1 within noise`."""
+    """`2 lost, 1 not shown`."""
     return ", ".join(f"{verdicts.count(w)} {w}" for w in words if w in verdicts)
 
 

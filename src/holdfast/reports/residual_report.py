@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from holdfast.records.comparison import NOT_FINITE, Comparison
+from holdfast.records.comparison import (
+    GAINED,
+    KEPT,
+    LITTLE_GAINED,
+    LITTLE_LOST,
+    LOST,
+    NOT_FINITE,
+    NOT_SHOWN,
+    Comparison,
+)
 from holdfast.records.evaluation import Metric
 from holdfast.records.metrics import is_share
 from holdfast.records.residual import BASE, INSTRUCT, ModelPair, StudiedModel
@@ -83,7 +92,7 @@ STATUS = {
 UNFINISHED = {"running": "is not finished", "interrupted": "was interrupted", "failed": "failed"}
 ROLES = {"new": "new text", "instruction": "instruction following"}
 """What an update is first asked about; see `residual_table.role_of`."""
-VERDICTS = ("gained", "lost", "within noise", NOT_FINITE)
+VERDICTS = (GAINED, LOST, LITTLE_GAINED, LITTLE_LOST, KEPT, NOT_SHOWN, NOT_FINITE)
 _BROKEN = "gave NaN or infinity"
 FEW = 3
 """Measures that a tile names one by one."""
@@ -276,9 +285,12 @@ def clause(comparisons: Sequence[Comparison], what: str) -> str:
     verdicts = [c.verdict for c in comparisons]
     if len(comparisons) == 1:
         row = ComparisonRow(comparisons[0])
-        one = {"gained": "gained", "lost": "lost", "within noise": "shows no change beyond noise"}
+        one = {KEPT: "kept what there was", NOT_SHOWN: "shows no change"} | {
+            v: v for v in (GAINED, LOST, LITTLE_GAINED, LITTLE_LOST)
+        }
         return f"{where} it {one.get(row.verdict, _BROKEN)} ({row.levels()}; {' '.join(row.change())})"
-    kinds = {"gained": "gained on", "lost": "lost on", "within noise": "did not change beyond noise on"}
+    kinds = {v: f"{v} on" for v in (GAINED, LOST, LITTLE_GAINED, LITTLE_LOST, KEPT)}
+    kinds[NOT_SHOWN] = "shows no change on"
     kinds[NOT_FINITE] = f"{_BROKEN} on"
     parts = [f"{words} {verdicts.count(verdict)}" for verdict, words in kinds.items() if verdict in verdicts]
     return f"{where} it {listed(parts)} of {plural(len(verdicts), 'measure')}"
@@ -404,10 +416,10 @@ def _tile(title: str, held: Sequence[Comparison], against: str) -> Tile:
         text, interval = row.change()
         return Tile(title, text, f"{interval} {against}: {row.verdict} ({row.levels()})", TONES.get(row.verdict, ""))
     verdicts = [row.verdict for row in rows]
-    rest = tally(verdicts, [v for v in VERDICTS if v != "gained"])
+    rest = tally(verdicts, [v for v in VERDICTS if v != GAINED])
     if len(rows) <= FEW:
         rest = "; ".join(f"{row.name.replace('_', ' ')} {row.change()[0]}, {row.verdict}" for row in rows)
-    return Tile(title, f"{verdicts.count('gained')} of {len(rows)} gained", f"{against}: {rest}" if rest else against)
+    return Tile(title, f"{verdicts.count(GAINED)} of {len(rows)} gained", f"{against}: {rest}" if rest else against)
 
 
 # --------------------------------------------------------------------------------------------------------------- pairs

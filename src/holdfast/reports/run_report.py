@@ -42,10 +42,12 @@ from holdfast.reports.compared import (
     DIFFERENCE,
     GROUPS,
     PURPOSE,
+    VERDICT_WORDS,
     ComparisonRow,
     arrow,
     by_suite,
     count_tile,
+    decision_note,
     gains,
     group_title,
     headline,
@@ -72,6 +74,7 @@ from holdfast.reports.format import (
 from holdfast.reports.html import write_page
 from holdfast.reports.methods import method_text
 from holdfast.reports.terminal import Printer
+from holdfast.statistics.decision import loss_decision
 from holdfast.support.files import read_as
 
 if TYPE_CHECKING:
@@ -389,12 +392,13 @@ def change_tables(run: RunFigures) -> list[Block]:
     if run.rows:
         level = f"{100 * run.rows[0].raw.confidence:g} %"
         text = (
-            f"Difference: after \u2212 before, with its paired {level} interval over the evaluated samples. Gained or "
-            "lost: the interval excludes zero, otherwise the change is within noise. Relative gain: the change in "
-            "percent "
-            "of the value before, signed so that positive is better. One training run is behind these figures: how far "
-            "another seed would move them is not in the intervals."
+            f"Difference: after \u2212 before, with its paired {level} interval over the evaluated samples. "
+            f"{VERDICT_WORDS} Relative gain: the change in percent of the value before, signed so that positive is "
+            "better. One training run is behind these figures: how far another seed would move them is not in the "
+            "intervals."
         )
+        note = decision_note(loss_decision([r.raw for r in run.rows]))
+        found += [note] if note is not None else []
         found += [*measures_by_suite(run.rows, relative=True), Paragraph(text, "note")]
     return [*found, level_table(run.levels)] if run.levels else found
 

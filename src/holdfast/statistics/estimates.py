@@ -42,6 +42,8 @@ class Ratio:
     denominator: str | None = None
     """None: 1 a row, so a mean."""
     transform: Callable[[Any], Any] | None = None
+    slope: Callable[[Any], Any] | None = None
+    """The transform's derivative."""
     unit: str = ""
     higher_is_better: bool = False
 
@@ -60,16 +62,31 @@ class Ratio:
             value = np.where(sums[..., 1] > 0, value, np.nan)
             return value if self.transform is None else self.transform(value)
 
+    def influence(self, columns: np.ndarray) -> np.ndarray:
+        """How much each row moves the figure: `[n]` float64 of `columns` `[n, 2]`, with the sum 0 (the infinitesimal
+        jackknife's, Efron 1982, chapter 6)."""
+        numerator, denominator = columns.sum(0)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            value = numerator / denominator
+            moved = (columns[:, 0] - value * columns[:, 1]) / denominator
+            return np.asarray(moved if self.slope is None else self.slope(value) * moved)
+
 
 TEXT_FIGURES: dict[str, Ratio] = {
     "nats_per_token": Ratio(numerator="nats", denominator="tokens", unit="nats/token"),
-    "bits_per_byte": Ratio(numerator="nats", denominator="bytes", transform=lambda x: x / _LN2, unit="bits/byte"),
-    "perplexity": Ratio(numerator="nats", denominator="tokens", transform=np.exp, unit="perplexity"),
+    "bits_per_byte": Ratio(
+        numerator="nats", denominator="bytes", transform=lambda x: x / _LN2, slope=lambda x: 1 / _LN2, unit="bits/byte"
+    ),
+    "perplexity": Ratio(numerator="nats", denominator="tokens", transform=np.exp, slope=np.exp, unit="perplexity"),
     "exact_memorisation": Ratio(numerator="exact", denominator="tokens", unit="share of tokens", higher_is_better=True),
     "entropy_per_token": Ratio(numerator="entropy", denominator="tokens", unit="nats/token"),
-    "class_perplexity": Ratio(numerator="nats", transform=np.exp, unit="perplexity of the class"),
-    "word_perplexity": Ratio(numerator="nats", denominator="words", transform=np.exp, unit="perplexity per word"),
-    "byte_perplexity": Ratio(numerator="nats", denominator="bytes", transform=np.exp, unit="perplexity per byte"),
+    "class_perplexity": Ratio(numerator="nats", transform=np.exp, slope=np.exp, unit="perplexity of the class"),
+    "word_perplexity": Ratio(
+        numerator="nats", denominator="words", transform=np.exp, slope=np.exp, unit="perplexity per word"
+    ),
+    "byte_perplexity": Ratio(
+        numerator="nats", denominator="bytes", transform=np.exp, slope=np.exp, unit="perplexity per byte"
+    ),
 }
 """Figures of text by name; `nats`, `tokens`, `bytes`, `words`, `exact` and `entropy` are columns of the rows."""
 

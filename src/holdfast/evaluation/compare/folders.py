@@ -8,8 +8,7 @@ compared.
 Models with different tokenizers: the figures of a text whose denominators differ (nats per token, perplexity) are left
 out, bits per byte stays and leads.
 
-An average over entries (kind "average") is compared as the mean of its members' paired differences, with joint draws
-(`joint_scores`).
+An average over entries (kind "average") is compared as the mean of its members' paired differences (`joint_scores`).
 
 Where a sample or a figure of either side is not finite, the entry's comparisons have failed (`Comparison.failed`), and
 so have those of averages that it is a member of.
@@ -24,11 +23,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from holdfast.errors import DataError
+from holdfast.evaluation.compare.decision import Adjustment, Metric, with_decision
 from holdfast.evaluation.compare.joint_scores import SAMPLES_DECIDE, JointScores, Key, setting_differences
-from holdfast.evaluation.compare.samples import compare_columns, failed_comparisons
-from holdfast.records.comparison import Comparison
+from holdfast.evaluation.compare.samples import compare_columns, compared, failed_comparisons
+from holdfast.records.comparison import Comparison, Decision, FamilyWise
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
-from holdfast.statistics.paired import BOOTSTRAP, paired_bootstrap
+from holdfast.records.margins import Margins
+from holdfast.records.metrics import is_share
+from holdfast.statistics.intervals import CONFIDENCE
+from holdfast.statistics.paired import Flips, Influence, Moments, moments
 from holdfast.support.files import read_as
 
 Metrics = Literal["primary", "all"]
@@ -87,13 +90,19 @@ class Compared:
     """Of all metrics, entries in the order of the side before, the primary metric first within each."""
     unmatched: list[Unmatched]
     notes: list[str]
+    adjustment: Adjustment = dataclasses.field(default_factory=Adjustment)
+    """How p-values of several tests are adjusted."""
+    decision: Decision | None = None
+    """What the metrics that lead say together; None where there is nothing to test."""
 
 
 def compare_folders(
     before: EvaluationFolder,
     after: EvaluationFolder,
     *,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
+    margins: Margins | None = None,
+    family_wise: FamilyWise = "holm",
     resamples: int = 4000,
     seed: int = 0,
     metrics: Metrics = "primary",
@@ -104,7 +113,9 @@ def compare_folders(
         before: the evaluations of the model that the other is compared with.
         after: those of the other one.
         confidence: level of the intervals, in (0, 1).
-        resamples: bootstrap draws B.
+        margins: losses that do not matter; None: the defaults.
+        family_wise: how p-values of many entries are adjusted (`statistics.family_wise`).
+        resamples: draws of `max_t`.
         seed: of the draws.
         metrics: the one that leads each entry, or all.
 
@@ -115,7 +126,16 @@ def compare_folders(
         DataError: evaluations that cannot be read (all of them are named), or a folder without any.
     """
     sides = read_evaluations(before), read_evaluations(after)
-    found = compare_entries(before, after, match_entries(*sides), confidence=confidence, resamples=resamples, seed=seed)
+    found = compare_entries(
+        before,
+        after,
+        match_entries(*sides),
+        confidence=confidence,
+        margins=margins,
+        family_wise=family_wise,
+        resamples=resamples,
+        seed=seed,
+    )
     return [c for c in found.comparisons if c.primary or metrics == "all"], [str(u) for u in found.unmatched]
 
 
@@ -216,7 +236,9 @@ def compare_entries(
     after: EvaluationFolder,
     matching: Matching,
     *,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
+    margins: Margins | None = None,
+    family_wise: FamilyWise = "holm",
     resamples: int = 4000,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
@@ -226,16 +248,16 @@ def compare_entries(
     Args:
         before, after: the folders that the matching was made from.
         matching: see `match_entries`.
-        confidence, resamples, seed: as of `compare_folders`.
+        confidence, margins, family_wise, resamples, seed: as of `compare_folders`.
         progress: called with (entries done, entries in all).
 
     Returns:
-        Comparisons, and what is not compared: the matching's, and entries whose samples do not fit.
+        Comparisons, what they say together, and what is not compared: the matching's, and entries whose samples do not
+        fit.
     """
-    joint = JointScores(
-        (before, after), {p.key: (p.before, p.after) for p in matching.pairs}, resamples=resamples, seed=seed
-    )
+    joint = JointScores((before, after), {p.key: (p.before, p.after) for p in matching.pairs})
     comparisons: dict[Key, list[Comparison]] = {p.key: [] for p in matching.pairs}
+    influences: dict[Metric, Influence] = {}
     unmatched = list(matching.unmatched)
     notes = list(matching.notes)
     # averages last: the entries that they are made of have been read by then
@@ -245,9 +267,15 @@ def compare_entries(
                 sides = (pair.before, pair.after)
                 comparisons[pair.key] = failed_comparisons(sides, failed, confidence=confidence)
             elif pair.before.kind == "average":
-                comparisons[pair.key] = [_compare_average(joint, pair, confidence=confidence)]
+                comparisons[pair.key] = [_compare_average(joint, pair, confidence=confidence, margins=margins)]
             else:
-                comparisons[pair.key] = _compare_rows(joint, pair, notes, confidence=confidence)
+                comparisons[pair.key] = _compare_rows(joint, pair, notes, confidence=confidence, margins=margins)
+            if family_wise == "max_t":
+                influences |= {
+                    (c.suite, c.name, c.metric): joint.difference(pair.key, c.metric).influence
+                    for c in comparisons[pair.key]
+                    if c.failed is None
+                }
         except DataError as error:
             suite, name = pair.key
             unmatched.append(
@@ -255,10 +283,14 @@ def compare_entries(
             )
         if progress is not None:
             progress(done, len(matching.pairs))
-    return Compared(comparisons=[c for found in comparisons.values() for c in found], unmatched=unmatched, notes=notes)
+    adjustment = Adjustment(family_wise=family_wise, influences=influences, resamples=resamples, seed=seed)
+    found, decision = with_decision([c for held in comparisons.values() for c in held], adjustment)
+    return Compared(comparisons=found, unmatched=unmatched, notes=notes, adjustment=adjustment, decision=decision)
 
 
-def _compare_rows(joint: JointScores, pair: EntryPair, notes: list[str], *, confidence: float) -> list[Comparison]:
+def _compare_rows(
+    joint: JointScores, pair: EntryPair, notes: list[str], *, confidence: float, margins: Margins | None
+) -> list[Comparison]:
     sheet, what = joint.sheet(pair.key), "/".join(pair.key)
     if not sheet.n:
         raise DataError(f"{what}: no samples, so there is nothing to compare. Evaluate it on some.")
@@ -270,28 +302,27 @@ def _compare_rows(joint: JointScores, pair: EntryPair, notes: list[str], *, conf
     if primary not in sheet.figures:
         raise DataError(f"{what}: {primary} {why}; choose another metric to lead.")
     entry = dataclasses.replace(pair.before, primary=primary)
-    return compare_columns(sheet, joint.sums(pair.key), entry, confidence=confidence)
+    return compare_columns(sheet, entry, confidence=confidence, margins=margins)
 
 
-def _compare_average(joint: JointScores, pair: EntryPair, *, confidence: float) -> Comparison:
-    suite, name = pair.key
+def _compare_average(joint: JointScores, pair: EntryPair, *, confidence: float, margins: Margins | None) -> Comparison:
     metric = pair.before.primary
-    found = joint.scores(pair.key, metric)
-    draws = found.draws[:, 1] - found.draws[:, 0]
-    same = bool(found.values[0] == found.values[1]) and not draws.any()
-    interval, p_value = paired_bootstrap(draws, n=found.smallest, same=same, confidence=confidence)
-    return Comparison(
-        suite=suite,
-        name=name,
-        metric=metric,
+    found = joint.difference(pair.key, metric)
+    before, after = found.values
+    same = before == after and not any(moved.any() for moved in found.influence.values())
+    test: Flips | Moments
+    if same and is_share(found.unit, metric, (before,)):
+        test = Flips(lost=0, gained=0, n=min(len(moved) for moved in found.influence.values()))
+    else:
+        test = moments(0.0 if same else after - before, found.influence, scale=abs(before) + abs(after))
+    return compared(
+        test,
+        pair.before,
+        metric,
+        values=found.values,
+        n=found.n,
         unit=found.unit,
         higher_is_better=found.higher_is_better,
-        n=found.n,
-        before=float(found.values[0]),
-        after=float(found.values[1]),
-        difference=float(found.values[1] - found.values[0]),
-        interval=interval,
-        p_value=p_value,
-        test=BOOTSTRAP,
         confidence=confidence,
+        margins=margins,
     )

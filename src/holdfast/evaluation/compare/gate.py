@@ -15,21 +15,25 @@ Unit: `pt` is 1/100 of a share in [0, 1] (an accuracy of .52 against .50 is a ga
 
 Outcome, with [low, high] the paired interval of the change, for `change > t`:
 
-    failed      low > t         all of the interval is beyond the threshold: the data say that it was crossed
+    failed      low > t         all of the interval is beyond the threshold: the data say that it was crossed; and they
+                                still do when all tests of the gate are accounted for
     passed      high <= t       none of it is: the data say that it was not (non-inferiority with margin t; Piaggio et
                                 al. 2012, CONSORT extension)
-    undecided   otherwise       the threshold lies inside; more questions would decide. Passes, unless the gate is
-                                strict
+    undecided   otherwise       more questions would decide. Passes, unless the gate is strict
 
 and likewise for the other operators: failed where the rule holds on the whole interval, passed where it holds nowhere
-on it. A two-sided interval at 95 % makes each of the two statements a one-sided test at 2.5 %, for one rule on one
-entry. A rule about many entries makes as many tests, and nothing here corrects for that: see `many_tests`. Without an
-interval (a single sample) a rule is undecided. Of an entry that failed (a figure or a sample is NaN or infinite) it is
-"not finite", which no gate lets pass, strict or not.
+on it. A two-sided interval at 95 % makes each of the two statements a one-sided test at 2.5 %.
+
+All rules on all entries are one family with one chance of a false alarm, since one failure closes the gate: a rule
+fails where its one-sided p-value, adjusted for the family, is below 2.5 %, too (`compare.decision`; Holm's method
+unless asked otherwise). What passes needs no adjustment. Without an interval (a single sample) a rule is undecided. Of
+an entry that failed (a figure or a sample is NaN or infinite) it is "not finite", which no gate lets pass, strict or
+not.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
 import re
@@ -38,10 +42,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from holdfast.errors import ConfigError, DataError, did_you_mean
+from holdfast.evaluation.compare.decision import Adjustment
 from holdfast.evaluation.compare.folders import Compared, EntryPair, Key, Matching
-from holdfast.records.comparison import NOT_FINITE, Comparison, GateOutcome
+from holdfast.records.comparison import NOT_FINITE, Comparison, Decision, GateOutcome
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.metrics import called, is_share
+from holdfast.statistics.decision import decision_of, level_of, named
+from holdfast.statistics.paired import paired_test
 
 T = TypeVar("T")
 
@@ -260,8 +267,8 @@ def _misfit(rule: Rule, wrong: Sequence[str]) -> str:
 # ------------------------------------------------------------------------------------------------------------- judging
 
 
-def judge(aims: Sequence[Aim], compared: Compared) -> list[GateOutcome]:
-    """What every rule says of every entry that it speaks of.
+def judge(aims: Sequence[Aim], compared: Compared) -> tuple[list[GateOutcome], Decision | None]:
+    """What every rule says of every entry that it speaks of, and what they say together; None where nothing is tested.
 
     Raises:
         DataError: a rule speaks of an entry or metric that turned out not to be comparable once its samples were read;
@@ -272,6 +279,7 @@ def judge(aims: Sequence[Aim], compared: Compared) -> list[GateOutcome]:
         by_key.setdefault((comparison.suite, comparison.name), []).append(comparison)
     refused = {(u.suite, u.name): u for u in compared.unmatched}
     outcomes: list[GateOutcome] = []
+    tested: dict[int, tuple[Comparison, float]] = {}
     problems: list[str] = []
     for aim in aims:
         for key in aim.keys:
@@ -292,15 +300,45 @@ def judge(aims: Sequence[Aim], compared: Compared) -> list[GateOutcome]:
                 wrong = f"{'/'.join(key)} {found.metric} is in {found.unit}"
                 problems.append(f"rule '{aim.rule.text}': {_misfit(aim.rule, [wrong])}")
             else:
-                outcomes.append(_judge_one(aim.rule, found))
+                outcome, sign = _judge_one(aim.rule, found)
+                if not math.isnan(outcome.p_value):
+                    tested[len(outcomes)] = (found, sign)
+                outcomes.append(outcome)
         missing = "measured only before, so nothing is known of the change."
         outcomes += [_without_figure(aim.rule, key, UNDECIDED, missing) for key in aim.missing]
     if problems:
         raise DataError("\n".join(problems))
-    return outcomes
+    return _together(outcomes, tested, compared.adjustment)
 
 
-def _judge_one(rule: Rule, c: Comparison) -> GateOutcome:
+def _together(
+    outcomes: list[GateOutcome], tested: Mapping[int, tuple[Comparison, float]], adjustment: Adjustment
+) -> tuple[list[GateOutcome], Decision | None]:
+    """Adjusts the outcomes for all of them; those that fail on their own only are undecided."""
+    if not tested:
+        return outcomes, None
+    level = level_of(next(iter(tested.values()))[0].confidence)
+    adjusted = adjustment.adjusted([outcomes[place].p_value for place in tested], list(tested.values()))
+    found = list(outcomes)
+    for place, p in zip(tested, adjusted, strict=True):
+        o, more = outcomes[place], len(tested) > 1 and adjustment.family_wise != "none"
+        if o.outcome == FAILED and not p < level:
+            text = f"on its own; of {len(tested):,} tests chance alone does that (adjusted p {p:.3f})"
+            o = dataclasses.replace(o, outcome=UNDECIDED, reason=f"{o.reason.removesuffix('.')} {text}.")
+        elif o.outcome == FAILED and more:
+            figure = "below 0.001" if p < 0.001 else f"{p:.3f}"
+            o = dataclasses.replace(o, reason=f"{o.reason.removesuffix('.')} (adjusted p {figure}).")
+        found[place] = dataclasses.replace(o, p_adjusted=p)
+    broken = [o for o in found if o.outcome == FAILED]
+    rules = list(dict.fromkeys(o.rule for o in broken))
+    listed = "; ".join(f"'{rule}' on {named([(o.suite, o.name) for o in broken if o.rule == rule])}" for rule in rules)
+    text = f"shown to be broken: {listed}" if broken else "no rule is shown to be broken"
+    shown = [f"{o.suite}/{o.name} {o.metric}: {o.rule}" for o in broken]
+    return found, decision_of("rules", text, adjusted, shown, family_wise=adjustment.family_wise, level=level)
+
+
+def _judge_one(rule: Rule, c: Comparison) -> tuple[GateOutcome, float]:
+    """The outcome of one rule on one comparison, on its own, and the sign of the differences that break the rule."""
     sign = 1.0 if rule.direction in ("rise", "gain") else -1.0
     if rule.direction in ("drop", "gain") and not c.higher_is_better:
         sign = -sign
@@ -313,8 +351,10 @@ def _judge_one(rule: Rule, c: Comparison) -> GateOutcome:
     unit = rule.unit if rule.unit in ("pt", "%") else c.unit
     shown, threshold = f"{rule.direction} {_figure(value, unit)}", _figure(rule.threshold, unit)
     beyond = f"{_OPERATORS[rule.operator][1]} {threshold}"
+    side = sign if rule.operator in (">", ">=") else -sign
+    p_value = _p_value(rule, c, sign * rule.threshold / scale, side, value)
     if math.isnan(low) or math.isnan(high):
-        outcome = UNDECIDED
+        outcome, p_value = UNDECIDED, math.nan
         why = "nothing is relative to 0" if math.isnan(scale) else "one sample has no interval"
         why = why if math.isnan(scale) or c.n < 2 else "there is no interval"
         reason = f"{shown}; {why}, so this cannot be judged."
@@ -332,7 +372,7 @@ def _judge_one(rule: Rule, c: Comparison) -> GateOutcome:
             UNDECIDED: f"{threshold} lies inside the interval; more samples would decide",
         }
         reason = f"{shown} [{low:.3g}, {high:.3g}]: {where[outcome]}."
-    return GateOutcome(
+    found = GateOutcome(
         rule=rule.text,
         suite=c.suite,
         name=c.name,
@@ -343,7 +383,20 @@ def _judge_one(rule: Rule, c: Comparison) -> GateOutcome:
         threshold=rule.threshold,
         unit=unit,
         reason=reason,
+        p_value=p_value,
     )
+    return found, side
+
+
+def _p_value(rule: Rule, c: Comparison, threshold: float, side: float, value: float) -> float:
+    """One-sided, of "the rule does not hold": `threshold` is a difference, and the rule speaks of those on its `side`
+    of it."""
+    test = paired_test(c)
+    if test is None or math.isnan(threshold):
+        return math.nan
+    if c.interval[0] == c.interval[1] and value == rule.threshold:  # all samples lie at the threshold itself
+        return 0.5**c.n if rule.holds(value) else 1.0
+    return test.p_above(threshold) if side > 0 else test.p_below(threshold)
 
 
 def _without_figure(rule: Rule, key: Key, outcome: str, reason: str, *, metric: str = "") -> GateOutcome:
@@ -386,19 +439,6 @@ def is_failed(outcomes: Iterable[GateOutcome], *, strict: bool = False) -> bool:
     """Whether the gate is closed: a rule failed or speaks of what is not finite, or under `strict` is undecided."""
     closed = (NOT_FINITE, FAILED, UNDECIDED) if strict else (NOT_FINITE, FAILED)
     return any(o.outcome in closed for o in outcomes)
-
-
-def many_tests(outcomes: Sequence[GateOutcome], *, confidence: float) -> str | None:
-    """A sentence on how many tests were made, where it is more than one; None else."""
-    n = sum(not math.isnan(o.interval[0]) for o in outcomes)
-    if n < 2:
-        return None
-    return (
-        f"{n} tests were made, each on its own: where a change lies right at its threshold, chance makes a rule "
-        f"fail in "
-        f"{50 * (1 - confidence):.3g} % of cases, and nothing corrects for the number of tests. A higher confidence "
-        f"makes it rarer."
-    )
 
 
 def to_record(outcomes: Sequence[GateOutcome], *, strict: bool) -> list[dict[str, Any]]:

@@ -6,8 +6,9 @@ name. An average over M members is, draw by draw,
 
     A_k = 1/M sum_m s_mk        (model k, member m)
 
-so members of one entry share its draws, and a difference of two models is the mean of its members' paired differences.
-Its interval takes the expanded percentile levels (see `estimates`) of the member with the fewest samples, the widest.
+so members of one entry share its draws. The interval of A_k takes the expanded percentile levels (see `estimates`) of
+the member with the fewest samples, the widest. A difference of two models is the mean of its members' paired
+differences; its test adds up what each sample contributes to them (`Difference`).
 Not included: the choice of the members, which the interval takes as given.
 
 A metric that is no mean over samples (BLEU) has no draws, and neither has an average that it is a member of: nothing is
@@ -17,16 +18,17 @@ known of its spread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from holdfast.errors import DataError
 from holdfast.evaluation.compare.samples import Sheet, join, sheet_of, why_failed
-from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
 from holdfast.statistics.estimates import entry_seed, joint_sums
+from holdfast.statistics.paired import Influence
 
 Key = tuple[str, str]
 """(suite, name) of an entry."""
@@ -50,6 +52,23 @@ class Scores:
     """Samples of the entry that has the fewest."""
     unit: str
     higher_is_better: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One metric of one entry, or of an average, of the last model against the first."""
+
+    values: tuple[float, float]
+    """Of the first and the last."""
+    influence: Influence
+    """What each sample contributes to the difference, by entry."""
+    n: int
+    """Samples in all, those of every member of an average."""
+    unit: str
+    higher_is_better: bool
+
+
+T = TypeVar("T", Scores, Difference)
 
 
 class JointScores:
@@ -132,12 +151,19 @@ class JointScores:
             DataError: the rows do not fit together, the metric has no pairs, or an average's members differ between the
                 models.
         """
-        evaluations = self.entries[key]
-        if evaluations[0].kind == "average":
-            return self._average(key, metric)
+        if self.entries[key][0].kind == "average":
+            known, parts, n = self._of_members(key, metric, self.scores)
+            values, draws, smallest = mean_of(parts)
+            return Scores(
+                values=values,
+                draws=draws,
+                n=n,
+                smallest=smallest,
+                unit=known.unit,
+                higher_is_better=known.higher_is_better,
+            )
         sheet = self.sheet(key)
-        if metric not in sheet.figures:
-            raise DataError(f"{'/'.join(key)}: {metric} {sheet.left_out.get(metric, 'was not measured')}.")
+        self._require(key, metric)
         figure = sheet.figures[metric]
         return Scores(
             values=sheet.values(metric, sheet.columns[metric].sum(0)),
@@ -147,6 +173,42 @@ class JointScores:
             unit=figure.unit,
             higher_is_better=figure.higher_is_better,
         )
+
+    def difference(self, key: Key, metric: str) -> Difference:
+        """One metric of an entry or an average, of the last model against the first; no draws are made.
+
+        Raises:
+            DataError: see `scores`.
+        """
+        if self.entries[key][0].kind == "average":
+            known, parts, n = self._of_members(key, metric, self.difference)
+            influence: dict[Any, Any] = {}
+            for part in parts:
+                for entry, moved in part.influence.items():
+                    influence[entry] = influence.get(entry, 0.0) + moved / len(parts)
+            before, after = (float(np.mean([part.values[i] for part in parts])) for i in (0, 1))
+            return Difference(
+                values=(before, after),
+                influence=influence,
+                n=n,
+                unit=known.unit,
+                higher_is_better=known.higher_is_better,
+            )
+        sheet = self.sheet(key)
+        self._require(key, metric)
+        figure, values = sheet.figures[metric], sheet.values(metric, sheet.columns[metric].sum(0))
+        return Difference(
+            values=(float(values[0]), float(values[-1])),
+            influence={key: sheet.influence(metric)},
+            n=sheet.n,
+            unit=figure.unit,
+            higher_is_better=figure.higher_is_better,
+        )
+
+    def _require(self, key: Key, metric: str) -> None:
+        sheet = self.sheet(key)
+        if metric not in sheet.figures:
+            raise DataError(f"{'/'.join(key)}: {metric} {sheet.left_out.get(metric, 'was not measured')}.")
 
     def _rows(self, key: Key) -> list[list[Any]]:
         """The K models' rows of one entry, joined."""
@@ -171,7 +233,8 @@ class JointScores:
                 raise DataError(f"{error}{f' They differ in {hint}.' if hint else ''}") from None
         return joined
 
-    def _average(self, key: Key, metric: str) -> Scores:
+    def _known_members(self, key: Key, metric: str) -> tuple[Metric, list[tuple[str, str, str]]]:
+        """The metric of an average and its members, which are the same for all models."""
         evaluations, what = self.entries[key], "/".join(key)
         members = _members(evaluations[0])
         for index, other in enumerate(evaluations[1:], 1):
@@ -188,13 +251,19 @@ class JointScores:
                 if members
                 else f"{what}: an average that names no members. Evaluate again."
             )
-        parts: list[Scores] = []
+        return known, members
+
+    def _of_members(self, key: Key, metric: str, of: Callable[[Key, str], T]) -> tuple[Metric, list[T], int]:
+        """The metric of an average, what `of` gives for each member, and the samples of all members."""
+        known, members = self._known_members(key, metric)
+        what = "/".join(key)
+        parts: list[T] = []
         samples: dict[Key, int] = {}
         for suite, name, one in members:
             if (suite, name) not in self.entries:
                 raise DataError(f"{what}: its member {suite}/{name} cannot be compared, so neither can the average.")
             try:
-                found = self.scores((suite, name), one)
+                found = of((suite, name), one)
             except DataError as error:
                 raise DataError(f"{what}: its member cannot be compared, so neither can the average. {error}") from None
             if found.higher_is_better != known.higher_is_better:
@@ -204,15 +273,7 @@ class JointScores:
                 )
             parts.append(found)
             samples[suite, name] = found.n
-        values, draws, smallest = mean_of(parts)
-        return Scores(
-            values=values,
-            draws=draws,
-            n=sum(samples.values()),
-            smallest=smallest,
-            unit=known.unit,
-            higher_is_better=known.higher_is_better,
-        )
+        return known, parts, sum(samples.values())
 
 
 def mean_of(parts: Sequence[Scores]) -> tuple[np.ndarray, np.ndarray, int]:

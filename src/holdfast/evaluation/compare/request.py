@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal
 from holdfast.config.declare import Meta, Seed
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, HoldfastError, did_you_mean
+from holdfast.records.comparison import FamilyWise
 from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
+from holdfast.records.margins import parse_margins
 from holdfast.records.run import RunFolder
 from holdfast.support.files import read_as
 from holdfast.support.paths import expanded
@@ -34,6 +36,13 @@ def _stages(value: Any) -> tuple[tuple[str, str], ...]:
         raise ValueError(f"tasks, each as TASK or LABEL=TASK ({error})") from None
 
 
+def _margins(value: Any) -> tuple[str, ...]:
+    words = (value,) if isinstance(value, (str, int, float)) else tuple(value)
+    found = tuple(str(word) for word in words)
+    parse_margins(found)
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompareSettings:
     """How models are compared."""
@@ -47,9 +56,15 @@ class CompareSettings:
     metrics: Literal["primary", "all"] = "primary"
     """The metric that leads each entry, or all."""
     confidence: Annotated[float, Meta(gt=0, lt=1, metavar="LEVEL")] = 0.95
-    """Level of all intervals."""
+    """Level of all intervals; one side of it, 0.025, is the chance of a false alarm over all tests."""
+    margin: Annotated[
+        tuple[str, ...], Meta(repeatable=True, one_word=True, metavar="0|2pt|1%|'0.02 UNIT'", parse=_margins)
+    ] = ()
+    """A loss that does not matter to a verdict: of shares (default 1pt), of all else in % of before, of one unit; 0."""
+    family_wise: FamilyWise = "holm"
+    """How p-values are adjusted for the number of tests."""
     resamples: Annotated[int, Meta(ge=100)] = 4000
-    """Bootstrap draws."""
+    """Draws, of max_t and of --stages."""
     seed: Seed = 0
     """Of the draws."""
     stages: Annotated[

@@ -18,12 +18,12 @@ from holdfast.evaluation.compare.gate import (
     bind_rules,
     is_failed,
     judge,
-    many_tests,
     to_record,
 )
 from holdfast.evaluation.compare.request import CompareSettings, Side
-from holdfast.records.comparison import Comparison, GateOutcome, StageMatrix
+from holdfast.records.comparison import Comparison, Decision, GateOutcome, StageMatrix
 from holdfast.records.evaluation import Evaluation
+from holdfast.records.margins import parse_margins
 from holdfast.support.progress import progress
 
 Task = tuple[str | None, str]
@@ -40,6 +40,8 @@ class Result:
     """In the order to show."""
     gates: Sequence[GateOutcome] = ()
     """The rules, and what they say of each entry."""
+    decision: Decision | None = None
+    """What all tests say together: of the rules, else of losses in the metrics that lead."""
     matrix: StageMatrix | None = None
     """Scores over the stages of sequential training."""
     unmatched: Sequence[str] = ()
@@ -77,7 +79,7 @@ class Result:
 
         from holdfast import __version__
 
-        shown = ("metrics", "confidence", "resamples", "seed", "strict")
+        shown = ("metrics", "confidence", "margin", "family_wise", "resamples", "seed", "strict")
         libraries = {name: importlib.metadata.version(name) for name in ("numpy", "scipy")}
         return {
             "labels": [s.label for s in self.sides],
@@ -85,6 +87,7 @@ class Result:
             "failed": self.failed,
             "not_finite": self.not_finite,
             "rules": to_record(self.gates, strict=self.settings.strict),
+            "decision": self.decision,
             "gates": self.gates,
             "comparisons": self.comparisons,
             "matrix": self.matrix,
@@ -112,8 +115,16 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
     matching, aims, tasks = _prepared(first, last, rules, [task for _, task in settings.stages])
     draws: dict[str, Any] = {k: getattr(settings, k) for k in ("confidence", "resamples", "seed")}
     with progress("Comparing", total=len(matching.pairs)) as advance:
-        found = compare_entries(first.folder, last.folder, matching, **draws, progress=lambda done, total: advance(1))
-    gates = judge(aims, found)
+        found = compare_entries(
+            first.folder,
+            last.folder,
+            matching,
+            **draws,
+            margins=parse_margins(settings.margin),
+            family_wise=settings.family_wise,
+            progress=lambda done, total: advance(1),
+        )
+    gates, decision = judge(aims, found)
     matrix = None
     if tasks:
         stages = [first.label, *(label for label, _ in settings.stages)]
@@ -124,15 +135,15 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
     shown = [
         c for c in found.comparisons if c.primary or settings.metrics == "all" or (c.suite, c.name, c.metric) in judged
     ]
-    many = many_tests(gates, confidence=settings.confidence)
     return Result(
         sides=list(sides),
         settings=settings,
         comparisons=shown,
         gates=gates,
+        decision=decision if rules else found.decision,
         matrix=matrix,
         unmatched=[str(u) for u in found.unmatched],
-        notes=[*(n for s in sides for n in s.notes), *found.notes, *([many] if many else [])],
+        notes=[*(n for s in sides for n in s.notes), *found.notes],
     )
 
 

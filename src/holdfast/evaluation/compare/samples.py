@@ -4,18 +4,19 @@ Both models answered the same questions, so the question's difficulty cancels in
 unpaired test would count it as noise (a published example: p = .080 unpaired, p = .008 paired, on the same answers).
 Samples are joined on the hash of the document and must have been asked with the same prompt.
 
-Right / wrong metrics are tested with McNemar's exact test, all others with the paired bootstrap
-(`holdfast.statistics.paired`), a ratio of sums for text.
+One test gives interval, p and verdict (`holdfast.statistics.paired`): McNemar's exact test and its inversion for right
+/ wrong metrics, Student's t of the samples' influences with its skewness removed for all others, a ratio of sums for
+text. Where every score of a share came out the same, the two are counted as answers of which none flipped.
 
-The interval is the paired bootstrap's for every metric. One sample says nothing: its interval is NaN and its p is 1.
-Where a sample or a figure of either model is NaN or infinite nothing is compared, and `Comparison.failed` says why.
-Does not correct for looking at many metrics at once.
+One sample of anything else says nothing: its interval is NaN and its p is 1. Where a sample or a figure of either model
+is NaN or infinite nothing is compared, and `Comparison.failed` says why. Does not correct for looking at many metrics
+at once: see `compare.decision`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +25,11 @@ import numpy as np
 from holdfast.errors import DataError
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, why_not_finite
-from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, Rows, entry_seed, figure_for, joint_sums
-from holdfast.statistics.paired import BOOTSTRAP, MCNEMAR, mcnemar_exact, paired_bootstrap
+from holdfast.records.margins import Margins
+from holdfast.records.metrics import is_share
+from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, Rows, figure_for
+from holdfast.statistics.intervals import CONFIDENCE
+from holdfast.statistics.paired import MCNEMAR, STUDENT, Flips, Moments, moments
 
 
 def compare_samples(
@@ -34,9 +38,8 @@ def compare_samples(
     evaluation_before: Evaluation,
     evaluation_after: Evaluation,
     *,
-    confidence: float = 0.95,
-    resamples: int = 4000,
-    seed: int = 0,
+    confidence: float = CONFIDENCE,
+    margins: Margins | None = None,
 ) -> list[Comparison]:
     """Compares all metrics that both evaluations have and that their rows carry, the primary one first.
 
@@ -46,8 +49,7 @@ def compare_samples(
         evaluation_before: what the rows belong to.
         evaluation_after: likewise.
         confidence: level of the intervals, in (0, 1).
-        resamples: bootstrap draws B.
-        seed: of the draws, together with the entry's suite and name; all metrics share them.
+        margins: losses that do not matter; None: the defaults.
 
     Raises:
         DataError: the two did not answer the same samples with the same prompts; the message counts them.
@@ -57,11 +59,7 @@ def compare_samples(
     if reason := why_failed(evaluations, rows):
         return failed_comparisons(evaluations, reason, confidence=confidence)
     sheet = sheet_of(rows, evaluations, one_tokenizer=False)
-    if not sheet.figures:
-        return []
-    seed = entry_seed(seed, (evaluation_before.suite, evaluation_before.name))
-    sums = joint_sums(sheet.columns, resamples=resamples, seed=seed)
-    return compare_columns(sheet, sums, evaluation_before, confidence=confidence)
+    return compare_columns(sheet, evaluation_before, confidence=confidence, margins=margins)
 
 
 def why_failed(evaluations: Sequence[Evaluation], rows: Sequence[Rows] = ()) -> str | None:
@@ -134,6 +132,13 @@ class Sheet:
         """Figures `[..., K]` of sums `[..., 2K]`."""
         return self.figures[metric].of_sums(sums.reshape(*sums.shape[:-1], -1, 2))
 
+    def influence(self, metric: str) -> np.ndarray:
+        """`[n]` float64: how much each sample moves the difference of the last model to the first."""
+        figure, columns = self.figures[metric], self.columns[metric]
+        if np.array_equal(columns[:, :2], columns[:, -2:]):
+            return np.zeros(self.n)
+        return figure.influence(columns[:, -2:]) - figure.influence(columns[:, :2])
+
 
 def sheet_of(rows: Sequence[Rows], evaluations: Sequence[Evaluation], *, one_tokenizer: bool = True) -> Sheet:
     """Lines up what K models have in common.
@@ -169,51 +174,97 @@ def sheet_of(rows: Sequence[Rows], evaluations: Sequence[Evaluation], *, one_tok
 
 
 def compare_columns(
-    sheet: Sheet, sums: Mapping[str, np.ndarray], entry: Evaluation, *, confidence: float = 0.95
+    sheet: Sheet, entry: Evaluation, *, confidence: float = CONFIDENCE, margins: Margins | None = None
 ) -> list[Comparison]:
     """Compares the metrics of two models whose samples lie side by side, the one that leads first.
 
     Args:
         sheet: of the two.
-        sums: `[B, 4]` float64 a metric: those of joint bootstrap samples (`estimates.joint_sums`).
         entry: the side before: names the entry and the metric that leads.
         confidence: level of the intervals, in (0, 1).
+        margins: losses that do not matter; None: the defaults.
     """
     comparisons = []
     for name, figure in sorted(sheet.figures.items(), key=lambda item: item[0] != entry.primary):
-        column, drawn = sheet.columns[name], sums[name]
-        n = len(column)
+        column = sheet.columns[name]
         before, after = (float(figure.of_sums(column[:, i : i + 2].sum(0))) for i in (0, 2))
-        draws = figure.of_sums(drawn[:, 2:]) - figure.of_sums(drawn[:, :2])
-        same = np.array_equal(column[:, :2], column[:, 2:])
-        difference = 0.0 if same else after - before
-        interval, p_value = paired_bootstrap(draws, n=n, same=same, confidence=confidence)
-        test = BOOTSTRAP
-        lost = gained = None
-        if figure.denominator is None and _right_or_wrong(column[:, [0, 2]]):
-            lost, gained = (int(((column[:, 2] - column[:, 0]) == sign).sum()) for sign in (-1.0, 1.0))
-            test, p_value = MCNEMAR, mcnemar_exact(lost, gained)
+        values = column[:, [0, 2]]
+        share = figure.denominator is None and is_share(figure.unit, name, (values.min(), values.max()))
+        test: Flips | Moments
+        if figure.denominator is None and (
+            _right_or_wrong(values) or (share and np.array_equal(values[:, 0], values[:, 1]))
+        ):
+            lost, gained = (int((np.sign(values[:, 1] - values[:, 0]) == sign).sum()) for sign in (-1.0, 1.0))
+            test = Flips(lost=lost, gained=gained, n=sheet.n)
+        else:
+            difference = 0.0 if np.array_equal(column[:, :2], column[:, 2:]) else after - before
+            test = moments(
+                difference, {(entry.suite, entry.name): sheet.influence(name)}, scale=abs(before) + abs(after)
+            )
         comparisons.append(
-            Comparison(
-                suite=entry.suite,
-                name=entry.name,
-                metric=name,
+            compared(
+                test,
+                entry,
+                name,
+                values=(before, after),
+                n=sheet.n,
                 unit=figure.unit,
                 higher_is_better=figure.higher_is_better,
-                n=n,
-                before=before,
-                after=after,
-                difference=difference,
-                interval=interval,
-                p_value=p_value,
-                test=test,
-                primary=name == entry.primary,
                 confidence=confidence,
-                flips_lost=lost,
-                flips_gained=gained,
+                margins=margins,
             )
         )
     return comparisons
+
+
+def compared(
+    test: Flips | Moments,
+    entry: Evaluation,
+    metric: str,
+    *,
+    values: tuple[float, float],
+    n: int,
+    unit: str,
+    higher_is_better: bool,
+    confidence: float,
+    margins: Margins | None = None,
+) -> Comparison:
+    """The record of a test.
+
+    Args:
+        test: of the difference.
+        entry: the side before.
+        metric: name of what was compared.
+        values: before and after.
+        n: samples.
+        unit, higher_is_better: of the metric.
+        confidence: level of the interval, in (0, 1).
+        margins: losses that do not matter; None: the defaults.
+    """
+    known: dict[str, Any] = {"test": STUDENT}
+    if isinstance(test, Flips):
+        known = {"test": MCNEMAR, "flips_lost": test.lost, "flips_gained": test.gained}
+    else:
+        known |= {"standard_error": test.error, "skewness": test.skewness, "df": test.df}
+    known |= {"smallest": test.n} if test.n != n else {}
+    before, after = values
+    return Comparison(
+        suite=entry.suite,
+        name=entry.name,
+        metric=metric,
+        unit=unit,
+        higher_is_better=higher_is_better,
+        n=n,
+        before=before,
+        after=after,
+        difference=0.0 if test.estimate == 0.0 else after - before,
+        interval=test.interval(confidence),
+        p_value=test.p_value(),
+        primary=metric == entry.primary,
+        confidence=confidence,
+        margin=(margins or Margins()).of(unit, metric, before, after),
+        **known,
+    )
 
 
 def join(before: Rows, after: Rows, *, what: str = "the evaluation") -> tuple[list[Any], list[Any]]:
