@@ -258,6 +258,9 @@ def test_a_quick_reproduction(tmp_path, quiet, monkeypatch):
     claims = reproduce(recipes=["code"], quick=True, output_dir=tmp_path / "out", console=quiet)
     assert [c.number for c in claims] == ["1b", "2b", "3b"]
     assert (tmp_path / "out" / "code" / "report.html").is_file()
+    levels = read_study(tmp_path / "out" / "code").references
+    assert levels["source/prose/nats_per_token"]["unigram"] > 3.0, "what direct fine-tuning's loss is held against"
+    assert all(p.value is not None for c in claims for p in c.preconditions if "moderately" in p.name)
     before = (tmp_path / "out" / "code" / "study.json").stat().st_mtime_ns
     reproduce(recipes=["code"], quick=True, output_dir=tmp_path / "out", console=quiet)
     assert (tmp_path / "out" / "code" / "study.json").stat().st_mtime_ns == before

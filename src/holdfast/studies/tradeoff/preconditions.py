@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from holdfast.records.evaluation import CHANCE, UNIGRAM
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.statistics.intervals import CONFIDENCE
 from holdfast.studies.engine.claims import MARGIN, Precondition, at_least, at_most
@@ -24,8 +25,6 @@ from holdfast.studies.tradeoff.curves import NAMES, Method, complete_trials, gai
 
 MODERATE = 0.25
 """Of unigram - start, what direct fine-tuning may lose."""
-UNIGRAM, CHANCE = "unigram", "chance"
-"""Names of levels, see `Evaluation.references`."""
 TEXT_UNITS = ("nats/token", "bits/byte")
 RETRAIN = "lower the rate or the steps of direct fine-tuning, or start from a model that knows more"
 REMEASURE = "measure the start again with this version, which keeps it"
