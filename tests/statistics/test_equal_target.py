@@ -48,6 +48,17 @@ def test_the_best_of_several_curves_seed_by_seed():
     assert found.value == pytest.approx(-0.3 + 0.3 * 0.05 / 0.85)
 
 
+def test_what_stands_beside_is_that_of_the_same_place():
+    """Direct fine-tuning reaches the target too, and has the larger figure; the place is chosen by the source."""
+    points = [
+        Point(target=seeds(t), source=seeds(s), beside=seeds(b))
+        for t, s, b in ((1.0, -1.0, 9.0), (0.8, -0.2, 2.0), (0.4, -0.1, 1.0))
+    ]
+    found = source_at([points], seeds(0.7))
+    assert found is not None
+    assert found.value == pytest.approx(1.75)
+
+
 def test_seeds_are_paired():
     """A seed that learns more does so in direct fine-tuning too: at each seed's own target nothing differs."""
     shift = np.array([-0.2, 0.0, 0.2])

@@ -7,7 +7,20 @@ import dataclasses
 
 import pytest
 
-from claim_studies import GRID, L2_GRID, REPLAY, UNIGRAM, annealing, direct, grids, paper_like, study, trial
+from claim_studies import (
+    GRID,
+    L2_GRID,
+    REPLAY,
+    UNIGRAM,
+    WARM,
+    annealing,
+    direct,
+    grids,
+    others,
+    paper_like,
+    study,
+    trial,
+)
 from holdfast.statistics.selection import select
 from holdfast.statistics.shares import shares
 from holdfast.studies.claims import RECIPES, STATEMENTS, check_claims
@@ -34,9 +47,10 @@ def unmet(found):
 
 def test_every_claim_holds_where_the_paper_is_right():
     found = check_claims(dict.fromkeys(RECIPES, paper_like()))
-    assert {c.number: (c.verdict, c.reason) for c in found if c.verdict != HOLDS} == {}
+    assert {c.number: (c.verdict, c.reason) for c in found if c.verdict != HOLDS} == {
+        "2d": (FAILS, "Label_annealing 0.03 does not.")
+    }, "where direct fine-tuning is converged, nothing learns more"
     assert set(NUMBERS) == set(RECIPES)
-    assert [c.number for c in found] == sorted(c.number for c in found)
     assert all(c.paper and c.reason and c.figures and c.preconditions and not unmet(c) for c in found)
     assert all(c.figures[0].needs for c in found), "what each figure is held against"
     assert [c.number for c in check_claims({"code": paper_like()})] == NUMBERS["code"]
@@ -68,7 +82,7 @@ def test_what_is_still_to_come_may_change_it():
         return {c.number: c for c in check_claims({"code": dataclasses.replace(whole, trials=[*whole.trials, last])})}
 
     found = verdicts("running")
-    assert {number: c.verdict for number, c in found.items()} == {"1b": HOLDS, "2b": UNKNOWN, "3b": UNKNOWN}
+    assert {n for n, c in found.items() if c.verdict == HOLDS} == {"1b"}
     assert found["2b"].reason.startswith("1 trial is not finished and may change it; so far: holds.")
     assert found["2b"].figures
     assert verdicts("failed")["2b"].verdict == HOLDS
@@ -174,7 +188,7 @@ def test_the_grid_has_to_begin_at_direct_fine_tuning():
 
 
 def test_every_line_of_a_grid_has_to_bite():
-    whole = paper_like()
+    whole = grids()
     warm = [trial(50 + i, annealing(w, temperature=2), t, s) for i, (w, t, s) in enumerate(GRID[:4])]
     found = claim("2b", dataclasses.replace(whole, trials=[*whole.trials, *warm]))
     assert found.verdict == UNKNOWN
@@ -358,6 +372,70 @@ def test_replay_needs_both(trials):
     assert "no trial of replay with label annealing" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("warm", "verdict"), [(WARM, HOLDS), (GRID, FAILS), ([(w, t, s + 0.1 * (s > -0.3)) for w, t, s in GRID], UNKNOWN)]
+)
+def test_the_temperature_at_equal_target(warm, verdict):
+    def at(temperature, grid, first):
+        return [trial(first + i, annealing(w, temperature=temperature), t, s) for i, (w, t, s) in enumerate(grid)]
+
+    whole = grids()
+    two = dataclasses.replace(whole, trials=[*whole.trials, *at(2, warm, 50)])
+    assert "there are 1, 2" in claim("6", two).reason
+    three = dataclasses.replace(two, trials=[*two.trials, *at(0.5, GRID, 60)])
+    found = claim("6", three)
+    assert found.verdict == verdict, found.reason
+    assert found.figures[0].what == "source at temperature 2 - 1 at 90 % of the gain" or verdict == FAILS
+
+
+def with_others(direct_rise=0.9, annealed=0.9, direct_form=0.0, pulled=1.0):
+    """What stands beside target and source of direct fine-tuning, of label annealing and of L2."""
+    whole = grids()
+
+    def of(t):
+        rise = {"direct": direct_rise, "label_annealing": annealed}.get(t.kind, 0.5)
+        form = {"direct": direct_form, "l2": pulled}.get(t.kind, 1.0)
+        return dataclasses.replace(
+            t, runs=[dataclasses.replace(r, comparisons=[*r.comparisons, *others(rise, form)]) for r in t.runs]
+        )
+
+    return dataclasses.replace(whole, trials=[of(t) for t in whole.trials])
+
+
+@pytest.mark.parametrize(("rise", "verdict"), [(0.8, HOLDS), (0.1, FAILS)])
+def test_a_related_skill_that_rises_is_kept(rise, verdict):
+    assert claim("2c", with_others(annealed=rise)).verdict == verdict
+    flat = claim("2c", with_others(direct_rise=0.01, annealed=rise))
+    assert flat.verdict == UNKNOWN and "direct fine-tuning raises the related skill" in unmet(flat)
+    assert "No related skill was measured" in claim("2c", grids()).reason
+
+
+@pytest.mark.parametrize(("form", "verdict"), [(1.0, HOLDS), (0.3, FAILS)])
+def test_l2_restores_the_form_of_the_answers(form, verdict):
+    found = claim("3c", with_others(pulled=form))
+    kept = claim("3c", with_others(pulled=form, direct_form=1.0))
+    assert kept.verdict == UNKNOWN and "direct fine-tuning loses the form of the examples" in unmet(kept)
+    assert "scored both strictly and flexibly" in claim("3c", grids()).reason
+    if form == 1.0:
+        assert found.verdict == verdict, found.reason
+    else:
+        assert found.verdict != HOLDS, "where L2 has learnt 90 % of it, between direct fine-tuning's form and its own"
+
+
+def test_strict_and_flexible_stand_side_by_side():
+    shown = [f.what for f in claim("1b", with_others()).figures]
+    assert shown[2:] == ["direct fine-tuning, gsm8k, strict-match", "direct fine-tuning, gsm8k, flexible-extract"]
+
+
+def test_learning_more_than_direct_in_places():
+    better = grids([(w, t + 0.2 * (w == 0.3), s) for w, t, s in GRID])
+    found = claim("2d", better)
+    assert found.verdict == HOLDS
+    assert "label_annealing 0.3 learns more" in found.reason.replace("Label", "label")
+    little = claim("2d", grids([(w, t + 0.05 * (w == 0.3), s) for w, t, s in GRID]))
+    assert little.verdict != HOLDS, "0.03 nats are less than counts"
+
+
 # -------------------------------------------------------------------------------------------------- seeds and families
 
 
@@ -376,7 +454,7 @@ def test_what_holds_by_itself_need_not_hold_among_all():
     def survivors(half):
         return {c.number: c.family for c in check_claims(dict.fromkeys(RECIPES, paper_like(half=half)))}
 
-    assert set(survivors(0.005).values()) == {True}
+    assert set(survivors(0.005).values()) == {True, None}, "None: it does not hold at all"
     loose = [half / 1000 for half in range(10, 60, 2)]
     mixed = [found for half in loose if False in (found := survivors(half)).values()]
     assert mixed, "somewhere between all and nothing a claim holds only by itself"

@@ -32,10 +32,13 @@ class Point:
 
     target: OverSeeds
     source: OverSeeds
+    beside: OverSeeds | None = None
+    """What is asked for in place of the source, where that is not what the place is chosen by."""
 
 
 def source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> OverSeeds | None:
-    """The best source of a method where its target is at least as high as wanted (module docstring).
+    """The best source of a method where its target is at least as high as wanted (module docstring); with `beside`,
+    that at the same place.
 
     Args:
         curves: of one method, one for each of its other settings (such as a temperature), points in the order of the
@@ -50,21 +53,28 @@ def source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> OverSeeds
         places = [p for curve in curves for p in _places(curve, seed, target, wanted.samples_half)]
         if not places:
             return None
-        by_seed[seed], half = max(places)
+        _, by_seed[seed], half = max(places)
         halves.append(half)
     return OverSeeds(value=statistics.fmean(by_seed.values()), by_seed=by_seed, samples_half=statistics.fmean(halves))
 
 
-def _places(curve: Sequence[Point], seed: int, target: float, wanted_half: float) -> Iterator[tuple[float, float]]:
-    """(source, half-width of the samples' part) of the points that reach a target, and of the crossings."""
+def _places(
+    curve: Sequence[Point], seed: int, target: float, wanted_half: float
+) -> Iterator[tuple[float, float, float]]:
+    """(source, figure, half-width of its samples' part) of the points that reach a target, and of the crossings; the
+    figure is the source or what stands beside it."""
     for point in curve:
         if point.target.by_seed[seed] >= target:
-            yield point.source.by_seed[seed], point.source.samples_half
+            figure = point.beside or point.source
+            yield point.source.by_seed[seed], figure.by_seed[seed], figure.samples_half
     for a, b in itertools.pairwise(curve):
         t_a, t_b = a.target.by_seed[seed], b.target.by_seed[seed]
         if (t_a - target) * (t_b - target) >= 0:
             continue
-        s_a, s_b, share = a.source.by_seed[seed], b.source.by_seed[seed], (t_a - target) / (t_a - t_b)
-        along = (1 - share) * a.source.samples_half + share * b.source.samples_half
+        share = (t_a - target) / (t_a - t_b)
+        source = (1 - share) * a.source.by_seed[seed] + share * b.source.by_seed[seed]
+        first, second = a.beside or a.source, b.beside or b.source
+        y_a, y_b = first.by_seed[seed], second.by_seed[seed]
+        along = (1 - share) * first.samples_half + share * second.samples_half
         across = math.hypot((1 - share) * a.target.samples_half + share * b.target.samples_half, wanted_half)
-        yield (1 - share) * s_a + share * s_b, math.hypot(along, (s_b - s_a) / (t_b - t_a) * across)
+        yield source, (1 - share) * y_a + share * y_b, math.hypot(along, (y_b - y_a) / (t_b - t_a) * across)

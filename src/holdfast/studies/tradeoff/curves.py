@@ -9,7 +9,7 @@ the line's other settings is its start, at strength 0, where the study has it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
@@ -32,6 +32,9 @@ NAMES = {
     REPLAY: "replay",
     BOTH: "replay with label annealing",
 }
+LEAST = {True: 0.02, False: 0.05}
+"""The least change that counts, by whether the metric is a share: 2 points, or 0.05 nats a token (5 % of the
+perplexity)."""
 _ASIDE = ("teacher", "teacher_dtype", "teacher_sharded")
 """Settings of a method that say how it is computed, not what it is."""
 
@@ -149,7 +152,7 @@ def at_equal_target(
     method: Method,
     share: float,
     *,
-    side: str | Objective = "source",
+    of: Callable[[TrialRecord], OverSeeds] | None = None,
     temperature: float | None = None,
 ) -> OverSeeds | None:
     """What a method keeps where it has learnt a share of what direct fine-tuning gains on the target
@@ -159,7 +162,7 @@ def at_equal_target(
         study: with `direct` finished, tuned over its own rates.
         method: its grid is interpolated; of direct fine-tuning its own rates.
         share: of direct's gain, 1 is all of it.
-        side: what is looked at there, the source by default, or other entries that every trial has.
+        of: what is looked at where the source is best; None: the source.
         temperature: only lines of label annealing at this one; None: all.
 
     Returns:
@@ -167,7 +170,8 @@ def at_equal_target(
     """
 
     def point(trial: TrialRecord) -> Point:
-        return Point(target=gain(trial, study, "target"), source=gain(trial, study, side))
+        beside = None if of is None else of(trial)
+        return Point(target=gain(trial, study, "target"), source=gain(trial, study, "source"), beside=beside)
 
     wanted = gain(study.direct, study, "target").times(share)
     if method == DIRECT:
@@ -199,3 +203,59 @@ def difference_share(a: OverSeeds, b: OverSeeds, study: StudyRecord, confidence:
     if direct.value >= 0:
         return Share(value=None, interval=None, reason="direct fine-tuning lost nothing on the source")
     return share_over_seeds(a.minus(b), direct, confidence=confidence, what="loss").taken_from(0.0)
+
+
+# --------------------------------------------------------------------------------------------- beside target and source
+
+RELATED = "related"
+"""The suite of what was neither trained for nor is to be kept; without it HumanEval, as in the paper."""
+STRICT, FLEXIBLE = "strict-match", "flexible-extract"
+"""Filters of the evaluation harness: the answer in the form of the few-shot examples, and anywhere in the text."""
+
+
+def related_skill(study: StudyRecord) -> Objective | None:
+    """The related skill that direct fine-tuning was measured by; None where there is none."""
+    found = [c for run in study.direct.runs[:1] for c in run.comparisons if c.primary] if study.direct else []
+    found = [c for c in found if c.suite == RELATED] or [c for c in found if c.name.startswith("humaneval")]
+    if not found:
+        return None
+    entries = [(c.suite, c.name, c.metric) for c in found]
+    return Objective(
+        side=RELATED,
+        entries=entries,
+        label=", ".join(name for _, name, _ in entries),
+        unit=found[0].unit,
+        higher_is_better=found[0].higher_is_better,
+    )
+
+
+def formats(study: StudyRecord) -> list[tuple[Objective, Objective]]:
+    """The entries that were scored both strictly and flexibly, as the one and the other."""
+    held = [c for run in study.direct.runs[:1] for c in run.comparisons] if study.direct else []
+    known = {(c.suite, c.name, c.metric) for c in held}
+    pairs = []
+    for c in held:
+        base, _, kind = c.metric.partition(",")
+        if kind == STRICT and (c.suite, c.name, f"{base},{FLEXIBLE}") in known:
+            both = [
+                Objective(
+                    side="format",
+                    entries=[(c.suite, c.name, f"{base},{filtered}")],
+                    label=f"{c.name}, {filtered}",
+                    unit=c.unit,
+                    higher_is_better=c.higher_is_better,
+                )
+                for filtered in (STRICT, FLEXIBLE)
+            ]
+            pairs.append((both[0], both[1]))
+    return pairs
+
+
+def follows_format(trial: TrialRecord | None, study: StudyRecord) -> OverSeeds:
+    """What a trial gains of the strict match beyond what it gains of the flexible one, mean over entries: negative
+    where it knows the answer and no longer gives it in the form of the examples."""
+    found = [gain(trial, study, strict).minus(gain(trial, study, flexible)) for strict, flexible in formats(study)]
+    whole = found[0]
+    for one in found[1:]:
+        whole = whole.minus(one.times(-1.0))
+    return whole.times(1 / len(found))

@@ -18,10 +18,23 @@ import math
 from collections.abc import Callable, Sequence
 
 from holdfast.records.evaluation import CHANCE, UNIGRAM
+from holdfast.records.metrics import is_share
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.statistics.intervals import CONFIDENCE
 from holdfast.studies.engine.claims import MARGIN, Precondition, at_least, at_most
-from holdfast.studies.tradeoff.curves import NAMES, Method, complete_trials, gain, lines, method_of, share_of_direct
+from holdfast.studies.tradeoff.curves import (
+    LEAST,
+    NAMES,
+    Method,
+    complete_trials,
+    follows_format,
+    formats,
+    gain,
+    lines,
+    method_of,
+    related_skill,
+    share_of_direct,
+)
 
 MODERATE = 0.25
 """Of unigram - start, what direct fine-tuning may lose."""
@@ -134,6 +147,40 @@ def bites(method: Method, share: float) -> Callable[[StudyRecord], Sequence[Prec
         return found
 
     return look
+
+
+def related_skill_rises(study: StudyRecord) -> list[Precondition]:
+    """That direct fine-tuning raises the related skill beyond the least that counts; none where it was not measured."""
+    skill = related_skill(study)
+    if skill is None:
+        return []
+    interval = gain(study.direct, study, skill).interval
+    return [
+        at_least(
+            "direct fine-tuning raises the related skill",
+            None if interval is None else interval[0],
+            LEAST[is_share(skill.unit, unknown=True)],
+            figure=f"its gain on {skill.label} (lower end)",
+            advice="name a skill that rises with the target as the suite 'related'",
+        )
+    ]
+
+
+def format_is_lost(study: StudyRecord) -> list[Precondition]:
+    """That direct fine-tuning loses the form of the few-shot examples beyond the least that counts; none where nothing
+    shows it."""
+    if not formats(study):
+        return []
+    interval = follows_format(study.direct, study).interval_at(CONFIDENCE)
+    return [
+        at_most(
+            "direct fine-tuning loses the form of the examples",
+            None if interval is None else interval[1],
+            -LEAST[True],
+            figure="its strict gain - flexible gain (upper end)",
+            advice="there is no form to restore here; use a start that follows few-shot examples",
+        )
+    ]
 
 
 def _single(objective: Objective, entry: tuple[str, str, str]) -> Objective:
