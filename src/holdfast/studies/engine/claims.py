@@ -30,7 +30,8 @@ from holdfast.statistics.intervals import CONFIDENCE
 
 R = TypeVar("R")
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot tell"
-VERDICTS = (HOLDS, FAILS, UNKNOWN)
+RULES = 2
+"""Grows with every change of a rule or a bound of any paper: an outcome counts under the rules it was judged by."""
 MARGIN = 0.2
 """Of an equivalence, as a share of what it is held against."""
 NO_INTERVAL = "there is no interval"

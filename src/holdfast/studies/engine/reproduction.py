@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted
-from holdfast.studies.engine.claims import Claim, claims_json, family_line
+from holdfast.studies.engine.claims import RULES, Claim, claims_json, family_line
 from holdfast.studies.engine.papers import Paper
 from holdfast.studies.engine.study import PAGE as STUDY_PAGE
 from holdfast.studies.engine.study import Settings
@@ -85,6 +85,7 @@ def reproduce(
         found = {
             "paper": paper.title,
             "size": size,
+            "rules": RULES,
             "created": now(),
             "studies": studies,
             "claims": claims_json(claims),
