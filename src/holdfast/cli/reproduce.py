@@ -20,7 +20,7 @@ PAPERS = "papers\n" + "\n".join(
     for name, paper in papers().items()
 )
 DESCRIPTION = f"""\
-Re-runs a paper's studies and checks its claims: holds, does not hold, not enough data, each with the paper's figure,
+Re-runs a paper's studies and checks its claims: holds, does not hold, cannot tell, each with the paper's figure,
 ours and its interval. Small twins by default, on two CPU cores, no network, no GPU, no files of yours:
 {DURATIONS}. Finished studies are not run again; an interrupted one continues.
 

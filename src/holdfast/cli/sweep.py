@@ -44,7 +44,7 @@ study.yaml
   seeds: [0, 1, 2]                     # every trial is repeated
   search: {{sampler: grid}}              # or random, tpe, nsga2, these with trials: 30
   pruning: {{at: [0.5]}}                 # stop what falls behind (left out: nothing is stopped)
-  select: {{rule: paper}}                # or target_within (points: 1pt), knee
+  select: {{rule: knee}}                 # or target_within (points: 1pt), paper
   keep: frontier                       # whose weights stay on disk: all, frontier, none
   output_dir: runs/my-study
 
@@ -112,7 +112,9 @@ class _Selection:
         """A study's `select:` section in place of its own; None: its own stays."""
         if not (self.rule or self.points or self.strict):
             return None
-        rule = {"rule": self.rule or ("target_within" if self.points else "paper")}
+        from holdfast.statistics.rules import DEFAULT_RULE
+
+        rule = {"rule": self.rule or ("target_within" if self.points else "paper" if self.strict else DEFAULT_RULE)}
         return rule | {k: v for k, v in (("points", self.points), ("strict", self.strict)) if v}
 
 

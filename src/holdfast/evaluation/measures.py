@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.evaluation.entries import KINDS, Entry, EvaluationPlan
+from holdfast.evaluation.levels import CHOSEN, chance_level
 from holdfast.evaluation.partial import Partial
-from holdfast.records.evaluation import Metric, why_not_finite
+from holdfast.records.evaluation import CHANCE, Metric, why_not_finite
 from holdfast.statistics.estimates import Ratio, estimate
 
 Report = Callable[[int, int], None]
@@ -49,6 +50,8 @@ class Outcome:
     """What was settled on while measuring."""
     leads: str = ""
     """The metric that leads; empty: the first."""
+    references: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """As of `Evaluation.references`, those that the rows do not show."""
     broken: str = ""
     """What the model gave that is NaN or infinite and neither rows nor figures show, such as the logits of a reply; a
     sentence, empty where there is nothing."""
@@ -57,6 +60,13 @@ class Outcome:
     def primary(self) -> str:
         """The metric that leads."""
         return self.leads or next(iter(self.figures))
+
+    @property
+    def levels(self) -> dict[str, dict[str, float]]:
+        """`Evaluation.references`."""
+        chance = chance_level(self.rows)
+        known = {name: {CHANCE: chance} for name in self.figures if name in CHOSEN and chance is not None}
+        return {**known, **{name: dict(levels) for name, levels in self.references.items()}}
 
     @property
     def failed(self) -> str | None:

@@ -110,6 +110,7 @@ def evaluate(
             key=key,
             seconds=time.perf_counter() - started,
             versions=_versions(entry),
+            references=outcome.levels,
             failed=outcome.failed,
         )
         folder.write(evaluation, outcome.rows)

@@ -15,6 +15,8 @@ from holdfast.errors import DataError
 from holdfast.support.files import read_as, read_jsonl, read_object, record_from, to_jsonable, write_json, write_jsonl
 
 SCHEMA = 1
+UNIGRAM, CHANCE = "unigram", "chance"
+"""Names of levels, see `Evaluation.references`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,10 @@ class Evaluation:
     """Fingerprint of (model hash, data hash, settings): equal key, nothing to compute again."""
     seconds: float = 0.0
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    references: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    """By metric, in its unit: what a figure is worth. "unigram" of text: what the frequencies of the scored tokens give
+    (with one added to each count of the vocabulary), without any context. "chance" of multiple choice: what guessing
+    gives."""
     failed: str | None = None
     """Why the figures mean nothing: a sample or a figure is NaN or infinite; None where all are numbers. Where samples
     are, no metric has a value (NaN), for an accuracy of NaN log-likelihoods is a number too."""

@@ -319,7 +319,7 @@ def point_name(curve: StudyCurve, t: TrialFigures) -> str:
     """What stands beside a point: the strength where a legend names the rest, "direct" for that, the label of a trial
     that no line joins, or its number."""
     if curve.kind == "direct":
-        return "direct"
+        return t.trial.label.removeprefix("direct fine-tuning, ").replace("direct fine-tuning", "direct")
     if curve.joined:
         return curve.short(t.trial)
     return t.trial.label if len(t.trial.label) <= 24 else f"trial {t.trial.number}"

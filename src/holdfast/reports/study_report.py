@@ -137,7 +137,8 @@ def study_page(
 
 def study_tiles(trials: Sequence[TrialFigures], first: Selection | None) -> list[Tile]:
     """How many trials count, what direct fine-tuning did, and what the chosen trial keeps of it."""
-    direct = next((t for t in trials if t.trial.kind == "direct" and t.whole), None)
+    whole = [t for t in trials if t.trial.kind == "direct" and t.whole and t.target is not None]
+    direct = max(whole, key=lambda t: t.target.value if t.target else 0.0, default=None)  # as `StudyRecord.direct`
     time = duration(math.fsum(t.seconds for t in trials))
     found = [
         Tile("Trials that count", f"{sum(t.whole for t in trials)} of {len(trials)}", f"{time} of the workers' time")

@@ -7,6 +7,7 @@ import yaml
 
 from holdfast.errors import ConfigError
 from holdfast.studies.tradeoff.study import fill, load_study, study_config
+from holdfast.support.files import write_json
 
 
 def problems_of(values) -> list[str]:
@@ -41,6 +42,19 @@ def test_the_training_configuration_may_be_a_file(asked, tmp_path):
     assert config.train == asked["train"]
 
 
+def test_the_knee_is_taken_where_nothing_is_asked_for_and_nothing_is_recorded(asked, tmp_path):
+    out = tmp_path / "study"
+    plain = {k: v for k, v in asked.items() if k != "select"} | {"output_dir": str(out)}
+    assert study_config(plain).select == {"rule": "knee"}
+    write_json(out / "study.json", {"selection": {"rule": "paper", "points": None, "strict": True}})
+    assert study_config(plain).select == {"rule": "paper", "strict": True}, (
+        "a study keeps the rule that it was begun with"
+    )
+    assert study_config({**plain, "select": "target_within"}).select == {"rule": "target_within"}
+    (out / "study.json").write_text("{")
+    assert study_config(plain).resolved["select"] == {"rule": "knee"}
+
+
 def test_direct_fine_tuning_is_not_tried_twice(asked):
     """It is the reference; under another learning rate it is a trial."""
     rate = asked["train"]["learning_rate"]
@@ -52,6 +66,32 @@ def test_direct_fine_tuning_is_not_tried_twice(asked):
         "L2, learning rate 0.003",
         "L2, learning rate 0.0001",
     ]
+
+
+def test_direct_fine_tuning_has_rates_of_its_own(asked):
+    """They are its own: the methods stay at the base's; one that is the base's is the reference."""
+    rate = asked["train"]["learning_rate"]
+    rates = {"direct": {"learning_rate": [rate, 1e-4, 1e-3]}}
+    config = study_config({**asked, "vary": {"retention": [rates, {"l2": {"coefficient": [0.1, 1.0]}}]}})
+    trials = config.trials()
+    assert [config.space.label(p) for p in trials] == [
+        "direct fine-tuning, learning rate 0.0001",
+        "direct fine-tuning, learning rate 0.001",
+        "L2, coefficient 0.1",
+        "L2, coefficient 1",
+    ]
+    assert [config.settings(p)["learning_rate"] for p in trials] == [1e-4, 1e-3, rate, rate]
+    assert [config.settings(p)["retention"] for p in trials[:2]] == [[], []]
+    assert config.space.alternative(trials[0]).kind == "direct"
+    one = study_config(
+        {**asked, "vary": {"retention": [{"none": {"learning_rate": 1e-4}}], "learning_rate": [1.0, 2.0]}}
+    )
+    assert [one.settings(p)["learning_rate"] for p in one.trials()] == [1e-4], "its own wins over the shared one"
+    assert [one.space.label(p) for p in one.trials()] == ["direct fine-tuning, learning rate 0.0001"]
+    with pytest.raises(ConfigError) as refused:
+        study_config({**asked, "vary": {"retention": [{"direct": {"learning_rat": [1e-4], "seed": [1]}}]}})
+    assert "vary.retention[0].direct.learning_rat: no key" in refused.value.problems[0]
+    assert "Did you mean 'learning_rate'?" in refused.value.problems[0] and len(refused.value.problems) == 2
 
 
 def test_what_the_base_leaves_open_has_its_first_value_in_the_reference(asked):

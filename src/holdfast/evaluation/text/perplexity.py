@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.entries import PerplexityEntry
+from holdfast.evaluation.levels import unigram_levels
 from holdfast.evaluation.measures import Outcome, Report, Subject, no_report
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.partial import Partial
@@ -348,10 +349,11 @@ def measure(entry: PerplexityEntry, on: Subject) -> Outcome:
     """See `holdfast.evaluation.measures.measure`."""
     window, stride = resolve_window(on.model, entry.window, entry.stride)
     notes: list[str] = []
+    documents = documents_of(entry, on.tokenizer)
     rows = score_documents(
         on.model,
         on.tokenizer,
-        documents_of(entry, on.tokenizer),
+        documents,
         window=window,
         stride=stride,
         progress=on.report,
@@ -368,7 +370,14 @@ def measure(entry: PerplexityEntry, on: Subject) -> Outcome:
         "notes": notes,
     }
     names = _MEMORISATION if entry.memorisation else _TEXT
-    return Outcome(rows=rows, figures={name: TEXT_FIGURES[name] for name in names}, settings=found)
+    vocabulary = int(on.model.get_input_embeddings().weight.shape[0])
+    encoded = [encode_document(document, on.tokenizer) for document in documents]
+    return Outcome(
+        rows=rows,
+        figures={name: TEXT_FIGURES[name] for name in names},
+        settings=found,
+        references=unigram_levels(encoded, vocabulary=vocabulary),
+    )
 
 
 def check(entry: PerplexityEntry, tokenizer: Any) -> None:

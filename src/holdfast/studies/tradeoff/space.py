@@ -3,6 +3,7 @@
 ```yaml
 vary:
   retention:                                      # alternatives: each is one way to retain what was known
+    - direct: {learning_rate: [5.0e-6, 2.0e-5]}   # direct fine-tuning, the first rival, at rates of its own
     - label_annealing: {weight: {log: [0.1, 10], points: 5}, temperature: [1, 2]}
     - l2: {coefficient: [0.001, 0.01]}
     - [{replay: {data: old.jsonl, fraction: 0.1}}, {label_annealing: {weight: [0.3, 1]}}]     # a combination
@@ -36,6 +37,8 @@ METHOD = "method"
 """The parameter that says which alternative a trial is, where there are several."""
 DIRECT = "direct"
 """The alternative without a method."""
+FIXED = ("output_dir", "evaluation", "env")
+"""Keys of a training configuration that every trial shares, or has of its own."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -186,7 +189,9 @@ class Space:
 
     def axes(self, alternative: Alternative) -> dict[str, Axis]:
         """What varies under an alternative, by parameter."""
-        return {**alternative.vary, **{name: ((name,), values) for name, values in self.shared.items()}}
+        own = {place for place, _ in alternative.vary.values()}
+        shared: dict[str, Axis] = {name: ((name,), values) for name, values in self.shared.items()}
+        return {**alternative.vary, **{name: axis for name, axis in shared.items() if axis[0] not in own}}
 
     def parameters(self, alternative: Alternative) -> dict[str, Values]:
         """The values under an alternative, by parameter."""
@@ -261,12 +266,12 @@ class Space:
     def label(self, params: Mapping[str, Any]) -> str:
         """What tables and plots call a combination: the method, and what varies."""
         alternative = self.alternative(params)
-        methods = [_key(next(iter(m))) for m in alternative.retention]
+        methods = [_key(next(iter(m))) for m in alternative.retention] or [DIRECT]
         number = alternative.name.partition(" #")[2]
         names = ["direct fine-tuning" if m == DIRECT else title(m) for m in alternative.kind.split("+")]
         words = [" + ".join(names) + (f" ({number})" if number else "")]
         for name, values in self.parameters(alternative).items():
-            if values.varies and name in params:
+            if (values.varies or name.startswith(f"{DIRECT}.")) and name in params:
                 value = params[name]
                 shown = f"{value:g}" if isinstance(value, float) else str(value)
                 words.append(f"{_short(name, methods)} {shown}")
@@ -284,6 +289,8 @@ class _Reader:
     """Whether ranges need points."""
     problems: list[str]
     """Gets one sentence a mistake."""
+    known: Sequence[str] = ()
+    """Keys of a training configuration that may vary."""
 
     def values(self, value: Any, where: str) -> Values | None:
         """What a key is tried with; None with a problem noted where it makes no sense."""
@@ -343,6 +350,9 @@ class _Reader:
         found: list[Alternative] = []
         for number, item in enumerate(given):
             where = f"vary.retention[{number}]"
+            if (settings := _of_direct(item)) is not None:
+                found.append(self._direct(settings, f"{where}.{DIRECT}"))
+                continue
             retention = self.methods(item, where)
             name = _name(retention)
             same = sum(a.kind == name for a in found)
@@ -363,6 +373,25 @@ class _Reader:
             found.append(Alternative(name=unique, retention=retention, vary=vary))
         return found
 
+    def _direct(self, settings: Mapping[str, Any], where: str) -> Alternative:
+        """Direct fine-tuning with settings of the training configuration of its own."""
+        vary: dict[str, Axis] = {}
+        for key, value in settings.items():
+            if key not in self.known or key in FIXED or key in ("seed", "data_seed"):
+                near = did_you_mean(str(key), self.known)
+                self.problems.append(f"{where}.{key}: no key of a training configuration that may vary.{near}")
+            elif (values := self.values(value, f"{where}.{key}")) is not None:
+                vary[f"{DIRECT}.{key}"] = ((str(key),), values)
+        return Alternative(name=DIRECT, retention=[], vary=vary)
+
+
+def _of_direct(item: Any) -> Mapping[str, Any] | None:
+    """The settings of an alternative such as `direct: {learning_rate: [...]}`; None for any other."""
+    if not isinstance(item, Mapping) or len(item) != 1:
+        return None
+    name, settings = next(iter(item.items()))
+    return settings if str(name).lower() in NONE and isinstance(settings, Mapping) else None
+
 
 def read_space(
     vary: Mapping[str, Any], base_retention: Any, *, grid: bool, known: Sequence[str], problems: list[str]
@@ -376,7 +405,7 @@ def read_space(
         known: keys of a training configuration that may vary.
         problems: gets one sentence a mistake.
     """
-    reader = _Reader(grid=grid, problems=problems)
+    reader = _Reader(grid=grid, problems=problems, known=known)
     section = dict(vary)
     base = reader.methods(base_retention, "train.retention")
     names = [_key(next(iter(m))) for m in base]
@@ -403,7 +432,7 @@ def read_space(
                 own[key] = (("retention", place, name, parameter), values)
         elif key in ("seed", "data_seed"):
             problem = "seeds are repetitions of every trial, not trials. Write 'seeds: [0, 1, 2]'."
-        elif key in ("output_dir", "evaluation", "env"):
+        elif key in FIXED:
             problem = "cannot vary; every trial has a folder of its own and is measured alike."
         elif key not in known:
             near = did_you_mean(key, [*known, "retention", *METHODS])
@@ -428,18 +457,24 @@ def vary_schema(known: Iterable[str]) -> dict[str, Any]:
             "additionalProperties": False,
         }
     )
+    settings = {name: _tried_schema({"$ref": f"#/$defs/train/properties/{name}"}) for name in known}
+    rates = {"type": "object", "properties": settings, "additionalProperties": False}
+    direct = {
+        "description": "Direct fine-tuning with settings of its own, such as rates.",
+        "type": "object",
+        "properties": {DIRECT: rates},
+        "required": [DIRECT],
+        "additionalProperties": False,
+    }
     alternatives = {
         "description": "Alternatives; a list in place of a value varies, an inner list is a combination of methods.",
         "type": "array",
         "minItems": 1,
-        "items": {"anyOf": [*method["anyOf"], {"type": "array", "items": method}]},
+        "items": {"anyOf": [*method["anyOf"], direct, {"type": "array", "items": method}]},
     }
     return {
         "type": "object",
-        "properties": {
-            "retention": alternatives,
-            **{name: _tried_schema({"$ref": f"#/$defs/train/properties/{name}"}) for name in known},
-        },
+        "properties": {"retention": alternatives, **settings},
         "patternProperties": {rf"^({'|'.join(METHODS)})\.": {}},
         "additionalProperties": False,
     }

@@ -13,7 +13,7 @@ objectives:                           # evaluation entries; several: their mean.
 seeds: [0, 1, 2]                      # every trial is repeated with each
 search: {sampler: grid}               # grid, random, tpe, nsga2; these three with trials: 30 and seed: 0
 pruning: {at: [0.5], margin: 0.1}     # stop trials that fall behind; left out: none is stopped
-select: {rule: paper}                 # paper, target_within (points: 1), knee
+select: {rule: knee}                  # knee, paper, target_within (points: 1)
 output_dir: runs/code
 ```
 
@@ -38,10 +38,11 @@ from holdfast.config.decode import Given, coerce_all, decode, problems_of
 from holdfast.config.schema import json_schema, object_schema
 from holdfast.config.values import Mistake, Refused
 from holdfast.config.yaml_file import read_yaml
-from holdfast.errors import ConfigError, did_you_mean
-from holdfast.statistics.rules import RULES, Rule
+from holdfast.errors import ConfigError, DataError, did_you_mean
+from holdfast.records.study import STUDY_FILE
+from holdfast.statistics.rules import DEFAULT_RULE, RULES, Rule
 from holdfast.studies.tradeoff.space import Range, Space, read_space, vary_schema
-from holdfast.support.files import fingerprint
+from holdfast.support.files import fingerprint, read_object
 from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def read_rule(value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError
     _section(Rule, value)
-    return {"rule": "paper", **value}
+    return {"rule": DEFAULT_RULE, **value}
 
 
 def _or_mapping(cls: type, other: dict[str, Any]) -> Callable[[], dict[str, Any]]:
@@ -232,8 +233,8 @@ class SweepSettings:
             expected="a rule, or a mapping of rule, points, strict",
             json_schema=_or_mapping(Rule, {"enum": list(RULES)}),
         ),
-    ] = field(default_factory=lambda: {"rule": "paper"})
-    """{rule, points, strict}: which trial is taken."""
+    ] = field(default_factory=dict)
+    """{rule, points, strict}: which trial is taken; default: knee, or what the study's folder has recorded."""
     keep: Literal["all", "frontier", "none"] = "all"
     """Whose weights stay on disk."""
     teacher: Literal["auto", "cached", "online"] = "auto"
@@ -478,6 +479,7 @@ def study_config(
         wanted = _objectives(sides, train.get("evaluation"), small, found)
     pruning = asked.pruning
     folder = asked.output_dir or Path(f"runs/{asked.name}")
+    select = asked.select or _recorded_selection(folder) or {"rule": DEFAULT_RULE}
     resolved = {
         "name": asked.name,
         "small": small,
@@ -489,7 +491,7 @@ def study_config(
         "seeds": list(asked.seeds),
         "search": dataclasses.asdict(search),
         "pruning": None if pruning is None else {**dataclasses.asdict(pruning), "at": list(pruning.at)},
-        "select": asked.select,
+        "select": select,
         "keep": asked.keep,
         "teacher": asked.teacher,
         "output_dir": str(folder),
@@ -503,7 +505,7 @@ def study_config(
         seeds=asked.seeds,
         search=search,
         pruning=pruning,
-        select=asked.select,
+        select=select,
         keep=asked.keep,
         teacher=asked.teacher,
         workers=asked.workers,
@@ -518,6 +520,15 @@ def study_config(
     if found:
         raise ConfigError(list(dict.fromkeys(found)), source=source)
     return config
+
+
+def _recorded_selection(folder: Path) -> dict[str, Any]:
+    """The rule of the study that a folder holds, which it keeps where none is asked for; empty without one."""
+    try:
+        found = read_object(expanded(folder) / STUDY_FILE).get("selection")
+    except (DataError, OSError):
+        return {}
+    return {str(k): v for k, v in found.items() if v is not None} if isinstance(found, Mapping) else {}
 
 
 def check_trials(config: StudyConfig, train: Mapping[str, Any], *, base_only: bool = False) -> list[str]:

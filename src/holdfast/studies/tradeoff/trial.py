@@ -131,7 +131,13 @@ def run_seed(
         seconds=round(time.monotonic() - began, 3),
         training_seconds=float(record.training.get("seconds", 0.0)),
         comparisons=run.comparisons(),
+        references=references_of(run.evaluated("start").all()),
     )
+
+
+def references_of(found: Sequence[Evaluation]) -> dict[str, dict[str, float]]:
+    """`SeedRun.references` of the start's evaluations."""
+    return {f"{e.suite}/{e.name}/{metric}": dict(levels) for e in found for metric, levels in e.references.items()}
 
 
 class _Check(CheckEveryStep):

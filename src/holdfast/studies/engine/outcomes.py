@@ -1,0 +1,91 @@
+"""What became of every claim, as `docs/claims.md` has it: made from the statements and from the committed outcomes,
+`docs/outcomes/<paper>-<scale>.json`, each a claims.json as `holdfast reproduce` writes it.
+
+    python -m holdfast.studies.engine.outcomes            # writes docs/claims.md anew
+
+An outcome counts only under the rules that it was judged by (`claims.RULES`); one of other rules is shown as not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.studies.engine.claims import RULES, Statement
+from holdfast.support.files import read_json
+
+SCALES = {"toy": "ours, toy scale", "real": "ours, real scale"}
+"""By file name: what the column is called."""
+NOT_RUN = "not yet run under these rules"
+HEAD = """\
+# Claims
+
+Every claim of the papers whose studies can be run, what the paper prints, and what came out here. The rules and the
+preconditions stand in [reproduce](reproduce.md) and were committed before any outcome under them was computed. This
+page is made from the outcomes in `docs/outcomes` by the module `holdfast.studies.engine.outcomes`; an outcome that was
+judged by other rules is not shown.
+"""
+
+
+def claims_page(papers: Mapping[str, tuple[str, Sequence[Statement[Any]]]], folder: Path) -> str:
+    """The page as Markdown.
+
+    Args:
+        papers: by the paper's name, its title and statements.
+        folder: with the outcomes; those that are not there were not run.
+
+    Raises:
+        DataError: an outcome that cannot be read.
+    """
+    parts = [HEAD]
+    for name, (title, statements) in papers.items():
+        outcomes = {scale: _outcome(folder / f"{name}-{scale}.json") for scale in SCALES}
+        heads = ["claim", "the paper", *SCALES.values(), "precondition"]
+        rows = [[*_row(s, outcomes)] for s in statements]
+        table = [heads, ["---"] * len(heads), *rows]
+        families = [f"{SCALES[k]}: {found['family']}" for k, found in outcomes.items() if found.get("family")]
+        parts.append("\n".join([f"## {title}\n", *(f"| {' | '.join(row)} |" for row in table)]) + "\n")
+        parts += [f"{line}\n" for line in families]
+    return "\n".join(parts)
+
+
+def _outcome(path: Path) -> dict[str, Any]:
+    """A claims.json, with its claims by number; empty where it is not there, or of other rules."""
+    found = read_json(path) if path.is_file() else {}
+    if not isinstance(found, dict) or found.get("rules") != RULES:
+        return {}
+    return {**found, "claims": {claim["number"]: claim for claim in found["claims"]}}
+
+
+def _row(statement: Statement[Any], outcomes: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    from holdfast.reports.claims_report import figure_line
+
+    claims = [found.get("claims", {}).get(statement.number) for found in outcomes.values()]
+    cells, unmet = [], []
+    for claim in claims:
+        lines = [] if claim is None else [f"**{claim['verdict']}**", *map(figure_line, claim["figures"][:1])]
+        cells.append("<br>".join(lines) or NOT_RUN)
+        unmet += [] if claim is None else [p["sentence"] for p in claim["preconditions"] if not p["met"]]
+    known = [claim for claim in claims if claim is not None]
+    met = ("met" if any(c["preconditions"] for c in known) else "none") if known else ""
+    named = f"{statement.number} ({statement.recipe.replace('_', ' ')}): {statement.text}"
+    return [_cell(t) for t in (named, statement.paper, *cells, "<br>".join(dict.fromkeys(unmet)) or met)]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def known_papers() -> dict[str, tuple[str, Sequence[Statement[Any]]]]:
+    """The papers whose claims there are, with their statements."""
+    from holdfast.studies.claims import STATEMENTS as ANNEALING
+    from holdfast.studies.engine.papers import papers
+    from holdfast.studies.residual.claims import STATEMENTS as RESIDUAL
+
+    statements: dict[str, Sequence[Statement[Any]]] = {"label-annealing": ANNEALING, "residual": RESIDUAL}
+    return {name: (papers()[name].title, found) for name, found in statements.items()}
+
+
+if __name__ == "__main__":
+    Path("docs/claims.md").write_text(claims_page(known_papers(), Path("docs/outcomes")), encoding="utf-8")

@@ -1,0 +1,50 @@
+"""docs/claims.md is what the statements and the committed outcomes make of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from claim_studies import paper_like
+from holdfast.studies.claims import RECIPES, STATEMENTS, check_claims
+from holdfast.studies.engine.claims import RULES, claims_json, family_line
+from holdfast.studies.engine.outcomes import NOT_RUN, claims_page, known_papers
+from holdfast.support.files import write_json
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_made_from_the_outcomes():
+    made = claims_page(known_papers(), ROOT / "docs" / "outcomes")
+    assert (ROOT / "docs" / "claims.md").read_text(encoding="utf-8") == made, (
+        "stale: python -m holdfast.studies.engine.outcomes"
+    )
+
+
+def written(folder, study, rules=RULES):
+    claims = check_claims(dict.fromkeys(RECIPES, study))
+    write_json(folder / "x-toy.json", {"rules": rules, "claims": claims_json(claims), "family": family_line(claims)})
+    return claims_page({"x": ("A paper", STATEMENTS)}, folder)
+
+
+def test_an_outcome_stands_beside_the_paper(tmp_path):
+    page = written(tmp_path, paper_like())
+    [line] = [row for row in page.splitlines() if row.startswith("| 2a ")]
+    assert "**holds**<br>label annealing at 90 % of the gain: source loss avoided: " in line
+    assert line.endswith(f"| {NOT_RUN} | met |"), "nothing was run at the real scale"
+    assert "ours, toy scale: Of 15 claims" in page
+    assert len([row for row in page.splitlines() if row.startswith("| ")]) == len(STATEMENTS) + 2
+
+
+def test_a_precondition_that_is_not_met_is_named(tmp_path):
+    page = written(tmp_path, None)
+    assert "**cannot tell**" in page and "**holds**" not in page
+    short = paper_like()
+    runs = [[r.__class__(**{**vars(r), "references": {}}) for r in t.runs] for t in short.trials]
+    trials = [t.__class__(**{**vars(t), "runs": found}) for t, found in zip(short.trials, runs, strict=True)]
+    page = written(tmp_path, short.__class__(**{**vars(short), "trials": trials}))
+    assert "precondition not met, direct fine-tuning forgets moderately" in page
+
+
+def test_outcomes_of_other_rules_are_not_shown(tmp_path):
+    page = written(tmp_path, paper_like(), rules=RULES - 1)
+    assert "**holds**" not in page and page.count(NOT_RUN) == 2 * len(STATEMENTS)
