@@ -111,11 +111,11 @@ def test_two_workers_share_a_study(study, tmp_path):
 def test_the_small_study_and_its_claims(tmp_path):
     from holdfast.studies.residual.reproduction import reproduce
 
-    claims = reproduce(quick=True, workers=1, output_dir=tmp_path / "again", console=quiet())
+    claims = reproduce(size="quick", workers=1, output_dir=tmp_path / "again", console=quiet())
     assert [c.number for c in claims] == ["1a", "1b", "1c", "2a", "2b", "2c", "3a", "3b", "4"]
     assert (tmp_path / "again" / "claims.html").is_file() and (
         tmp_path / "again" / "residual" / "report.html"
     ).is_file()
     console = quiet()
-    reproduce(quick=True, workers=1, output_dir=tmp_path / "again", console=console)
+    reproduce(size="quick", workers=1, output_dir=tmp_path / "again", console=console)
     assert "nothing is run again" in console.file.getvalue()
