@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from claim_studies import direct, paper_like, study
@@ -11,13 +9,14 @@ from holdfast.errors import DataError
 from holdfast.reports.charts import plotly_figure
 from holdfast.reports.claims_report import figure_line, shares_chart, verdict_sentence, write_claims_report
 from holdfast.studies.claims import RECIPES, check_claims
+from holdfast.studies.engine.claims import claims_json
 from holdfast.studies.tradeoff.paper import PAPER
 from holdfast.support.files import to_jsonable
 
 
 def found(studies, **changes):
     """claims.json of these studies."""
-    claims = [dataclasses.asdict(c) for c in check_claims(studies)]
+    claims = claims_json(check_claims(studies))
     listed = {
         r: {
             "title": PAPER.recipes[r],
@@ -64,11 +63,11 @@ def test_every_claim_with_its_figures_and_link(tmp_path):
 
 
 def test_verdicts_are_counted():
-    verdicts = ["holds", "does not hold", "not enough data"]
+    verdicts = ["holds", "does not hold", "cannot tell"]
     claims = [{"verdict": v} for v in verdicts]
-    assert verdict_sentence(claims) == "Of 3 claims 1 holds, 1 does not and for 1 there is not enough data."
+    assert verdict_sentence(claims) == "Of 3 claims 1 holds, 1 does not and 1 cannot be told."
     assert verdict_sentence(claims[:1] * 2 + claims[1:2] * 2) == "Of 4 claims 2 hold and 2 do not."
-    assert verdict_sentence(claims[2:] * 2) == "Of 2 claims for 2 there is not enough data."
+    assert verdict_sentence(claims[2:] * 2) == "Of 2 claims 2 cannot be told."
     assert verdict_sentence(claims[:1]) == "The one claim that was checked: holds."
     assert verdict_sentence([]) == "No claim was checked."
 

@@ -57,6 +57,7 @@ from holdfast.reports.terminal import Printer
 from holdfast.reports.theory_report import regression_page
 from holdfast.statistics.selection import select_all
 from holdfast.studies.claims import check_claims
+from holdfast.studies.engine.claims import claims_json
 from holdfast.support.files import to_jsonable
 from holdfast.theory.regression_study import RegressionSettings, run_regression
 
@@ -103,7 +104,7 @@ def arms(folder: Path, text: str) -> Page:
 
 
 def claims(folder: Path, text: str) -> Page:
-    checked = [dataclasses.asdict(c) for c in check_claims({"math": None, "code": paper_like()})]
+    checked = claims_json(check_claims({"math": None, "code": paper_like()}))
     checked[0] |= {"text": text, "reason": text, "paper": text}
     shared = {"seeds": [0], "trials": 8, "target": text, "source": text}
     studies = {

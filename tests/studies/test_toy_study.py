@@ -17,7 +17,7 @@ from rich.console import Console
 
 from holdfast.cli.main import main
 from holdfast.errors import DataError, RunFolderError
-from holdfast.studies.engine.claims import HOLDS, Figure, Statement, above, check_claims
+from holdfast.studies.engine.claims import HOLDS, Evidence, Figure, Statement, above, check_claims
 from holdfast.studies.engine.session import execute_study, kind_name, open_existing
 from holdfast.studies.engine.study import Job, Study
 from holdfast.support.environment import lock_folder
@@ -68,7 +68,8 @@ class ToyStudy(Study):
 
     def outcome(self, state):
         throws = {j.attributes["label"]: self.results(j.attributes) for j in state.latest}
-        claims = check_claims(CLAIMS, throws, waiting=sum(j.open for j in state.jobs))
+        evidence = Evidence(record=throws, waiting=sum(j.open for j in state.jobs))
+        claims = check_claims(CLAIMS, {"toy": evidence})
         return {"name": state.name, "status": state.status, "throws": throws, "claims": claims}
 
     def write(self, record):
@@ -79,7 +80,7 @@ class ToyStudy(Study):
         return lambda path: path.write_text("\n".join(lines))
 
 
-def _farther(throws):
+def _farther(throws, level):
     slow, fast = ([r["distance"] for r in runs if r["world"] == "earth"] for runs in throws.values())
     gain = [b - a for a, b in zip(slow, fast, strict=True)]
     figure = Figure(what="fast - slow", value=sum(gain) / 2, interval=(min(gain), max(gain)), n="2 seeds", unit="m")
@@ -91,7 +92,7 @@ def _all_thrown(throws):
 
 
 CLAIM = "The faster ball flies farther."
-CLAIMS = [Statement(number="1", recipe="toy", text=CLAIM, paper="1638", check=_farther, precondition=_all_thrown)]
+CLAIMS = [Statement(number="1", recipe="toy", text=CLAIM, paper="1638", check=_farther, lacking=_all_thrown)]
 
 
 def quiet():

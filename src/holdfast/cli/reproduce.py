@@ -23,7 +23,7 @@ PAPERS = "papers\n" + "\n".join(
     for name, paper in papers().items()
 )
 DESCRIPTION = f"""\
-Re-runs a paper's studies and checks its claims: holds, does not hold, not enough data, each with the paper's figure,
+Re-runs a paper's studies and checks its claims: holds, does not hold, cannot tell, each with the paper's figure,
 ours and its interval. By default a look at small twins, on two CPU cores, no network, no GPU, no files of yours.
 Finished studies are not run again; an interrupted one continues.
 

@@ -18,6 +18,7 @@ nothing else.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,6 +62,8 @@ class SeedRun:
     """Of the optimiser's steps."""
     comparisons: list[Comparison]
     """Start against result, for every entry and metric."""
+    references: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    """By "suite/name/metric": levels that say what a figure is worth, in its unit, see `Evaluation.references`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,8 +142,24 @@ class StudyRecord:
 
     @property
     def direct(self) -> TrialRecord | None:
-        """Direct fine-tuning, the reference; None where it did not end yet."""
-        return next((t for t in self.trials if t.kind == "direct" and t.state == FINISHED), None)
+        """Direct fine-tuning, the reference: of its trials (it may have several rates) the one that learns the target
+        best, of those that have all seeds and measures; None where none ended yet."""
+        ended = [t for t in self.trials if t.kind == "direct" and t.state == FINISHED]
+        gains = {t.number: g for t in ended if (g := self._learnt(t)) is not None}
+        return max(
+            (t for t in ended if t.number in gains), key=lambda t: gains[t.number], default=next(iter(ended), None)
+        )
+
+    def _learnt(self, trial: TrialRecord) -> float | None:
+        """A trial's mean gain on the target; None where a seed or a measure is missing, or is not finite."""
+        runs = {run.seed: {(c.suite, c.name, c.metric): c.gain for c in run.comparisons} for run in trial.runs}
+        found = [runs.get(seed, {}).get(entry, math.nan) for seed in self.seeds for entry in self.target.entries]
+        return sum(found) / len(found) if found and all(map(math.isfinite, found)) else None
+
+    @property
+    def references(self) -> dict[str, dict[str, float]]:
+        """By "suite/name/metric": what the runs know of levels such as "unigram" and "chance"."""
+        return {key: levels for t in self.trials for run in t.runs for key, levels in run.references.items()}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> StudyRecord:

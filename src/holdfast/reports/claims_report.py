@@ -35,7 +35,7 @@ from holdfast.reports.charts import Axis, Chart, Col, Mark, Rule, Value
 from holdfast.reports.format import hardware_text, listed, number
 from holdfast.reports.html import write_page
 
-TONES = {"holds": "good", "does not hold": "bad", "not enough data": "warn"}
+TONES = {"holds": "good", "does not hold": "bad", "cannot tell": "warn"}
 KEPT, AVOIDED = "target gain kept", "source loss avoided"
 SHARES = ("share of direct's gain", "share of direct's loss")
 READING = (
@@ -46,11 +46,14 @@ READING = (
     "Intervals are at 95 % and cover training seeds and evaluated samples; with one seed the samples only. A claim "
     "about some of several weights "
     "has wider ones, for there were several chances.",
-    "Keeping the start's level, no loss, and alike mean: within 20 % of what direct fine-tuning lost or gained, with "
-    "the whole interval. An interval "
-    "that contains the bound is not enough data: finding no difference is no equivalence.",
-    "A method is judged by the trial that the paper's rule takes: of those whose target improves on the start, the "
-    "best source.",
+    "A bound stands with every figure that it is held against. Lowers, improves and better mean: by at least an effect "
+    "that counts, with the whole interval. Keeping the start's level and alike mean: within 20 % of what direct "
+    "fine-tuning lost or gained, with the whole interval.",
+    "A method is judged at equal target: what its grid, interpolated, keeps of the source where it has learnt the "
+    "share of direct fine-tuning's gain that the claim speaks of. What the trial would say that the paper's rule takes "
+    "(of those whose target improves on the start, the best source) is a warning where it says otherwise.",
+    "Cannot tell: the interval contains the bound, something is missing, or a precondition is not met. It is not "
+    "'does not hold'.",
 )
 
 
@@ -109,6 +112,7 @@ def _page(found: Mapping[str, Any]) -> Page:
         blocks=[
             *_banners(found, studies),
             Tiles([_tile(verdict, claims) for verdict in TONES]),
+            Banner(str(found["family"])) if found.get("family") else None,
             Section("Claims", [_claims(claims, studies)]) if claims else None,
             shares,
             _studies(studies),
@@ -142,8 +146,8 @@ def verdict_sentence(claims: Sequence[Mapping[str, Any]]) -> str:
         parts.append(f"{counted['holds']} hold{'s' if counted['holds'] == 1 else ''}")
     if counted["does not hold"]:
         parts.append(f"{counted['does not hold']} {'does' if counted['does not hold'] == 1 else 'do'} not")
-    if counted["not enough data"]:
-        parts.append(f"for {counted['not enough data']} there is not enough data")
+    if counted["cannot tell"]:
+        parts.append(f"{counted['cannot tell']} cannot be told")
     return f"Of {len(claims)} claims {listed(parts)}."
 
 
@@ -182,12 +186,24 @@ def _claims(claims: Sequence[Mapping[str, Any]], studies: Mapping[str, Any]) -> 
             (f"{c['number']}. {c['text']}", sub(_link(c["recipe"], studies.get(c["recipe"])))),
             c["paper"],
             _figures(c["figures"]),
-            (chip(c["verdict"], TONES[c["verdict"]]), sub(c["reason"])),
+            [chip(c["verdict"], TONES[c["verdict"]]), *(sub(line) for line in _why(c))],
         ]
         for c in claims
     ]
     heads = columns("Claim", "Paper", "Here", "Verdict", right=(), wide=(1, 2, 3))
     return Table(columns=heads, rows=rows, kind="dense claims")
+
+
+def _why(claim: Mapping[str, Any]) -> list[str]:
+    """The lines below a verdict: the reason, how it stands among all claims, the preconditions, the warnings."""
+    preconditions = list(claim.get("preconditions") or [])
+    met = sum(bool(p["met"]) for p in preconditions)
+    lines = [str(claim["reason"])]
+    if claim.get("family") is not None:
+        lines.append(f"Among all claims at once (5 %): {'it holds' if claim['family'] else 'it does not stand out'}.")
+    if preconditions:
+        lines.append(f"Preconditions met: {met} of {len(preconditions)}.")
+    return lines + [f"Warning: {warning}" for warning in claim.get("warnings") or []]
 
 
 def _link(recipe: str, study: Mapping[str, Any] | None) -> Text:
@@ -206,7 +222,8 @@ def _figures(figures: Sequence[Mapping[str, Any]]) -> Text:
 
 
 def _what(f: Mapping[str, Any]) -> Span:
-    return sub(f"{f['n']}; {f['unit']}")
+    needs = f"; needs {f['needs']}" if f.get("needs") else ""
+    return sub(f"{f['n']}; {f['unit']}{needs}")
 
 
 def figure_line(figure: Mapping[str, Any]) -> str:

@@ -52,6 +52,14 @@ class OverSeeds:
             samples_half=math.hypot(self.samples_half, other.samples_half),
         )
 
+    def times(self, factor: float) -> OverSeeds:
+        """The figure times a number that is known."""
+        return OverSeeds(
+            value=factor * self.value,
+            by_seed={seed: factor * value for seed, value in self.by_seed.items()},
+            samples_half=abs(factor) * self.samples_half,
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gain(OverSeeds):

@@ -92,7 +92,7 @@ def share_over_seeds(
     if not math.isfinite(a + b + v_aa + v_ab + v_bb):
         return _nothing("a figure or its variance is not finite")
     value = a / b if b else None
-    if n == 1 and 0 in (v_aa, v_bb):
+    if n == 1 and 0 in (ours.samples_half, direct.samples_half):
         return Share(value=value, interval=None, reason="neither seeds nor samples give an interval")
     interval = fieller(a, b, v_aa=v_aa, v_ab=v_ab, v_bb=v_bb)
     open_gain = f"direct fine-tuning's own {what} cannot be told from zero"

@@ -107,7 +107,7 @@ def test_what_changes_a_verdict(changes, number, verdict):
 def test_a_reason_names_what_is_still_to_come_and_what_was_repeated():
     assert "1 model is not finished and may change it; so far: holds" in check_claims(study(left=("w-more",)))[0].reason
     first, _, third, *_ = check_claims(study(seeds=(0,)))
-    assert first.verdict == HOLDS and "One seed" in first.reason
+    assert first.verdict == HOLDS and "One seed" in first.warnings[0]
     assert [f.what.partition(":")[0] for f in third.figures] == [
         "base + 200 tokens against base",
         "instruct + 200 tokens against instruct",

@@ -1,20 +1,36 @@
-"""Claims held against a study: a statement, where it is from, the rule that judges it, the figures the verdict rests
-on, and the verdict: holds, does not hold, or not enough data.
+"""Claims held against studies: a statement, where it is from, the rule that judges it, what has to be so before the
+rule may speak, and the verdict: holds, does not hold, or cannot tell.
 
-A rule is a function of the study's record that returns parts; a claim holds if all of its parts do, and does not hold
-if one does not. A figure's interval decides: wholly on one side of a bound, wholly on the other, or not to be told.
+- A *rule* is a function of a study's record and of the level of its intervals, and returns parts; a claim holds if all
+  of its parts do, and does not hold if one does not. A figure's interval decides: wholly beyond a bound, wholly on the
+  other side of it, or not to be told. A bound of a claim of direction is not zero but the least effect that counts.
+- *Cannot tell* is what an experiment says that was not able to decide; it never counts against a claim. An interval
+  that contains the bound is one reason, a study or a trial that is missing another, a precondition that is not met a
+  third.
+- A *precondition* is a figure with a bound: was this an experiment that the claim speaks of? Where one is not met, the
+  verdict is "cannot tell", whatever the rule says.
+- A *warning* says that one seed, one base or one pair carries a verdict: with it left out, the figures themselves
+  (their intervals at level 0) would say otherwise.
+- *Family-wise*: which claims of one paper hold at once at 5 % (Holm 1979, "A simple sequentially rejective multiple
+  test procedure"). A rule that holds with intervals at the level 1 - a has a p-value of at most a (of several parts the
+  largest counts: intersection-union, Berger 1982), so that Holm's steps are looks at the rules with wider intervals.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar
+
+from holdfast.statistics.gains import OverSeeds
+from holdfast.statistics.intervals import CONFIDENCE
 
 R = TypeVar("R")
-HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "not enough data"
+HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot tell"
+VERDICTS = (HOLDS, FAILS, UNKNOWN)
 MARGIN = 0.2
 """Of an equivalence, as a share of what it is held against."""
 NO_INTERVAL = "there is no interval"
@@ -32,6 +48,57 @@ class Figure:
     """What is behind it, such as "3 seeds, 299 samples"."""
     unit: str
     """The metric's, or "share of direct's gain" and the like."""
+    needs: str = ""
+    """What it is held against, such as "above 0.1"; empty where it only stands beside."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Precondition:
+    """What has to be so before a rule may speak, and how it is. Made by `at_most` and `at_least`."""
+
+    name: str
+    """What is required: "direct fine-tuning forgets moderately"."""
+    figure: str
+    """What was looked at, such as "direct's loss / (unigram - start)"."""
+    value: float | None
+    """None: it was not measured, so that nobody knows."""
+    bound: float
+    sense: Literal["at most", "at least"]
+    advice: str
+    """What to change where it is not met."""
+
+    @property
+    def met(self) -> bool:
+        """Whether the value is on the right side of the bound; False where there is none."""
+        if self.value is None or math.isnan(self.value):
+            return False
+        return self.value <= self.bound if self.sense == "at most" else self.value >= self.bound
+
+    @property
+    def by(self) -> float | None:
+        """By how much it is missed; 0 where it is met, None where nothing was measured."""
+        if self.value is None or math.isnan(self.value):
+            return None
+        return max(0.0, self.value - self.bound if self.sense == "at most" else self.bound - self.value)
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, by how much, and what to do."""
+        if self.by is None:
+            found = f"{self.figure} was not measured"
+        else:
+            found = f"{self.figure} is {self.value:.3g}, expected {self.sense} {self.bound:.3g}, off by {self.by:.2g}"
+        return f"precondition not met, {self.name}: {found}; {self.advice}"
+
+
+def at_most(name: str, value: float | None, bound: float, *, figure: str, advice: str) -> Precondition:
+    """A figure that may be as large as a bound; the arguments are the fields of `Precondition`."""
+    return Precondition(name=name, figure=figure, value=value, bound=bound, sense="at most", advice=advice)
+
+
+def at_least(name: str, value: float | None, bound: float, *, figure: str, advice: str) -> Precondition:
+    """A figure that has to be as large as a bound; the arguments are the fields of `Precondition`."""
+    return Precondition(name=name, figure=figure, value=value, bound=bound, sense="at least", advice=advice)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,10 +113,17 @@ class Claim:
     paper: str
     """What the paper prints, and where."""
     verdict: str
-    """"holds", "does not hold" or "not enough data"."""
+    """"holds", "does not hold" or "cannot tell"."""
     figures: list[Figure]
     reason: str
     """Why this verdict, for people."""
+    preconditions: list[Precondition] = dataclasses.field(default_factory=list)
+    """Those that were looked at, met or not."""
+    warnings: list[str] = dataclasses.field(default_factory=list)
+    """What the verdict hangs on: one seed, one base, a way to compare."""
+    family: bool | None = None
+    """Whether it holds at a family-wise level of 5 % over all claims that were judged with it; None where it does not
+    hold by itself."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,6 +133,8 @@ class Part:
     verdict: str
     reason: str
     figures: Sequence[Figure] = ()
+    warning: str = ""
+    """What a reader has to know of it beside the verdict."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,10 +145,12 @@ class Statement(Generic[R]):
     recipe: str
     text: str
     paper: str
-    check: Callable[[R], list[Part]]
-    """The rule; its docstring says it."""
-    precondition: Callable[[R], str | None] = lambda record: None
-    """Why the rule cannot be applied to a record; None where it can."""
+    check: Callable[[R, float], list[Part]]
+    """The rule, given a record and the level of its intervals; its docstring says it."""
+    preconditions: Sequence[Callable[[R], Sequence[Precondition]]] = ()
+    """What has to be so before the rule may speak; a function that returns none does not concern the record."""
+    lacking: Callable[[R], str | None] = lambda record: None
+    """Why neither rule nor preconditions can be applied to a record; None where they can."""
     may_change: bool = True
     """Whether jobs that are not finished may change the verdict."""
 
@@ -82,35 +160,67 @@ class Statement(Generic[R]):
         return inspect.getdoc(self.check) or ""
 
 
-def check_claims(
-    statements: Iterable[Statement[R]], record: R | None, *, waiting: int = 0, seeds: int = 2, noun: str = "trial"
-) -> list[Claim]:
-    """Every statement, held against a study.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evidence(Generic[R]):
+    """A study, as claims are held against it."""
+
+    record: R | None
+    """Finished or not; None: not run."""
+    waiting: int = 0
+    """Jobs that are not finished."""
+    seeds: int = 2
+    """Of the study; one is warned of."""
+    noun: str = "trial"
+    """What a job is called."""
+    without: Mapping[str, R] = dataclasses.field(default_factory=dict)
+    """The record with one thing left out, by the name of what is left out: "seed 1", "the base llama-3"."""
+
+
+def check_claims(statements: Iterable[Statement[R]], evidence: Mapping[str, Evidence[R]]) -> list[Claim]:
+    """Every statement, held against the study of its recipe.
 
     Args:
-        statements: of one study.
-        record: the study's, finished or not; None: not run.
-        waiting: jobs that are not finished.
-        seeds: of the study; with one, the reason adds that.
-        noun: what a job is called.
+        statements: of one paper.
+        evidence: by recipe; statements about others are left out.
+
+    Returns:
+        In the order of the statements, with what of them holds family-wise.
     """
-    return [_checked(s, record, waiting=waiting, seeds=seeds, noun=noun) for s in statements]
+    asked = [s for s in statements if s.recipe in evidence]
+    claims = [_checked(s, evidence[s.recipe]) for s in asked]
+    surviving = _holm(
+        [_holds(s, evidence[s.recipe]) if c.verdict == HOLDS else None for s, c in zip(asked, claims, strict=True)]
+    )
+    return [
+        dataclasses.replace(claim, family=place in surviving) if claim.verdict == HOLDS else claim
+        for place, claim in enumerate(claims)
+    ]
 
 
-def _checked(statement: Statement[R], record: R | None, *, waiting: int, seeds: int, noun: str) -> Claim:
+def _checked(statement: Statement[R], evidence: Evidence[R]) -> Claim:
+    record, warnings = evidence.record, []
+    preconditions: list[Precondition] = []
     if record is None:
         parts = [unknown("the study was not run")]
-    elif (lacking := statement.precondition(record)) is not None:
+    elif (lacking := statement.lacking(record)) is not None:
         parts = [unknown(lacking)]
     else:
-        parts = statement.check(record)
+        parts = statement.check(record, CONFIDENCE)
+        preconditions = [p for look in statement.preconditions for p in look(record)]
+        warnings = [part.warning for part in parts if part.warning]
     found = verdict = joint(part.verdict for part in parts)
     reasons = [part.reason for part in parts]
-    if waiting and statement.may_change and found != UNKNOWN:
-        are = f"{waiting} {noun}{'s are' if waiting > 1 else ' is'}"
+    if found != UNKNOWN and (unmet := [p.sentence for p in preconditions if not p.met]):
+        verdict, reasons = UNKNOWN, [*unmet, f"the rule by itself: {found}", *reasons]
+    elif unmet := [p.sentence for p in preconditions if not p.met]:
+        reasons = [*unmet, *reasons]
+    if evidence.waiting and statement.may_change and verdict != UNKNOWN:
+        are = f"{evidence.waiting} {evidence.noun}{'s are' if evidence.waiting > 1 else ' is'}"
         verdict, reasons = UNKNOWN, [f"{are} not finished and may change it; so far: {found}", *reasons]
-    if record is not None and seeds == 1 and verdict != UNKNOWN:
-        reasons.append("one seed: intervals cover the samples alone, and another seed may say otherwise")
+    if record is not None and verdict != UNKNOWN:
+        if evidence.seeds == 1:
+            warnings.append("one seed: intervals cover the samples alone, and another seed may say otherwise")
+        warnings += _carried(statement, evidence, verdict)
     return Claim(
         number=statement.number,
         text=statement.text,
@@ -118,8 +228,63 @@ def _checked(statement: Statement[R], record: R | None, *, waiting: int, seeds: 
         paper=statement.paper,
         verdict=verdict,
         figures=[figure for part in parts for figure in part.figures],
-        reason=" ".join(f"{reason[:1].upper()}{reason[1:]}." for reason in dict.fromkeys(reasons)),
+        reason=_sentences(reasons),
+        preconditions=preconditions,
+        warnings=[_sentences([warning]) for warning in dict.fromkeys(warnings)],
     )
+
+
+def _sentences(texts: Iterable[str]) -> str:
+    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in dict.fromkeys(texts))
+
+
+# ------------------------------------------------------------------------------------------- one alone, several at once
+
+
+def _carried(statement: Statement[R], evidence: Evidence[R], verdict: str) -> list[str]:
+    """What carries a verdict: left out, the figures themselves, whatever their intervals, would say otherwise."""
+    found: dict[str, list[str]] = {}
+    for name, record in evidence.without.items():
+        if statement.lacking(record) is not None:
+            other = UNKNOWN
+        else:
+            other = joint(part.verdict for part in statement.check(record, 0.0))
+        if other != verdict:
+            found.setdefault(other, []).append(name)
+    return [f"{', '.join(names)} carries it: left out, the verdict would be: {other}" for other, names in found.items()]
+
+
+def _holds(statement: Statement[R], evidence: Evidence[R]) -> Callable[[float], bool]:
+    """Whether the rule of a claim that holds does so with intervals of another level."""
+    record = evidence.record
+    assert record is not None, "a claim without a study does not hold"
+    return lambda level: joint(part.verdict for part in statement.check(record, level)) == HOLDS
+
+
+def _holm(holds: Sequence[Callable[[float], bool] | None]) -> set[int]:
+    """Holm's procedure at 1 - `CONFIDENCE` over claims; None for one that does not hold by itself, which counts in the
+    family all the same."""
+    surviving: set[int] = set()
+    while True:
+        level = 1 - (1 - CONFIDENCE) / max(1, len(holds) - len(surviving))
+        more = {i for i, rule in enumerate(holds) if rule is not None and i not in surviving and rule(level)}
+        if not more:
+            return surviving
+        surviving |= more
+
+
+def family_line(claims: Sequence[Claim]) -> str:
+    """What of the claims holds at once, in a sentence."""
+    both = [c.number for c in claims if c.family]
+    alone = [c.number for c in claims if c.family is False]
+    what = f"{len(both)} hold{'s' if len(both) == 1 else ''}"
+    line = (
+        f"Of {len(claims)} claims {what} at a family-wise level of 5 % (Holm){': ' if both else ''}{', '.join(both)}."
+    )
+    return f"{line} By {'itself' if len(alone) == 1 else 'themselves'} only: {', '.join(alone)}." if alone else line
+
+
+# ---------------------------------------------------------------------------------------------------------------- rules
 
 
 def joint(verdicts: Iterable[str]) -> str:
@@ -154,10 +319,11 @@ def above(
 
     Args:
         figure: with its interval.
-        bound: in the figure's unit.
+        bound: in the figure's unit; of a claim of direction the least effect that counts.
         yes, no, between: the reason for each verdict; `between` is made from `yes` where it is left out.
         inclusive: see `against`.
     """
+    figure = dataclasses.replace(figure, needs=f"{'at least' if inclusive else 'above'} {bound:.3g}")
     return _judged(figure, against(figure.interval, bound, inclusive=inclusive), yes, no, between)
 
 
@@ -166,8 +332,23 @@ def below(
 ) -> Part:
     """A figure that has to lie below a bound with its whole interval; the arguments of `above`. With `inclusive`, an
     interval that begins at the bound is not below it."""
+    figure = dataclasses.replace(figure, needs=f"below {bound:.3g}")
     found = against(figure.interval, bound, inclusive=inclusive)
     return _judged(figure, {HOLDS: FAILS, FAILS: HOLDS, UNKNOWN: UNKNOWN}[found], yes, no, between)
+
+
+def within(figure: Figure, margin: float, *, yes: str, no: str, between: str | None = None) -> Part:
+    """A figure that has to lie within -margin and margin with its whole interval, which is an equivalence (two
+    one-sided tests; Schuirmann 1987); wholly beyond one end it does not hold. Finding no difference is no equivalence.
+    """
+    figure = dataclasses.replace(figure, needs=f"within ±{margin:.3g}")
+    sides = {against(figure.interval, -margin, inclusive=True), _turned(figure.interval, margin)}
+    return _judged(figure, joint(sides), yes, no, between)
+
+
+def _turned(interval: tuple[float, float] | None, bound: float) -> str:
+    """Whether an interval lies at or below a bound."""
+    return against(None if interval is None else (-interval[1], -interval[0]), -bound, inclusive=True)
 
 
 def _judged(figure: Figure, verdict: str, yes: str, no: str, between: str | None) -> Part:
@@ -179,6 +360,74 @@ def _judged(figure: Figure, verdict: str, yes: str, no: str, between: str | None
     return Part(verdict=verdict, reason=reasons[verdict], figures=[figure])
 
 
+def monotone(
+    line: Sequence[tuple[str, OverSeeds]],
+    *,
+    what: str,
+    rises: bool,
+    least: float,
+    margin: float,
+    level: float,
+    n: str,
+    unit: str,
+) -> Part:
+    """Whether a figure rises (or falls) along a line of points, at least two: its ends differ by more than `least`, and
+    between no two points does it go back by more than `margin`, for all pairs at once.
+
+    The pairs' intervals are widened to 1 - (1 - level) / pairs (Bonferroni). It holds only where each of them shows
+    that the way back is less than the margin: that no step contradicts is not enough.
+
+    Args:
+        line: names of the points, such as "weight 0.3", with what was measured there, over the same seeds.
+        what: the figure, in a word.
+        rises: false: it falls.
+        least: by how much the ends have to differ, in the figure's unit.
+        margin: what a way back may be, in the figure's unit.
+        level: of the intervals.
+        n, unit: see `Figure`.
+    """
+    sign, pairs = 1.0 if rises else -1.0, list(itertools.combinations(line, 2))
+    each = 1 - (1 - level) / len(pairs) if level > 0 else 0.0
+    (first, start), (last, end) = line[0], line[-1]
+    whole = end.minus(start)
+    figure = Figure(
+        what=f"{what}: {last} - {first}", value=whole.value, interval=whole.interval_at(level), n=n, unit=unit
+    )
+    doubtful, backwards = [], []
+    for (a, before), (b, after) in pairs:
+        step = after.minus(before).interval_at(each)
+        if step is None or not all(map(math.isfinite, step)):
+            return unknown(f"the {what} has no interval", [figure])
+        ahead = step if rises else (-step[1], -step[0])
+        if ahead[1] < -margin:
+            backwards.append(f"{a} to {b}")
+        elif ahead[0] < -margin:
+            doubtful.append(f"{a} to {b}")
+    way = "rises" if rises else "falls"
+    found = (above if rises else below)(
+        figure,
+        sign * least,
+        yes=f"the {what} {way} with the strength",
+        no=f"the {what} does not {way[:-1]} by the least that counts",
+    )
+    if backwards:
+        return dataclasses.replace(
+            found, verdict=FAILS, reason=f"the {what} goes back by more than {margin:.3g} from {', '.join(backwards)}"
+        )
+    if doubtful and found.verdict == HOLDS:
+        reason = f"whether the {what} goes back by more than {margin:.3g} cannot be told from {', '.join(doubtful)}"
+        return dataclasses.replace(found, verdict=UNKNOWN, reason=reason)
+    return found
+
+
 def claims_json(claims: Iterable[Claim]) -> list[dict[str, Any]]:
     """The claims as claims.json has them."""
-    return [dataclasses.asdict(claim) for claim in claims]
+    return [
+        {
+            **dataclasses.asdict(claim),
+            "preconditions": [
+                {**dataclasses.asdict(p), "met": p.met, "by": p.by, "sentence": p.sentence} for p in claim.preconditions
+            ],
+        }
+        for claim in claims
+    ]

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, did_you_mean
-from holdfast.studies.engine.claims import Claim, claims_json
+from holdfast.studies.engine.claims import Claim, claims_json, family_line
 from holdfast.studies.engine.papers import SIZES, Paper
 from holdfast.studies.engine.study import PAGE as STUDY_PAGE
 from holdfast.studies.engine.study import Settings
@@ -124,6 +124,7 @@ def reproduce(
             "created": now(),
             "studies": studies,
             "claims": claims_json(claims),
+            "family": family_line(claims),
             **({"reading": list(reading)} if reading else {}),
             "versions": versions(),
             "hardware": hardware(),
@@ -190,9 +191,11 @@ def print_claims(claims: Sequence[Claim], console: Any) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
     for title in ("", "claim", "paper", "here", "verdict"):
         table.add_column(title, overflow="fold", no_wrap=title in ("", "verdict"))
-    colours = {"holds": "green", "does not hold": "red", "not enough data": "yellow"}
+    colours = {"holds": "green", "does not hold": "red", "cannot tell": "yellow"}
     for claim in claims:
         here = "\n".join(figure_line(asdict(figure)) for figure in claim.figures[:2])
+        if any(not p.met for p in claim.preconditions):
+            here = "\n".join(filter(None, [here, claim.reason]))
         table.add_row(
             claim.number,
             Text(f"{claim.text} ({claim.recipe})"),
@@ -201,3 +204,4 @@ def print_claims(claims: Sequence[Claim], console: Any) -> None:
             Text(claim.verdict, style=colours[claim.verdict]),
         )
     console.print(table)
+    console.print(Text(family_line(claims)))

@@ -1,4 +1,4 @@
-"""What paper 004 claims, held against a study of the residual: holds, does not hold, or not enough data.
+"""What paper 004 claims, held against a study of the residual: holds, does not hold, or cannot tell.
 
 The rules stand here and were written before any outcome was looked at:
 
@@ -9,14 +9,14 @@ The rules stand here and were written before any outcome was looked at:
   checks); at the paper's size IFEval's `inst_level_strict_acc`. "Kept" is the suite `source` (old knowledge, prose):
   several entries of one unit are averaged, others are told apart.
 - "Loses", "regains", "improves": the whole interval on that side of zero. On the other side the claim does not hold;
-  across zero there is not enough data.
+  across zero it cannot be told.
 - "More with more tokens": the change at the largest budget against the change at the smallest, seed by seed; the two
   are of the same start.
 - "Loses little" (of the base): less than a quarter of what the instruct model loses of following at the same budget,
   both in shares.
 - "At or above": the whole interval above minus a margin of `MARGIN` (20 %) of what continuing the instruct model cost.
   Wholly below it does not hold.
-- While models are still to come, claims that they belong to are not enough data.
+- While models are still to come, claims that they belong to cannot be told.
 
 The paper says of its own figures that they hold at 8B parameters and shrink at 1.5B; a model of a million parameters
 can show the mechanism, not the size.
@@ -27,14 +27,25 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, ResidualRecord, StudiedModel
 from holdfast.statistics.gains import gain_over_seeds
 from holdfast.statistics.intervals import seeds_and_samples
 from holdfast.studies.engine import claims as engine
-from holdfast.studies.engine.claims import MARGIN, Claim, Figure, Part, Statement, above, below, unknown
+from holdfast.studies.engine.claims import (
+    MARGIN,
+    Claim,
+    Evidence,
+    Figure,
+    Part,
+    Precondition,
+    Statement,
+    above,
+    below,
+    unknown,
+)
 from holdfast.support.token_counts import shown_tokens
 
 RECIPE = "residual"
@@ -61,9 +72,26 @@ def check_claims(record: ResidualRecord | None) -> list[Claim]:
         record: a study's, finished or not; None: not run.
     """
     models = record.models if record is not None else []
-    waiting = sum(m.state in ("waiting", "running") for m in models)
-    study = _Study(record) if record is not None else None
-    return engine.check_claims(STATEMENTS, study, waiting=waiting, seeds=len({m.seed for m in models}), noun="model")
+    seeds = sorted({m.seed for m in models})
+    evidence = Evidence(
+        record=None if record is None else _Study(record),
+        waiting=sum(m.state in ("waiting", "running") for m in models),
+        seeds=len(seeds),
+        noun="model",
+        without={} if record is None else {name: _Study(rest) for name, rest in _without(record)},
+    )
+    return engine.check_claims(STATEMENTS, {RECIPE: evidence})
+
+
+def _without(record: ResidualRecord) -> Iterator[tuple[str, ResidualRecord]]:
+    """The record with one training seed left out, by name; nothing where there is one."""
+    made = [m for m in record.models if not m.given]
+    seeds = sorted({m.seed for m in made if m.continued})
+    for seed in seeds if len(seeds) > 1 else ():
+        left = {m.name for m in made if m.seed == seed and m.continued}
+        models = [m for m in record.models if m.name not in left]
+        pairs = [p for p in record.pairs if not {p.before, p.after} & left]
+        yield f"seed {seed}", dataclasses.replace(record, models=models, pairs=pairs)
 
 
 class _Study:
@@ -87,7 +115,7 @@ class _Study:
         own = (self.family, 1.0) if residual else (None, None)
         return made == (self.family, start, budget if continued else None, *own) and (continued or model.tokens == 0)
 
-    def carried(self, start: str, before: str) -> list[Part]:
+    def carried(self, start: str, before: str, level: float) -> list[Part]:
         """Given models with a residual that is not their own pair's, against the same models without, by following."""
         given = [m for m in self.record.models if m.start == start and not m.continued]
         parts = []
@@ -97,7 +125,7 @@ class _Study:
                 continue
             pairs = [p for p in self.record.pairs if p.after == model.name and p.before in bare]
             found = {seed: p.comparisons for seed, p in enumerate(pairs[:1])}
-            figure = change(found, FOLLOWING, f"{model.label} against {before}")
+            figure = change(found, FOLLOWING, f"{model.label} against {before}", level)
             if figure is not None:
                 words = (f"{model.label} follows instructions better", f"{model.label} follows instructions worse")
                 parts.append(above(figure, 0.0, yes=words[0], no=words[1], between=CROSSES))
@@ -115,9 +143,9 @@ MODELS = {
 CROSSES = "the interval contains 0"
 
 
-def change(compared: Compared, suite: str, what: str) -> Figure | None:
-    """The mean change of a suite's leading measures over seeds, None where nothing was compared; NaN where a comparison
-    failed."""
+def change(compared: Compared, suite: str, what: str, level: float) -> Figure | None:
+    """The mean change of a suite's leading measures over seeds with its interval at `level`, None where nothing was
+    compared; NaN where a comparison failed."""
     entries = leading(compared, suite)
     gain = gain_over_seeds(compared, entries)
     names = ", ".join(f"{name} ({metric})" for _, name, metric in entries)
@@ -129,7 +157,7 @@ def change(compared: Compared, suite: str, what: str) -> Figure | None:
         nothing = (math.nan, math.nan)
         return Figure(what=f"{what}: {names}", value=math.nan, interval=nothing, n="no figure", unit=broken.unit)
     n = f"{len(compared)} seed{'s' if len(compared) != 1 else ''}, {gain.samples} samples"
-    return Figure(what=f"{what}: {names}", value=gain.value, interval=gain.interval, n=n, unit=gain.unit)
+    return Figure(what=f"{what}: {names}", value=gain.value, interval=gain.interval_at(level), n=n, unit=gain.unit)
 
 
 def leading(compared: Compared, suite: str) -> list[tuple[str, str, str]]:
@@ -177,16 +205,17 @@ class Rule:
     shows_cost: bool = False
     """The cost stands beside the figure."""
 
-    def __call__(self, study: _Study) -> list[Part]:
+    def __call__(self, study: _Study, level: float) -> list[Part]:
         """See the class."""
         parts: list[Part] = []
         for budget in study.budgets[-1:] if self.largest else study.budgets:
             tokens = f"{shown_tokens(budget)} tokens"
             words = {k: getattr(self, k).format(tokens=tokens) for k in ("yes", "no", "between", "free", "missing")}
             what = f"{self.after} against {self.before}".format(tokens=tokens)
-            figure = change(study.compared(self.after, self.before, budget), self.suite, what)
+            figure = change(study.compared(self.after, self.before, budget), self.suite, what, level)
             continued = study.compared("instruct + {tokens}", "instruct", budget)
-            cost = change(continued, FOLLOWING, f"instruct + {tokens} against instruct") if self.share else None
+            against = f"instruct + {tokens} against instruct"
+            cost = change(continued, FOLLOWING, against, level) if self.share else None
             if figure is None or (self.share and (cost is None or figure.interval is None)):
                 return _missing(words["missing"])
             shown = [figure, cost] if self.shows_cost and cost is not None else [figure]
@@ -202,7 +231,7 @@ class Rule:
         return parts or _missing("a continued model")
 
 
-def _more_with_tokens(study: _Study) -> list[Part]:
+def _more_with_tokens(study: _Study, level: float) -> list[Part]:
     """The change at the largest budget minus that at the smallest, seed by seed, lies below zero."""
     if len(study.budgets) < 2:
         return _missing("more than one budget")
@@ -214,7 +243,7 @@ def _more_with_tokens(study: _Study) -> list[Part]:
     figure = Figure(
         what=f"change after {shown_tokens(ends[1])} tokens - after {shown_tokens(ends[0])} tokens",
         value=statistics.fmean(differences),
-        interval=seeds_and_samples(differences, 0.0),
+        interval=seeds_and_samples(differences, 0.0, confidence=level),
         n=f"{len(differences)} seeds",
         unit="accuracy",
     )
@@ -228,23 +257,23 @@ def _by_seed(compared: Compared) -> dict[int, float]:
     return {seed: statistics.fmean(gains) for seed, gains in found.items() if gains}
 
 
-def _siblings(study: _Study) -> list[Part]:
+def _siblings(study: _Study, level: float) -> list[Part]:
     """Every base with a sibling's residual follows better than without."""
-    return study.carried(BASE, "its base") or _missing("a sibling's residual")
+    return study.carried(BASE, "its base", level) or _missing("a sibling's residual")
 
 
-def _derived(study: _Study) -> list[Part]:
+def _derived(study: _Study, level: float) -> list[Part]:
     """Every derived model with a residual follows better than without."""
-    return study.carried(DERIVED, "it") or _missing("a derived model")
+    return study.carried(DERIVED, "it", level) or _missing("a derived model")
 
 
-def _small_models(_: _Study) -> list[Part]:
+def _small_models(_: _Study, __: float) -> list[Part]:
     """Needs studies of models of several sizes."""
     return [unknown("it needs studies of models of several sizes side by side; this one has one size")]
 
 
 QUARTER = f"{100 * LITTLE:.0f} % of what the instruct model loses of following"
-CLAIMS: tuple[tuple[str, str, str, Callable[[_Study], list[Part]]], ...] = (
+CLAIMS: tuple[tuple[str, str, str, Callable[[_Study, float], list[Part]]], ...] = (
     (
         "1a",
         "Continuing the instruct model on new text loses instruction following.",
@@ -262,7 +291,7 @@ CLAIMS: tuple[tuple[str, str, str, Callable[[_Study], list[Part]]], ...] = (
     (
         "1c",
         "The base loses little.",
-        "average 51.64 to 51.35 after 1B, computed from table 2's rows; 'minimal quality degradation' (section 4.1)",
+        "average 51.64 to 51.41 after 1B, computed from table 2's rows; 'minimal quality degradation' (section 4.1)",
         Rule(
             after="base + {tokens}",
             before="base",
@@ -337,4 +366,9 @@ CLAIMS: tuple[tuple[str, str, str, Callable[[_Study], list[Part]]], ...] = (
         _small_models,
     ),
 )
-STATEMENTS = [Statement(number=n, recipe=RECIPE, text=t, paper=p, check=rule) for n, t, p, rule in CLAIMS]
+PRECONDITIONS: Mapping[str, Sequence[Callable[[_Study], Sequence[Precondition]]]] = {}
+"""By a claim's number: what has to be so before its rule may speak."""
+STATEMENTS = [
+    Statement(number=n, recipe=RECIPE, text=t, paper=p, check=rule, preconditions=PRECONDITIONS.get(n, ()))
+    for n, t, p, rule in CLAIMS
+]

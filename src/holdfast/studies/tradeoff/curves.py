@@ -1,0 +1,201 @@
+"""A trade-off study as its claims look at it: trials by method, each method's grid as curves, gains and shares of
+direct fine-tuning.
+
+A method is the set of its names ({"replay", "label_annealing"} for both together); direct fine-tuning is the empty one.
+A *line* is a method's complete trials that differ in nothing but its strength, weakest first. Direct fine-tuning with
+the line's other settings is its start, at strength 0, where the study has it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.records.study import Objective, StudyRecord, TrialRecord
+from holdfast.retention.registry import METHODS
+from holdfast.statistics.equal_target import Point, source_at
+from holdfast.statistics.gains import Gain, OverSeeds, incomplete, mean_gain
+from holdfast.statistics.intervals import CONFIDENCE
+from holdfast.statistics.shares import Share, avoided_share, kept_share, share_over_seeds
+
+Method = frozenset[str]
+DIRECT: Method = frozenset()
+ANNEALING: Method = frozenset({"label_annealing"})
+L2: Method = frozenset({"l2"})
+REPLAY: Method = frozenset({"replay"})
+BOTH: Method = REPLAY | ANNEALING
+NAMES = {
+    DIRECT: "direct fine-tuning",
+    ANNEALING: "label annealing",
+    L2: "L2",
+    REPLAY: "replay",
+    BOTH: "replay with label annealing",
+}
+_ASIDE = ("teacher", "teacher_dtype", "teacher_sharded")
+"""Settings of a method that say how it is computed, not what it is."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Line:
+    """A method's trials that differ in its strength alone."""
+
+    name: str
+    """Of the strength, such as "weight"."""
+    members: list[tuple[float, TrialRecord]]
+    """Strength and trial, weakest first."""
+    temperature: float
+    """Of label annealing, 1 for the others."""
+    start: TrialRecord | None
+    """Direct fine-tuning with the line's other settings; None where the study has it not."""
+
+
+def method_of(trial: TrialRecord) -> Method:
+    """The names of a trial's methods."""
+    return frozenset() if trial.kind == "direct" else frozenset(trial.kind.split("+"))
+
+
+def complete_trials(study: StudyRecord, method: Method) -> list[TrialRecord]:
+    """The trials of exactly this method that have all seeds and measures, by number."""
+    found = (t for t in study.trials if method_of(t) == method and incomplete(t, study) is None)
+    return sorted(found, key=lambda t: t.number)
+
+
+def none_of(study: StudyRecord, method: Method) -> str | None:
+    """Why there is no trial of a method that could be judged; None where there is one."""
+    if complete_trials(study, method):
+        return None
+    if not any(method_of(t) == method for t in study.trials):
+        return f"the study has no trial of {NAMES[method]}"
+    return f"no trial of {NAMES[method]} is complete"
+
+
+def paper_choice(study: StudyRecord, method: Method) -> TrialRecord | None:
+    """The trial that the paper's rule takes among those of a method: of those whose target improves on the start the
+    best source, ties by the better target. None where there is none."""
+    able = [t for t in complete_trials(study, method) if gain(t, study, "target").value > 0]
+    return max(able, default=None, key=lambda t: (*(gain(t, study, s).value for s in ("source", "target")), -t.number))
+
+
+def lines(study: StudyRecord, method: Method) -> list[Line]:
+    """A method's grid, the longest line first; trials whose strength is not known or 0 are in none."""
+    groups: dict[str, Line] = {}
+    directs = {_beside(t): t for t in reversed(complete_trials(study, DIRECT))}
+    leading = next((n for n in sorted(method, key=lambda n: METHODS[n].place == "data") if METHODS[n].strength), None)
+    for trial in complete_trials(study, method) if leading else ():
+        settings = method_settings(trial)
+        name = METHODS[str(leading)].strength[0]
+        strength = settings.get(str(leading), {}).get(name, getattr(METHODS[str(leading)], name, None))
+        if isinstance(strength, bool) or not isinstance(strength, (int, float)) or strength <= 0:
+            continue
+        temperature = float(settings.get("label_annealing", {}).get("temperature", 1.0))
+        rest = [
+            (m, k, v)
+            for m, found in settings.items()
+            for k, v in found.items()
+            if (m, k) != (leading, name)
+            and k not in _ASIDE
+            and (k, v) not in (("temperature", 1), ("temperature", 1.0))
+        ]
+        key = repr((sorted(rest, key=repr), _beside(trial)))
+        line = Line(name=name, members=[], temperature=temperature, start=directs.get(_beside(trial)))
+        groups.setdefault(key, line).members.append((float(strength), trial))
+    for line in groups.values():
+        line.members.sort(key=lambda member: member[0])
+    return sorted(groups.values(), key=lambda line: -len(line.members))
+
+
+def method_settings(trial: TrialRecord) -> dict[str, dict[str, Any]]:
+    """What a trial says of each of its methods, by name; written either way that a configuration takes."""
+    retention = trial.settings.get("retention") or []
+    found: dict[str, dict[str, Any]] = {}
+    for method in retention if isinstance(retention, list) else [retention]:
+        if isinstance(method, Mapping) and "method" in method:
+            found[str(method["method"])] = {str(k): v for k, v in method.items() if k != "method"}
+        elif isinstance(method, Mapping):
+            found |= {str(name): dict(about or {}) for name, about in method.items()}
+    return found
+
+
+def _beside(trial: TrialRecord) -> str:
+    """A trial's settings beside its methods."""
+    return repr(sorted((k, v) for k, v in trial.settings.items() if k != "retention"))
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+
+
+def gain(trial: TrialRecord | None, study: StudyRecord, side: str | Objective) -> Gain:
+    """Of a complete trial, on the side "target" or "source", or on other entries that it has."""
+    assert trial is not None, "only trials that are there are asked for their gain"
+    objective = {"target": study.target, "source": study.source}[side] if isinstance(side, str) else side
+    found = mean_gain(trial, objective, seeds=study.seeds)
+    assert found is not None, "only complete trials are asked for their gain"
+    return found
+
+
+def share_of_direct(trial: TrialRecord, study: StudyRecord, side: str, confidence: float = CONFIDENCE) -> Share:
+    """What a trial kept of direct fine-tuning's gain ("target"), or avoided of its loss ("source"), with Fieller's
+    interval.
+
+    At `CONFIDENCE` this is what `holdfast.statistics.shares.shares` gives; other levels are for several looks at once.
+    """
+    ours, direct = gain(trial, study, side), gain(study.direct, study, side)
+    return (kept_share if side == "target" else avoided_share)(ours, direct, confidence=confidence)
+
+
+def at_equal_target(
+    study: StudyRecord,
+    method: Method,
+    share: float,
+    *,
+    side: str | Objective = "source",
+    temperature: float | None = None,
+) -> OverSeeds | None:
+    """What a method keeps where it has learnt a share of what direct fine-tuning gains on the target
+    (`holdfast.statistics.equal_target`).
+
+    Args:
+        study: with `direct` finished, tuned over its own rates.
+        method: its grid is interpolated; of direct fine-tuning its own rates.
+        share: of direct's gain, 1 is all of it.
+        side: what is looked at there, the source by default, or other entries that every trial has.
+        temperature: only lines of label annealing at this one; None: all.
+
+    Returns:
+        None where the method does not learn that much in every seed.
+    """
+
+    def point(trial: TrialRecord) -> Point:
+        return Point(target=gain(trial, study, "target"), source=gain(trial, study, side))
+
+    wanted = gain(study.direct, study, "target").times(share)
+    if method == DIRECT:
+        curves = [sorted(map(point, complete_trials(study, DIRECT)), key=lambda p: -p.target.value)]
+    else:
+        curves = [
+            [*([] if line.start is None else [point(line.start)]), *(point(t) for _, t in line.members)]
+            for line in lines(study, method)
+            if temperature in (None, line.temperature)
+        ]
+        alone = {t.number for line in lines(study, method) for _, t in line.members}
+        single = complete_trials(study, method) if temperature is None else ()
+        curves += [[point(t)] for t in single if t.number not in alone]
+    return source_at(curves, wanted)
+
+
+def avoided_at(study: StudyRecord, method: Method, share: float, confidence: float) -> Share:
+    """Of direct fine-tuning's loss, what a method avoids at a target."""
+    found = at_equal_target(study, method, share)
+    if found is None:
+        why = f"{NAMES[method]} does not reach {100 * share:.0f} % of direct fine-tuning's gain in every seed"
+        return Share(value=None, interval=None, reason=why)
+    return avoided_share(found, gain(study.direct, study, "source"), confidence=confidence)
+
+
+def difference_share(a: OverSeeds, b: OverSeeds, study: StudyRecord, confidence: float) -> Share:
+    """(a - b) on the source as a share of what direct fine-tuning loses there, positive where a is better."""
+    direct = gain(study.direct, study, "source")
+    if direct.value >= 0:
+        return Share(value=None, interval=None, reason="direct fine-tuning lost nothing on the source")
+    return share_over_seeds(a.minus(b), direct, confidence=confidence, what="loss").taken_from(0.0)

@@ -1,0 +1,147 @@
+"""What has to be so before a claim of paper 000 may be judged on a trade-off study.
+
+- *Moderate*: direct fine-tuning loses less than a quarter of what there is to lose of a text, unigram - start in nats.
+  A model that ends near the frequencies of tokens was destroyed, and what a method saves of it says nothing of
+  forgetting.
+- *Converged*: no trial learns more of the target than direct fine-tuning, beyond noise for as many looks. Else what a
+  method "keeps" is partly what direct was not given the steps or the rate to learn.
+- *Above chance*: the start answers better than guessing, where a measure knows what guessing gives. Nothing can be lost
+  otherwise.
+- *The grid bites*: along each line of a method's grid the strongest setting clearly learns less than the target level
+  that the claim is judged at, and the weakest is not clearly different from direct fine-tuning. Else another value in
+  the grid might turn the verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from holdfast.records.study import Objective, StudyRecord, TrialRecord
+from holdfast.statistics.intervals import CONFIDENCE
+from holdfast.studies.engine.claims import MARGIN, Precondition, at_least, at_most
+from holdfast.studies.tradeoff.curves import NAMES, Method, complete_trials, gain, lines, method_of, share_of_direct
+
+MODERATE = 0.25
+"""Of unigram - start, what direct fine-tuning may lose."""
+UNIGRAM, CHANCE = "unigram", "chance"
+"""Names of levels, see `Evaluation.references`."""
+TEXT_UNITS = ("nats/token", "bits/byte")
+RETRAIN = "lower the rate or the steps of direct fine-tuning, or start from a model that knows more"
+REMEASURE = "measure the start again with this version, which keeps it"
+
+
+def moderate(study: StudyRecord) -> list[Precondition]:
+    """Of every text of the source: direct's loss / (unigram - start)."""
+    found = []
+    for entry in study.source.entries:
+        alone = _single(study.source, entry)
+        direct = gain(study.direct, study, alone)
+        if direct.unit not in TEXT_UNITS:
+            continue
+        unigram = study.references.get("/".join(entry), {}).get(UNIGRAM)
+        room = None if unigram is None else unigram - direct.before
+        share = None if room is None else -direct.value / room if room > 0 else math.inf
+        found.append(
+            at_most(
+                "direct fine-tuning forgets moderately",
+                share,
+                MODERATE,
+                figure=f"its loss on {entry[1]} / (unigram - start)",
+                advice=REMEASURE if share is None else RETRAIN,
+            )
+        )
+    return found
+
+
+def above_chance(study: StudyRecord) -> list[Precondition]:
+    """Of every entry of the source that knows its chance level: the start's lead over it, with the interval of chance
+    itself: two standard errors of a guess."""
+    found = []
+    for entry in study.source.entries:
+        chance = study.references.get("/".join(entry), {}).get(CHANCE)
+        if chance is None:
+            continue
+        start = gain(study.direct, study, _single(study.source, entry))
+        noise = 2 * math.sqrt(max(chance * (1 - chance), 0.0) / max(start.samples, 1))
+        found.append(
+            at_least(
+                "the start is above chance",
+                start.before,
+                chance + noise,
+                figure=f"the start on {entry[1]}",
+                advice="use a start or a measure that has something to lose",
+            )
+        )
+    return found
+
+
+def converged(study: StudyRecord) -> list[Precondition]:
+    """The largest excess of a trial over direct's target, as its interval's lower end, widened for the looks."""
+    others = [t for t in study.trials if t is not study.direct and method_of(t)]
+    others = [t for m in dict.fromkeys(map(method_of, others)) for t in complete_trials(study, m)]
+    if not others or study.direct is None:
+        return []
+    level = 1 - (1 - CONFIDENCE) / len(others)
+    direct = gain(study.direct, study, "target")
+
+    def sure(trial: TrialRecord) -> float:
+        interval = gain(trial, study, "target").minus(direct).interval_at(level)
+        return -math.inf if interval is None or math.isnan(interval[0]) else interval[0]
+
+    best = max(others, key=sure)
+    return [
+        at_most(
+            "direct fine-tuning is converged",
+            sure(best),
+            0.0,
+            figure=f"what {best.label} learns beyond it (lower end of the interval, {study.target.unit})",
+            advice="train longer, or add rates of direct fine-tuning to the study",
+        )
+    ]
+
+
+def bites(method: Method, share: float) -> Callable[[StudyRecord], Sequence[Precondition]]:
+    """That a method's grid reaches from direct fine-tuning to clearly below a share of its target gain."""
+
+    def look(study: StudyRecord) -> list[Precondition]:
+        name, found = NAMES[method], []
+        grids = lines(study, method)
+        if not grids:
+            return [
+                at_least(f"the grid of {name} bites", 0, 1, figure="its lines", advice=f"vary the strength of {name}")
+            ]
+        for line in grids:
+            at = f" at temperature {line.temperature:g}" if len({g.temperature for g in grids}) > 1 else ""
+            (weak, weakest), (strong, strongest) = line.members[0], line.members[-1]
+            kept = share_of_direct(strongest, study, "target").interval
+            avoided = share_of_direct(weakest, study, "source").interval
+            found += [
+                at_most(
+                    f"the grid of {name} bites at its strong end",
+                    None if kept is None else kept[1],
+                    share,
+                    figure=f"the target gain kept by {line.name} {strong:g}{at} (upper end)",
+                    advice=f"extend the grid of {name} beyond {strong:g}",
+                ),
+                at_most(
+                    f"the grid of {name} begins at direct fine-tuning",
+                    None if avoided is None else avoided[0],
+                    MARGIN,
+                    figure=f"the source loss avoided by {line.name} {weak:g}{at} (lower end)",
+                    advice=f"extend the grid of {name} below {weak:g}",
+                ),
+            ]
+        return found
+
+    return look
+
+
+def _single(objective: Objective, entry: tuple[str, str, str]) -> Objective:
+    return Objective(
+        side=objective.side,
+        entries=[entry],
+        label=entry[1],
+        unit=objective.unit,
+        higher_is_better=objective.higher_is_better,
+    )

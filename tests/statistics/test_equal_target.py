@@ -1,0 +1,93 @@
+"""What a method keeps at equal target: interpolation, seeds that stay paired, and the noise of both sides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from holdfast.statistics.equal_target import Point, source_at
+from holdfast.statistics.gains import OverSeeds
+
+
+def seeds(*values, half=0.0):
+    return OverSeeds(value=sum(values) / len(values), by_seed=dict(enumerate(values)), samples_half=half)
+
+
+def curve(*points, half=0.0):
+    return [Point(target=seeds(*t, half=half), source=seeds(*s, half=half)) for t, s in points]
+
+
+LINE = curve(((1.0,), (-1.0,)), ((0.8,), (-0.2,)), ((0.2,), (-0.1,)))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "source"), [(1.0, -1.0), (0.9, -0.6), (0.8, -0.2), (0.5, -0.15), (0.2, -0.1), (0.1, -0.1)]
+)
+def test_between_points_and_at_them(wanted, source):
+    found = source_at([LINE], seeds(wanted))
+    assert found is not None
+    assert found.value == pytest.approx(source)
+
+
+def test_what_no_setting_reaches():
+    assert source_at([LINE], seeds(1.01)) is None
+    assert source_at([], seeds(0.5)) is None
+    two = curve(((1.0, 0.4), (-1.0, -1.0)), ((0.2, 0.2), (0.0, 0.0)))
+    assert source_at([two], seeds(0.5, 0.5)) is None, "the second seed does not get there"
+
+
+def test_going_on_beyond_the_target_changes_nothing():
+    shorter, longer = source_at([LINE[:2]], seeds(0.9)), source_at([LINE], seeds(0.9))
+    assert shorter == longer
+
+
+def test_the_best_of_several_curves_seed_by_seed():
+    other = curve(((0.95,), (-0.3,)), ((0.1,), (0.0,)))
+    found = source_at([LINE, other], seeds(0.9))
+    assert found is not None
+    assert found.value == pytest.approx(-0.3 + 0.3 * 0.05 / 0.85)
+
+
+def test_seeds_are_paired():
+    """A seed that learns more does so in direct fine-tuning too: at each seed's own target nothing differs."""
+    shift = np.array([-0.2, 0.0, 0.2])
+    points = [((t * (1 + shift)).tolist(), [s] * 3) for t, s in ((1.0, -1.0), (0.5, -0.2))]
+    found = source_at([curve(*points)], seeds(*(0.75 * (1 + shift))))
+    assert found is not None
+    assert list(found.by_seed.values()) == pytest.approx([-0.6] * 3)
+    interval = found.interval_at(0.95)
+    assert interval == pytest.approx((-0.6, -0.6))
+
+
+def test_noise_of_the_samples():
+    """At the middle of two points: their own halves as they are, and the target's times the slope (0.8 per 0.2)."""
+    noisy = curve(((1.0,), (-1.0,)), ((0.8,), (-0.2,)), half=0.01)
+    found = source_at([noisy], seeds(0.9, half=0.02))
+    assert found is not None
+    assert found.samples_half == pytest.approx(np.hypot(0.01, 4.0 * np.hypot(0.01, 0.02)))
+    at_point = source_at([noisy], seeds(0.8, half=0.02))
+    assert at_point is not None and at_point.samples_half == pytest.approx(0.01)
+
+
+def test_coverage_of_the_interval_over_seeds_and_samples():
+    """Curves drawn again and again: the interval holds the true source at the target in about 95 % of them."""
+    rng, hit, draws = np.random.default_rng(0), 0, 400
+    true = [(1.0, -1.0), (0.9, -0.5), (0.6, -0.1)]
+    wanted_true = 0.85
+    expected = -0.5 + 0.4 * (0.05 / 0.3)
+    sample, seed = 0.01, 0.01
+    for _ in range(draws):
+        noise = rng.normal(0, sample, (3, 2))[:, :, None] + rng.normal(0, seed, (3, 2, 5))
+        points = [
+            Point(
+                target=seeds(*(t + n[0]), half=1.96 * sample),
+                source=seeds(*(s + n[1]), half=1.96 * sample),
+            )
+            for (t, s), n in zip(true, noise, strict=True)
+        ]
+        wanted = seeds(*(wanted_true + rng.normal(0, sample) + rng.normal(0, seed, 5)), half=1.96 * sample)
+        found = source_at([points], wanted)
+        assert found is not None
+        low, high = found.interval_at(0.95)
+        hit += low <= expected <= high
+    assert 0.93 <= hit / draws <= 1.0
