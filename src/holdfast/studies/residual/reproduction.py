@@ -15,16 +15,21 @@ from holdfast.studies.residual.claims import READING, RECIPE, check_claims
 from holdfast.studies.residual.paper import PAPER
 
 QUICK: dict[str, Any] = {
-    "world": {"quick": True, "sibling": True, "derived": True},
+    "world": {"quick": True, "word_problems": 20},
     "budgets": [300, 600],
-    "seeds": [0],
+    "seeds": [0, 1],
+    "widths": [32, 16],
+    "scales": [1],
     "held_out": 0.2,
     "window": 64,
     "epochs": 1,
 }
 """A study of a minute that only shows that everything works."""
-
-CHANGES: dict[str, dict[str, Any]] = {"quick": QUICK, "look": {}, "thorough": {}}
+CHANGES: dict[str, dict[str, Any]] = {
+    "quick": QUICK,
+    "look": {"seeds": [0, 1], "widths": [128], "scales": [0.5, 1]},
+    "thorough": {},
+}
 """By size: what differs from the study file."""
 
 
