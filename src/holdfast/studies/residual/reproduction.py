@@ -15,7 +15,17 @@ from holdfast.studies.residual.claims import READING, RECIPE, check_claims
 from holdfast.studies.residual.paper import PAPER
 
 QUICK: dict[str, Any] = {
-    "world": {"quick": True, "word_problems": 20},
+    "world": {
+        "quick": True,
+        "word_problems": 20,
+        "new_people": 4,
+        "articles": 24,
+        "tellings": 10,
+        "list_rounds": 1,
+        "vocab_size": 384,
+        "steps": 10,
+        "tuning_steps": 5,
+    },
     "budgets": [300, 600],
     "seeds": [0, 1],
     "widths": [32, 16],
@@ -27,7 +37,7 @@ QUICK: dict[str, Any] = {
 """A study of a minute that only shows that everything works."""
 CHANGES: dict[str, dict[str, Any]] = {
     "quick": QUICK,
-    "look": {"seeds": [0, 1], "widths": [128], "scales": [0.5, 1]},
+    "look": {"seeds": [0, 1], "widths": [128], "scales": [1]},
     "thorough": {},
 }
 """By size: what differs from the study file."""
