@@ -10,7 +10,7 @@ from holdfast.cli import reproduce as command
 from holdfast.errors import ConfigError
 from holdfast.studies import claims
 from holdfast.studies import reproduce as study
-from holdfast.studies.engine.papers import papers
+from holdfast.studies.engine.papers import SIZES, papers
 
 
 @pytest.fixture
@@ -30,11 +30,20 @@ def test_everything_by_default(asked):
     words = {k: v for k, v in asked[0].items() if k != "console"}
     assert words == {
         "recipes": list(claims.RECIPES),
-        "full": False,
-        "quick": False,
+        "size": "look",
         "workers": None,
         "output_dir": Path("reproduce-label-annealing"),
     }
+
+
+@pytest.mark.parametrize("size", ["quick", "thorough", "full"])
+def test_a_size_is_handed_on_and_has_a_folder_of_its_own(asked, size):
+    assert command.run(["label-annealing", f"--{size}"]) == 0
+    assert (asked[0]["size"], asked[0]["output_dir"]) == (size, Path(f"reproduce-label-annealing-{size}"))
+
+
+def test_every_paper_says_how_long_each_size_takes():
+    assert all([*paper.durations, "full"] == list(SIZES) for paper in papers().values())
 
 
 def test_options_are_handed_on(asked, tmp_path):
@@ -45,11 +54,11 @@ def test_options_are_handed_on(asked, tmp_path):
         == 0
     )
     words = asked[0]
-    assert (words["recipes"], words["workers"], words["output_dir"], words["quick"]) == (
+    assert (words["recipes"], words["workers"], words["output_dir"], words["size"]) == (
         ["math", "code"],
         1,
         tmp_path,
-        True,
+        "quick",
     )
 
 
@@ -62,7 +71,7 @@ def test_all_mistakes_at_once(asked):
         "'label-annealing'?",
         "--recipes: expected some of math, code, alignment_tax, niche_knowledge, residual, got 'maths' (text). Did you",
         "at least 1, got '0'",
-        "--quick: expected --quick or --full, got both",
+        "--quick: expected one size, got --quick and --full",
         "--outputdir",
     ):
         assert expected in text
@@ -86,5 +95,14 @@ def test_help_teaches(capsys):
     shown = capsys.readouterr().out
     assert all(
         word in shown
-        for word in ("--recipes", "--full", "--quick", "--workers", "--output_dir", "claims.html", "examples")
+        for word in (
+            "--recipes",
+            "--full",
+            "--thorough",
+            "--quick",
+            "--workers",
+            "--output_dir",
+            "claims.html",
+            "examples",
+        )
     )

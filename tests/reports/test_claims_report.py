@@ -32,7 +32,7 @@ def found(studies, **changes):
     return to_jsonable(
         {
             "paper": "A paper",
-            "size": "small twins",
+            "size": "thorough",
             "created": "2026-01-02",
             "studies": listed,
             "claims": claims,
@@ -83,6 +83,8 @@ def test_a_quick_check_says_that_it_means_nothing(tmp_path):
     assert "Its verdicts mean nothing." in written(tmp_path, found({"code": paper_like()}, size="quick"))
     full = written(tmp_path, found({"code": paper_like()}, size="full"))
     assert "mean nothing" not in full and "million parameters" not in full
+    look, thorough = (written(tmp_path, found({"code": paper_like()}, size=size)) for size in ("look", "thorough"))
+    assert "This is a look" in look and "This is a look" not in thorough
 
 
 def test_figures_in_words():

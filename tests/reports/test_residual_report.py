@@ -18,7 +18,15 @@ from holdfast.records.comparison import Comparison
 from holdfast.records.residual import ModelPair, ResidualRecord, ScaleChoice, StudiedModel
 from holdfast.reports.blocks import words as text_of
 from holdfast.reports.charts import Chart, plotly_figure
-from holdfast.reports.residual_charts import carried_charts, compute_charts, kept_charts, scale_chart, token_charts
+from holdfast.reports.residual_charts import (
+    added_charts,
+    carried_charts,
+    compute_charts,
+    kept_charts,
+    scale_chart,
+    token_charts,
+    width_charts,
+)
 from holdfast.reports.residual_report import clause, figures_table, marks_of, print_update, write_residual_report
 from holdfast.reports.residual_table import FigureTable, Measure, Results, over_seeds, role_of
 from holdfast.statistics.intervals import t_quantile
@@ -536,3 +544,75 @@ def test_the_terminal_has_the_answer_the_models_and_the_page(tmp_path, updated) 
         assert said in text, said
     assert "report.html" in text.replace("\n", "")
     assert "-1.0 pt [-5.0, +3.0]" in terminal_text(updated, tmp_path, encoding="ascii")
+
+
+# -------------------------------------------------------------------------------------------------------- small worlds
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> ResidualRecord:
+    return make.worlds(tmp_path)
+
+
+def test_worlds_are_seeds_and_other_widths_have_a_table(tmp_path, small) -> None:
+    r = Results(tmp_path, small)
+    assert [t.kind for t in r.tables] == ["continued", "siblings", "derived", "widths"]
+    assert {len(g.members) for t in r.tables for g in t.groups} == {2}
+    titles = [block.title for block in r.tables[0].blocks]
+    assert "Base + tuning" in titles and "Base + residual" in titles and "Base + 0.25 × residual" in titles
+    [narrow] = r.tables[-1].blocks
+    held = ["base", "instruct", "base + 100,000", "instruct + 100,000", "base + 100,000 + residual"]
+    assert narrow.title == "Width 64" and sorted(g.header for g in narrow.groups) == sorted(held)
+    assert all(g.model.width == 128 for t in r.tables[:-1] for g in t.groups)
+
+
+def test_both_figures_of_worked_problems_lead(tmp_path, small) -> None:
+    r = Results(tmp_path, small)
+    scores = [s.score for s in r.scores if s.name == "word_problems"]
+    assert scores == ["problems: word problems, flexible", "problems: word problems, strict"]
+    text = page_text(tmp_path, small)
+    assert "exact_match,flexible-extract" in text and "exact_match,strict-match" in text
+
+
+def test_what_was_added_stands_beside_what_comes_back(tmp_path, small) -> None:
+    r = Results(tmp_path, small)
+    charts = added_charts(r, [next(s for s in r.scores if s.role == "instruction")])
+    assert [m.name for m in charts[0].marks] == [
+        "first base + 30k tokens + residual",
+        "first base + 100k tokens + residual",
+        "first base + sibling residual",
+        "sibling base + first residual",
+        "derived + first residual",
+    ]
+    _, own, swapped, *_ = plotly_figure(charts[0])["data"]
+    assert [round(x, 6) for x in own["x"]] == [0, 3, 6, 9, 12], "percent of the base's norm, the bare model first"
+    assert own["y"] == sorted(own["y"])
+    assert [round(x, 6) for x in swapped["x"]] == [0, 6.5, 13]
+    assert "Norm of what was added" in page_text(tmp_path, small)
+    ones = [m for m in small.models if m.scale in (None, 1)]
+    assert added_charts(Results(tmp_path, dataclasses.replace(small, models=ones)), r.scores) == []
+
+
+def test_only_scale_1_is_drawn_over_tokens(tmp_path, small) -> None:
+    for chart in token_charts(Results(tmp_path, small)):
+        names = [t["name"] for t in plotly_figure(chart)["data"] if t["name"] != "paper"]
+        assert names == ["Base", "Instruct", "Base + residual", "Base + tuning"]
+
+
+def test_widths_are_an_axis_at_the_largest_budget(tmp_path, small) -> None:
+    r = Results(tmp_path, small)
+    [chart] = width_charts(r, [next(s for s in r.scores if s.role == "instruction")])
+    data = plotly_figure(chart)
+    assert data["layout"]["xaxis"]["ticktext"] == ["64", "128"]
+    assert {t["name"]: list(t["x"]) for t in data["data"]} == {
+        name: [6.0, 7.0]
+        for name in ("base", "instruct", "base, continued", "instruct, continued", "base, continued, with residual")
+    }
+    one = [m for m in small.models if m.width == 128]
+    assert width_charts(Results(tmp_path, dataclasses.replace(small, models=one)), r.scores) == []
+
+
+def test_worlds_are_one_row_of_the_pairs(tmp_path, small) -> None:
+    text = page_text(tmp_path, small)
+    assert "first instruct 2 seeds; against first base" in text
+    assert "width 64, world 1" in text, "the models one by one"

@@ -94,7 +94,7 @@ def test_twins_have_what_the_claims_need():
 
 
 def test_all_studies_and_their_claims(ran, tmp_path, quiet):
-    claims = reproduce(output_dir=tmp_path / "out", console=quiet)
+    claims = reproduce(size="thorough", output_dir=tmp_path / "out", console=quiet)
     assert ran == [f"{recipe}-tiny" for recipe in RECIPES]
     assert [c.number for c in claims] == [s.number for s in STATEMENTS]
     found = read_json(tmp_path / "out" / "claims.json")
@@ -115,6 +115,30 @@ def test_all_studies_and_their_claims(ran, tmp_path, quiet):
     text = shown(quiet)
     assert "1 of 4: math" in text and "cannot tell" not in text
     assert text.count("holds") >= 11
+
+
+def test_a_look_is_smaller_than_the_whole_and_says_that_it_is_one(tmp_path, quiet, ran, monkeypatch):
+    given = []
+    whole = session.run_study
+    monkeypatch.setattr(session, "run_study", lambda config, **how: given.append(config) or whole(config, **how))
+    reproduce(output_dir=tmp_path / "look", console=quiet)
+    look, thorough = given, [load_study(recipe_file(recipe)) for recipe in RECIPES]
+    assert [c.name for c in look] == [c.name for c in thorough]
+    for small, large in zip(look, thorough, strict=True):
+        assert len(small.seeds) < len(large.seeds) and len(small.trials()) <= len(large.trials())
+        assert small.output_dir == tmp_path / "look" / large.small
+    found = read_json(tmp_path / "look" / "claims.json")
+    assert found["size"] == "look" and "This is a look" in (tmp_path / "look" / "claims.html").read_text()
+
+
+def test_changes_are_laid_over_settings_and_leave_them_as_they_are():
+    values = {"train": {"max_steps": 400, "evaluation": {"source": [1]}}, "seeds": [0, 1]}
+    changes = {"train": {"max_steps": 100, "new": [2]}, "seeds": [0]}
+    assert reproduction.changed(values, changes) == {
+        "train": {"max_steps": 100, "evaluation": {"source": [1]}, "new": [2]},
+        "seeds": [0],
+    }
+    assert values["train"]["max_steps"] == 400 and reproduction.changed(values, {}) == values
 
 
 def test_finished_studies_are_not_run_again(ran, tmp_path, quiet):
@@ -186,8 +210,10 @@ def test_workers_are_handed_on(tmp_path, quiet, monkeypatch):
 
 def test_wrong_requests(tmp_path, ran):
     with pytest.raises(ConfigError) as caught:
-        reproduce(recipes=["maths", "codes"], full=True, quick=True, output_dir=tmp_path / "out")
-    assert len(caught.value.problems) == 3
+        reproduce(recipes=["maths", "codes"], size="full", output_dir=tmp_path / "out")
+    assert len(caught.value.problems) == 2
+    with pytest.raises(ConfigError, match=r"size: expected one of quick, look, thorough, full, got 'thorogh'\. Did"):
+        reproduce(size="thorogh", output_dir=tmp_path / "out")
     with pytest.raises(ConfigError, match="at least one of math"):
         reproduce(recipes=[], output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists() and not ran
@@ -246,7 +272,7 @@ def test_nothing_is_begun_where_something_is_missing(tmp_path, monkeypatch, ran)
     (tmp_path / "code.yaml").write_text(FULL)
     monkeypatch.setattr(module, "recipe_file", lambda recipe, *, full=False: tmp_path / "code.yaml")
     with pytest.raises(ConfigError, match="is missing"):
-        reproduce(recipes=["code"], full=True, output_dir="out")
+        reproduce(recipes=["code"], size="full", output_dir="out")
     assert not Path("out").exists() and not ran
 
 
@@ -256,14 +282,14 @@ def test_nothing_is_begun_where_something_is_missing(tmp_path, monkeypatch, ran)
 @pytest.mark.slow
 def test_a_quick_reproduction(tmp_path, quiet, monkeypatch):
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
-    claims = reproduce(recipes=["code"], quick=True, output_dir=tmp_path / "out", console=quiet)
+    claims = reproduce(recipes=["code"], size="quick", output_dir=tmp_path / "out", console=quiet)
     assert [c.number for c in claims] == [s.number for s in STATEMENTS if s.recipe == "code"]
     assert (tmp_path / "out" / "code" / "report.html").is_file()
     levels = read_study(tmp_path / "out" / "code").references
     assert levels["source/prose/nats_per_token"]["unigram"] > 3.0, "what direct fine-tuning's loss is held against"
     assert all(p.value is not None for c in claims for p in c.preconditions if "moderately" in p.name)
     before = (tmp_path / "out" / "code" / "study.json").stat().st_mtime_ns
-    reproduce(recipes=["code"], quick=True, output_dir=tmp_path / "out", console=quiet)
+    reproduce(recipes=["code"], size="quick", output_dir=tmp_path / "out", console=quiet)
     assert (tmp_path / "out" / "code" / "study.json").stat().st_mtime_ns == before
     assert "a quick check" in (tmp_path / "out" / "claims.html").read_text()
 

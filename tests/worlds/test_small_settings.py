@@ -4,6 +4,7 @@ runs that read them."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from holdfast.worlds.embedded import embedded_corpus
 from holdfast.worlds.fictional_manual import NAMES, VALUES, documents, facts, questions
 from holdfast.worlds.reference_chat import CHAT_TEMPLATE, conversations, split
 from holdfast.worlds.small_settings import SETTINGS, beginnings, make_setting
-from holdfast.worlds.word_problems import OPERATIONS, articles, stated, word_problems
+from holdfast.worlds.word_problems import OPERATIONS, articles, easy_problems, problems_task, stated, word_problems
 
 RECIPES = Path(__file__).parents[2] / "src" / "holdfast" / "studies" / "recipes"
 
@@ -161,6 +162,32 @@ def test_problems_are_right_and_all_different():
         assert eval(left) == int(right) == problem.answer, problem
         assert str(problem.answer) in problem.solution.split(". ", 2)[2]
         assert problem.solution.startswith(f"We {problem.operation}.")
+
+
+def test_replies_are_judged_as_gsm8k_judges_them():
+    task = yaml.safe_load(problems_task(Path("asked.jsonl")))
+    found = {f["name"]: f["filter"][0] for f in task["filter_list"]}
+    strict, flexible = (found[n] for n in ("strict-match", "flexible-extract"))
+    [problem] = easy_problems(1, held_out=True, seed=3)
+    in_format, without = problem.row["answer"], problem.solution
+    assert re.findall(strict["regex_pattern"], in_format) == [str(problem.answer)]
+    assert re.findall(strict["regex_pattern"], without) == []
+    for reply in (in_format, without):
+        numbers = [a or b for a, b in re.findall(flexible["regex_pattern"], reply)]
+        assert numbers[flexible["group_select"]].strip(".") == str(problem.answer)
+    for ignored in task["metric_list"][0]["regexes_to_ignore"]:
+        in_format = re.sub(ignored, "", in_format)
+    assert in_format == str(problem.answer)
+
+
+def test_problems_are_dealt_out_by_their_question():
+    told, asked = (easy_problems(300, held_out=held_out, seed=1) for held_out in (False, True))
+    assert len(told) == len(asked) == 300 and not {p.question for p in told} & {p.question for p in asked}
+    others = easy_problems(300, held_out=False, seed=2)
+    assert not {p.question for p in others} & {p.question for p in asked}, "whatever the seeds"
+    assert easy_problems(0, held_out=True) == []
+    assert {p.operation for p in told} == {"add", "multiply"}
+    assert all(int(n) <= 9 for p in told for n in re.findall(r"\d+", p.question))
 
 
 def test_articles_work_every_problem_once():

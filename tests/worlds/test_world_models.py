@@ -26,7 +26,7 @@ from holdfast.support.files import write_json
 from holdfast.worlds import world_models as models
 from holdfast.worlds.world import FILES, WorldRecipe, build_world, continuing_settings, quick_recipe
 
-RECIPE = quick_recipe(sibling=True, derived=True, changed_facts=2)
+RECIPE = quick_recipe(sibling=True, derived=True, changed_facts=2, word_problems=20)
 MODELS = ("base", "instruct", "derived", "sibling_base", "sibling_instruct")
 
 
@@ -122,6 +122,7 @@ def test_the_suite_asks_all_of_it(made):
         "new_chat",
         "changed_knowledge",
         "instructions",
+        "word_problems",
     }
 
 
@@ -138,6 +139,23 @@ def test_the_suite_is_measured(made, tmp_path):
         "prompt_level_loose_acc",
         "inst_level_loose_acc",
     }
+    found = json.loads((tmp_path / "measured" / "instruct" / "source.word_problems.json").read_text())
+    assert set(found["metrics"]) == {"exact_match,strict-match", "exact_match,flexible-extract"}
+    assert found["primary"] == "exact_match,flexible-extract"
+
+
+def test_worked_problems_stand_among_the_conversations_and_others_are_asked(made):
+    told = {row["messages"][0]["content"]: row["messages"][1]["content"] for row in rows(made["tuning"])}
+    worked = {asked: reply for asked, reply in told.items() if asked.startswith("Problem: ")}
+    asked = rows(Path(made["word_problems"]).with_suffix(".jsonl"))
+    assert len(worked) == 20 and all(re.search(r"We \w+\. .* #### \d+$", reply) for reply in worked.values())
+    assert len(asked) == 200 and not {f"Problem: {row['question']}" for row in asked} & worked.keys()
+
+
+def test_the_siblings_tuning_may_be_longer(made):
+    parts = list(models._tunings(dataclasses.replace(RECIPE, sibling_tuning=2.0), Path(made["base"]), "sibling"))
+    assert [t.settings["max_steps"] for t in parts] == [RECIPE.sibling_steps, 2 * RECIPE.tuning_steps]
+    assert models.instruct_tuning(RECIPE, Path(made["base"])).folder == Path(made["instruct"])
 
 
 def test_an_instruct_model_goes_on_with_the_articles(made, tmp_path):
@@ -306,12 +324,14 @@ def test_ctrl_c_reaches_the_workers_and_the_same_command_goes_on(tmp_path):
 
 def test_the_command_makes_a_world(tmp_path, place, made, capsys):
     words = ["--output_dir", str(place / "world"), "--quick", "--sibling", "--derived", "--changed_facts", "2"]
+    words += ["--word_problems", "20"]
     assert command.run(words) == 0
     shown = capsys.readouterr().out
     assert made["base"] in shown and "holdfast evaluate" in shown
     assert command.run([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["paths"] == made
     config = {"output_dir": str(place / "world"), "quick": True, "sibling": True, "derived": True, "changed_facts": 2}
+    config["word_problems"] = 20
     (tmp_path / "world.yaml").write_text(yaml.safe_dump(config))
     assert command.run(["--config", str(tmp_path / "world.yaml")]) == 0
     assert made["instruct"] in capsys.readouterr().out

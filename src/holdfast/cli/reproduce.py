@@ -12,24 +12,31 @@ from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake, show
 from holdfast.errors import did_you_mean
-from holdfast.studies.engine.papers import Paper, papers
+from holdfast.studies.engine.papers import LOOK, SIZES, Paper, papers
 
-DURATIONS = ", ".join(f"{paper.duration} for {name}" for name, paper in papers().items())
+TABLE = "\n".join(
+    f"  {name:<17}" + ", ".join(f"{size} {duration}" for size, duration in paper.durations.items())
+    for name, paper in papers().items()
+)
 PAPERS = "papers\n" + "\n".join(
     f"  {name:<17}{paper.about}" + (f"\n{'':<19}recipes: {', '.join(paper.recipes)}" if len(paper.recipes) > 1 else "")
     for name, paper in papers().items()
 )
 DESCRIPTION = f"""\
 Re-runs a paper's studies and checks its claims: holds, does not hold, cannot tell, each with the paper's figure,
-ours and its interval. Small twins by default, on two CPU cores, no network, no GPU, no files of yours:
-{DURATIONS}. Finished studies are not run again; an interrupted one continues.
+ours and its interval. By default a look at small twins, on two CPU cores, no network, no GPU, no files of yours.
+Finished studies are not run again; an interrupted one continues.
 
 {PAPERS}
+
+how long on two idle cores
+{TABLE}
 """
 EPILOG = """\
 examples
-  holdfast reproduce label-annealing                              # everything small, into ./reproduce-label-annealing
-  holdfast reproduce label-annealing --quick                      # a few minutes: does it run here at all?
+  holdfast reproduce label-annealing                              # a look at the small twins: few seeds, few arms
+  holdfast reproduce label-annealing --thorough                   # the small twins in whole
+  holdfast reproduce label-annealing --quick                      # a minute or two: does it run here at all?
   holdfast reproduce label-annealing --recipes math code          # two of the four
   holdfast reproduce label-annealing --full --recipes code        # the paper's own size: needs its model and data
   holdfast reproduce residual                                     # the instruction residual on the embedded world
@@ -50,14 +57,21 @@ class ReproduceRequest:
     """Paper whose claims are checked."""
     recipes: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="RECIPE")] = ()
     """Some of the paper's studies, where it has several (all)."""
+    thorough: bool = False
+    """The small twins in whole, with all seeds, arms and steps, in place of a look at them."""
     full: bool = False
     """The paper's own size; its model and data have to be there, what is missing is listed first."""
     quick: bool = False
-    """A check of a few minutes; its verdicts mean nothing."""
+    """A check of a minute or two; its verdicts mean nothing."""
     workers: Annotated[int | None, Meta(ge=1)] = None
     """Fine-tuning runs at the same time (2 on two and more cores, one a GPU)."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Where to write (./reproduce-PAPER)."""
+    """Where to write (./reproduce-PAPER, and with another size than a look ./reproduce-PAPER-SIZE)."""
+
+    @property
+    def sizes(self) -> list[str]:
+        """What was asked for; a look where nothing was."""
+        return [size for size in SIZES if getattr(self, size, False)] or [LOOK]
 
     def known_paper(self) -> Paper | None:
         """The paper, its name with dashes or underscores; None: there is none of that name."""
@@ -85,9 +99,9 @@ class ReproduceRequest:
             ]
         if self.full and paper is not None and paper.full is not None:
             found.append(Mistake(path=("full",), text=paper.full))
-        if self.full and self.quick:
-            text = "expected --quick or --full, got both. --quick only shows that everything works."
-            found.append(Mistake(path=("quick",), text=text))
+        if len(self.sizes) > 1:
+            text = f"expected one size, got {' and '.join(f'--{size}' for size in self.sizes)}."
+            found.append(Mistake(path=(self.sizes[0],), text=text))
         return found
 
 
@@ -113,13 +127,13 @@ def run(argv: list[str]) -> int:
     words: dict[str, object] = {}
     if len(paper.recipes) > 1:
         words["recipes"] = list(request.recipes or paper.recipes)
-    if paper.full is None:
-        words["full"] = request.full
+    [size] = request.sizes
+    place = f"reproduce-{paper.name}" + ("" if size == LOOK else f"-{size}")
     paper.load()(
         **words,
-        quick=request.quick,
+        size=size,
         workers=request.workers,
-        output_dir=request.output_dir or Path(f"reproduce-{paper.name}"),
+        output_dir=request.output_dir or Path(place),
         console=stdout_console(),
     )
     return 0

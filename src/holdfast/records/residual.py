@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,14 @@ class StudiedModel:
     """The family whose residual was added ("" where there is only one pair); None: none was."""
     scale: float | None = None
     """The factor on that residual."""
+    added: float | None = None
+    """The relative norm of what was added: of scale x residual over that of the base that it was taken from."""
+    tuned: bool = False
+    """Whether it was tuned on the instruct model's conversations after it was continued (the paper's setting S2)."""
     seed: int = 0
+    """Of training; of a small world's models that of the world, which decides people, texts and weights."""
+    width: int = 0
+    """Hidden size of a small world's models; 0: no small world."""
     path: str = ""
     """Its folder, relative to the study's, or what the user gave."""
     hash: str = ""
@@ -68,6 +76,21 @@ class StudiedModel:
     """Why it failed."""
 
     @property
+    def repeated(self) -> str:
+        """The label without the training seed or the world: the same for models that differ in it alone."""
+        return without_seed(self.label or self.name)
+
+    @property
+    def restored(self) -> str:
+        """What brought instruction following back: "residual", "tuning" or ""."""
+        return "residual" if self.residual is not None else "tuning" if self.tuned else ""
+
+    @property
+    def place(self) -> tuple[int, int | None]:
+        """What it shares with the models that it is compared with: width and small world, (0, None) outside of one."""
+        return self.width, self.seed if self.width else None
+
+    @property
     def continued(self) -> bool:
         """Whether it was, or is to be, trained on new text; tokens below 0 are not counted yet."""
         return self.tokens != 0 or self.budget is not None
@@ -80,6 +103,11 @@ class StudiedModel:
     def measured(self, folder: Path) -> EvaluationFolder:
         """What was measured of it; `folder` is the study's."""
         return EvaluationFolder(folder / self.evaluations)
+
+
+def without_seed(label: str) -> str:
+    """A model's label without its training seed or world."""
+    return re.sub(r", (seed|world) \d+", "", label)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -71,6 +71,14 @@ def write_claims_report(found: Mapping[str, Any], path: str | os.PathLike[str]) 
     return write_page(claims_page(found), Path(path))
 
 
+SIZES = {
+    "full": "the paper's own size",
+    "quick": "a quick check: its verdicts mean nothing",
+    "look": "a look at small twins of the paper's recipes",
+    "thorough": "small twins of the paper's recipes",
+}
+
+
 def claims_page(found: Mapping[str, Any]) -> Page:
     """The page as blocks.
 
@@ -88,9 +96,7 @@ def claims_page(found: Mapping[str, Any]) -> Page:
 
 def _page(found: Mapping[str, Any]) -> Page:
     claims, studies = list(found["claims"]), dict(found["studies"])
-    size = {"full": "the paper's own size", "quick": "a quick check: its verdicts mean nothing"}.get(
-        found["size"], "small twins of the paper's recipes"
-    )
+    size = SIZES.get(found["size"], SIZES["thorough"])
     written = f"{str(found['created'])[:16].replace('T', ' ')} UTC"
     chart = shares_chart(claims, studies)
     versions = [(str(k), str(v)) for k, v in sorted(dict(found.get("versions") or {}).items())]
@@ -153,6 +159,12 @@ def _banners(found: Mapping[str, Any], studies: Mapping[str, Any]) -> list[Block
         )
         out.append(Banner(text, "warn"))
     elif found["size"] != "full":
+        if found["size"] == "look":
+            text = (
+                "This is a look: fewer seeds, arms and steps than the study files have. Its verdicts say what is "
+                "likely; '--thorough' runs the small twins in whole."
+            )
+            out.append(Banner(text, "warn"))
         text = (
             "Models of a million parameters on text that every Python carries: a claim that holds here holds in its "
             "shape, not at the paper's size. What each twin cannot show stands at the head of its study file."

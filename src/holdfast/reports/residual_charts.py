@@ -8,7 +8,9 @@ model made in the same way, a hollow point shows it.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -23,6 +25,7 @@ STYLES = {
     BASE: ("base", "accent", "circle"),
     INSTRUCT: ("instruct", "second", "square"),
     "residual": ("with residual", "third", "diamond"),
+    "tuning": ("tuned again", "flat", "star"),
     DERIVED: ("derived", "fourth", "triangle-up"),
     "others": ("other", "flat", "pentagon"),
 }
@@ -37,7 +40,7 @@ Held = tuple[Group, Metric]
 
 def kind_of(model: StudiedModel) -> str:
     """Key of `STYLES`."""
-    return "residual" if model.residual is not None else model.start if model.start in STYLES else "others"
+    return model.restored or (model.start if model.start in STYLES else "others")
 
 
 def drawn(metric: Metric, score: Measure) -> Value:
@@ -120,7 +123,7 @@ def token_charts(results: Results) -> list[Chart]:
     ticks = [(0.0, "original"), *((place(b), f"{b / 1000:.3g} k" if 1e3 <= b < 1e6 else count(b)) for b in budgets)]
     turned: dict[str, Any] = {"tickangle": 0 if len(budgets) < 4 else "auto"}
     across = Axis(title="new tokens", ticks=ticks, range=(-0.15, ticks[-1][0] + 0.15), more=turned)
-    lines = [(pair, side, block) for pair, t in enumerate(families) for side, block in enumerate(t.blocks)]
+    lines = [(pair, side, block) for pair, t in enumerate(families) for side, block in enumerate(t.at_scale_1)]
     found = []
     for score in results.scores:
         rows: list[dict[str, Any]] = []
@@ -286,6 +289,123 @@ def carried_charts(results: Results, scores: Sequence[Measure], *, most: int = 4
         if len(rows) > 1:
             found.append(chart(score, [h[:2] for h in named], rows, marks, y=axis, height=height, **words))
     return found[:most]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of a plot of scores against something."""
+
+    name: str
+    style: str
+    """One of `STYLES`."""
+    dash: str
+    points: list[tuple[Group, float, dict[str, Any]]]
+    """Models, where they stand, and what the chart's table says besides."""
+
+
+def added_charts(results: Results, scores: Sequence[Measure], *, most: int = 4) -> list[Chart]:
+    """Scores against the relative norm of what was added: a line for each model that residuals were put on, and each
+    residual, over its scales from 0 (the model itself) on.
+
+    Args:
+        results: of a study.
+        scores: what to draw.
+        most: charts.
+
+    Returns:
+        None where no residual was tried at two scales.
+    """
+    groups = _main_groups(results)
+    bare = {m.name: g for g in groups for m in g.members if not m.restored}
+    held: dict[tuple[str, str], list[Group]] = {}
+    for g in (g for g in groups if g.model.added is not None):
+        held.setdefault((results.target_of(g.model).name, str(g.model.residual)), []).append(g)
+    if all(len(scaled) < 2 for scaled in held.values()):
+        return []
+    lines = []
+    for number, ((target, residual), scaled) in enumerate(held.items()):
+        model = scaled[0].model
+        foreign = residual != model.family
+        name = f"{bare[target].model.repeated} + {f'{residual} ' if foreign and residual else ''}residual"
+        style = DERIVED if model.start == DERIVED else "others" if foreign else "residual"
+        points = [
+            (g, x := added_of(g), {"norm": f"{x:.3g} %", "scale": f"{g.model.scale or 0:g}"})
+            for g in (bare[target], *sorted(scaled, key=added_of))
+        ]
+        lines.append(Line(name=name, style=style, dash=DASHES[number % 4], points=points))
+    first = [("Model", "name"), ("Scale", "scale"), ("Norm of what was added", "norm")]
+    across = Axis(title="norm of what was added, % of the base's")
+    return _line_charts(lines, scores[:most], across, first)
+
+
+def added_of(group: Group) -> float:
+    """The relative norm of what was added, in percent, mean over the members; 0 where nothing was."""
+    return 100 * statistics.fmean(m.added or 0.0 for m in group.members)
+
+
+def width_charts(results: Results, scores: Sequence[Measure], *, most: int = 4) -> list[Chart]:
+    """Scores against the width of the models, at the largest budget: a line for the base, the instruct model, both
+    continued and the base with its own residual.
+
+    Args:
+        results: of a study.
+        scores: what to draw.
+        most: charts.
+
+    Returns:
+        None where there is one width.
+    """
+    widths = sorted({m.width for m in results.models})
+    if len(widths) < 2:
+        return []
+    family, largest = results.models[0].family, max((m.budget or 0 for m in results.models), default=0)
+    held: dict[str, list[Group]] = {}
+    for g in sorted((g for t in results.tables for g in t.groups), key=lambda g: g.model.width):
+        m = g.model
+        own = m.residual is None or (m.residual == m.family and m.scale in (None, 1))
+        if m.family == family and own and not m.tuned and (m.given or m.budget == largest):
+            name = f"{m.start}{', continued' if m.continued else ''}{', with residual' if m.restored else ''}"
+            if all(g.members != other.members for other in held.setdefault(name, [])):
+                held[name].append(g)
+    lines = [
+        Line(
+            name=name,
+            style=kind_of(of[0].model),
+            dash=DASHES[1 if of[0].model.continued and not of[0].model.restored else 0],
+            points=[(g, math.log2(g.model.width), {"width": str(g.model.width)}) for g in of],
+        )
+        for name, of in held.items()
+    ]
+    across = Axis(title="width", ticks=[(math.log2(w), str(w)) for w in widths])
+    return _line_charts(lines, scores[:most], across, [("Model", "name"), ("Width", "width")])
+
+
+def _main_groups(results: Results) -> list[Group]:
+    """Every column of the tables but those of other widths, once."""
+    groups = (g for t in results.tables for g in t.groups if g.model.width == results.width)
+    return list({tuple(m.name for m in g.members): g for g in groups}.values())
+
+
+def _line_charts(
+    lines: Sequence[Line], scores: Sequence[Measure], across: Axis, first: Sequence[tuple[str, str]]
+) -> list[Chart]:
+    found = []
+    for score in scores:
+        rows: list[dict[str, Any]] = []
+        everything: list[Held] = []
+        for number, line in enumerate(lines):
+            for g, x, more in line.points:
+                metric = g.metric(score)
+                if metric is not None:
+                    rows.append(row(g, metric, score, name=line.name, x=x, line=number, **more))
+                    everything.append((g, metric))
+        marks = [
+            mark(line.style, {"line": number}, y="score", kind="line", dash=line.dash, name=line.name)
+            for number, line in enumerate(lines)
+        ]
+        if len({r["x"] for r in rows}) > 1:
+            found.append(chart(score, everything, rows, marks, first=first, x=across, height=360))
+    return found
 
 
 def before_and_after(results: Results) -> dict[str, tuple[StudiedModel, str]]:

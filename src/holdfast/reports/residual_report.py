@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -30,7 +29,7 @@ from holdfast.records.comparison import (
 )
 from holdfast.records.evaluation import Metric
 from holdfast.records.metrics import is_share
-from holdfast.records.residual import BASE, INSTRUCT, ModelPair, StudiedModel
+from holdfast.records.residual import BASE, INSTRUCT, ModelPair, StudiedModel, without_seed
 from holdfast.records.run import LayerDistance
 from holdfast.reports import blocks as b
 from holdfast.reports import paper_004
@@ -68,7 +67,15 @@ from holdfast.reports.format import (
     with_interval,
 )
 from holdfast.reports.html import write_page
-from holdfast.reports.residual_charts import carried_charts, compute_charts, kept_charts, scale_chart, token_charts
+from holdfast.reports.residual_charts import (
+    added_charts,
+    carried_charts,
+    compute_charts,
+    kept_charts,
+    scale_chart,
+    token_charts,
+    width_charts,
+)
 from holdfast.reports.residual_table import FigureTable, Group, Measure, Results, by_role, lower, shown_name
 from holdfast.statistics.gains import Gain, gain_over_seeds
 
@@ -123,7 +130,7 @@ CORPUS_FORMS: dict[str, Callable[[Any], str]] = {
 Entry = tuple[str, str, str]
 """(suite, name, metric)."""
 Groups = dict[tuple[str, str], dict[int, ModelPair]]
-"""Pairs by the labels of their models without the seed, then by the training seed of the later one."""
+"""Pairs by the labels of their models without seed or world, then by the seed of the later one."""
 
 
 def write_residual_report(folder: str | os.PathLike[str], record: ResidualRecord) -> Path:
@@ -303,10 +310,10 @@ def _study_answer(r: Results) -> list[str]:
     found = []
     for table in (t for t in r.tables if t.kind == "continued"):
         texts = []
-        for block in table.blocks:
+        for block in table.at_scale_1:
             held = [(g, m) for g in block.groups if (m := g.metric(score)) is not None]
             ends = held[:1] + held[-1:] if len(held) > 2 else held
-            name = "base with residual" if block.kind == "residual" else block.kind
+            name = {"residual": "base with residual", "tuning": "base with tuning"}.get(block.kind, block.kind)
             texts += (
                 [f"{name} {' and '.join(f'{score_texts(m, score)[0]} ({g.header})' for g, m in ends)}"] if held else []
             )
@@ -352,6 +359,10 @@ def made_text(model: StudiedModel, r: Results) -> str:
     if model.residual is not None:
         whose = f" of {model.residual}" if several and model.residual else ""
         parts.append(f"+ {1 if model.scale is None else model.scale:g} × (instruct \u2212 base){whose}")
+    if model.tuned:
+        parts.append("tuned on the instruct model's conversations")
+    if model.width:
+        parts.append(f"width {model.width}, world {model.seed}")
     return ", ".join(parts)
 
 
@@ -430,7 +441,7 @@ def pair_groups(pairs: Sequence[ModelPair], r: Results) -> dict[str, Groups]:
     seeds = {m.name: m.seed for m in r.models}
     found: dict[str, Groups] = {}
     for pair in pairs:
-        before, after = (re.sub(r", seed \d+", "", r.label(name)) for name in (pair.before, pair.after))
+        before, after = (without_seed(r.label(name)) for name in (pair.before, pair.after))
         found.setdefault(pair.question, {}).setdefault((before, after), {})[seeds.get(pair.after, 0)] = pair
     return found
 
@@ -617,6 +628,15 @@ def _plots(r: Results) -> Iterable[Section]:
     text = "Bases with a sibling's residual, and derived models with residuals, beside what they were made from."
     shown = b.side_by_side(carried)
     yield from [Section("Do residuals carry over?", shown, intro=text, anchor="carried")] if carried else []
+    text = (
+        "How large what was added is, beside what comes back: the norm of scale × (instruct \u2212 base) over that of "
+        "the base that it was taken from. At 0 the same model without it."
+    )
+    added = b.side_by_side(added_charts(r, first, most=MOST_PANELS))
+    yield from [Section("Scale and norm of the residual", added, intro=text, anchor="added")] if added else []
+    text = "The largest budget at every width: what a model of another size loses, and what the residual brings it."
+    wide = b.side_by_side(width_charts(r, first, most=MOST_PANELS))
+    yield from [Section("Scores against width", wide, intro=text, anchor="widths")] if wide else []
     yield from [Section("Scores against compute", b.side_by_side(cost), anchor="compute")] if cost else []
 
 
@@ -643,7 +663,7 @@ def _models(r: Results) -> Section:
         ),
         Col(
             "How it was made",
-            lambda m: made_text(m, r) + (f", seed {m.seed}" if several and m.continued else ""),
+            lambda m: made_text(m, r) + (f", seed {m.seed}" if several and m.continued and not m.width else ""),
             numeric=False,
             wide=True,
         ),

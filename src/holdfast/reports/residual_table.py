@@ -12,7 +12,8 @@ of them do not shrink it). Groups stand in blocks, blocks in tables:
 - continued (the paper's table 2), one for each pair: base, instruct, and base + the pair's own residual, each by new
   tokens;
 - siblings (table 3): base, instruct, and the base with another pair's residual, a block for each pair;
-- derived (table 4): a derived model, and the same with residuals.
+- derived (table 4): a derived model, and the same with residuals;
+- widths: models of other sizes than the first, a block for each.
 
 Measures are the paper's sixteen figures with its three averages, in its order, where the models measured the suite
 `instruction_residual` or a part of it; what was measured besides follows. Otherwise a measure is a metric of an entry.
@@ -51,7 +52,9 @@ AVERAGE_WORDS = {
 }
 """Title and words in a table, title of a plot (the panels of the paper's figure 1), role."""
 SCORE_TITLES = {"truthfulqa_mc2": "Truthfulness", **{name: words[2] for name, words in AVERAGE_WORDS.items()}}
-KINDS = ("continued", "siblings", "derived")
+KINDS = ("continued", "siblings", "derived", "widths")
+BOTH = ("exact_match,strict-match", "exact_match,flexible-extract")
+"""GSM8K's two figures, which lead together: strict alone mixes the format of an answer with the ability to find it."""
 CHOICE = ("average", "scale_choice")
 """The average that scales are chosen by: it is shown with the choice."""
 MOST_SCORES = 9
@@ -160,6 +163,12 @@ class FigureTable:
     blocks: tuple[Columns, ...]
 
     @property
+    def at_scale_1(self) -> list[Columns]:
+        """Its blocks without those of the residual at other scales, where scale 1 is there as well."""
+        ones = [b for b in self.blocks if b.kind == "residual" and b.groups[0].model.scale in (None, 1)]
+        return [b for b in self.blocks if b.kind != "residual" or b in ones or not ones]
+
+    @property
     def groups(self) -> list[Group]:
         """All of its columns."""
         return [g for block in self.blocks for g in block.groups]
@@ -179,6 +188,8 @@ class Results:
             m.name: Measured(EvaluationFolder(folder / (m.evaluations or ".no-evaluations")), m.label or m.name)
             for m in record.models
         }
+        self.width = record.models[0].width if record.models else 0
+        """Of the tables and plots; others have a table of their own."""
         self.problems = list(dict.fromkeys(p for m in self.measured.values() for p in m.problems))
         pairs = (m.family for m in record.models if m.start in (BASE, INSTRUCT))
         self.families = list(dict.fromkeys([*record.families, *pairs]))
@@ -212,6 +223,7 @@ class Results:
         measures = []
         for metric in sorted(found, key=lambda n: n != lead):
             first = found[metric]
+            both = metric in BOTH and lead in BOTH
             words = (group_title(suite), metric, first.unit if first.unit != metric.split(",")[0] else "")
             values = self._values(suite, name, metric)
             share = all(is_share(v.unit, metric, [v.value]) for v in values.values())
@@ -222,11 +234,11 @@ class Results:
                     values=values,
                     suite=suite,
                     name=name,
-                    score=score,
+                    score=f"{score}, {metric.partition(',')[2].partition('-')[0]}" if both else score,
                     unit="%" if share else first.unit,
                     higher_is_better=first.higher_is_better,
                     role=role_of(suite, name, first.unit, metric),
-                    leads=metric == lead,
+                    leads=metric == lead or both,
                 )
             )
         return measures
@@ -338,7 +350,7 @@ class Results:
         """Every table that the models make: pairs by what they were continued on, siblings, derived models."""
         found: dict[tuple[str, str], dict[tuple[str, str, str], dict[object, tuple[str, list[StudiedModel]]]]] = {}
         for m in self.models:
-            made = (m.start, m.residual, m.scale, m.budget, m.continued)
+            made = (m.start, m.residual, m.scale, m.budget, m.continued, m.tuned, m.width)
             for table, block, header in self._places(m):
                 found.setdefault(table, {}).setdefault(block, {}).setdefault(made, (header, []))[1].append(m)
         return [
@@ -355,13 +367,18 @@ class Results:
         kind, family and title."""
         start, family, residual, several = model.start, model.family, model.residual, len(self.families) > 1
         own = [m for m in self.models if m.family == family]
-        given = next((shown_name(m) for m in own if m.given and m.start == start), "")
+        given = next((start if m.width else shown_name(m) for m in own if m.given and m.start == start), "")
         amount = f"+{count(asked(model))}" if asked(model) > 0 else "+ new text"
         tokens = amount if model.continued else "original"
         added = f"+ {scaled(model)}{f'{residual} ' if several and residual else ''}residual"
+        if model.width != self.width:
+            yield ("widths", "Other widths"), ("width", str(model.width), f"Width {model.width}"), made_briefly(model)
+            return
         continued = "continued", f"{family}: continued on new text" if several and family else "Continued on new text"
         foreign = [m for m in own if m.start == BASE and m.residual not in (None, family)]
-        if start == DERIVED:
+        if model.tuned:
+            yield continued, ("tuning", family, "Base + tuning"), tokens
+        elif start == DERIVED:
             yield ("derived", "Derived models"), (DERIVED, family, given), tokens if residual is None else added
         elif residual == family:
             yield continued, ("residual", family, f"Base + {scaled(model)}residual"), tokens
@@ -405,17 +422,17 @@ class Results:
         """What a model's residual was put on: the model of the same start, training and seed without one."""
 
         def key(m: StudiedModel) -> tuple[object, ...]:
-            return m.start, m.family, m.budget, m.continued, m.seed
+            return m.start, m.family, m.budget, m.continued, m.seed, m.width
 
-        return next(m for m in self.models if m.residual is None and key(m) == key(model))
+        return next(m for m in self.models if not m.restored and key(m) == key(model))
 
     def spent(self) -> tuple[float, float]:
-        """FLOPs and seconds of all complete models, each training counted once: a model with a residual has those of
-        what it was put on in its own."""
+        """FLOPs and seconds of all complete models, each training counted once: a model with a residual, or tuned once
+        more, has those of what that was done to in its own."""
         flops = seconds = 0.0
         for m in (m for m in self.models if m.state == "complete"):
             flops, seconds = flops + m.flops, seconds + m.seconds
-            below = self.target_of(m) if m.residual is not None else m
+            below = self.target_of(m) if m.restored else m
             if below is not m and below.state == "complete":
                 flops, seconds = flops - min(m.flops, below.flops), seconds - min(m.seconds, below.seconds)
         return flops, seconds
@@ -482,6 +499,12 @@ def asked(model: StudiedModel) -> int:
 def scaled(model: StudiedModel) -> str:
     """ "0.8 × " before a residual, "" for scale 1 or none."""
     return "" if model.scale in (None, 1) else f"{significant(model.scale)} × "
+
+
+def made_briefly(model: StudiedModel) -> str:
+    """A model among those of its width: "base", "instruct + 100 k", "base + 100 k + residual"."""
+    amount = f" + {count(asked(model))}" if model.continued and asked(model) > 0 else ""
+    return f"{model.start}{amount}" + (f" + {scaled(model)}{model.restored}" if model.restored else "")
 
 
 def shown_name(model: StudiedModel) -> str:

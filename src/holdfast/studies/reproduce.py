@@ -1,7 +1,8 @@
 """Paper 000: its recipes run as studies, and its claims held against what came out (`holdfast.studies.claims`).
 
-Small twins (`recipes/*-tiny.yaml`) run offline on two CPU cores in about half an hour. `full` runs the recipes of the
-paper's own size, for which the model and the data have to be there; what is missing is listed before anything starts.
+Small twins (`recipes/*-tiny.yaml`) run offline on two CPU cores: in whole (`thorough`), with what `LOOK_CHANGES` leaves
+of them (`look`), or in seconds (`quick`). `full` runs the recipes of the paper's own size, for which the model and the
+data have to be there; what is missing is listed before anything starts.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from holdfast.records.study import StudyRecord, read_study
 from holdfast.studies.claims import RECIPES, check_claims
 from holdfast.studies.engine import reproduction
 from holdfast.studies.engine.claims import Claim
+from holdfast.studies.engine.papers import LOOK
 from holdfast.studies.tradeoff.paper import PAPER
 from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:
     from holdfast.studies.tradeoff.study import StudyConfig
 
+LOOK_CHANGES: dict[str, dict[str, Any]] = {recipe: {"seeds": [0, 1]} for recipe in RECIPES}
+"""By recipe: what a look changes in its study file."""
 QUICK_STEPS = 4
 QUICK_DOCUMENTS = 12
 
@@ -48,8 +52,7 @@ def recipe_file(recipe: str, *, full: bool = False) -> Path:
 def reproduce(
     *,
     recipes: Sequence[str] = RECIPES,
-    full: bool = False,
-    quick: bool = False,
+    size: str = LOOK,
     workers: int | None = None,
     output_dir: str | os.PathLike[str] = "reproduce-label-annealing",
     console: Any = None,
@@ -58,8 +61,7 @@ def reproduce(
 
     Args:
         recipes: which of `RECIPES`; claims about the others are left out.
-        full: the paper's own sizes.
-        quick: studies of a minute that only show that everything works; not with `full`.
+        size: one of `papers.SIZES`.
         workers: trials at a time; None: as the study or the machine says.
         output_dir: gets a folder a study, claims.json and claims.html.
         console: a `rich.console.Console`; None: a new one on standard output.
@@ -68,7 +70,7 @@ def reproduce(
         The claims, as in claims.json.
 
     Raises:
-        ConfigError: wrong recipes or options, a model or data that is missing (all of them at once), or a folder with
+        ConfigError: wrong recipes or size, a model or data that is missing (all of them at once), or a folder with
             other studies.
         Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can be told.
         HoldfastError: a study failed, after the others ended and the claims were written.
@@ -81,18 +83,16 @@ def reproduce(
     ]
     if not chosen:
         problems.append(f"expected at least one of {', '.join(RECIPES)}, got none")
-    if full and quick:
-        problems.append("quick and full go ill together: quick only shows that everything works")
     if problems:
-        raise ConfigError([f"recipes: {p}" if "expected" in p else p for p in problems])
-    if full:
+        raise ConfigError([f"recipes: {p}" for p in problems])
+    if reproduction.known_size(size) == "full":
         _refuse_missing(chosen)
     out = Path(output_dir)
     return reproduction.reproduce(
         PAPER,
-        [_recipe(name, _config(name, out, full=full, quick=quick, console=console)) for name in chosen],
+        [_recipe(name, _config(name, out, size=size, console=console)) for name in chosen],
         check_claims,
-        size="full" if full else "quick" if quick else "small twins",
+        size=size,
         output_dir=out,
         workers=workers,
         console=console,
@@ -117,12 +117,24 @@ def _summary(record: StudyRecord | None) -> dict[str, Any]:
     }
 
 
-def _config(recipe: str, out: Path, *, full: bool, quick: bool, console: Any) -> StudyConfig:
+def _config(recipe: str, out: Path, *, size: str, console: Any) -> StudyConfig:
     from holdfast.studies.tradeoff.study import load_study
 
-    path = recipe_file(recipe, full=full)
-    folder = str(out / recipe)
-    return _quick_config(path, recipe, folder, console) if quick else load_study(path, {"output_dir": folder})
+    path, folder = recipe_file(recipe, full=size == "full"), str(out / recipe)
+    if size == "quick":
+        return _quick_config(path, recipe, folder, console)
+    if size == LOOK:
+        return _changed_config(path, LOOK_CHANGES[recipe], folder)
+    return load_study(path, {"output_dir": folder})
+
+
+def _changed_config(path: Path, changes: Mapping[str, Any], folder: str) -> StudyConfig:
+    import yaml
+
+    from holdfast.studies.tradeoff.study import study_config
+
+    values = reproduction.changed(yaml.safe_load(path.read_text(encoding="utf-8")), changes)
+    return study_config({**values, "output_dir": folder}, source=str(path))
 
 
 def _quick_config(path: Path, recipe: str, folder: str, console: Any) -> StudyConfig:

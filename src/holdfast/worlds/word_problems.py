@@ -17,13 +17,20 @@ things and numbers alone.
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from holdfast.worlds.drawing import words
 
 OPERATIONS = ("add", "subtract", "multiply", "divide")
 """What a problem may ask for, as solutions name it: "We add."."""
+HELD_OUT = 8
+"""One question in so many is not trained on in a conversation."""
+REPLY_TOKENS = 48
+"""Of a reply, at most."""
 
 
 _NAMES = words(
@@ -109,6 +116,17 @@ class Problem:
     """One of `OPERATIONS`."""
     answer: int
 
+    @property
+    def row(self) -> dict[str, str]:
+        """In GSM8K's layout: the worked solution, and the answer behind "####"."""
+        return {"question": self.question, "answer": f"{self.solution} #### {self.answer}"}
+
+    @property
+    def conversation(self) -> dict[str, Any]:
+        """As `holdfast train` reads it."""
+        asked = {"role": "user", "content": f"Problem: {self.question}"}
+        return {"messages": [asked, {"role": "assistant", "content": self.row["answer"]}]}
+
 
 def word_problems(count: int, *, seed: int = 0) -> list[Problem]:
     """`count` problems, all with different questions, each of a random operation.
@@ -147,11 +165,59 @@ def stated(problem: Problem) -> str:
     return f"Problem: {problem.question}\n"
 
 
-def _problem(operation: str, rng: random.Random) -> Problem:
+def easy_problems(count: int, *, held_out: bool, seed: int = 0) -> list[Problem]:
+    """`count` problems for conversations, or others to ask: sums and products of two digits, which a small model can
+    copy out of the question and knows by heart. A question's hash decides which of the two it is for.
+
+    Args:
+        count: at least 0.
+        held_out: to ask, not to train on.
+        seed: of the drawing.
+    """
+    rng = random.Random(f"easy problems {seed}")
+    found: dict[str, Problem] = {}
+    while len(found) < count:
+        problem = _problem(rng.choice(("add", "multiply")), rng, most=9)
+        if (zlib.crc32(problem.question.encode()) % HELD_OUT == 0) == held_out:
+            found.setdefault(problem.question, problem)
+    return list(found.values())
+
+
+def problems_task(data: Path) -> str:
+    """A task of lm-evaluation-harness that asks problems (rows of `Problem.row`) and judges replies as its `gsm8k`
+    does, as YAML: strict takes the number behind "####", flexible the last number of the reply."""
+    import yaml
+
+    def extracted(name: str, **how: Any) -> dict[str, Any]:
+        return {"name": name, "filter": [{"function": "regex", **how}, {"function": "take_first"}]}
+
+    metric = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True, "ignore_case": True}
+    task = {
+        "task": "word_problems",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(data)}},
+        "test_split": "test",
+        "output_type": "generate_until",
+        "doc_to_text": "Problem: {{question}}",
+        "doc_to_target": "{{answer}}",
+        "metric_list": [{**metric, "regexes_to_ignore": [",", "\\$", "(?s).*#### ", "\\.$"]}],
+        "generation_kwargs": {"until": ["Problem:"], "do_sample": False, "max_gen_toks": REPLY_TOKENS},
+        "num_fewshot": 0,
+        "filter_list": [
+            extracted("flexible-extract", group_select=-1, regex_pattern="(-?[$0-9.,]{2,})|(-?[0-9]+)"),
+            extracted("strict-match", regex_pattern="#### (\\-?[0-9\\.\\,]+)"),
+        ],
+        "metadata": {"version": 1.0},
+    }
+    return yaml.safe_dump(task, sort_keys=False)
+
+
+def _problem(operation: str, rng: random.Random, *, most: int | None = None) -> Problem:
     question, reply = rng.choice(_STORIES[operation])
     n, m = rng.sample(_NAMES, 2)
     small = operation in ("multiply", "divide")
-    a, b = (rng.randint(2, 9), rng.randint(2, 12)) if small else (rng.randint(2, 40), rng.randint(2, 40))
+    largest = (most, most) if most is not None else (9, 12) if small else (40, 40)
+    a, b = (rng.randint(2, end) for end in largest)
     c = a * b if small else a + b
     names = {"n": n, "m": m, "t": rng.choice(_THINGS), "h": rng.choice(_HOLDERS), "a": a, "b": b, "c": c}
     equation, answer = {

@@ -30,7 +30,7 @@ from holdfast.support.paths import expanded, real
 from holdfast.worlds.people.instructions import MOST_PROMPTS
 from holdfast.worlds.pretrain import BaseSettings, Count, Rate, ShareBelowOne
 from holdfast.worlds.tuned import deciding_libraries, exclusive_lock, made_already
-from holdfast.worlds.world_models import common_settings, make_models, pretraining_texts
+from holdfast.worlds.world_models import common_settings, conversations, make_models, pretraining_texts
 
 if TYPE_CHECKING:
     from holdfast.worlds.people.facts import World
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _VERSION = 1
 """Part of what says whether a folder holds a world already; raise it when the files come out differently."""
 
+HELD_OUT_PROBLEMS = 200
+"""Word problems that are asked."""
 FILES: dict[str, str] = {
     "base": "checkpoint: knows the world's people and prose; its tokenizer has the chat format",
     "instruct": "checkpoint: the base tuned on conversations",
@@ -55,6 +57,7 @@ FILES: dict[str, str] = {
     "new_chat": "the same asked in the chat format",
     "changed_knowledge": "multiple choice about facts that the articles correct (with `changed_facts`)",
     "instructions": "prompts whose replies a program checks, in IFEval's layout",
+    "word_problems": "a task of the harness: word problems in GSM8K's layout and manner (with `word_problems`)",
     "prose_heldout": "held-out prose",
     "facts": "everybody and everything, as JSON",
     "suite": "a suite that asks all of it",
@@ -130,6 +133,8 @@ class _Instruct:
 
     conversations: Annotated[int, Meta(ge=1, le=MOST_PROMPTS)] = 4000
     """Conversations to tune on."""
+    word_problems: Annotated[int, Meta(ge=0, le=MOST_PROMPTS)] = 0
+    """Worked word problems among the conversations, on top of the others; their replies end as GSM8K's do."""
     tuning_steps: Count = 1000
     """Steps of instruction tuning."""
     tuning_learning_rate: Rate = 8e-4
@@ -158,6 +163,8 @@ class _Relatives:
     conversations."""
     sibling_steps: Count = 200
     """Steps by which the sibling base is pre-trained longer."""
+    sibling_tuning: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    """Steps of the sibling's tuning, as a multiple of the instruct model's: above 1 the sibling is the better one."""
     derived: bool = False
     """Makes another child of the base, as DocChat is one of Llama 3: tuned to answer questions, without a word about
     how a reply has to look."""
@@ -291,6 +298,7 @@ def _write_files(recipe: WorldRecipe, world: World, corpus: Any, place: Path) ->
     from holdfast.worlds.people import documents, questions
     from holdfast.worlds.people.instructions import tasks
     from holdfast.worlds.small_settings import beginnings
+    from holdfast.worlds.word_problems import easy_problems, problems_task
 
     def rows(name: str, found: Sequence[Mapping[str, Any]]) -> Path:
         return write_jsonl(place / f"{name}.jsonl", found)
@@ -308,7 +316,7 @@ def _write_files(recipe: WorldRecipe, world: World, corpus: Any, place: Path) ->
         "pretraining": rows("pretraining", [{"text": text} for text in pretraining_texts(recipe)]),
         "tuning": rows(
             "tuning",
-            [task.conversation for task in tasks(world, count=recipe.conversations, held_out=False, seed=recipe.seed)],
+            conversations(recipe, recipe.seed),
         ),
         "articles": rows("articles", [article.row for article in news]),
         "old_knowledge": rows("old_knowledge", questions.choices(world.half_b, seed=recipe.seed)),
@@ -326,6 +334,10 @@ def _write_files(recipe: WorldRecipe, world: World, corpus: Any, place: Path) ->
             "new_completion": rows("new_completion", questions.completions(world.new_people)),
             "new_chat": rows("new_chat", questions.chat_choices(world.new_people, seed=recipe.seed)),
         }
+    if recipe.word_problems:
+        held_out = easy_problems(HELD_OUT_PROBLEMS, held_out=True, seed=recipe.seed)
+        data = rows("word_problems", [problem.row for problem in held_out])
+        files["word_problems"] = write_bytes_atomic(place / "word_problems.yaml", problems_task(data).encode())
     if world.changes:
         files["changed_knowledge"] = rows("changed_knowledge", questions.changed_choices(world, seed=recipe.seed))
     return files
@@ -348,6 +360,8 @@ def _write_suite(recipe: WorldRecipe, place: Path) -> Path:
     }
     if recipe.new_people:
         suite["target"] += [{"choices": "new_knowledge.jsonl", "group": "attribute"}, {"choices": "new_chat.jsonl"}]
+    if recipe.word_problems:
+        suite["source"] += [{"task": "word_problems.yaml", "apply_chat_template": True}]
     if recipe.changed_facts:
         suite["target"] += [{"choices": "changed_knowledge.jsonl"}]
     return write_bytes_atomic(place / "suite.yaml", yaml.safe_dump(suite, sort_keys=False).encode())

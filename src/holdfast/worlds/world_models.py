@@ -99,29 +99,46 @@ def _tunings(recipe: WorldRecipe, base: Path, part: str) -> Iterator[Tuning]:
     """What a part trains, one after the other: each may begin with the one before, which has to be there by then."""
     from holdfast.worlds.people.instructions import MOST_PLAIN, tasks
 
-    def talks(seed: int, **how: Any) -> list[dict[str, Any]]:
-        count = min(recipe.conversations, MOST_PLAIN) if how else recipe.conversations
-        return [task.conversation for task in tasks(recipe.world(), count=count, held_out=False, seed=seed, **how)]
-
-    def tuned(name: str, about: str, base: Path, rows: list[dict[str, Any]], **changes: Any) -> Tuning:
-        settings = {**_tuning(recipe), **changes}
-        old: dict[str, Any] = {"replayed": replayed_texts(recipe), "fraction": recipe.tuning_replay}
-        return Tuning(name=name, base=base, rows=rows, settings=settings, about=about, **old)
-
     seed = recipe.seed
     if part == "instruct":
-        yield tuned("instruct", "The base is tuned on conversations", base, talks(seed))
+        yield instruct_tuning(recipe, base)
     elif part == "derived":
-        about = "Another child of the base is tuned on plain questions"
-        yield tuned("derived", about, base, talks(seed, plain=True), **_steps(recipe.derived_steps))
+        count, about = min(recipe.conversations, MOST_PLAIN), "Another child of the base is tuned on plain questions"
+        plain = tasks(recipe.world(), count=count, held_out=False, seed=seed, plain=True)
+        rows = [task.conversation for task in plain]
+        yield _tuned(recipe, "derived", about, base, rows, **_steps(recipe.derived_steps))
     else:
         more = [{"text": text} for text in pretraining_texts(recipe, seed=seed + 1)]
         longer = {**common_settings(recipe), **_steps(recipe.sibling_steps), "learning_rate": recipe.learning_rate / 3}
         about = "A sibling of the base is pre-trained longer"
         sibling = Tuning(name="sibling-base", base=base, rows=more, settings=longer, about=about)
         yield sibling
-        about = "The sibling is tuned on conversations"
-        yield tuned("sibling-instruct", about, sibling.folder, talks(seed + 1), seed=seed + 1)
+        about, steps = "The sibling is tuned on conversations", round(recipe.sibling_tuning * recipe.tuning_steps)
+        rows = conversations(recipe, seed + 1)
+        yield _tuned(recipe, "sibling-instruct", about, sibling.folder, rows, seed=seed + 1, **_steps(steps, 3))
+
+
+def instruct_tuning(recipe: WorldRecipe, base: Path) -> Tuning:
+    """The tuning that makes an instruct model of a base, or of the base continued."""
+    return _tuned(recipe, "instruct", "The base is tuned on conversations", base, conversations(recipe, recipe.seed))
+
+
+def conversations(recipe: WorldRecipe, seed: int) -> list[dict[str, Any]]:
+    """What an instruct model is tuned on: prompts with instructions, and worked problems. `seed`: of the drawing."""
+    from holdfast.worlds.people.instructions import tasks
+    from holdfast.worlds.word_problems import easy_problems
+
+    talks = tasks(recipe.world(), count=recipe.conversations, held_out=False, seed=seed)
+    worked = easy_problems(recipe.word_problems, held_out=False, seed=seed)
+    return [*(task.conversation for task in talks), *(problem.conversation for problem in worked)]
+
+
+def _tuned(
+    recipe: WorldRecipe, name: str, about: str, base: Path, rows: list[dict[str, Any]], **changes: Any
+) -> Tuning:
+    settings = {**_tuning(recipe), **changes}
+    old: dict[str, Any] = {"replayed": replayed_texts(recipe), "fraction": recipe.tuning_replay}
+    return Tuning(name=name, base=base, rows=rows, settings=settings, about=about, **old)
 
 
 def _tuning(recipe: WorldRecipe) -> dict[str, Any]:
@@ -131,15 +148,14 @@ def _tuning(recipe: WorldRecipe) -> dict[str, Any]:
         "packing": False,
         "per_device_train_batch_size": 2 * recipe.batch_size,
         "max_length": 2 * recipe.context,
-        "max_steps": recipe.tuning_steps,
+        **_steps(recipe.tuning_steps, 3),
         "learning_rate": recipe.tuning_learning_rate,
         "assistant_only_loss": True,
-        "save_steps": max(1, recipe.tuning_steps // 3),
     }
 
 
-def _steps(count: int) -> dict[str, int]:
-    return {"max_steps": count, "save_steps": max(1, count)}
+def _steps(count: int, checkpoints: int = 1) -> dict[str, int]:
+    return {"max_steps": count, "save_steps": max(1, count // checkpoints)}
 
 
 # --------------------------------------------------------------------------------------------------------- side by side
@@ -217,7 +233,7 @@ def _steps_of(recipe: WorldRecipe, part: str) -> int:
     return {
         "instruct": recipe.tuning_steps,
         "derived": recipe.derived_steps,
-        "sibling": recipe.sibling_steps + recipe.tuning_steps,
+        "sibling": recipe.sibling_steps + round(recipe.sibling_tuning * recipe.tuning_steps),
     }[part]
 
 

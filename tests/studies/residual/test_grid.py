@@ -11,6 +11,7 @@ from holdfast.errors import HoldfastError, Interrupted, RunFolderError
 from holdfast.records.residual import read_update
 from holdfast.studies.residual import grid
 from holdfast.studies.residual.making import Workshop
+from holdfast.studies.residual.outcome import SIBLINGS
 from holdfast.studies.residual.plan import study_config
 
 
@@ -111,11 +112,21 @@ def test_two_workers_share_a_study(study, tmp_path):
 def test_the_small_study_and_its_claims(tmp_path):
     from holdfast.studies.residual.reproduction import reproduce
 
-    claims = reproduce(quick=True, workers=1, output_dir=tmp_path / "again", console=quiet())
-    assert [c.number for c in claims] == ["1a", "1b", "1c", "2a", "2b", "2c", "3a", "3b", "4"]
+    claims = reproduce(size="quick", workers=1, output_dir=tmp_path / "again", console=quiet())
+    numbers = ["1a", "1b", "1c", "2a", "2b", "2c", "2d", "2e", "3a", "3b", "3c", "4"]
+    assert [c.number for c in claims] == numbers
+    record = read_update(tmp_path / "again" / "residual")
+    models = {m.name: m for m in record.models}
+    assert all(models[p.before].place == models[p.after].place for p in record.pairs), "worlds do not mix"
+    assert {m.place for m in record.models} == {(32, 0), (32, 1), (16, 0), (16, 1)}
+    assert all((m.added is None) == (m.residual is None) for m in record.models)
+    tuned = {p.before for p in record.pairs if models[p.after].tuned and models[p.after].seed == 0}
+    assert tuned == {f"first-{what}-32-world0" for what in ("base", "instruct", "base-600", "instruct-600")}
+    asked = {p.question for p in record.pairs if models[p.after].given}
+    assert asked == {"What did instruction tuning bring?", SIBLINGS}
     assert (tmp_path / "again" / "claims.html").is_file() and (
         tmp_path / "again" / "residual" / "report.html"
     ).is_file()
     console = quiet()
-    reproduce(quick=True, workers=1, output_dir=tmp_path / "again", console=console)
+    reproduce(size="quick", workers=1, output_dir=tmp_path / "again", console=console)
     assert "nothing is run again" in console.file.getvalue()

@@ -82,6 +82,44 @@ def test_scales_and_seeds_multiply(pair, news):
     assert names[2:] == [f"a-base-100-seed{s}{r}" for s in (0, 1) for r in ("", "-residual-x0.5", "-residual-x1")]
 
 
+WORLD = {"small": "world", "world": {"quick": True}, "budgets": [300, 600], "output_dir": "never"}
+
+
+def test_each_seed_is_a_world_and_other_widths_have_the_pair_alone():
+    world = {"quick": True, "sibling": True, "derived": True, "seed": 5}
+    grid = {"seeds": [0, 1], "widths": [32, 16], "scales": [0.5, 1], "retuned": True}
+    config = study_config({**WORLD, **grid, "world": world})
+    parts = {(p.widths[0], p.seeds[0]): p for p in config.parts()}
+    assert list(parts) == [(32, 0), (32, 1), (16, 0), (16, 1)]
+    assert [p.world["seed"] for p in parts.values()] == [5, 6, 5, 6]
+    assert [p.world["mlp"] for p in parts.values()] == [64, 64, 32, 32], "the MLP grows with the width"
+    assert len({p.folder for p in parts.values()}) == 4
+    models = config.models()
+    assert len({m.name for m in models}) == len(models) == 2 * (22 + 5)
+    assert {m.place for m in models} == set(parts)
+    narrow = [m.label for m in models if m.place == (16, 1)]
+    assert narrow == [
+        f"first {what}"
+        for what in (
+            "base, width 16, world 1",
+            "instruct, width 16, world 1",
+            "base + 600 tokens, width 16, world 1",
+            "instruct + 600 tokens, width 16, world 1",
+            "base + 600 tokens, width 16, world 1 + residual",
+        )
+    ]
+    tuned = [m for m in models if m.tuned]
+    assert [(m.name, m.budget, m.repeated) for m in tuned] == [
+        (f"first-base-600-32-world{seed}-tuned", 600, "first base + 600 tokens + tuning") for seed in (0, 1)
+    ]
+
+
+def test_one_small_world_needs_no_words_for_it():
+    models = study_config(WORLD).models()
+    assert [m.label for m in models][:3] == ["first base", "first instruct", "first base + 300 tokens"]
+    assert {m.place for m in models} == {(32, 0)}
+
+
 def test_an_update_has_one_pair(request_of):
     names = [m.name for m in update_config(request_of(tokens="1k", continued_instruct=True)).models()]
     assert names == ["base", "instruct", "base-1k", "instruct-1k", "base-1k-residual"]
@@ -116,6 +154,9 @@ def test_the_resolved_configuration_is_one_itself(request_of):
         ({"small": "world", "world": {"people": "many"}}, "world.people: expected a whole number, got 'many' (text)"),
         ({"world": {"people": 40}}, "world: has no effect without small: world"),
         ({"small": "world", "world": {"people": 1}}, "people: expected at least 2"),
+        ({"small": "world", "widths": [30]}, "widths: width: expected a multiple of the heads (4), got 30"),
+        ({"widths": [64]}, "widths: has no effect without small: world"),
+        ({"retuned": True}, "retuned: has no effect without small: world"),
         ({"small": "world", "world": ["sibling"]}, "world: expected a mapping, got ['sibling'] (list)"),
         ({"bugdets": [1]}, "unknown key 'bugdets'. Did you mean 'budgets'"),
         ({"corpus": None}, "corpus: is missing"),

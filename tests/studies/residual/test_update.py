@@ -72,6 +72,7 @@ def test_all_models_are_measured_and_compared(finished):
         assert entry is not None and entry.model["hash"] == model.hash
     pairs = {(p.before, p.after) for p in record.pairs}
     assert pairs == {
+        ("base", "instruct"),
         ("base", "base-600"),
         ("instruct", "instruct-600"),
         ("instruct", "base-600-residual"),

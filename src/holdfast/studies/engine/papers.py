@@ -10,6 +10,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+SIZES: dict[str, str] = {
+    "quick": "a check of a minute or two that everything works; its verdicts mean nothing",
+    "look": "the small twins with fewer seeds, arms and steps: what is likely, soon",
+    "thorough": "the small twins in whole, as their study files say",
+    "full": "the paper's own size; its model and data have to be there, what is missing is listed first",
+}
+"""How much of a paper is run, smallest first. "look" is what a reproduction does where it is not told."""
+LOOK = "look"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Paper:
@@ -22,8 +31,8 @@ class Paper:
     """What is studied, in a line."""
     recipes: Mapping[str, str]
     """Its studies: name to title."""
-    duration: str
-    """Of the small twins on two cores."""
+    durations: Mapping[str, str]
+    """By size, how long the small twins take on two idle cores: of each of `SIZES` but "full"."""
     function: str
     """`module:function` that reproduces it."""
     full: str | None = None

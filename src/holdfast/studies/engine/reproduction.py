@@ -1,5 +1,13 @@
 """A paper's studies run, or found finished, and its claims held against what came out.
 
+A study file is the thorough size. What a smaller size changes of it is declared beside the reproduction as mappings
+like the file's own, which `changed` lays over it:
+
+```python
+CHANGES = {"thorough": {}, "look": {"seeds": [0, 1], "train": {"max_steps": 100}}, "quick": {...}}
+settings = study_config(changed(yaml.safe_load(file), CHANGES[size]))
+```
+
 output_dir/
   <recipe>/       the studies, each with its report.html
   claims.json     every claim: the paper's figure, ours, the verdict
@@ -8,15 +16,16 @@ output_dir/
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted
+from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, did_you_mean
 from holdfast.studies.engine.claims import RULES, Claim, claims_json, family_line
-from holdfast.studies.engine.papers import Paper
+from holdfast.studies.engine.papers import SIZES, Paper
 from holdfast.studies.engine.study import PAGE as STUDY_PAGE
 from holdfast.studies.engine.study import Settings
 from holdfast.support.environment import hardware, now, say, versions
@@ -39,6 +48,32 @@ class Recipe:
     """Seeds, trials, target and source of a record, for the page; gets None where there is none."""
 
 
+def changed(values: Any, changes: Any) -> Any:
+    """Settings with others laid over them: mappings are joined key by key at any depth, all else is replaced.
+
+    Args:
+        values: as a study's YAML has them; left as they are.
+        changes: what is different, in the same shape.
+    """
+    if not isinstance(values, Mapping) or not isinstance(changes, Mapping):
+        return copy.deepcopy(changes)
+    joined = {
+        key: changed(value, changes[key]) if key in changes else copy.deepcopy(value) for key, value in values.items()
+    }
+    return {**joined, **{key: copy.deepcopy(value) for key, value in changes.items() if key not in values}}
+
+
+def known_size(size: str) -> str:
+    """The size.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if size not in SIZES:
+        raise ConfigError(f"size: expected one of {', '.join(SIZES)}, got {size!r}.{did_you_mean(size, SIZES)}")
+    return size
+
+
 def reproduce(
     paper: Paper,
     recipes: Sequence[Recipe],
@@ -56,7 +91,7 @@ def reproduce(
         paper: whose they are.
         recipes: the studies, in order.
         check: the claims about records by name of recipe; None where a study was not run.
-        size: "small twins", "quick" or "full".
+        size: one of `papers.SIZES`; the page says which.
         output_dir: gets a folder a study, claims.json and claims.html.
         workers: jobs at a time; None: as the study or the machine says.
         console: a `rich.console.Console`; None: a new one on standard output.
@@ -66,7 +101,7 @@ def reproduce(
         The claims, as in claims.json.
 
     Raises:
-        ConfigError, DataError: settings, or a folder with another study.
+        ConfigError, DataError: no such size, settings, or a folder with another study.
         Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can be told.
         HoldfastError: a study failed, after the others ended and the claims were written.
     """
@@ -74,6 +109,7 @@ def reproduce(
 
     from holdfast.reports.claims_report import write_claims_report
 
+    known_size(size)
     console, out = console or Console(), Path(output_dir)
 
     def on_disk() -> dict[str, Any]:

@@ -61,7 +61,7 @@ class ResidualStudy(Study[ResidualConfig]):
     Args:
         settings: the study.
         record: what is known of it beside its models; None: as it stands in the folder.
-        workshop: once it is prepared.
+        workshops: by place (`StudiedModel.place`), once it is prepared.
     """
 
     noun: ClassVar[str] = "model"
@@ -69,10 +69,13 @@ class ResidualStudy(Study[ResidualConfig]):
     one_in_process: ClassVar[bool] = True
 
     def __init__(
-        self, settings: ResidualConfig, record: ResidualRecord | None = None, workshop: Workshop | None = None
+        self,
+        settings: ResidualConfig,
+        record: ResidualRecord | None = None,
+        workshops: Mapping[tuple[int, int | None], Workshop] | None = None,
     ) -> None:
         super().__init__(settings)
-        self.known, self.workshop = record, workshop
+        self.known, self.workshops = record, workshops or {}
 
     @classmethod
     def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> ResidualStudy:
@@ -87,15 +90,16 @@ class ResidualStudy(Study[ResidualConfig]):
         self.write(self.known)
 
     def prepare(self, console: Any) -> ResidualStudy:
-        """The study with the models and files of its small world, the new text read and everything checked."""
-        config = self.settings
-        if config.small is not None:
-            from holdfast.studies.residual.small_world import fill_in
+        """The study with the models and files of its small worlds, the new text read and everything checked."""
+        record, workshops = self._record(), {}
+        for part in self.settings.parts():
+            config = part
+            if part.small is not None:
+                from holdfast.studies.residual.small_world import fill_in
 
-            config = fill_in(config, console=console)
-        record = self._record()
-        workshop = open_workshop(config, record, console)
-        return ResidualStudy(config, record, workshop)
+                config = fill_in(part, console=console)
+            workshops[config.models()[0].place] = open_workshop(config, record, console)
+        return ResidualStudy(self.settings, record, workshops)
 
     def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
         """A model has its own seed."""
@@ -106,12 +110,14 @@ class ResidualStudy(Study[ResidualConfig]):
     @functools.cached_property
     def models(self) -> dict[str, StudiedModel]:
         """Every model by name, none of them made."""
-        return {m.name: m for m in self.settings.models()}
+        parts = [workshop.config for workshop in self.workshops.values()] or self.settings.parts()
+        return {m.name: m for part in parts for m in part.models()}
 
     def make(self, task: Task) -> StudiedModel:
         """One model, made and measured."""
-        assert self.workshop is not None, "the engine prepares a study first"
-        return self.workshop.measure(self.workshop.make(self.models[task.attributes[MODEL]]))
+        model = self.models[task.attributes[MODEL]]
+        workshop = self.workshops[model.place]
+        return workshop.measure(workshop.make(model))
 
     def values(self, task: Task) -> Sequence[float]:
         """One number for a dashboard: the mean of what leads every entry but the new text, signed so that more is

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.records.residual import StudiedModel
-from holdfast.records.run import RunFolder
+from holdfast.records.run import LayerDistance, RunFolder
 from holdfast.runs.launched import train_in_processes
 from holdfast.studies.residual.plan import ResidualConfig, training_settings
 from holdfast.support.environment import EVALUATION_CACHE, say, wait_for_lock
@@ -47,6 +48,8 @@ class Workshop:
             Interrupted: Ctrl-C; the same call goes on.
         """
         started = self._continued(model) if model.continued else model
+        if model.tuned:
+            return self._tuned(model, started)
         return started if model.residual is None else self._with_residual(model, started)
 
     def measure(self, model: StudiedModel) -> StudiedModel:
@@ -102,6 +105,16 @@ class Workshop:
             parameters=parameters,
         )
 
+    def _tuned(self, model: StudiedModel, started: StudiedModel) -> StudiedModel:
+        """The continued base, tuned once more on the conversations of the small world."""
+        from holdfast.studies.residual.small_world import tuned_again
+
+        say(self.console, f"{model.label}: tuning on the conversations")
+        began = time.monotonic()
+        path = tuned_again(self.config, self.out / started.path, console=self.console)
+        gc.collect()
+        return dataclasses.replace(started, path=str(path), seconds=started.seconds + time.monotonic() - began)
+
     def _with_residual(self, model: StudiedModel, started: StudiedModel) -> StudiedModel:
         from holdfast.checkpoints.residual import prepare_transfer
 
@@ -118,11 +131,23 @@ class Workshop:
                 adapter_base = given if (Path(onto) / "adapter_config.json").is_file() else None
                 prepared = prepare_transfer(instruct, base, onto, scale=scale, adapter_base=adapter_base)
                 prepared.write(folder, overwrite=True)
-                known = {"of": wanted, "seconds": time.monotonic() - began, "notes": list(prepared.plan.notes)}
+                known = {
+                    "of": wanted,
+                    "seconds": time.monotonic() - began,
+                    "notes": list(prepared.plan.notes),
+                    "added": scale * relative_norm(prepared.plan.ancestry),
+                }
                 write_json(folder / MADE, known)
         spent = {f: getattr(started, f) for f in ("tokens", "flops", "parameters")}
         seconds = started.seconds + float(known.get("seconds", 0.0))
-        return dataclasses.replace(model, path=folder.relative_to(self.out).as_posix(), seconds=seconds, **spent)
+        path, added = folder.relative_to(self.out).as_posix(), known.get("added")
+        return dataclasses.replace(model, path=path, seconds=seconds, added=added, **spent)
+
+
+def relative_norm(ancestry: Sequence[LayerDistance]) -> float:
+    """The norm of a residual over that of its base, over all weights, from `holdfast.checkpoints.ancestry`; NaN where
+    nothing was looked at."""
+    return next((d.relative for d in ancestry if d.layer == "total"), math.nan)
 
 
 def drop_weights(out: Path, model: StudiedModel) -> None:

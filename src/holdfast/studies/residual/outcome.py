@@ -15,23 +15,30 @@ from holdfast.studies.residual.plan import NEW_TEXT, ResidualConfig
 
 CHOICE = "scale_choice"
 """The average that scales are chosen by."""
-QUESTIONS = {
-    (BASE, True, False): [(BASE, False, "What does continuing the base gain and lose?")],
-    (INSTRUCT, True, False): [(INSTRUCT, False, "What does continuing the instruct model gain and lose?")],
-    (BASE, True, True): [
-        (INSTRUCT, False, "Is what the instruct model could kept, and what is gained?"),
-        (INSTRUCT, True, "Is it better than continuing the instruct model?"),
-        (BASE, True, "What does the residual bring?"),
-        (BASE, False, "What is gained over the base?"),
+Kind = tuple[str, bool, str]
+"""Start, whether it is continued, and what brought instruction following back (`StudiedModel.restored`)."""
+NEW_INSTRUCT = [
+    ((INSTRUCT, False, ""), "Is what the instruct model could kept, and what is gained?"),
+    ((INSTRUCT, True, ""), "Is it better than continuing the instruct model?"),
+    ((BASE, True, ""), "What does {restored} bring?"),
+    ((BASE, False, ""), "What is gained over the base?"),
+]
+QUESTIONS: dict[Kind, list[tuple[Kind, str]]] = {
+    (INSTRUCT, False, ""): [((BASE, False, ""), "What did instruction tuning bring?")],
+    (BASE, True, ""): [((BASE, False, ""), "What does continuing the base gain and lose?")],
+    (INSTRUCT, True, ""): [((INSTRUCT, False, ""), "What does continuing the instruct model gain and lose?")],
+    (BASE, True, "tuning"): NEW_INSTRUCT,
+    (BASE, True, "residual"): [*NEW_INSTRUCT, ((BASE, True, "tuning"), "Is it as good as tuning once more?")],
+    (BASE, False, "residual"): [
+        ((BASE, False, ""), "What does a sibling's residual bring to the base?"),
+        ((INSTRUCT, False, ""), "Is it as good as the base's own instruct model?"),
     ],
-    (BASE, False, True): [
-        (BASE, False, "What does a sibling's residual bring to the base?"),
-        (INSTRUCT, False, "Is it as good as the base's own instruct model?"),
-    ],
-    (DERIVED, False, True): [(DERIVED, False, "What does the residual bring to the derived model?")],
+    (DERIVED, False, "residual"): [((DERIVED, False, ""), "What does the residual bring to the derived model?")],
 }
-"""(start, continued, with a residual) of a model -> (start, continued) of what it is compared with, and the question
-(sections 4.1 to 4.4 of the paper)."""
+"""What a model is -> what it is compared with, of its own family, and the question (sections 4.1 to 4.4 of the
+paper)."""
+SIBLINGS = "Which sibling's instruct model is the better one?"
+"""The question between instruct models of two families."""
 
 
 def pairs_of(models: Sequence[StudiedModel], out: Path, *, confidence: float) -> list[ModelPair]:
@@ -39,21 +46,31 @@ def pairs_of(models: Sequence[StudiedModel], out: Path, *, confidence: float) ->
     measured = [m for m in models if m.evaluations and m.state == "complete"]
     found: list[ModelPair] = []
     for model in measured:
-        for start, continued, question in QUESTIONS.get((model.start, model.continued, model.residual is not None), ()):
-            alike = (start, model.family, continued, None)
-            same = [m for m in measured if (m.start, m.family, m.continued, m.residual) == alike]
-            if continued:
+        near = [m for m in measured if m.place == model.place]
+        own = [m for m in near if m.family == model.family]
+        asked = []
+        for kind, question in QUESTIONS.get(_kind(model), ()):
+            same = [m for m in own if _kind(m) == kind]
+            if kind[1]:
                 same = [m for m in same if (m.budget, m.seed) == (model.budget, model.seed)]
-            for before in same[:1]:
-                comparisons, _ = compare_folders(
-                    before.measured(out), model.measured(out), confidence=confidence, metrics="all"
+            asked += [(before, question.format(restored=f"the {model.restored}")) for before in same[:1]]
+        if (model.start, model.given) == (INSTRUCT, True):
+            first = next(m for m in near if _kind(m) == _kind(model))
+            asked += [(first, SIBLINGS)] if first.family != model.family else []
+        for before, question in asked:
+            comparisons, _ = compare_folders(
+                before.measured(out), model.measured(out), confidence=confidence, metrics="all"
+            )
+            comparisons = [c for c in comparisons if (c.suite, c.name) != (AVERAGES, CHOICE)]
+            if comparisons:
+                found.append(
+                    ModelPair(before=before.name, after=model.name, question=question, comparisons=comparisons)
                 )
-                comparisons = [c for c in comparisons if (c.suite, c.name) != (AVERAGES, CHOICE)]
-                if comparisons:
-                    found.append(
-                        ModelPair(before=before.name, after=model.name, question=question, comparisons=comparisons)
-                    )
     return found
+
+
+def _kind(model: StudiedModel) -> Kind:
+    return model.start, model.continued, model.restored
 
 
 def with_choice(plan: EvaluationPlan, config: ResidualConfig) -> tuple[EvaluationPlan, list[str]]:

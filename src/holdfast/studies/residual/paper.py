@@ -5,9 +5,13 @@ from holdfast.studies.engine.papers import Paper
 PAPER = Paper(
     name="residual",
     title="Balancing Continuous Pre-Training and Instruction Fine-Tuning (the instruction residual)",
-    about="Balancing Continuous Pre-Training and Instruction Fine-Tuning: budgets, sibling residuals",
+    about="Balancing Continuous Pre-Training and Instruction Fine-Tuning: budgets, siblings, scales, sizes",
     recipes={"residual": "instruction residual"},
-    duration="13 minutes",
+    durations={
+        "quick": "two minutes",
+        "look": "15 minutes and, the first time, 15 for its bases",
+        "thorough": "an hour and, the first time, two for its bases",
+    },
     function="holdfast.studies.residual.reproduction:reproduce",
     full="the paper's own sizes are study files, as in 'holdfast residual study --config "
     "configs/residual/llama3-budgets.yaml'",

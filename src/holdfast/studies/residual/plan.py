@@ -81,6 +81,10 @@ class ResidualConfig(StudySettings):
 
     is_update: bool = False
     """Whether one model is wanted, not a grid."""
+    is_part: bool = False
+    """Whether it is one small world of one width, of a study of small worlds."""
+    where: str = ""
+    """Which one, behind a label: ", width 64, world 2"."""
     name: str
     output_dir: Path
     storage: str = ""
@@ -120,6 +124,11 @@ class ResidualConfig(StudySettings):
         changed = [key for key in keys if before.get(key) != now.get(key)]
         return [f"{key}: was {old.get(key)!r}, is {self.resolved.get(key)!r}" for key in changed]
 
+    @property
+    def folder(self) -> Path:
+        """Where the inputs of a part lie."""
+        return self.output_dir / f"world{self.seeds[0]}-{self.widths[0]}" if self.is_part else self.output_dir
+
     def jobs(self) -> list[Job]:
         """A model each, as the storage queues them."""
         from holdfast.studies.engine.study import LABEL, Job
@@ -138,9 +147,18 @@ class ResidualConfig(StudySettings):
         """The run folder's name of the continued model that a model is, or is made of."""
         return self._model(model.family, model.start, budget=model.budget, seed=model.seed, continued=True).name
 
+    def parts(self) -> list[ResidualConfig]:
+        """The study by width and small world, each with pairs, new text and questions of its own; itself outside of
+        one."""
+        if self.small is None or self.is_part:
+            return [self]
+        from holdfast.studies.residual.small_world import part_of
+
+        return [part_of(self, width, seed) for width in self.widths for seed in self.seeds]
+
     def models(self) -> list[StudiedModel]:
         """Every model of the report, none of them made yet."""
-        return list(self._models())
+        return [model for part in self.parts() for model in part._models()]
 
     def _models(self) -> Iterator[StudiedModel]:
         for family in self.families:
@@ -151,11 +169,14 @@ class ResidualConfig(StudySettings):
             yield from made
             if self.residuals and BASE in self.starts:
                 yield from self._with_residual(made[0], name)
+            if self.retuned and BASE in self.starts and budget == self.budgets[-1]:
+                label, tuned = f"{made[0].label} + tuning", f"{made[0].name}-tuned"
+                yield dataclasses.replace(made[0], name=tuned, label=label, tuned=True)
         for family in self.families if self.siblings else ():
             for other in self.families:
                 yield from self._with_residual(self._model(family, BASE), other) if other != family else ()
         for name, path in self.derived.items():
-            derived = StudiedModel(name=name, label=name, start=DERIVED, family=name, path=path)
+            derived = self._placed(StudiedModel(name=name, label=name, start=DERIVED, family=name, path=path))
             yield derived
             for family in self.families:
                 yield from self._with_residual(derived, family)
@@ -179,16 +200,26 @@ class ResidualConfig(StudySettings):
         if repeated:
             names.append(f"seed{seed}")
             label += f", seed {seed}"
-        return StudiedModel(
-            name="-".join(filter(None, names)),
-            label=label,
-            start=start,
-            family=family,
-            budget=budget,
-            seed=seed,
-            tokens=-1 if continued else 0,  # counted when it is trained
-            path=str(getattr(self.families[family], start)) if path else "",
+        return self._placed(
+            StudiedModel(
+                name="-".join(filter(None, names)),
+                label=label,
+                start=start,
+                family=family,
+                budget=budget,
+                seed=seed,
+                tokens=-1 if continued else 0,  # counted when it is trained
+                path=str(getattr(self.families[family], start)) if path else "",
+            )
         )
+
+    def _placed(self, model: StudiedModel) -> StudiedModel:
+        """The model with its width and its world, in a part of a study of small worlds."""
+        if not self.is_part:
+            return model
+        [width], [seed] = self.widths, self.seeds
+        name, label = f"{model.name}-{width}-world{seed}", f"{model.label}{self.where}"
+        return dataclasses.replace(model, name=name, label=label, width=width, seed=seed)
 
     def _with_residual(self, start: StudiedModel, family: str) -> Iterator[StudiedModel]:
         added = "residual" if family in ("", start.family) else f"{family} residual"
@@ -242,12 +273,13 @@ def study_config(
     """
     asked, given = _decode(StudySettings, values, source, base_dir)
     out = asked.output_dir or Path(f"runs/{asked.name or 'residual'}")
-    families, derived = asked.families, asked.derived
+    families, derived, widths = asked.families, asked.derived, asked.widths
     if asked.small:
         from holdfast.studies.residual.small_world import models_of, recipe_of
 
-        families, others = models_of(recipe_of(asked.world), {})
-        derived = derived | others
+        recipe = recipe_of(asked.world)
+        families, derived = models_of(recipe, {})
+        widths = widths or (recipe.width,)
     budgets = asked.budgets or ((None,) if asked.corpus or asked.small else ())
     wanted = list(families)[:1] if asked.continued is None else asked.continued
     return _config(
@@ -261,6 +293,7 @@ def study_config(
         continued=tuple(n for n in families if n in wanted) if budgets else (),
         scales=asked.scales or (1.0,),
         starts=tuple(s for s in (BASE, INSTRUCT) if s in asked.starts),
+        widths=widths,
         siblings=len(families) > 1 if asked.siblings is None else asked.siblings,
         storage=asked.storage or f"sqlite:///{out}/study.db",
     )

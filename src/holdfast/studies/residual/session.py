@@ -136,7 +136,8 @@ def open_workshop(config: ResidualConfig, record: ResidualRecord, console: Any) 
         ConfigError, ModelError, ShapeError, DataError: what has to change.
     """
     out = config.output_dir
-    notes, record.ancestry = check_models(config)
+    notes, evidence = check_models(config)
+    record.ancestry = (record.ancestry if config.is_part else []) or evidence  # of a study of worlds the first's
 
     def note(lines: list[str]) -> None:
         record.notes = list(dict.fromkeys([*record.notes, *lines]))
@@ -149,14 +150,16 @@ def open_workshop(config: ResidualConfig, record: ResidualRecord, console: Any) 
     if config.continued:
         from holdfast.models import load_tokenizer
 
-        text = new_text(config, load_tokenizer(str(config.families[config.continued[0]].base)), out / "corpus")
-        record.corpus = facts = text.facts
+        base = str(config.families[config.continued[0]].base)
+        text = new_text(config, load_tokenizer(base), config.folder / "corpus")
+        facts = text.facts
+        record.corpus = record.corpus or facts  # of the first small world; the others' come about alike
         amount = f"{facts['documents']:,} documents, {facts['tokens']:,} tokens"
         say(console, f"New text: {amount}; {facts['held_out']:,} documents held out.")
         note(text.notes)
-        record.cost = cost = planned_cost(config, text)
+        record.cost = cost = planned_cost(config, text) if config.small is None else {}  # of a toy it says nothing
         hours = ", ".join(f"{gpu} {hours:.3g} h" for gpu, hours in cost.get("gpu_hours", {}).items())
-        if hours and cost["flops"] > 1e15:  # of a toy it says nothing
+        if hours and cost["flops"] > 1e15:
             peak = f"{100 * cost['utilisation']:.0f} % of the peak"
             say(console, f"To train: {cost['flops']:.3g} operations ({hours} at {peak}).")
     plan = whole_plan(config, text.held_out if text is not None else None)

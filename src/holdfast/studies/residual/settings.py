@@ -237,7 +237,11 @@ class StudySettings(CommonSettings):
     scales: Annotated[tuple[float, ...], Meta(least=1)] = (1.0,)
     """Factors on the residual that are tried."""
     seeds: Annotated[tuple[int, ...], Meta(ge=0, le=MAX_SEED, least=1)] = (0,)
-    """Repetitions of everything that is trained."""
+    """Repetitions of everything that is trained; of a small world everything is, so each seed is a world of its own."""
+    retuned: bool = False
+    """Also tunes the continued base on the small world's conversations: what the residual saves."""
+    widths: Annotated[tuple[int, ...], Meta(ge=1)] = ()
+    """Hidden sizes of the small world's models; the first has the whole grid, the others the largest budget alone."""
     small: Literal["world"] | None = None
     """Build small models and new facts offline, for a study of minutes."""
     world: Annotated[dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema)] = field(default_factory=dict)
@@ -256,16 +260,19 @@ class StudySettings(CommonSettings):
         found: list[Mistake | str] = [*self.corpus_problems(needed=bool(self.budgets) and not self.small)]
         names = tuple(self.families)
         if self.small:
-            from holdfast.studies.residual.small_world import models_of, recipe_of
+            from holdfast.studies.residual.small_world import at_width, models_of, recipe_of
 
             try:
                 names = tuple(models_of(recipe_of(self.world), {})[0])
             except Refused as error:
                 return [*found, *(dataclasses.replace(m, path=("world", *m.path)) for m in error.mistakes)]
-        elif self.world:
-            found.append(
-                Mistake(path=("world",), text="has no effect without small: world. Add that, or leave world out.")
-            )
+            for width in self.widths:
+                problems = at_width(recipe_of(self.world), width).problems()
+                found += [Mistake(path=("widths",), text=p) for p in problems]
+        for key in ("world", "retuned", "widths") if not self.small else ():
+            if getattr(self, key):
+                text = f"has no effect without small: world. Add that, or leave {key} out."
+                found.append(Mistake(path=(key,), text=text))
         for key, known in (("continued", names), ("starts", (BASE, INSTRUCT))):
             found += [
                 Mistake(path=(key,), text=f"expected some of {', '.join(known)}, got {n!r}.{did_you_mean(n, known)}")

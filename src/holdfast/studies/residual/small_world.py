@@ -2,7 +2,8 @@
 for.
 
 The world's base and instruct model are the pair (with `sibling: true` there are two), its dated articles are the new
-text, and names such as `${old_knowledge}` in the evaluation are its files. See `holdfast.worlds.world` and
+text, and names such as `${old_knowledge}` in the evaluation are its files. Each seed of a study is another world, with
+people, texts and weights of its own; each width another size of its models. See `holdfast.worlds.world` and
 docs/embedded_world.md.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from holdfast.config.decode import decode
@@ -18,7 +20,7 @@ from holdfast.studies.residual.plan import TRAIN_DEFAULTS, ResidualConfig
 from holdfast.studies.residual.settings import FamilySettings
 from holdfast.worlds.world import WorldRecipe, build_world, quick_recipe
 
-FIRST, SIBLING = "world", "sibling"
+FIRST, SIBLING = "first", "sibling"
 """Names of the two pairs where there are two."""
 DERIVED_NAME = "derived"
 """Name of the base's other child."""
@@ -65,7 +67,7 @@ def models_of(recipe: WorldRecipe, paths: Mapping[str, str]) -> tuple[dict[str, 
         recipe: says which there are.
         paths: where they lie; empty where they are still to be made.
     """
-    places = {FIRST: "", SIBLING: "sibling_"} if recipe.sibling else {"": ""}
+    places = {FIRST: "", **({SIBLING: "sibling_"} if recipe.sibling else {})}
     families = {
         name: FamilySettings(base=paths.get(f"{place}base", ""), instruct=paths.get(f"{place}instruct", ""))
         for name, place in places.items()
@@ -73,11 +75,48 @@ def models_of(recipe: WorldRecipe, paths: Mapping[str, str]) -> tuple[dict[str, 
     return families, {DERIVED_NAME: paths.get("derived", "")} if recipe.derived else {}
 
 
-def fill_in(config: ResidualConfig, *, console: Any = None) -> ResidualConfig:
-    """The study with the world's models, articles and files, which its folder gets.
+def at_width(recipe: WorldRecipe, width: int) -> WorldRecipe:
+    """The recipe with models of another hidden size: the MLP grows with it, layers and heads stay."""
+    if width == recipe.width:
+        return recipe
+    return dataclasses.replace(recipe, width=width, mlp=round(recipe.mlp * width / recipe.width))
+
+
+def part_of(config: ResidualConfig, width: int, seed: int) -> ResidualConfig:
+    """The part of a study that one world of one width is. Widths beside the first show what size does: they have the
+    pair alone, continued on the largest budget, and the residual at scale 1."""
+    recipe = at_width(recipe_of(config.world), width)
+    where = f", world {seed}" if len(config.seeds) > 1 else ""
+    whole: dict[str, Any] = {}
+    if width != config.widths[0]:
+        recipe = dataclasses.replace(recipe, sibling=False, derived=False)
+        where = f", width {width}{where}"
+        whole = {"budgets": config.budgets[-1:], "scales": (1.0,), "siblings": False, "retuned": False, "derived": {}}
+    recipe = dataclasses.replace(recipe, seed=recipe.seed + seed)
+    families, derived = models_of(recipe, {})
+    one = {"families": families, "derived": derived, "world": dataclasses.asdict(recipe)}
+    return dataclasses.replace(config, **{**one, **whole}, widths=(width,), seeds=(seed,), is_part=True, where=where)
+
+
+def tuned_again(config: ResidualConfig, base: Path, *, console: Any = None) -> Path:
+    """A continued base, tuned on the conversations that its world's instruct model was tuned on, as that was.
 
     Args:
-        config: with `small: world`.
+        config: of one world.
+        base: the checkpoint.
+        console: for progress.
+    """
+    from holdfast.worlds.tuned import cached_tuning
+    from holdfast.worlds.world_models import instruct_tuning
+
+    return cached_tuning(instruct_tuning(recipe_of(config.world), base), console=console)
+
+
+def fill_in(config: ResidualConfig, *, console: Any = None) -> ResidualConfig:
+    """A part of a study with its world's models, articles and files, which its folder gets.
+
+    Args:
+        config: with `small: world`, of one world.
         console: for the progress of what is made.
 
     Raises:
@@ -86,7 +125,7 @@ def fill_in(config: ResidualConfig, *, console: Any = None) -> ResidualConfig:
     from holdfast.studies.tradeoff.study import fill
 
     recipe = recipe_of(config.world)
-    paths = build_world(recipe, config.output_dir / "data", console=console)
+    paths = build_world(recipe, config.folder / "data", console=console)
     families, derived = models_of(recipe, paths)
     own = {
         "learning_rate": recipe.continuing_learning_rate,
@@ -101,7 +140,7 @@ def fill_in(config: ResidualConfig, *, console: Any = None) -> ResidualConfig:
     return dataclasses.replace(
         config,
         families=families,
-        derived=config.derived | derived,
+        derived=derived,
         corpus=(paths["articles"],),
         evaluation=fill(config.evaluation, paths),
         train={k: v for k, v in TRAIN_DEFAULTS.items() if k != "save_steps"} | own | given,

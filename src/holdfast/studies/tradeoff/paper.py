@@ -12,6 +12,6 @@ PAPER = Paper(
         "alignment_tax": "alignment tax",
         "niche_knowledge": "niche knowledge",
     },
-    duration="half an hour",
+    durations={"quick": "two minutes", "look": "15 minutes", "thorough": "an hour and a half"},
     function="holdfast.studies.reproduce:reproduce",
 )
