@@ -76,6 +76,26 @@ def roomy():
 # --------------------------------------------------------------------------------------------------------------- scores
 
 
+def test_questions_about_the_same_thing_are_one_sample(roomy, tmp_path):
+    tokenizer = make_tokenizer()
+    rows = [{**row, "fact": f"fact {i // 2}"} for i, row in enumerate(ROWS[:5])]
+    alone = measured(roomy, tokenizer, choices(tmp_path, rows)).rows
+    together = measured(roomy, tokenizer, choices(tmp_path, rows, unit="fact"))
+    assert [(row["question"], row["questions"]) for row in together.rows] == [
+        ("fact 0", 2),
+        ("fact 1", 2),
+        ("fact 2", 1),
+    ]
+    for i, row in enumerate(together.rows):
+        parts = alone[2 * i : 2 * i + 2]
+        assert row["acc"] == pytest.approx(sum(p["acc"] for p in parts) / len(parts))
+        assert (row["nats"], row["tokens"]) == (sum(p["nats"] for p in parts), sum(p["tokens"] for p in parts))
+    assert together.metrics["acc"].n == 3
+    assert len({row["doc"] for row in together.rows}) == 3
+    with pytest.raises(DataError, match="lacks the column thing"):
+        read_choices(choices(tmp_path, rows, unit="thing"), tokenizer)
+
+
 @pytest.mark.parametrize("model", ["llama", "bloom"])
 @pytest.mark.parametrize("bos", [True, False])
 def test_classes_are_scored_by_the_mean_over_the_tokens_of_a_name(roomy, tmp_path, bos, model):

@@ -4,6 +4,7 @@ something is missing."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from pathlib import Path
 
@@ -64,7 +65,8 @@ def test_every_twin_is_a_valid_study(recipe):
     config = load_study(path)
     assert config.name == f"{recipe}-tiny"
     assert config.small == recipe
-    assert 8 <= len(config.trials()) + 1 <= 12, "with direct fine-tuning"
+    assert config.seeds == (0, 1, 2, 3, 4) and config.train["max_steps"] == 400
+    assert 1e-4 <= config.train["learning_rate"] <= 4e-4
     assert config.select == {"rule": "paper"}
     assert config.output_dir == Path(f"runs/label_annealing/{recipe}-tiny")
     head = path.read_text().split("\nname:")[0]
@@ -85,9 +87,24 @@ def test_twins_have_what_the_claims_need():
         str(k).replace(" ", "") for k in kinds["math"]
     }
     assert {"label_annealing", "l2"} <= set(kinds["code"])
-    assert len(kinds["code"]) + 1 == 12, "as the benchmark's"
-    for recipe in ("alignment_tax", "niche_knowledge"):
-        assert kinds[recipe].count("label_annealing") >= 5, recipe
+    for recipe in RECIPES:
+        config = load_study(recipe_file(recipe))
+        assert kinds[recipe].count("label_annealing") >= 7, recipe
+        assert "direct" in [a.kind for a in config.space.alternatives], "another rate of direct fine-tuning"
+        weights = [t["label_annealing.weight"] for t in config.trials() if "label_annealing.weight" in t]
+        assert (min(weights), max(weights)) == (0.03, 30)
+        assert all(b / a < 3.5 for a, b in itertools.pairwise(weights))
+
+
+def test_replay_says_what_it_replays():
+    for recipe in ("math", "code"):
+        config = load_study(recipe_file(recipe))
+        labels = [config.space.label(t) for t in config.trials() if str(t.get("method")).startswith("replay")]
+        assert labels[:3] == [
+            "replay (the base's own text)",
+            "replay (unseen text of that kind)",
+            "replay (other text)",
+        ]
 
 
 # ---------------------------------------------------------------------------------------------------------------- runs

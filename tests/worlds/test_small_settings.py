@@ -3,6 +3,7 @@ runs that read them."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -11,11 +12,25 @@ import pytest
 import yaml
 
 from holdfast.errors import ConfigError
+from holdfast.worlds.code_tasks import LONGEST, code_tasks
 from holdfast.worlds.embedded import embedded_corpus
-from holdfast.worlds.fictional_manual import NAMES, VALUES, documents, facts, questions
-from holdfast.worlds.reference_chat import CHAT_TEMPLATE, conversations, split
+from holdfast.worlds.people.chat import CHAT_TEMPLATE
+from holdfast.worlds.people.wordings import WORDINGS
+from holdfast.worlds.reference_chat import conversations, split
+from holdfast.worlds.shared_base import quick_shared_world
 from holdfast.worlds.small_settings import SETTINGS, beginnings, make_setting
-from holdfast.worlds.word_problems import OPERATIONS, articles, easy_problems, problems_task, stated, word_problems
+from holdfast.worlds.word_problems import (
+    OPERATIONS,
+    articles,
+    asked_problems,
+    easy_problems,
+    known_articles,
+    problems_task,
+    stated,
+    two_step_problems,
+    word_problems,
+)
+from holdfast.worlds.world_models import pretraining_texts
 
 RECIPES = Path(__file__).parents[2] / "src" / "holdfast" / "studies" / "recipes"
 
@@ -37,6 +52,8 @@ def words(row):
     """Everything that is said in a row."""
     if "messages" in row:
         return " ".join(m["content"] for m in row["messages"])
+    if "options" in row:
+        return f"{row['prompt']}{row['options'][row['answer']]}"
     return row.get("text") or f"{row['prompt']}{row['completion']}"
 
 
@@ -64,9 +81,9 @@ def test_all_share_one_base(made):
 
 
 def test_a_second_call_does_nothing(made, monkeypatch):
-    place = Path(made["niche_knowledge"]["train"]).parent
+    place = Path(made["niche_knowledge"]["new_chat_valid"]).parent
     before = {p: p.stat().st_mtime_ns for p in place.rglob("*") if p.is_file()}
-    monkeypatch.setattr("holdfast.worlds.small_settings.cached_base", lambda *a, **k: pytest.fail("made again"))
+    monkeypatch.setattr("holdfast.worlds.pretrain.pretrain", lambda *a, **k: pytest.fail("made again"))
     assert make_setting("niche_knowledge", place, quick=True) == made["niche_knowledge"]
     assert {p: p.stat().st_mtime_ns for p in place.rglob("*") if p.is_file()} == before
 
@@ -81,7 +98,7 @@ def test_a_file_that_went_is_made_again(made, monkeypatch):
 
 
 def test_another_seed_draws_other_problems(made, monkeypatch, tmp_path):
-    monkeypatch.setattr("holdfast.worlds.small_settings.cached_base", lambda *a, **k: tmp_path)
+    monkeypatch.setattr("holdfast.worlds.small_settings.make_base", lambda *a, **k: tmp_path)
     other = make_setting("math", tmp_path / "math", quick=True, seed=1)
     assert Path(other["train"]).read_bytes() != Path(made["math"]["train"]).read_bytes()
     assert Path(other["prose_heldout"]).read_bytes() == Path(made["math"]["prose_heldout"]).read_bytes()
@@ -90,46 +107,66 @@ def test_another_seed_draws_other_problems(made, monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", SETTINGS)
 def test_nothing_held_out_is_trained_on(made, name):
     paths = made[name]
-    learnt = {words(row) for part in ("train", "replay") for row in rows(paths[part])}
+    read = [p for p in paths if p == "train" or p.startswith("replay")]
+    learnt = {words(row) for part in read for row in rows(paths[part])}
     running = "\n".join(sorted(learnt))
-    for part in (p for p in paths if p.endswith("_heldout")):
+    for part in (p for p in paths if p.endswith(("_heldout", "_valid"))):
         held = [words(row) for row in rows(paths[part])]
-        assert len(held) >= 20
+        assert len(held) >= 12
         assert len(set(held)) == len(held)
         assert not [text for text in held if text in learnt or text in running], part
 
 
-def test_the_niche_asks_for_what_its_documents_tell(made):
-    asked = rows(made["niche_knowledge"]["questions"])
-    told_texts = "\n".join(words(row) for row in rows(made["niche_knowledge"]["train"]))
-    options = [value for values in VALUES.values() for value in values]
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_settings_are_chosen_by_is_not_what_is_reported(made, name):
+    [valid] = [p for p in made[name] if p.endswith("_valid")]
+    chosen_by, reported = (
+        {words(row) for row in rows(made[name][part])} for part in (valid, valid.replace("_valid", "_heldout"))
+    )
+    assert chosen_by and reported and not chosen_by & reported
+    assert 0.25 < len(chosen_by) / (len(chosen_by) + len(reported)) < 0.4
+
+
+def test_the_niche_asks_for_what_its_articles_tell(made):
+    asked = [row for part in ("new_chat_valid", "new_chat_heldout") for row in rows(made["niche_knowledge"][part])]
+    told = "\n".join(words(row) for row in rows(made["niche_knowledge"]["train"]))
+    tuned = Path(made["niche_knowledge"]["replay"]).read_text()
+    facts: dict[str, list[dict]] = {}
     for row in asked:
-        assert row["completion"] == f" {options[row['label']]}"
-        beginning = row["prompt"].rpartition("\n")[2]
-        assert f"{beginning}{row['completion']}" in told_texts
-    conversations_file = Path(made["niche_knowledge"]["replay"]).read_text()
-    assert asked[0]["prompt"].rpartition("\n")[2] not in conversations_file
-    recipe = yaml.safe_load((RECIPES / "niche_knowledge-tiny.yaml").read_text())
-    assert recipe["train"]["evaluation"]["target"][0]["options"] == [f" {value}" for value in options]
+        facts.setdefault(row["fact"], []).append(row)
+        wordings = WORDINGS[row["attribute"]].statements
+        value = row["options"][row["answer"]].strip()
+        assert any(w.format(name=row["name"], value=value) in told for w in wordings)
+        assert row["name"] not in tuned
+    assert all(len({row["prompt"] for row in found}) == 3 for found in facts.values())
+    assert len(facts) == 4 * 6, "four facts about each of six people"
+    [entry] = yaml.safe_load((RECIPES / "niche_knowledge-tiny.yaml").read_text())["train"]["evaluation"]["target"]
+    assert entry["unit"] == "fact"
 
 
-def test_starts_of_conversations_have_a_chat_template(made):
+def test_no_held_out_function_has_an_instruction_of_training(made):
+    read = "\n".join(words(row) for row in rows(made["code"]["train"]))
+    for part in ("functions_valid", "functions_heldout"):
+        assert not [row for row in rows(made["code"][part]) if row["prompt"] in read]
+
+
+def test_replay_is_of_three_kinds(made):
+    for name in ("code", "math"):
+        own, unseen, other = (
+            {words(row) for row in rows(made[name][part])} for part in ("replay", "replay_unseen", "replay_other")
+        )
+        known = set(embedded_corpus().code_known)
+        assert own & known and not (unseen | other) & known
+        assert not own & unseen and not unseen & other
+        assert unseen & set(embedded_corpus().code_new)
+        assert own <= set(pretraining_texts(quick_shared_world())), "it is what the base read"
+
+
+def test_the_base_has_the_chat_format(made):
     from transformers import AutoTokenizer
 
     for name in ("alignment_tax", "niche_knowledge"):
-        tokenizer = AutoTokenizer.from_pretrained(made[name]["base"])
-        assert tokenizer.chat_template == CHAT_TEMPLATE
-        messages = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Yes."}]
-        shown = tokenizer.apply_chat_template(messages, tokenize=False)
-        assert shown == "<user>\nHello?\n<assistant>\nYes.<|endoftext|>\n"
-        found = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
-        marked = tokenizer.decode([i for i, on in zip(found["input_ids"], found["assistant_masks"], strict=True) if on])
-        assert marked == "Yes.<|endoftext|>\n"
-        assert (
-            tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
-            == "<user>\nHello?\n<assistant>\n"
-        )
-    assert not AutoTokenizer.from_pretrained(made["code"]["base"]).chat_template
+        assert AutoTokenizer.from_pretrained(made[name]["base"]).chat_template == CHAT_TEMPLATE
 
 
 def test_an_unknown_setting_is_named(tmp_path):
@@ -197,20 +234,49 @@ def test_articles_work_every_problem_once():
     assert len(list(articles(problems, worked=4))) == 3
 
 
-def test_facts_are_dealt_evenly_and_told_evenly():
-    known = facts(16, seed=2)
-    assert known == facts(16, seed=2) != facts(16, seed=3)
-    for attribute, values in VALUES.items():
-        assert sorted(f.value for f in known if f.attribute == attribute) == sorted(values * 2)
-    text = " ".join(documents(known, 64, sentences=8))
-    times = [
-        sum(text.count(f"{q.beginning} {q.fact.value}") for q in questions(known) if q.fact == fact) for fact in known
-    ]
-    assert min(times) == max(times) == 16
-    assert len(NAMES) == len(set(NAMES))
-    for wrong in (0, len(NAMES) + 1):
-        with pytest.raises(ConfigError, match=f"between 1 and {len(NAMES)}, got {wrong}"):
-            facts(wrong)
+def test_problems_of_two_steps_are_right_and_all_different():
+    found = two_step_problems(300, seed=1)
+    assert found[:10] == two_step_problems(10, seed=1) != two_step_problems(10, seed=2)
+    assert len({p.question for p in found}) == 300
+    for problem in found:
+        first, second = problem.operation.split()
+        assert first != second and {first, second} <= set(OPERATIONS)
+        said, one, other, two, end = problem.solution.split(". ")
+        assert (said, other) == (f"We {first}", f"We {second}")
+        for equation in (one, two):
+            left, right = equation.split(" = ")
+            assert eval(left) == int(right) > 0, problem
+        assert two.startswith(one.split(" = ")[1]) and int(two.split(" = ")[1]) == problem.answer
+        assert str(problem.answer) in end
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_problems_that_are_asked_are_not_trained_on(steps):
+    learnt, asked = (
+        {p.question for p in asked_problems(count, held_out=held_out, steps=steps)}
+        for count, held_out in ((400, False), (60, True))
+    )
+    assert (len(learnt), len(asked)) == (400, 60) and not learnt & asked
+    read = "\n".join(known_articles())
+    assert not [question for question in asked if question in read]
+
+
+def test_functions_of_the_embedded_source_answer_their_docstrings():
+    corpus = embedded_corpus()
+    known, held_out = code_tasks((*corpus.code_known, *corpus.code_new)), code_tasks(corpus.code_heldout)
+    assert len(known) > 1500 and len(held_out) > 150
+    assert not {t.code for t in known} & {t.code for t in held_out if len(t.code) > 200}
+    for task in held_out:
+        instruction, name, end = task.prompt.split("\n")
+        ast.parse(task.code)
+        assert task.code.startswith(f"def {name.removeprefix('# Write the function ').rstrip('.')}(") and not end
+        assert instruction.startswith("# Task: ") and len(task.code) <= LONGEST and '"""' not in task.code
+
+
+def test_what_a_base_knows_of_the_source_and_what_is_new_to_it():
+    corpus = embedded_corpus()
+    assert not set(corpus.code_known) & set(corpus.code_new)
+    assert set(corpus.code_train) <= set(corpus.code_known) | set(corpus.code_new)
 
 
 def test_conversations_speak_the_documentations_words():

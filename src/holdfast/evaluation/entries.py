@@ -203,6 +203,9 @@ class ChoicesEntry(DataEntry):
     """The prompt becomes a user's message in the tokenizer's chat template, and an option begins the reply."""
     group: WordOrNone = None
     """Column whose values the report draws apart, such as the subject."""
+    unit: WordOrNone = None
+    """Column that questions about the same thing share: they are one sample, whose accuracy is their mean. Without it
+    questions that hang together count as so many samples, and intervals are too narrow."""
 
     @property
     def kind(self) -> str:

@@ -55,7 +55,8 @@ class Evaluation:
     - "choices": `{"doc", "prompt": hash, "question", "choices": [str], "loglikelihoods": [float] a choice,
       "probabilities": [float], "gold": int, "answer": int, "acc": 0 or 1, "nats": -log p(gold), "tokens": int}`, nats
       and tokens of the right option as a text, probabilities over the options alone, "task" where questions are
-      grouped.
+      grouped. Where several questions are one sample: `{"doc", "prompt", "question": what they are about, "questions":
+      int, "acc": their mean, "nats", "tokens": sums}`.
     - "instructions": `{"doc", "prompt": hash, "question", "gold": the instructions as text, "output": str,
       "instructions": [id], "followed_strict": [bool], "prompt_level_strict_acc": 0 or 1, "inst_level_strict_acc":
       instructions followed, "inst_level_strict_acc#": their number, ...}`, and the same with "loose" for "strict".

@@ -26,8 +26,20 @@ from holdfast.support.paths import expanded
 if TYPE_CHECKING:
     from holdfast.studies.tradeoff.study import StudyConfig
 
-LOOK_CHANGES: dict[str, dict[str, Any]] = {recipe: {"seeds": [0, 1]} for recipe in RECIPES}
-"""By recipe: what a look changes in its study file."""
+_OWN_TEXT: dict[str, Any] = {"replay": {"data": "${replay}", "fraction": 0.1}}
+_WEIGHTS: dict[str, Any] = {"label_annealing": {"weight": [0.1, 1, 10]}}
+_L2: dict[str, Any] = {"l2": {"coefficient": [0.01, 0.3]}}
+_SHORTER: dict[str, Any] = {"train": {"max_steps": 200}, "seeds": [0, 1]}
+LOOK_CHANGES: dict[str, dict[str, Any]] = {
+    "math": {
+        **_SHORTER,
+        "vary": {"retention": [_WEIGHTS, _L2, _OWN_TEXT, [_OWN_TEXT, {"label_annealing": {"weight": 1}}]]},
+    },
+    "code": {**_SHORTER, "vary": {"retention": [_WEIGHTS, _L2]}},
+    "alignment_tax": {**_SHORTER, "vary": {"retention": [_WEIGHTS]}},
+    "niche_knowledge": {**_SHORTER, "vary": {"retention": [_WEIGHTS]}},
+}
+"""By recipe: what a look changes in its study file; chosen for the time it takes, before any method was run."""
 QUICK_STEPS = 4
 QUICK_DOCUMENTS = 12
 
@@ -161,9 +173,11 @@ def _quick_config(path: Path, recipe: str, folder: str, console: Any) -> StudyCo
 def _first_of(alternative: Any) -> Any:
     """An alternative with the first value of each list."""
     if isinstance(alternative, list):
-        return [_first_of(method) for method in alternative]
+        return [_first_of(part) for part in alternative]
     return {
-        name: {k: v[0] if isinstance(v, list) else v for k, v in (settings or {}).items()}
+        name: {k: v[0] if isinstance(v, list) else v for k, v in settings.items()}
+        if isinstance(settings, Mapping)
+        else settings
         for name, settings in alternative.items()
     }
 

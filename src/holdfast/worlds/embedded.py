@@ -38,6 +38,9 @@ SHORT_TEXT = 80
 """In characters. A shorter paragraph may stand in several documents ("Changed in version 3.7", a grammar line); a
 shorter piece is left out."""
 
+KNOWN_CODE = 0.6
+"""Of the pieces of `code_train`."""
+
 PROSE_SHARES = {"prose_train": 0.8, "prose_heldout": 0.2}
 CODE_SHARES = {"code_pretrain": 0.2, "code_train": 0.65, "code_heldout": 0.15}
 
@@ -77,13 +80,29 @@ class EmbeddedCorpus:
     code_pretrain: tuple[str, ...]
     """Python source for the base's pre-training, so that it is not new to code altogether."""
     code_train: tuple[str, ...]
-    """Python source of other modules, to tune on."""
+    """Python source of other modules, to tune on; the first part of it is read by bases that are to know source, see
+    `code_known`."""
     code_heldout: tuple[str, ...]
     """Python source of yet other modules: what tuning should improve."""
     python: str
     """The Python version it comes from, such as "3.11.7"."""
     sha256: str
     """Over all splits and their names, 64 hexadecimal digits."""
+
+    @property
+    def code_known(self) -> tuple[str, ...]:
+        """What a base reads that is to know source: `code_pretrain`, and the first `KNOWN_CODE` of `code_train`. In the
+        order of the modules, so that at most one module stands on both sides."""
+        return (*self.code_pretrain, *self.code_train[: self._known])
+
+    @property
+    def code_new(self) -> tuple[str, ...]:
+        """The rest of `code_train`, which such a base has not read."""
+        return self.code_train[self._known :]
+
+    @property
+    def _known(self) -> int:
+        return int(KNOWN_CODE * len(self.code_train))
 
     def splits(self) -> dict[str, tuple[str, ...]]:
         """The splits by name."""

@@ -1,9 +1,12 @@
 """Small settings: a base, what it learns and what it should keep, made on the spot from what every Python carries.
 
 Each setting stands in for one recipe of a paper and has its shape: a start that knows something, fine-tuning data of
-another kind, held-out data of both. No network, no files of the user's. All settings share one base (prose of Python's
-reference and a little source), which is pre-trained once and cached, so that the first setting takes about a minute of
-two cores and the others seconds.
+another kind, held-out data of both. No network, no files of the user's. All settings share one base
+(`holdfast.worlds.shared_base`), which is pre-trained once and cached: some minutes for the first setting, seconds for
+the others.
+
+What is learnt has two held-out files: `..._valid`, which settings such as the learning rate are chosen by, and
+`..._heldout`, which results are reported on.
 
 ```python
 paths = make_setting("code", Path("runs/code/data"))
@@ -12,8 +15,7 @@ paths["base"], paths["train"], paths["prose_heldout"]
 
 Everything follows from the setting's name, the seed and Python's own texts: equal files and equal weights the next
 time. What they are not: small versions of the papers' models or benchmarks. A model of a million parameters shows that
-a method holds on to what was known, and at what price; it has no few-shot ability, reasoning or facts about the world
-that could be lost.
+a method holds on to what was known, and at what price; it has no few-shot ability and does not reason.
 """
 
 from __future__ import annotations
@@ -27,27 +29,25 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.support.files import fingerprint, write_json, write_jsonl
 from holdfast.support.paths import expanded, real
-from holdfast.worlds.pretrain import BaseRecipe, cached_base
-from holdfast.worlds.tuned import (
-    Tuning,
-    cached_tuning,
-    deciding_libraries,
-    exclusive_lock,
-    made_already,
-    small_run,
-    tuning_cache,
-    with_template,
-)
+from holdfast.worlds.pretrain import BaseRecipe
+from holdfast.worlds.shared_base import quick_shared_world, shared_world
+from holdfast.worlds.tuned import deciding_libraries, exclusive_lock, made_already
+from holdfast.worlds.word_problems import Problem, asked_problems, known_articles, stated
+from holdfast.worlds.world_models import make_base, pretraining_texts
 
 if TYPE_CHECKING:
     from holdfast.worlds.embedded import EmbeddedCorpus
-    from holdfast.worlds.reference_chat import Conversation
+    from holdfast.worlds.people.facts import World
+    from holdfast.worlds.world import WorldRecipe
 
-_VERSION = 6
+_VERSION = 7
 """Part of what says whether a folder holds a setting already; raise it when the files come out differently."""
 
-HELD_OUT_CHARACTERS = 320
-"""A held-out text is the beginning of a piece, cut at a line's end: intervals want many documents, not long ones."""
+HELD_OUT_CHARACTERS = 280
+"""A held-out text is the beginning of a piece, cut at a line's end: intervals want many documents, not long ones, and
+a row of the base has 96 tokens."""
+SHARE_TO_CHOOSE_BY = 1 / 3
+"""Of what is held out of the target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +75,24 @@ class _Making:
     corpus: EmbeddedCorpus
 
     @property
+    def recipe(self) -> WorldRecipe:
+        """Of the world whose base it is."""
+        return quick_shared_world(seed=self.seed) if self.quick else shared_world(seed=self.seed)
+
+    @property
+    def world(self) -> World:
+        """Whom the base knows."""
+        return self.recipe.world()
+
+    @property
     def held_out(self) -> int:
         """Held-out documents of each kind."""
         return 24 if self.quick else 160
+
+    @property
+    def learnt(self) -> int:
+        """Documents to learn, where there are as many as one likes."""
+        return 200 if self.quick else 6000
 
     def rows(self, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
         """Writes one data file."""
@@ -88,10 +103,38 @@ class _Making:
         return self.rows(name, [{"text": text} for text in texts])
 
     def sources(self, *names: str) -> dict[str, Path]:
-        """The held-out files of what the base knows: "prose", "code"."""
+        """The held-out files of what the base knows: "prose", "code", "facts", "problems"."""
+        return {f"{name}_heldout": self.rows(f"{name}_heldout", self._known(name)) for name in names}
+
+    def _known(self, name: str) -> list[dict[str, Any]]:
+        if name == "facts":
+            from holdfast.worlds.people.questions import completions
+
+            return completions(self.world.half_b)
+        if name == "problems":
+            return [solved(p) for p in asked_problems(self.held_out, held_out=True, seed=self.seed)]
         splits = {"prose": self.corpus.prose_heldout, "code": self.corpus.code_heldout}
+        return [{"text": text} for text in beginnings(splits[name], self.held_out)]
+
+    def held_out_files(self, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Path]:
+        """What is held out of the target: the first third to choose settings by, the rest to report."""
+        cut = round(SHARE_TO_CHOOSE_BY * len(rows))
         return {
-            f"{name}_heldout": self.texts(f"{name}_heldout", beginnings(splits[name], self.held_out)) for name in names
+            f"{name}_valid": self.rows(f"{name}_valid", rows[:cut]),
+            f"{name}_heldout": self.rows(f"{name}_heldout", rows[cut:]),
+        }
+
+    def replays(self) -> dict[str, Path]:
+        """Text to replay, of three kinds."""
+        from holdfast.worlds.reference_chat import conversations
+
+        rounds = min(2, self.recipe.list_rounds)
+        again = replace(self.recipe, tellings=max(1, self.recipe.tellings // 8), list_rounds=rounds)
+        talks = conversations(self.corpus.code_known[::4] if self.quick else self.corpus.code_known)
+        return {
+            "replay": self.texts("replay", pretraining_texts(again)),
+            "replay_unseen": self.texts("replay_unseen", unseen_texts(self.recipe, again, self.corpus)),
+            "replay_other": self.texts("replay_other", ["\n".join(m["content"] for m in t.messages) for t in talks]),
         }
 
 
@@ -137,14 +180,15 @@ def make_setting(
 
 
 def base_recipe(*, seed: int = 0, quick: bool = False) -> BaseRecipe:
-    """The base of about a million parameters that all settings share; `quick`: one that is trained in seconds and knows
-    next to nothing."""
+    """The base of `holdfast quickstart`, a million parameters in a minute; `quick`: one of seconds, which knows next
+    to nothing."""
     recipe = BaseRecipe(seed=seed)
     return replace(recipe, layers=2, width=64, mlp=128, vocab_size=512, steps=30) if quick else recipe
 
 
 def base_texts(corpus: EmbeddedCorpus) -> list[str]:
-    """The base's pre-training texts: all training prose, and code of about a quarter of its size, mixed evenly."""
+    """The pre-training texts of quickstart's base: all training prose, and code of about a quarter of its size, mixed
+    evenly."""
     prose = list(corpus.prose_train)
     budget = sum(map(len, prose)) // 4
     code: list[str] = []
@@ -179,128 +223,170 @@ def beginnings(texts: Sequence[str], count: int, *, characters: int = HELD_OUT_C
 # ------------------------------------------------------------------------------------------------------------- settings
 
 
+def unseen_texts(base: WorldRecipe, recipe: WorldRecipe, corpus: EmbeddedCorpus) -> list[str]:
+    """Text of the kinds that a base was trained on, none of it the same: the people's facts told anew, other modules'
+    source and other problems. There is no prose that is neither known nor held out.
+
+    Args:
+        base: the recipe of the base.
+        recipe: the same with the amounts that are wanted.
+        corpus: whose source it did not read.
+    """
+    from holdfast.worlds.people.documents import pretraining_texts as mixed
+
+    seed = recipe.seed + 1
+    shares = [(corpus.code_new, recipe.code_share), (list(known_articles(seed=seed)), recipe.problems_share)]
+    amounts = {name: getattr(recipe, name) for name in ("tellings", "popular", "popularity", "list_rounds")}
+    read = set(pretraining_texts(base))
+    drawn = mixed(recipe.world(), (), prose_share=0.0, others=shares, seed=seed, **amounts)
+    return [text for text in drawn if text not in read]  # short lists of names come out alike now and then
+
+
+def solved(problem: Problem) -> dict[str, Any]:
+    """A problem as a row: prompt, completion (the worked solution), label (the operation it takes)."""
+    return {"prompt": stated(problem), "completion": problem.solution, "label": problem.operation}
+
+
 def _code(making: _Making) -> dict[str, Path]:
+    from holdfast.worlds.code_tasks import code_tasks
+
     corpus = making.corpus
+    tasks = code_tasks(corpus.code_new[::8] if making.quick else (*corpus.code_known, *corpus.code_new))
+    asked = {task.prompt for task in tasks}
+    held_out = [task.row for task in code_tasks(corpus.code_heldout) if task.prompt not in asked]
     return {
         "base": _base(making),
-        "train": making.texts("train", corpus.code_train[::12]),
-        "replay": making.texts("replay", corpus.prose_train),
-        **making.sources("prose", "code"),
+        "train": making.texts("train", [task.prompt + task.code for task in tasks]),
+        **making.replays(),
+        **making.held_out_files("functions", held_out[: 2 * making.held_out]),
+        **making.sources("prose", "facts", "problems"),
     }
 
 
 def _math(making: _Making) -> dict[str, Path]:
-    from holdfast.worlds.word_problems import articles, stated, word_problems
+    from holdfast.worlds.word_problems import articles
 
-    count = 200 if making.quick else 2400
-    problems = word_problems(count + making.held_out, seed=making.seed)
-    learnt, held_out = problems[:count], problems[count:]
+    learnt = asked_problems(making.learnt, held_out=False, seed=making.seed, steps=2)
+    held_out = asked_problems(making.held_out * 3 // 2, held_out=True, seed=making.seed, steps=2)
     return {
         "base": _base(making),
-        "train": making.texts("train", list(articles(learnt, seed=making.seed))),
-        "replay": making.texts("replay", base_texts(making.corpus)),
-        "problems_heldout": making.rows(
-            "problems_heldout",
-            [{"prompt": stated(p), "completion": p.solution, "label": p.operation} for p in held_out],
-        ),
-        **making.sources("prose", "code"),
+        "train": making.texts("train", list(articles(learnt, seed=making.seed, worked=2))),
+        **making.replays(),
+        **making.held_out_files("problems", [solved(p) for p in held_out]),
+        **making.sources("prose", "code", "facts"),
     }
 
 
 def _alignment_tax(making: _Making) -> dict[str, Path]:
-    from holdfast.worlds.reference_chat import CHAT_TEMPLATE
+    from holdfast.worlds.people.instructions import tasks
 
-    talks, held_out = _conversations(making)
+    learnt = tasks(making.world, count=making.learnt, held_out=False, seed=making.seed)
+    held_out = tasks(making.world, count=making.held_out * 3 // 2, held_out=True, seed=making.seed)
     return {
-        "base": with_template(_base(making), making.folder / "base", CHAT_TEMPLATE),
-        "train": making.rows("train", [talk.row for talk in talks]),
-        "replay": making.texts("replay", base_texts(making.corpus)),
-        "conversations_heldout": making.rows("conversations_heldout", [talk.row for talk in held_out]),
-        **making.sources("prose", "code"),
+        "base": _base(making),
+        "train": making.rows("train", [task.conversation for task in learnt]),
+        **making.held_out_files("conversations", [task.conversation for task in held_out]),
+        **making.sources("prose", "code", "facts", "problems"),
     }
 
 
 def _niche_knowledge(making: _Making) -> dict[str, Path]:
-    from holdfast.worlds.fictional_manual import VALUES, documents, facts, questions
+    from holdfast.worlds.people.questions import chat_choices
+    from holdfast.worlds.world import build_world
 
-    talks, held_out = _conversations(making)
-    instruct = _instruct(making, talks)
-    known = facts(6 if making.quick else 32, seed=making.seed)
-    options = [value for values in VALUES.values() for value in values]
-    asked = [
-        {
-            "prompt": f"<user>\n{q.question}\n<assistant>\n{q.beginning}",
-            "completion": f" {q.fact.value}",
-            "label": options.index(q.fact.value),
-            "attribute": q.fact.attribute,
-        }
-        for q in questions(known)
-    ]
+    paths = build_world(making.recipe, making.folder / "world", console=making.console)
+    people = making.world.new_people
+    asked = chat_choices(people, seed=making.seed, every=True)
+    cut = round(SHARE_TO_CHOOSE_BY * len(people))
+    chosen_by = {person.name for person in people[:cut]}
     return {
-        "base": instruct,
-        "train": making.texts("train", list(documents(known, 60 if making.quick else 1000, seed=making.seed))),
-        "replay": making.rows("replay", [talk.row for talk in talks]),
-        "questions": making.rows("questions", asked),
-        "conversations_heldout": making.rows("conversations_heldout", [talk.row for talk in held_out]),
+        "base": Path(paths["instruct"]),
+        "train": Path(paths["articles"]),
+        "replay": Path(paths["tuning"]),
+        "new_chat_valid": making.rows("new_chat_valid", [row for row in asked if row["name"] in chosen_by]),
+        "new_chat_heldout": making.rows("new_chat_heldout", [row for row in asked if row["name"] not in chosen_by]),
+        "instructions": Path(paths["instructions"]),
+        "old_chat": Path(paths["old_chat"]),
     }
 
 
-_PROSE_AND_CODE = {"prose_heldout": "held-out prose, which the base knows", "code_heldout": "held-out Python source"}
+_KNOWN = {
+    "prose_heldout": "held-out prose, which the base knows",
+    "code_heldout": "held-out Python source",
+    "facts_heldout": "facts about people whom the base knows, in a wording that it never read about them: prompt and "
+    "completion",
+    "problems_heldout": "other word problems of one step: prompt, completion (the worked solution), label (the "
+    "operation it takes)",
+}
+_REPLAYED = {
+    "replay": "texts of the base's own pre-training",
+    "replay_unseen": "other text of the kinds that it was trained on",
+    "replay_other": "text of another kind: what the library's documentation says, as question and answer",
+}
+
+
+def _of(table: Mapping[str, str], *names: str) -> dict[str, str]:
+    return {f"{name}_heldout": table[f"{name}_heldout"] for name in names}
+
 
 SETTINGS: dict[str, SmallSetting] = {
     setting.name: setting
     for setting in (
         SmallSetting(
             name="code",
-            sentence="A base that knows English reference prose learns Python source.",
+            sentence="A base that knows source, people, problems and prose learns to write functions as it is told.",
             stands_for="code instructions on a base model",
             placeholders={
                 "base": "the start",
-                "train": "Python source of the standard library",
-                "replay": "prose that the base was trained on",
-                **_PROSE_AND_CODE,
+                "train": "instructions to write a function, with the function",
+                **_REPLAYED,
+                "functions_valid": "other functions, to choose settings by: prompt, completion",
+                "functions_heldout": "other functions, to report",
+                **_of(_KNOWN, "prose", "facts", "problems"),
             },
             make=_code,
         ),
         SmallSetting(
             name="math",
-            sentence="A base that knows prose and a little source learns textbook-like articles of worked word "
-            "problems.",
+            sentence="A base that knows word problems of one step learns textbook-like articles of problems of two.",
             stands_for="synthetic mathematics articles on a base model",
             placeholders={
                 "base": "the start",
-                "train": "articles of worked word problems",
-                "replay": "the texts that the base was trained on",
-                "problems_heldout": "other problems: prompt, completion (the worked solution), label (the operation "
-                "it takes)",
-                **_PROSE_AND_CODE,
+                "train": "articles of worked word problems of two steps",
+                **_REPLAYED,
+                "problems_valid": "other such problems, to choose settings by: prompt, completion (the worked "
+                "solution), label (the operations it takes)",
+                "problems_heldout": "other such problems, to report",
+                **_of(_KNOWN, "prose", "code", "facts"),
             },
             make=_math,
         ),
         SmallSetting(
             name="alignment_tax",
-            sentence="A base that knows prose and a little source learns to answer as an assistant.",
+            sentence="A base learns to answer as an assistant that follows instructions.",
             stands_for="instruction tuning of a base model",
             placeholders={
-                "base": "the start, its tokenizer with a chat template",
-                "train": "conversations about the standard library",
-                "replay": "the texts that the base was trained on",
-                "conversations_heldout": "conversations about other functions",
-                **_PROSE_AND_CODE,
+                "base": "the start, whose tokenizer has a chat template",
+                "train": "conversations with instructions about how the reply has to look",
+                "conversations_valid": "other conversations, to choose settings by",
+                "conversations_heldout": "other conversations, to report",
+                **_of(_KNOWN, "prose", "code", "facts", "problems"),
             },
             make=_alignment_tax,
         ),
         SmallSetting(
             name="niche_knowledge",
-            sentence="A model tuned to answer as an assistant learns the facts of a handbook of invented things.",
+            sentence="An instruct model learns from articles facts about people whom it does not know.",
             stands_for="synthetic articles about obscure books on an instruct model",
             placeholders={
-                "base": "the start: the base tuned on conversations",
-                "train": "documents about invented things",
+                "base": "the start: the base tuned on conversations with instructions",
+                "train": "articles about new people: title, date, text",
                 "replay": "the conversations that the start was tuned on",
-                "questions": "one question a fact: prompt (up to the value), completion (the value), label (its "
-                "index), attribute",
-                "conversations_heldout": "conversations about other functions",
+                "new_chat_valid": "users' questions about a third of the new people, to choose settings by: prompt, "
+                "options, answer, and the fact that three questions share",
+                "new_chat_heldout": "the same about the others, to report",
+                "instructions": "prompts whose replies a program checks, in IFEval's layout",
+                "old_chat": "users' questions about people whom the base knows: prompt, options, answer",
             },
             make=_niche_knowledge,
         ),
@@ -313,39 +399,4 @@ SETTINGS: dict[str, SmallSetting] = {
 
 
 def _base(making: _Making) -> Path:
-    with exclusive_lock(tuning_cache()):
-        return cached_base(
-            base_texts(making.corpus), base_recipe(seed=making.seed, quick=making.quick), console=making.console
-        )
-
-
-def _conversations(making: _Making) -> tuple[list[Conversation], list[Conversation]]:
-    """(to tune on, held out), from modules that the base has not seen."""
-    from holdfast.worlds.reference_chat import conversations, split
-
-    found = conversations(making.corpus.code_train[::12] if making.quick else making.corpus.code_train)
-    return split(found, making.held_out)
-
-
-def _instruct(making: _Making, talks: Sequence[Conversation]) -> Path:
-    """The base tuned on conversations, cached beside the bases; an interrupted tuning goes on from its last
-    checkpoint."""
-    from holdfast.worlds.reference_chat import CHAT_TEMPLATE
-
-    base = _base(making)
-    settings = {
-        **small_run(rows=16, tokens=128, seed=making.seed),
-        "max_steps": 10 if making.quick else 120,
-        "assistant_only_loss": True,
-        "learning_rate": 1e-3,
-        "save_steps": 30,
-    }
-    tuning = Tuning(
-        name="small-instruct",
-        base=base,
-        rows=[talk.row for talk in talks],
-        settings=settings,
-        about="The base is tuned on conversations",
-        chat_template=CHAT_TEMPLATE,
-    )
-    return cached_tuning(tuning, console=making.console)
+    return make_base(making.recipe, console=making.console)

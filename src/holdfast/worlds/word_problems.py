@@ -28,9 +28,11 @@ from holdfast.worlds.drawing import words
 OPERATIONS = ("add", "subtract", "multiply", "divide")
 """What a problem may ask for, as solutions name it: "We add."."""
 HELD_OUT = 8
-"""One question in so many is not trained on in a conversation."""
+"""One question in so many is not trained on."""
 REPLY_TOKENS = 48
 """Of a reply, at most."""
+KNOWN_PROBLEMS, KNOWN_SEED = 9600, 10_000
+"""Problems that a base reads, and what is added to the seed of their drawing."""
 
 
 _NAMES = words(
@@ -85,6 +87,15 @@ _STORIES: dict[str, tuple[tuple[str, str], ...]] = {
 others. How a question ends tells the operation, which a small model can learn in minutes; what the story says besides
 would take it longer."""
 
+_BEGINNINGS = ("{n} has {a} {t}.", "There are {a} {t} in {n}'s room.", "In the morning {n} counts {a} {t}.")
+_EVENTS = {
+    "add": ("{n} buys another {b}.", "{m} brings {b} more.", "Then {n} finds {b} more."),
+    "subtract": ("{n} gives {b} of them to {m}.", "Then {b} are lost.", "{n} sells {b} of them."),
+    "multiply": ("Then {m} makes {b} times as many of them.", "{b} times as many come by evening."),
+}
+_ENDS = ("{n} ends with {c} {t}.", "In the end there are {c} {t}.")
+"""Problems of two steps: what there is, two events, and the sentence with the answer."""
+
 _EXPLANATIONS = {
     "add": (
         "To add is to put two amounts together. The result is called the sum.",
@@ -113,7 +124,7 @@ class Problem:
     solution: str
     """From the operation to the sentence with the answer."""
     operation: str
-    """One of `OPERATIONS`."""
+    """One of `OPERATIONS`, or two with a space in between."""
     answer: int
 
     @property
@@ -154,7 +165,10 @@ def articles(problems: list[Problem], *, seed: int = 0, worked: int = 4) -> Iter
     rng = random.Random(f"articles {seed}")
     for begin in range(0, len(problems), worked):
         here = problems[begin : begin + worked]
-        explained = [rng.choice(_EXPLANATIONS[operation]) for operation in dict.fromkeys(p.operation for p in here)]
+        explained = [
+            rng.choice(_EXPLANATIONS[operation])
+            for operation in dict.fromkeys(o for p in here for o in p.operation.split())
+        ]
         parts = [" ".join(rng.sample(explained, min(2, len(explained))))]
         parts += [f"{stated(p)}{p.solution}" for p in here]
         yield "\n\n".join(parts)
@@ -163,6 +177,72 @@ def articles(problems: list[Problem], *, seed: int = 0, worked: int = 4) -> Iter
 def stated(problem: Problem) -> str:
     """A problem up to where its solution begins, as articles write it."""
     return f"Problem: {problem.question}\n"
+
+
+def two_step_problems(count: int, *, seed: int = 0) -> list[Problem]:
+    """`count` problems that take two operations, all with different questions:
+
+        Mia has 7 pears. Mia buys another 5. Then 4 are lost. How many pears are there in the end?
+        We add. 7 + 5 = 12. We subtract. 12 - 4 = 8. Mia ends with 8 pears.
+
+    Args:
+        count: at least 0.
+        seed: of the drawing; the first problems of a longer list are those of a shorter one.
+    """
+    rng = random.Random(f"problems of two steps {seed}")
+    found: dict[str, Problem] = {}
+    while len(found) < count:
+        problem = _two_steps(rng)
+        found.setdefault(problem.question, problem)
+    return list(found.values())
+
+
+def _two_steps(rng: random.Random) -> Problem:
+    n, m = rng.sample(_NAMES, 2)
+    names = {"n": n, "m": m, "t": rng.choice(_THINGS)}
+    have = start = rng.randint(4, 30)
+    told, worked, operations = [], [], []
+    for operation in rng.sample(tuple(_EVENTS), 2):
+        b = rng.randint(2, {"add": 30, "subtract": max(2, have - 1), "multiply": 4}[operation])
+        sign, left = {"add": ("+", have + b), "subtract": ("-", have - b), "multiply": ("*", have * b)}[operation]
+        told.append(rng.choice(_EVENTS[operation]).format(b=b, **names))
+        worked.append(f"We {operation}. {have} {sign} {b} = {left}.")
+        operations.append(operation)
+        have = left
+    question = [
+        rng.choice(_BEGINNINGS).format(a=start, **names),
+        *told,
+        "How many {t} are there in the end?".format(**names),
+    ]
+    return Problem(
+        question=" ".join(question),
+        solution=" ".join([*worked, rng.choice(_ENDS).format(c=have, **names)]),
+        operation=" ".join(operations),
+        answer=have,
+    )
+
+
+def asked_problems(count: int, *, held_out: bool, seed: int = 0, steps: int = 1) -> list[Problem]:
+    """`count` problems to train on, or others to ask: a question's hash decides which of the two it is for.
+
+    Args:
+        count: at least 0.
+        held_out: to ask, not to train on.
+        seed: of the drawing.
+        steps: that a problem takes, 1 or 2.
+    """
+    found: list[Problem] = []
+    drawn = 0
+    while len(found) < count:
+        drawn = 2 * drawn + (2 * HELD_OUT if held_out else 2) * count
+        problems = (word_problems if steps == 1 else two_step_problems)(drawn, seed=seed)
+        found = [p for p in problems if (zlib.crc32(p.question.encode()) % HELD_OUT == 0) == held_out][:count]
+    return found
+
+
+def known_articles(*, seed: int = 0) -> Iterator[str]:
+    """Articles of the problems that a base reads which is to know some: none of those that are asked."""
+    return articles(asked_problems(KNOWN_PROBLEMS, held_out=False, seed=seed + KNOWN_SEED), seed=seed)
 
 
 def easy_problems(count: int, *, held_out: bool, seed: int = 0) -> list[Problem]:

@@ -40,6 +40,9 @@ _VERSION = 1
 
 HELD_OUT_PROBLEMS = 200
 """Word problems that are asked."""
+MOST_OTHER_TEXT = 0.9
+"""Of the pre-training text's characters."""
+
 FILES: dict[str, str] = {
     "base": "checkpoint: knows the world's people and prose; its tokenizer has the chat format",
     "instruct": "checkpoint: the base tuned on conversations",
@@ -108,6 +111,10 @@ class _Text:
     """How often lists without facts have every name; from them a base learns to say again what it has read."""
     prose_share: ShareBelowOne = 0.15
     """Share of the pre-training text's characters that is prose."""
+    code_share: ShareBelowOne = 0.0
+    """Share that is source of the standard library, see `holdfast.worlds.embedded.EmbeddedCorpus.code_known`."""
+    problems_share: ShareBelowOne = 0.0
+    """Share that is articles of worked word problems."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +188,11 @@ class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _Text, _People):
         found = []
         if self.width % self.heads:
             found.append(f"width: expected a multiple of the heads ({self.heads}), got {self.width}.")
+        if (shares := self.prose_share + self.code_share + self.problems_share) > MOST_OTHER_TEXT:
+            found.append(
+                f"prose_share: expected at most {MOST_OTHER_TEXT:g} together with code_share and problems_share, which "
+                f"leaves text about people, got {shares:g}."
+            )
         try:
             self.world()
         except ConfigError as error:

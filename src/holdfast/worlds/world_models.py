@@ -57,11 +57,9 @@ def make_models(
         Interrupted: Ctrl-C; the same call goes on.
     """
     from holdfast.support.environment import cores, quiet_libraries
-    from holdfast.worlds.people.chat import CHAT_TEMPLATE, MARKERS, vocabulary
 
-    words = Vocabulary(words=tuple(vocabulary(world)), special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
     with exclusive_lock(tuning_cache()), quiet_libraries():
-        base = cached_base(pretraining_texts(recipe), base_recipe(recipe), vocabulary=words, console=console)
+        base = make_base(recipe, console=console)
         parts = [
             *(["sibling"] if recipe.sibling else []),
             "instruct",
@@ -75,6 +73,24 @@ def make_models(
         for part in parts:  # what the workers made is found; what one of them could not make is made, or fails, here
             made |= make_part(recipe, base, part, console=console)
     return made
+
+
+def make_base(recipe: WorldRecipe, *, console: Any = None) -> Path:
+    """The base of a world alone, made or found made; an interrupted pre-training continues.
+
+    Args:
+        recipe: the world's.
+        console: for progress.
+
+    Raises:
+        Interrupted: Ctrl-C; the same call goes on.
+    """
+    from holdfast.worlds.people.chat import CHAT_TEMPLATE, MARKERS, vocabulary
+
+    whole = tuple(vocabulary(recipe.world(), wordings=not recipe.code_share))
+    words = Vocabulary(words=whole, special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
+    with exclusive_lock(tuning_cache()):
+        return cached_base(pretraining_texts(recipe), base_recipe(recipe), vocabulary=words, console=console)
 
 
 def make_part(
@@ -257,14 +273,20 @@ def pretraining_texts(recipe: WorldRecipe, *, seed: int | None = None) -> list[s
     """The texts that a recipe's base is pre-trained on. `seed`: of order and wordings; None: the recipe's."""
     from holdfast.worlds.embedded import embedded_corpus
     from holdfast.worlds.people import documents
+    from holdfast.worlds.word_problems import known_articles
 
     world = recipe.world()
     seed = recipe.seed if seed is None else seed
-    prose = embedded_corpus().prose_train
+    corpus = embedded_corpus()
+    others: list[tuple[Sequence[str], float]] = []
+    if recipe.code_share:
+        others.append((corpus.code_known, recipe.code_share))
+    if recipe.problems_share:
+        others.append((list(known_articles(seed=seed)), recipe.problems_share))
     amounts = {
         name: getattr(recipe, name) for name in ("tellings", "popular", "popularity", "list_rounds", "prose_share")
     }
-    return documents.pretraining_texts(world, prose, seed=seed, **amounts)
+    return documents.pretraining_texts(world, corpus.prose_train, others=others, seed=seed, **amounts)
 
 
 def base_recipe(recipe: WorldRecipe) -> BaseRecipe:

@@ -76,6 +76,34 @@ def test_the_same_method_twice_has_two_names():
     assert [found.label(p) for p in found.grid()] == ["replay, fraction 0.1", "replay, fraction 0.2", "replay (2)"]
 
 
+def test_a_label_tells_alternatives_of_the_same_method_apart():
+    own, unseen = ([{"replay": {"data": name}}, {"label": f"{name} text"}] for name in ("own", "unseen"))
+    found = space_of({"retention": [own, unseen]})
+    assert [found.label(p) for p in found.grid()] == ["replay (own text)", "replay (unseen text)"]
+    assert [a.retention for a in found.alternatives] == [[{"replay": {"data": n}}] for n in ("own", "unseen")]
+
+
+def test_settings_of_one_alternative():
+    """Other rates of direct fine-tuning beside methods that are tried at one rate."""
+    found = space_of(
+        {"retention": [{"l2": {"coefficient": [0.1, 1]}}, {"train": {"learning_rate": [1e-4, 4e-4], "max_steps": 7}}]}
+    )
+    base = {"learning_rate": 2e-4, "max_steps": 5, "retention": []}
+    settings = [found.settings(base, params) for params in found.grid()]
+    assert [(s["learning_rate"], s["max_steps"], len(s["retention"])) for s in settings] == [
+        (2e-4, 5, 1),
+        (2e-4, 5, 1),
+        (1e-4, 7, 0),
+        (4e-4, 7, 0),
+    ]
+    assert [found.label(p) for p in found.grid()][2:] == [
+        "direct fine-tuning, learning rate 0.0001",
+        "direct fine-tuning, learning rate 0.0004",
+    ]
+    assert [found.alternative(p).kind for p in found.grid()][2:] == ["direct", "direct"]
+    assert len(list(found.corners())) == 4 and base["learning_rate"] == 2e-4
+
+
 def test_a_parameter_of_the_bases_own_method():
     found = space_of({"label_annealing.weight": [0.3, 1]}, [{"label_annealing": {"weight": 5, "temperature": 2}}])
     assert [found.settings({}, p)["retention"] for p in found.grid()] == [
@@ -191,6 +219,11 @@ def test_only_the_chosen_alternative_is_drawn():
         ({"retention": ["sfa"], "sfa.p": [0.1, 0.2]}, "vary.sfa.p: retention varies too"),
         ({"learning_rate": {"points": 3}}, "vary.learning_rate: expected a list of values, {log: [low, high]} or"),
         ({"retention": [3]}, "vary.retention[0]: expected methods such as"),
+        (
+            {"retention": [{"train": {"learning_rates": [1]}}]},
+            "vary.retention[0].train.learning_rates: no such key in a training configuration. Did you mean",
+        ),
+        ({"retention": [{"train": {"seed": [1, 2]}}]}, "vary.retention[0].train.seed: seeds are repetitions"),
     ],
 )
 def test_mistakes(vary, expected):

@@ -13,7 +13,7 @@ What is not done: few-shot examples (they can stand in the prompt) and several r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,8 @@ class Question:
     gold: int
     """Index of the right option."""
     group: str | None = None
+    unit: str | None = None
+    """What it is about, where several questions make one sample."""
     chat: bool = False
     """Whether `prompt` was written by a chat template."""
 
@@ -58,7 +60,7 @@ def read_choices(entry: ChoicesEntry, tokenizer: Any) -> list[Question]:
             index of one; all mistakes of the file in one message, each kind with the first row that has it.
         ModelError: the chat template is asked for, and the tokenizer has none.
     """
-    needed = (*COLUMNS, *((entry.group,) if entry.group is not None else ()))
+    needed = (*COLUMNS, *(column for column in (entry.group, entry.unit) if column is not None))
     rows = question_rows(entry, needed)
     mistakes = RowMistakes(entry.data)
     questions = []
@@ -75,6 +77,7 @@ def read_choices(entry: ChoicesEntry, tokenizer: Any) -> list[Question]:
                 options=tuple(row["options"]),
                 gold=int(row["answer"]),
                 group=None if entry.group is None else str(row[entry.group]),
+                unit=None if entry.unit is None else str(row[entry.unit]),
                 chat=entry.apply_chat_template,
             )
         )
@@ -118,8 +121,31 @@ def measure(entry: ChoicesEntry, on: Subject) -> Outcome:
         }
         for question, scored in zip(questions, found, strict=True)
     ]
+    if entry.unit is not None:
+        rows = _by_unit(rows, [str(question.unit) for question in questions])
     groups = sorted({str(question.group) for question in questions if question.group is not None})
     return Outcome(rows=rows, figures=_FIGURES, settings={"subtasks": groups})
+
+
+def _by_unit(rows: Sequence[Mapping[str, Any]], units: Sequence[str]) -> list[dict[str, Any]]:
+    """One sample for all questions of a unit, in the order in which units first come: the mean of their accuracies, and
+    the nats and tokens of all."""
+    together: dict[str, list[Mapping[str, Any]]] = {}
+    for row, unit in zip(rows, units, strict=True):
+        together.setdefault(unit, []).append(row)
+    return [
+        {
+            "doc": fingerprint([unit, *(row["doc"] for row in found)], length=32),
+            "prompt": fingerprint([row["prompt"] for row in found], length=32),
+            **({"task": found[0]["task"]} if "task" in found[0] else {}),
+            "question": unit,
+            "questions": len(found),
+            "acc": sum(row["acc"] for row in found) / len(found),
+            "nats": sum(row["nats"] for row in found),
+            "tokens": sum(row["tokens"] for row in found),
+        }
+        for unit, found in together.items()
+    ]
 
 
 def check(entry: ChoicesEntry, tokenizer: Any) -> None:

@@ -7,6 +7,8 @@ vary:
     - label_annealing: {weight: {log: [0.1, 10], points: 5}, temperature: [1, 2]}
     - l2: {coefficient: [0.001, 0.01]}
     - [{replay: {data: old.jsonl, fraction: 0.1}}, {label_annealing: {weight: [0.3, 1]}}]     # a combination
+    - [{replay: {data: new.jsonl}}, {label: unseen text}]       # what tells alternatives of the same methods apart
+    - train: {learning_rate: [5.0e-6, 2.0e-5]}                  # settings of one alternative: here of direct
   learning_rate: [1.0e-5, 3.0e-5]                 # any key of a training config
   label_annealing.temperature: [1, 2]             # of a method that `train:` names, where retention does not vary
 ```
@@ -37,8 +39,8 @@ METHOD = "method"
 """The parameter that says which alternative a trial is, where there are several."""
 DIRECT = "direct"
 """The alternative without a method."""
-FIXED = ("output_dir", "evaluation", "env")
-"""Keys of a training configuration that every trial shares, or has of its own."""
+TRAIN, TEXT = "train", "label"
+"""Items of an alternative beside its methods: settings of its own, and what it is called."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -171,6 +173,10 @@ class Alternative:
     """As a training config has it, without what varies."""
     vary: dict[str, Axis] = field(default_factory=dict)
     """By parameter."""
+    train: dict[str, Any] = field(default_factory=dict)
+    """Settings of the training configuration that hold under it alone, without what varies."""
+    text: str = ""
+    """What tells it from others with the same methods; empty: its number."""
 
     @property
     def kind(self) -> str:
@@ -257,7 +263,7 @@ class Space:
             params: as `grid` or `suggest` gave it.
         """
         alternative = self.alternative(params)
-        settings = copy.deepcopy({**base, "retention": alternative.retention})
+        settings = copy.deepcopy({**base, **alternative.train, "retention": alternative.retention})
         for name, (place, values) in self.axes(alternative).items():
             if name in params:
                 _inside(settings, place)[place[-1]] = values.value(params[name])
@@ -269,7 +275,8 @@ class Space:
         methods = [_key(next(iter(m))) for m in alternative.retention] or [DIRECT]
         number = alternative.name.partition(" #")[2]
         names = ["direct fine-tuning" if m == DIRECT else title(m) for m in alternative.kind.split("+")]
-        words = [" + ".join(names) + (f" ({number})" if number else "")]
+        told = alternative.text or number
+        words = [" + ".join(names) + (f" ({told})" if told else "")]
         for name, values in self.parameters(alternative).items():
             if (values.varies or name.startswith(f"{DIRECT}.")) and name in params:
                 value = params[name]
@@ -351,8 +358,10 @@ class _Reader:
         for number, item in enumerate(given):
             where = f"vary.retention[{number}]"
             if (settings := _of_direct(item)) is not None:
-                found.append(self._direct(settings, f"{where}.{DIRECT}"))
+                same = sum(a.kind == DIRECT for a in found)
+                found.append(self._direct(settings, where, name=f"{DIRECT} #{same + 1}" if same else DIRECT))
                 continue
+            item, own, text = self._beside(item, where)
             retention = self.methods(item, where)
             name = _name(retention)
             same = sum(a.kind == name for a in found)
@@ -370,19 +379,41 @@ class _Reader:
                     else:
                         del inner[keys[-1]]
                         vary[f"{prefix}{dotted}"] = (("retention", place, method_name, *keys), values)
-            found.append(Alternative(name=unique, retention=retention, vary=vary))
+            for key, value in list(own.items()):
+                values = self.values(value, f"{where}.{TRAIN}.{key}") if isinstance(value, (list, Mapping)) else None
+                if values is not None and values.varies:
+                    vary[f"{prefix}{key}"] = ((key,), values)
+                    del own[key]
+            found.append(Alternative(name=unique, retention=retention, vary=vary, train=own, text=text))
         return found
 
-    def _direct(self, settings: Mapping[str, Any], where: str) -> Alternative:
+    def _direct(self, settings: Mapping[str, Any], where: str, *, name: str) -> Alternative:
         """Direct fine-tuning with settings of the training configuration of its own."""
         vary: dict[str, Axis] = {}
-        for key, value in settings.items():
-            if key not in self.known or key in FIXED or key in ("seed", "data_seed"):
-                near = did_you_mean(str(key), self.known)
-                self.problems.append(f"{where}.{key}: no key of a training configuration that may vary.{near}")
-            elif (values := self.values(value, f"{where}.{key}")) is not None:
-                vary[f"{DIRECT}.{key}"] = ((str(key),), values)
-        return Alternative(name=DIRECT, retention=[], vary=vary)
+        for key, value in ((str(k), v) for k, v in settings.items()):
+            place = f"{where}.{DIRECT}.{key}"
+            if key in FIXED or key not in self.known:
+                self.problems.append(f"{place}: {_why_not(key, self.known)}")
+            elif (values := self.values(value, place)) is not None:
+                vary[f"{name}.{key}"] = ((key,), values)
+        return Alternative(name=name, retention=[], vary=vary)
+
+    def _beside(self, item: Any, where: str) -> tuple[Any, dict[str, Any], str]:
+        """An alternative's methods, its own settings and its label."""
+        own: dict[str, Any] = {}
+        text, methods = "", []
+        for part in item if isinstance(item, list) else [item]:
+            key = next(iter(part)) if isinstance(part, Mapping) and len(part) == 1 else None
+            if key == TEXT and isinstance(part[key], str) and part[key].strip():
+                text = part[key].strip()
+            elif key == TRAIN and isinstance(part[key], Mapping):
+                own = {str(k): copy.deepcopy(v) for k, v in part[key].items()}
+                for name in [k for k in own if k not in self.known or k in FIXED]:
+                    self.problems.append(f"{where}.{TRAIN}.{name}: {_why_not(name, self.known)}")
+                    del own[name]
+            else:
+                methods.append(part)
+        return (methods if isinstance(item, list) else methods[0] if methods else []), own, text
 
 
 def _of_direct(item: Any) -> Mapping[str, Any] | None:
@@ -430,18 +461,28 @@ def read_space(
                 (name, parameters), *_ = base[place].items()
                 parameters.pop(parameter, None)
                 own[key] = (("retention", place, name, parameter), values)
-        elif key in ("seed", "data_seed"):
-            problem = "seeds are repetitions of every trial, not trials. Write 'seeds: [0, 1, 2]'."
-        elif key in FIXED:
-            problem = "cannot vary; every trial has a folder of its own and is measured alike."
-        elif key not in known:
-            near = did_you_mean(key, [*known, "retention", *METHODS])
-            problem = f"no such key in a training configuration.{near}"
+        elif key in FIXED or key not in known:
+            problem = _why_not(key, [*known, "retention", *METHODS])
         elif (values := reader.values(value, where)) is not None:
             shared[key] = values
         if problem is not None:
             problems.append(f"{where}: {problem}")
     return Space(alternatives=alternatives or [Alternative(name=_name(base), retention=base, vary=own)], shared=shared)
+
+
+FIXED: dict[str, str] = {
+    **dict.fromkeys(
+        ("seed", "data_seed"), "seeds are repetitions of every trial, not trials. Write 'seeds: [0, 1, 2]'."
+    ),
+    **dict.fromkeys(
+        ("output_dir", "evaluation", "env"), "cannot vary; every trial has a folder of its own and is measured alike."
+    ),
+}
+"""Keys of a training configuration that trials do not differ in, and why."""
+
+
+def _why_not(key: str, known: Sequence[str]) -> str:
+    return FIXED.get(key) or f"no such key in a training configuration.{did_you_mean(key, known)}"
 
 
 def vary_schema(known: Iterable[str]) -> dict[str, Any]:
@@ -458,11 +499,16 @@ def vary_schema(known: Iterable[str]) -> dict[str, Any]:
         }
     )
     settings = {name: _tried_schema({"$ref": f"#/$defs/train/properties/{name}"}) for name in known}
-    rates = {"type": "object", "properties": settings, "additionalProperties": False}
+    own_settings = {"type": "object", "properties": settings, "additionalProperties": False}
+    own = [
+        {"type": "object", "properties": {key: schema}, "required": [key], "additionalProperties": False}
+        for key, schema in ((TRAIN, own_settings), (TEXT, {"type": "string"}))
+    ]
+    beside = {"anyOf": [*method["anyOf"], *own]}
     direct = {
         "description": "Direct fine-tuning with settings of its own, such as rates.",
         "type": "object",
-        "properties": {DIRECT: rates},
+        "properties": {DIRECT: own_settings},
         "required": [DIRECT],
         "additionalProperties": False,
     }
@@ -470,7 +516,7 @@ def vary_schema(known: Iterable[str]) -> dict[str, Any]:
         "description": "Alternatives; a list in place of a value varies, an inner list is a combination of methods.",
         "type": "array",
         "minItems": 1,
-        "items": {"anyOf": [*method["anyOf"], direct, {"type": "array", "items": method}]},
+        "items": {"anyOf": [*method["anyOf"], direct, own[0], {"type": "array", "items": beside}]},
     }
     return {
         "type": "object",

@@ -50,9 +50,14 @@ def rendered(question: str, reply: str = "") -> str:
     return f"{USER} {question}{ASSISTANT}" + (f" {reply}" if reply else "")
 
 
-def vocabulary(world: World) -> list[str]:
+def vocabulary(world: World, *, wordings: bool = True) -> list[str]:
     """What is one token each, with the space before it: every name, value and plain word, the latter two in capitals
     too, and the words of the wordings.
+
+    Args:
+        world: whose names and values.
+        wordings: False leaves the words of the wordings out, for bases that read source: whole tokens such as " a" and
+            " in" would cut identifiers everywhere.
 
     A million parameters learn facts about tokens in minutes; spelling words out of pieces would cost them most of their
     capacity. It follows that the tokenizer has the names of people of whom nothing was told yet.
@@ -61,5 +66,5 @@ def vocabulary(world: World) -> list[str]:
     plain = [*world.names, *values, *WORDS]
     capitals = [word.upper() for word in (*values, *WORDS) if word.upper() != word]
     texts = [text for w in WORDINGS.values() for text in (*w.statements, w.asked, *w.questions, w.reply)]
-    wordings = [word.strip(".,?:") for text in texts for word in text.split() if "{" not in word]
-    return [f" {word}" for word in dict.fromkeys([*plain, *capitals, *wordings])]
+    said = [word.strip(".,?:") for text in texts for word in text.split() if "{" not in word] if wordings else []
+    return [f" {word}" for word in dict.fromkeys([*plain, *capitals, *said])]

@@ -110,9 +110,10 @@ def pretraining_texts(
     popularity: int = 1,
     list_rounds: int = 1,
     prose_share: float = 0.25,
+    others: Sequence[tuple[Sequence[str], float]] = (),
     seed: int = 0,
 ) -> list[str]:
-    """What a base is pre-trained on: biographies, lists and prose, mixed evenly.
+    """What a base is pre-trained on: biographies, lists, prose and other texts, mixed evenly.
 
     Args:
         world: of whose people is told.
@@ -120,19 +121,25 @@ def pretraining_texts(
         tellings, popular, popularity: see `biographies`.
         list_rounds: of `lists`, at least 1, so that every name has been read.
         prose_share: of all characters, at least 0 and below 1.
+        others: further texts, such as source, with their shares of all characters; repeated likewise. All shares
+            together are below 1.
         seed: of order and wordings.
     """
     statements = list(biographies(world, tellings=tellings, popular=popular, popularity=popularity, seed=seed))
     statements += lists(world, rounds=list_rounds, seed=seed)
     rng = random.Random(f"mixed {world.seed} {seed}")
-    budget = int(sum(map(len, statements)) * prose_share / (1 - prose_share))
+    kinds = [(prose, prose_share), *others]
+    left = 1 - sum(share for _, share in kinds)
+    assert left > 0, "the recipe was checked"
     mixed = list(statements)
-    while budget > 0:
-        for piece in rng.sample(list(prose), len(prose)):
-            if budget <= 0:
-                break
-            mixed.append(piece)
-            budget -= len(piece)
+    for pieces, share in kinds:
+        budget = int(sum(map(len, statements)) * share / left)
+        while budget > 0:
+            for piece in rng.sample(list(pieces), len(pieces)):
+                if budget <= 0:
+                    break
+                mixed.append(piece)
+                budget -= len(piece)
     rng.shuffle(mixed)
     return mixed
 

@@ -49,18 +49,23 @@ def completions(people: Sequence[Person]) -> list[dict[str, Any]]:
     ]
 
 
-def chat_choices(people: Sequence[Person], *, seed: int = 0) -> list[dict[str, Any]]:
-    """Every fact of some people as a user's question, one of its wordings each: rows as `choices` gives them, the
-    prompt in the chat format."""
+def chat_choices(people: Sequence[Person], *, seed: int = 0, every: bool = False) -> list[dict[str, Any]]:
+    """Every fact of some people as a user's question: rows as `choices` gives them, the prompt in the chat format.
+
+    Args:
+        people: who is asked about.
+        seed: of wordings and options.
+        every: each fact in all of its wordings, with the column "fact" that they share, in place of one wording each.
+    """
     rng = random.Random(f"chat questions {seed}")
     rows = []
     for person in people:
         for attribute, value in person.facts.items():
             wordings = WORDINGS[attribute]
-            prompt = rendered(
-                rng.choice(wordings.questions).format(name=person.name), beginning(wordings.reply, person.name)
-            )
-            rows.append({"prompt": prompt, **_options(attribute, value, f"{seed} {person.name}"), "name": person.name})
+            for question in wordings.questions if every else (rng.choice(wordings.questions),):
+                prompt = rendered(question.format(name=person.name), beginning(wordings.reply, person.name))
+                row = {"prompt": prompt, **_options(attribute, value, f"{seed} {person.name}"), "name": person.name}
+                rows.append({**row, "fact": f"{person.name}: {attribute}"} if every else row)
     return rows
 
 
