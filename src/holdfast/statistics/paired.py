@@ -18,9 +18,10 @@ the flips and of psi among the samples, d >= v is rejected where
 
 psi* being the limit that v leans towards, the upper for v > 0. k = 1 takes both limits at their worst together, k = 2
 joins them as independent errors (MOVER: Zou and Donner 2008). Misses a side at a = 2.5 %, the whole trinomial
-enumerated, n from 10 to 400: at most 2.5 % for k = 1, 5.6 % for k = 2, 3.6 % for k = 3/2 and 2.5 % for k = 5/4, whose
-interval for 10 lost and 10 gained of 200 is 16 % narrower than that of k = 1. k = 5/4 is taken. At v = 0 all of them
-are McNemar's test. Without a flip the limits are those of psi: 0 of n says that a change is below 1 - a^(1/n).
+enumerated, n from 10 to 400 (for k = 5/4 to 200): at most 2.5 % for k = 1, 5.6 % for k = 2, 3.6 % for k = 3/2 and 2.5 %
+for k = 5/4, whose interval for 10 lost and 10 gained of 200 is 16 % narrower than that of k = 1. k = 5/4 is taken. At
+v = 0 all of them are McNemar's test. Without a flip the limits are those of psi: 0 of n says that a change is below
+1 - a^(1/n).
 
 *All others* (`Moments`): scores, ratios of sums as nats per token, averages of entries. With w_i the influence of
 sample i on the difference, T = (d - v) / se is held against Student's t twice, and the larger p counts:

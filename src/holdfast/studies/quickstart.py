@@ -53,8 +53,8 @@ SOURCE = ("source", "prose")
 TARGET = ("target", "code")
 REAL_TARGET = ("target", "replies")
 REAL_MODEL = "smollm2-135m-instruct"
-REAL_MINUTES = 15
-"""Of two idle cores, about; said beforehand."""
+REAL_MINUTES = 60
+"""Of two cores, at most; said beforehand."""
 HIGH, LOW = 5e-4, 1e-4
 """Learning rates of the real model's arms."""
 QUEUE = ".quickstart.db"
@@ -375,7 +375,7 @@ def quickstart(
     )
     count = len(settings.arms)
     what = "on answers about Python" if real else "on Python source"
-    minutes = f" About {REAL_MINUTES} minutes on two idle cores; Ctrl-C and the same command continue it."
+    minutes = f" Up to {REAL_MINUTES} minutes on two cores; Ctrl-C and the same command continue it."
     say(console, f"2. It is fine-tuned {what} in {count} ways, {workers} at a time.{minutes if real else ''}")
     study = Quickstart(settings)
     execute_study(study, console=console)
