@@ -212,6 +212,13 @@ class ChoicesEntry(DataEntry):
         """ "choices"."""
         return "choices"
 
+    def deciding(self) -> dict[str, Any]:
+        """As of every entry; without `unit` where it is not used, so that evaluations from before it are found."""
+        settings = super().deciding()
+        if self.unit is None:
+            del settings["unit"]
+        return settings
+
 
 @dataclass(frozen=True, kw_only=True)
 class InstructionsEntry(DataEntry):

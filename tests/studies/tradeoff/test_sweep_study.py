@@ -90,7 +90,7 @@ def test_direct_fine_tuning_has_rates_of_its_own(asked):
     assert [one.space.label(p) for p in one.trials()] == ["direct fine-tuning, learning rate 0.0001"]
     with pytest.raises(ConfigError) as refused:
         study_config({**asked, "vary": {"retention": [{"direct": {"learning_rat": [1e-4], "seed": [1]}}]}})
-    assert "vary.retention[0].direct.learning_rat: no key" in refused.value.problems[0]
+    assert "vary.retention[0].direct.learning_rat: no such key" in refused.value.problems[0]
     assert "Did you mean 'learning_rate'?" in refused.value.problems[0] and len(refused.value.problems) == 2
 
 
