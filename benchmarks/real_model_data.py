@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 GSM8K_ROWS, GSM8K_VALIDATION, GSM8K_TEST = 512, 100, 200
-DOCUMENTS, CHARACTERS = 120, 1200
+DOCUMENTS, CHARACTERS = 60, 1200
 """Held-out pieces of each kind of prose, and how long each is at most: intervals want many documents, not long ones."""
 QUESTIONS = 500
 PROMPTS = 100
@@ -75,7 +75,8 @@ def _conversations(data: Path) -> dict[str, list[dict[str, Any]]]:
     for row in _rows(data / "instruct_dolly_sample/dolly_151.jsonl"):
         if (asked_in := dolly.search(row["prompt"])) is not None:
             others.append(_reply(asked_in[1], row["answer"]))
-    return {"conversations": held_out, "other_conversations": [r for r in others if r["completion"][0]["content"]]}
+    answered = [row for row in others if row["completion"][0]["content"]]
+    return {"conversations": held_out[:DOCUMENTS], "other_conversations": answered}
 
 
 def articles() -> dict[str, list[dict[str, Any]]]:
