@@ -85,27 +85,27 @@ def test_scales_and_seeds_multiply(pair, news):
 WORLD = {"small": "world", "world": {"quick": True}, "budgets": [300, 600], "output_dir": "never"}
 
 
-def test_each_seed_is_a_world_and_other_widths_have_the_pair_alone():
+def test_each_seed_is_a_world_and_other_widths_have_the_first_worlds_pair_alone():
     world = {"quick": True, "sibling": True, "derived": True, "seed": 5}
     grid = {"seeds": [0, 1], "widths": [32, 16], "scales": [0.5, 1], "retuned": True}
     config = study_config({**WORLD, **grid, "world": world})
     parts = {(p.widths[0], p.seeds[0]): p for p in config.parts()}
-    assert list(parts) == [(32, 0), (32, 1), (16, 0), (16, 1)]
-    assert [p.world["seed"] for p in parts.values()] == [5, 6, 5, 6]
-    assert [p.world["mlp"] for p in parts.values()] == [64, 64, 32, 32], "the MLP grows with the width"
-    assert len({p.folder for p in parts.values()}) == 4
+    assert list(parts) == [(32, 0), (32, 1), (16, 0)]
+    assert [p.world["seed"] for p in parts.values()] == [5, 6, 5]
+    assert [p.world["mlp"] for p in parts.values()] == [64, 64, 32], "the MLP grows with the width"
+    assert len({p.folder for p in parts.values()}) == 3
     models = config.models()
-    assert len({m.name for m in models}) == len(models) == 2 * (22 + 5)
+    assert len({m.name for m in models}) == len(models) == 2 * 22 + 5
     assert {m.place for m in models} == set(parts)
-    narrow = [m.label for m in models if m.place == (16, 1)]
+    narrow = [m.label for m in models if m.place == (16, 0)]
     assert narrow == [
         f"first {what}"
         for what in (
-            "base, width 16, world 1",
-            "instruct, width 16, world 1",
-            "base + 600 tokens, width 16, world 1",
-            "instruct + 600 tokens, width 16, world 1",
-            "base + 600 tokens, width 16, world 1 + residual",
+            "base, width 16, world 0",
+            "instruct, width 16, world 0",
+            "base + 600 tokens, width 16, world 0",
+            "instruct + 600 tokens, width 16, world 0",
+            "base + 600 tokens, width 16, world 0 + residual",
         )
     ]
     tuned = [m for m in models if m.tuned]

@@ -148,13 +148,14 @@ class ResidualConfig(StudySettings):
         return self._model(model.family, model.start, budget=model.budget, seed=model.seed, continued=True).name
 
     def parts(self) -> list[ResidualConfig]:
-        """The study by width and small world, each with pairs, new text and questions of its own; itself outside of
-        one."""
+        """The study by small world, each with pairs, new text and questions of its own, and the first world at the
+        other widths; itself outside of one."""
         if self.small is None or self.is_part:
             return [self]
         from holdfast.studies.residual.small_world import part_of
 
-        return [part_of(self, width, seed) for width in self.widths for seed in self.seeds]
+        first = [part_of(self, self.widths[0], seed) for seed in self.seeds]
+        return first + [part_of(self, width, self.seeds[0]) for width in self.widths[1:]]
 
     def models(self) -> list[StudiedModel]:
         """Every model of the report, none of them made yet."""

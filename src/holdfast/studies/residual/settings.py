@@ -241,7 +241,8 @@ class StudySettings(CommonSettings):
     retuned: bool = False
     """Also tunes the continued base on the small world's conversations: what the residual saves."""
     widths: Annotated[tuple[int, ...], Meta(ge=1)] = ()
-    """Hidden sizes of the small world's models; the first has the whole grid, the others the largest budget alone."""
+    """Hidden sizes of the small world's models; the first has the whole grid, the others the first seed's world and the
+    largest budget alone."""
     small: Literal["world"] | None = None
     """Build small models and new facts offline, for a study of minutes."""
     world: Annotated[dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema)] = field(default_factory=dict)
