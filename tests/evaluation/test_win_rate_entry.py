@@ -12,7 +12,9 @@ from evaluation.conftest import SENTENCES, make_model
 from evaluation.fake_endpoint import FakeEndpoint, completion
 from holdfast.errors import DataError, HoldfastError
 from holdfast.evaluation import runner
+from holdfast.evaluation.session import evaluate_models, requests_of
 from holdfast.evaluation.suite import parse_evaluation
+from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.statistics.length_controlled import length_controlled
 
@@ -144,3 +146,20 @@ def test_without_the_start_it_needs_a_file(tmp_path):
     entry = {"win_rate": "prompts.jsonl", "judge_model": "judge", "base_url": "http://host/v1"}
     _, (found,) = parse_evaluation({"target": [entry], "before": False}, base_dir=tmp_path)
     assert "held against the start's replies, which `before: false` leaves unmeasured" in found
+
+
+def test_of_several_models_the_first_is_what_the_others_are_held_against(tmp_path, tiny_tokenizer):
+    """`holdfast evaluate base tuned`; the second call finds both measured."""
+    for name, seed in {"base": 0, "tuned": 1}.items():
+        make_model(seed=seed).save_pretrained(tmp_path / name)
+        tiny_tokenizer.save_pretrained(tmp_path / name)
+    models = requests_of([str(tmp_path / "base"), str(tmp_path / "tuned")])
+    with FakeEndpoint(rule=longer_wins) as server:
+        plan, said = asked_of(tmp_path, server), []
+        evaluate_models(models, plan, tmp_path / "out", device="cpu")
+        found = {m: EvaluationFolder(tmp_path / "out" / m).find("target", "prompts") for m in ("base", "tuned")}
+        count = len(server.asked)
+        evaluate_models(models, plan, tmp_path / "out", device="cpu", say=said.append)
+        assert len(server.asked) == count > 0
+    assert found["base"].metrics["win_rate"].value == 0.5 != found["tuned"].metrics["win_rate"].value
+    assert said == ["base: measured before, nothing to do", "tuned: measured before, nothing to do"]
