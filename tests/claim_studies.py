@@ -163,6 +163,14 @@ def others(direct: float, start: float) -> list[Comparison]:
     ]
 
 
+def preferred(target: float, source: float) -> list[Comparison]:
+    """What a judge prefers to the start's replies, on both sides."""
+    return [
+        answered("alpaca_eval", "win_rate", 0.4 * target, suite="target"),
+        answered("replies", "win_rate", 0.4 * source, suite="source"),
+    ]
+
+
 WARM: Grid = ((0.03, 0.99, -0.95), (0.3, 0.98, -0.4), (1, 0.95, 0.03), (3, 0.85, 0.05), (10, 0.3, 0.06))
 
 
@@ -176,7 +184,7 @@ def paper_like(**changes: Any) -> StudyRecord:
     found += [(annealing(w, temperature=2), t, s) for w, t, s in WARM]
     found += [(annealing(w, temperature=0.5), t, s - 0.02) for w, t, s in GRID]
     trials = [
-        trial(i, m, t, s, beside=others(min(t, 0.9), 1 + s if not m else 1.0), **changes)
+        trial(i, m, t, s, beside=[*others(min(t, 0.9), 1 + s if not m else 1.0), *preferred(t, s)], **changes)
         for i, (m, t, s) in enumerate(found)
     ]
     return study(trials, seeds=changes.get("seeds", (0, 1, 2)))

@@ -17,12 +17,14 @@ def put_model(folder: str | Path) -> Path:
 
 
 def put_data(text: str) -> None:
-    """A file of one row for every `.jsonl` that a text names."""
-    for name in set(re.findall(r"[\w/]+\.jsonl\b", text)):
+    """A file of one row for every `.jsonl` that a text names, and every `.json` of a folder `data`."""
+    for name in set(re.findall(r"[\w/]+\.jsonl\b|\bdata/[\w/]+\.json\b", text)):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         row = (
             '{"question": "a", "options": ["a", "b", "c", "d"], "answer": 0}'
             if "questions" in name
+            else '{"instruction": "a", "output": "a"}'
+            if name.endswith(".json")
             else '{"text": "a"}'
         )
         Path(name).write_text(row + "\n")

@@ -167,7 +167,11 @@ def test_every_evaluation_key_is_described():
     page = text_of("docs/evaluation.md")
     known = {s.name: s for s in settings_of(suite.SuiteSettings)}
     whole = ("suites", "data", "fewshot_data", "limit", "skip")
-    tables = {f"{kind.capitalize()} entries": suite.settings_of_kind(kind) for kind in suite.KEYS if kind != "task"}
+    tables = {
+        f"{kind.capitalize().replace('_', ' ')} entries": suite.settings_of_kind(kind)
+        for kind in suite.KEYS
+        if kind != "task"
+    }
     for title, settings in {
         "Settings": {name: s for name, s in known.items() if name not in whole},
         "Whole suites": {name: known[name] for name in whole},

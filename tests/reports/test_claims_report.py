@@ -50,7 +50,7 @@ def written(tmp_path, record):
 def test_every_claim_with_its_figures_and_link(tmp_path):
     record = found(dict.fromkeys(RECIPES, paper_like()))
     page = written(tmp_path, record)
-    assert "Of 15 claims 14 hold and 1 does not." in page
+    assert "Of 18 claims 17 hold and 1 does not." in page
     for claim in record["claims"]:
         for text in (claim["text"], claim["reason"]):
             assert text.replace("'", "&#x27;") in page
@@ -58,7 +58,7 @@ def test_every_claim_with_its_figures_and_link(tmp_path):
     assert "HumanEval +25.76 points" in page
     for recipe in RECIPES:
         assert f'href="{recipe}/report.html"' in page
-    assert page.count('class="chip good"') == 14
+    assert page.count('class="chip good"') == 17
     assert "not at the paper&#x27;s size" in page
 
 

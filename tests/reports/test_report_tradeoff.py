@@ -55,6 +55,9 @@ def test_shares_are_the_ratios_of_the_recorded_gains(arms) -> None:
     assert figures.direct.kept.value is None
     assert figures.verdict.startswith("Direct fine-tuning: the target improved by 0.5")
     assert "The best balance: Annealing 1 kept" in figures.verdict
+    assert figures.verdict.endswith("best of 3 arms on the same data, so its figures are optimistic.")
+    alone = read_tradeoff(arms[:2], **NAMES).verdict
+    assert "The best balance: Annealing 1 kept" in alone and "optimistic" not in alone
 
 
 def test_a_gain_on_the_source_is_no_credit_for_the_target(make_arm) -> None:

@@ -57,6 +57,7 @@ def test_a_file_gets_plain_lines():
     lead = [x for x in text.splitlines() if x.startswith("The rule paper chooses")]
     assert len(lead) == 1
     assert "of its loss on mean of prose, code." in lead[0]  # one sentence, one line
+    assert "best of 19 trials on the same data" in lead[0]
     for s in select_all(finished_frontier()):
         assert f"\n{s.rule}\n" in text
         assert f"{s.label} trial {s.chosen}" in text
@@ -94,7 +95,9 @@ def test_status_counts_workers_and_bests():
     assert worker.split("  ")[0] == "alpha:4100"
     assert "seed 2 at 50 %: target +0.290, source −0.120; 1 of 3 seeds done" in worker
     assert worker.endswith("4 min")
-    assert [x.partition(":")[0] for x in lines if ": trial " in x][:3] == ["paper", "target_within", "knee"]
+    best = [x for x in lines if ": trial " in x][:3]
+    assert [x.partition(":")[0] for x in best] == ["paper", "target_within", "knee"]
+    assert all("(best of 19 on the same data, so optimistic)" in x for x in best)
     assert lines[-1] == "failed: trial 19, label annealing, weight 100, temperature 1: the loss became NaN at step 12"
     study = frontier()
     again = [dataclasses.replace(t, continued_by=23) if t.state == "failed" else t for t in study.trials]

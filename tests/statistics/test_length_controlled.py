@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from holdfast.statistics.length_controlled import LABEL, PRIOR_SCALE, fit, length_controlled
+from holdfast.statistics.length_controlled import LABEL, PRIOR_SCALE, fit, length_controlled, samplewise
 
 
 def sigmoid(t):
@@ -77,3 +77,22 @@ def test_a_figure_is_the_same_each_time():
     y, d = rng.random(50), rng.normal(0, 100, 50)
     assert length_controlled(y, d) == length_controlled(y, d)
     assert length_controlled(y, d).interval != length_controlled(y, d, seed=1).interval
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_figure_as_a_mean_over_pairs_with_its_spread(seed):
+    """The mean is the figure, the spread that of fits without one pair each, and equal lengths leave preferences."""
+    rng = np.random.default_rng(seed)
+    d = rng.normal(0, 100, 80)
+    y = 1 / (1 + np.exp(-0.4 - 1.2 * np.tanh(d / 90) + rng.normal(0, 0.7, 80)))
+    found = length_controlled(y, d, resamples=1)
+    values = samplewise(y, d, found)
+    assert values.mean() == pytest.approx(found.value)
+    counts = np.ones((80, 80)) - np.eye(80)
+    t0 = fit(np.tanh(d / found.scale), y, counts)[:, 0]
+    left_out = 1 / (1 + np.exp(-t0))
+    jackknife = np.sqrt(79 / 80 * ((left_out - left_out.mean()) ** 2).sum())
+    assert values.std(ddof=1) / np.sqrt(80) == pytest.approx(jackknife, rel=0.05)
+    assert samplewise(y, np.zeros(80), length_controlled(y, np.zeros(80), resamples=1)) == pytest.approx(y)
+    won = length_controlled(np.ones(8), d[:8], resamples=1)
+    assert samplewise(np.ones(8), d[:8], won) == pytest.approx(np.full(8, won.value))

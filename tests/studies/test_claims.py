@@ -14,6 +14,7 @@ from claim_studies import (
     UNIGRAM,
     WARM,
     annealing,
+    answered,
     direct,
     grids,
     others,
@@ -425,6 +426,30 @@ def test_l2_restores_the_form_of_the_answers(form, verdict):
 def test_strict_and_flexible_stand_side_by_side():
     shown = [f.what for f in claim("1b", with_others()).figures]
     assert shown[2:] == ["direct fine-tuning, gsm8k, strict-match", "direct fine-tuning, gsm8k, flexible-extract"]
+
+
+@pytest.mark.parametrize(("number", "side"), [("4e", "target"), ("4f", "target"), ("4g", "source")])
+def test_a_win_rate_is_judged_where_there_is_one(number, side):
+    """By nothing but the win rate; without a judge, as on the small twins, it cannot be told, and says what to add."""
+    assert claim(number, paper_like()).verdict == HOLDS
+    silent = claim(number, grids())
+    assert (silent.verdict, unmet(silent)) == (UNKNOWN, [f"a judge compares replies on the {side}"])
+    assert f"a win_rate entry in evaluation.{side}" in silent.reason
+    whole = paper_like()
+    flat = [
+        dataclasses.replace(t, runs=[dataclasses.replace(r, comparisons=_level(r.comparisons, side)) for r in t.runs])
+        for t in whole.trials
+    ]
+    assert claim(number, dataclasses.replace(whole, trials=flat)).verdict != HOLDS
+    assert claim({"target": "4a", "source": "4c"}[side], dataclasses.replace(whole, trials=flat)).verdict == HOLDS
+
+
+def _level(comparisons, side):
+    """Comparisons of which the win rate on a side is the same for all."""
+    same = answered("same", "win_rate", 0.2, suite=side)
+    return [
+        dataclasses.replace(same, name=c.name) if (c.suite, c.metric) == (side, "win_rate") else c for c in comparisons
+    ]
 
 
 def test_learning_more_than_direct_in_places():

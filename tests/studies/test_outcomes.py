@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from claim_studies import paper_like
 from holdfast.studies.claims import RECIPES, STATEMENTS, check_claims
 from holdfast.studies.engine.claims import RULES, claims_json, family_line
@@ -20,9 +22,10 @@ def test_the_page_is_made_from_the_outcomes():
     )
 
 
-def written(folder, study, rules=RULES):
+def written(folder, study, rules=RULES, size="thorough"):
     claims = check_claims(dict.fromkeys(RECIPES, study))
-    write_json(folder / "x-toy.json", {"rules": rules, "claims": claims_json(claims), "family": family_line(claims)})
+    found = {"rules": rules, "size": size, "claims": claims_json(claims), "family": family_line(claims)}
+    write_json(folder / "x-toy.json", found)
     return claims_page({"x": ("A paper", STATEMENTS)}, folder)
 
 
@@ -31,7 +34,7 @@ def test_an_outcome_stands_beside_the_paper(tmp_path):
     [line] = [row for row in page.splitlines() if row.startswith("| 2a ")]
     assert "**holds**<br>label annealing at 90 % of the gain: source loss avoided: " in line
     assert line.endswith(f"| {NOT_RUN} | met |"), "nothing was run at the real scale"
-    assert "ours, toy scale: Of 15 claims" in page
+    assert "ours, toy scale, thorough: Of 18 claims" in page
     assert len([row for row in page.splitlines() if row.startswith("| ")]) == len(STATEMENTS) + 2
 
 
@@ -45,6 +48,7 @@ def test_a_precondition_that_is_not_met_is_named(tmp_path):
     assert "precondition not met, direct fine-tuning forgets moderately" in page
 
 
-def test_outcomes_of_other_rules_are_not_shown(tmp_path):
-    page = written(tmp_path, paper_like(), rules=RULES - 1)
+@pytest.mark.parametrize("changes", [{"rules": RULES - 1}, {"size": "quick"}])
+def test_outcomes_of_other_rules_and_of_a_quick_check_are_not_shown(tmp_path, changes):
+    page = written(tmp_path, paper_like(), **changes)
     assert "**holds**" not in page and page.count(NOT_RUN) == 2 * len(STATEMENTS)

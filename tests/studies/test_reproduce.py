@@ -116,7 +116,7 @@ def test_all_studies_and_their_claims(ran, tmp_path, quiet):
     assert [c.number for c in claims] == [s.number for s in STATEMENTS]
     found = read_json(tmp_path / "out" / "claims.json")
     assert [c["number"] for c in found["claims"] if c["verdict"] != "holds"] == ["2d"], "as in `paper_like`"
-    assert found["family"].startswith("Of 15 claims ")
+    assert found["family"].startswith("Of 18 claims ")
     assert found["studies"]["math"] == {
         "title": "mathematics",
         "status": "finished",
@@ -128,7 +128,7 @@ def test_all_studies_and_their_claims(ran, tmp_path, quiet):
     }
     page = (tmp_path / "out" / "claims.html").read_text()
     assert 'href="math/report.html"' in page
-    assert "Of 15 claims 14 hold and 1 does not." in page
+    assert "Of 18 claims 17 hold and 1 does not." in page
     text = shown(quiet)
     assert "1 of 4: math" in text and "cannot tell" not in text
     assert text.count("holds") >= 11

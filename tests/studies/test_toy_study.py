@@ -81,7 +81,7 @@ class ToyStudy(Study):
 
 
 def _farther(throws, level):
-    slow, fast = ([r["distance"] for r in runs if r["world"] == "earth"] for runs in throws.values())
+    slow, *_, fast = ([r["distance"] for r in runs if r["world"] == "earth"] for runs in throws.values())
     gain = [b - a for a, b in zip(slow, fast, strict=True)]
     figure = Figure(what="fast - slow", value=sum(gain) / 2, interval=(min(gain), max(gain)), n="2 seeds", unit="m")
     return [above(figure, 0.0, yes="it flies farther", no="it flies less far")]
@@ -140,6 +140,30 @@ def test_its_status_from_the_command_line(tmp_path, capsys):
     assert "toy: finished; 2 complete of 2 jobs" in shown and "speed 3" in shown
     with pytest.raises(RunFolderError):
         execute_study(toy(Path(__file__).parent), console=quiet())
+
+
+class Growing(ToyStudy):
+    """Throws faster as long as the fastest ball does not fly 20 m on earth."""
+
+    def more(self, state):
+        fastest = max(state.latest, key=lambda j: j.attributes["speed"])
+        if self.results(fastest.attributes)[0]["distance"] > 20:
+            return []
+        speed = 2 * fastest.attributes["speed"]
+        return [(Job(attributes={"label": f"speed {speed:g}", "speed": speed}), f"speed {speed:g} was added")]
+
+
+def test_a_study_asks_for_more_once_its_jobs_have_ended(tmp_path):
+    """By workers of their own; the second call finds it finished, at once."""
+    study = Growing(Toy(output_dir=tmp_path, storage=f"sqlite:///{tmp_path}/study.db", speeds=(2.0, 4.0)))
+    record = execute_study(study, console=quiet(), workers=2)
+    assert [*record["throws"]] == ["speed 2", "speed 4", "speed 8", "speed 16"]
+    assert record["status"] == "finished"
+    assert [len(runs) for runs in record["throws"].values()] == [4, 4, 4, 4]
+    with open_existing(Growing, tmp_path) as opened:
+        assert opened.state().attributes["notes"] == ["speed 8 was added.", "speed 16 was added."]
+    assert execute_study(study, console=(console := quiet()), workers=1)["throws"] == record["throws"]
+    assert "worker" not in console.file.getvalue()
 
 
 def test_a_preparation_that_failed_leaves_the_folder_free(tmp_path, monkeypatch):

@@ -209,6 +209,8 @@ def plan(config: StudyConfig) -> str:
         ("source", config.source.label),
         ("output", str(config.output_dir)),
     ]
+    if config.search.extend:
+        rows.append(("extend", f"up to {config.search.extend} more values at each end of a method's strengths"))
     rows += (
         [("small", f"{config.small}: base and data are made when the study runs, and the trials are checked then")]
         if config.small

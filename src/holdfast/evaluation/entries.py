@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta, Seed
+from holdfast.evaluation.judge.settings import ReplySettings
 
 TASK_SUFFIXES = (".yaml", ".yml")
 
@@ -85,6 +86,8 @@ class Entry:
 
     batched: ClassVar[bool] = False
     """Whether its figures depend on the plan's batch size."""
+    against_start: ClassVar[bool] = False
+    """Whether it holds a model against the one it was tuned from, as `start` of `runner.evaluate`."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Packages beside torch and transformers whose versions its figures depend on."""
 
@@ -106,7 +109,7 @@ class Entry:
         """The settings that its key is computed from: without names and places, so that a moved or renamed file with
         the same content is the same evaluation."""
         settings = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("suite", "name")}
-        for name in ("data", "fewshot_data"):
+        for name in ("data", "fewshot_data", "reference"):
             if settings.get(name) is not None and Path(settings[name]).exists():
                 settings[name] = Path(settings[name]).name
         return {**settings, "kind": self.kind}
@@ -236,6 +239,54 @@ class InstructionsEntry(DataEntry):
     def kind(self) -> str:
         """ "instructions"."""
         return "instructions"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WinRateEntry(DataEntry, ReplySettings):
+    """Prompts whose replies a judge, a language model behind an OpenAI-compatible endpoint, holds against other replies
+    to them, in both orders; rows with a prompt, as `holdfast judge` reads them."""
+
+    batched: ClassVar[bool] = True
+
+    judge_model: Word
+    """The judge's name, as the endpoint knows it."""
+    base_url: Word
+    """The endpoint's address, such as http://localhost:8000/v1."""
+    api_key_env: WordOrNone = None
+    """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
+    reference: WordOrNone = None
+    """A file with the replies that a model's are held against; null: those of the model that it was tuned from, or of
+    the first of several models."""
+    max_new_tokens: Annotated[int, Meta(ge=1)] = 512
+    """The longest reply; greedy, it ends earlier where the model ends it."""
+    apply_chat_template: bool = False
+    """Puts a prompt in the tokenizer's chat template."""
+
+    @property
+    def kind(self) -> str:
+        """ "win_rate"."""
+        return "win_rate"
+
+    @property
+    def against_start(self) -> bool:  # type: ignore[override]
+        """Without a file of replies."""
+        return self.reference is None
+
+    def local_files(self) -> list[Path]:
+        """The prompts and the replies."""
+        return [*super().local_files(), *([Path(self.reference)] if self.reference is not None else [])]
+
+    def deciding(self) -> dict[str, Any]:
+        """As of every entry; without the address, which changes with every server that is started."""
+        return {k: v for k, v in super().deciding().items() if k not in ("base_url", "api_key_env")}
+
+    def problems(self) -> list[str]:
+        """What cannot be, beyond each setting's own bounds; a sentence each."""
+        from holdfast.support.endpoint import Endpoint
+
+        if "@" in self.base_url or "?" in self.base_url:  # it stands in records
+            return ["base_url: expected an address without user, password or query. Name the key by `api_key_env`."]
+        return [f"{problem}." for problem in Endpoint(base_url=self.base_url).problems()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,6 +440,7 @@ KINDS: dict[str, Kind] = {
     "classes": Kind(entry=ClassesEntry, module="text.classes"),
     "choices": Kind(entry=ChoicesEntry, module="text.choices"),
     "instructions": Kind(entry=InstructionsEntry, module="text.instructions"),
+    "win_rate": Kind(entry=WinRateEntry, module="judge.measured", without=("split", "config")),
     "code": Kind(entry=TaskEntry, module="code.programs", key=False),
     "own": Kind(entry=OwnEntry, module="own_entry", key=False),
 }

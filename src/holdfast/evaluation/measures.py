@@ -7,12 +7,13 @@ import importlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from holdfast.evaluation.entries import KINDS, Entry, EvaluationPlan
 from holdfast.evaluation.levels import CHOSEN, chance_level
 from holdfast.evaluation.partial import Partial
-from holdfast.records.evaluation import CHANCE, Metric, why_not_finite
+from holdfast.records.evaluation import CHANCE, EvaluationFolder, Metric, why_not_finite
 from holdfast.statistics.estimates import Ratio, estimate
 
 Report = Callable[[int, int], None]
@@ -36,6 +37,12 @@ class Subject:
     report: Report = no_report
     partial: Partial = field(default_factory=lambda: Partial(None))
     """Where results are kept until the entry is complete, so that an interrupted measurement continues."""
+    folder: EvaluationFolder | None = None
+    """Where the evaluation will lie."""
+    start: EvaluationFolder | None = None
+    """See `runner.evaluate`."""
+    verdicts: Path | None = None
+    """Folder where a judge's verdicts are kept, for all runs that share it."""
 
 
 @dataclass(frozen=True, kw_only=True)

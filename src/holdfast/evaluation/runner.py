@@ -52,6 +52,7 @@ def evaluate(
     model_identity: Mapping[str, Any],
     cache: str | Path | None = None,
     console: Console | None = None,
+    start: EvaluationFolder | None = None,
 ) -> list[Evaluation]:
     """Evaluates one model on all entries of a plan.
 
@@ -63,6 +64,8 @@ def evaluate(
         model_identity: `{"name": ..., "hash": ...}`; the hash must change whenever the weights do.
         cache: folder shared between runs; None: none.
         console: where progress bars go; None: standard error. Bars show on terminals only.
+        start: what was measured of the model that this one is held against, where an entry does that; `folder` itself
+            where it is that model.
 
     Returns:
         One evaluation an entry, in the plan's order, and then one an average.
@@ -76,7 +79,7 @@ def evaluate(
     done: list[Evaluation] = []
     measured: dict[str, Evaluation] = {}
     for number, entry in enumerate(plan.entries, 1):
-        key = _key(entry, plan, tokenizer_hash, model_identity)
+        key = _key(entry, plan, tokenizer_hash, model_identity, _start_key(entry, folder, start))
         kept = _kept(folder, entry, key) or _from_cache(cache, folder, entry, key, model_identity)
         if kept is None and key in measured:  # the same task in two suites
             first = measured[key]
@@ -92,7 +95,10 @@ def evaluate(
         try:
             with counted(shown, console=console) as report:
                 report(0)
-                on = Subject(model=model, tokenizer=tokenizer, plan=plan, report=report, partial=partial)
+                on = Subject(
+                    model=model, tokenizer=tokenizer, plan=plan, report=report, partial=partial, folder=folder,
+                    start=start, verdicts=folder.path if cache is None else Path(cache) / "verdicts",
+                )  # fmt: skip
                 outcome = measure(entry, on)
                 metrics = outcome.metrics(plan)
         except UserError as error:
@@ -147,13 +153,14 @@ def kept_evaluations(
     model_identity: Mapping[str, Any],
     *,
     cache: str | Path | None = None,
+    start: EvaluationFolder | None = None,
 ) -> list[Evaluation] | None:
     """What `evaluate` would give without the model, None where something is left to compute. Arguments as there; what
     is in the cache is in the folder when this returns."""
     tokenizer_hash = tokenizer_fingerprint(tokenizer)
     found = []
     for entry in plan.entries:
-        key = _key(entry, plan, tokenizer_hash, model_identity)
+        key = _key(entry, plan, tokenizer_hash, model_identity, _start_key(entry, folder, start))
         kept = _kept(folder, entry, key) or _from_cache(cache, folder, entry, key, model_identity)
         if kept is None:
             return None
@@ -228,9 +235,16 @@ def check_plan(plan: EvaluationPlan, tokenizer: Any) -> list[str]:
 # --------------------------------------------------------------------------------------------------------------- keys
 
 
-def _key(entry: Entry, plan: EvaluationPlan, tokenizer_hash: str, model_identity: Mapping[str, Any]) -> str:
+def _key(
+    entry: Entry,
+    plan: EvaluationPlan,
+    tokenizer_hash: str,
+    model_identity: Mapping[str, Any],
+    start: str | None = None,
+) -> str:
     return fingerprint(
         {
+            **({"start": start} if entry.against_start else {}),
             "model": model_identity["hash"],
             "tokenizer": tokenizer_hash,
             "data": _data_hashes(entry),
@@ -240,6 +254,17 @@ def _key(entry: Entry, plan: EvaluationPlan, tokenizer_hash: str, model_identity
             "versions": _versions(entry),
         }
     )
+
+
+def _start_key(entry: Entry, folder: EvaluationFolder, start: EvaluationFolder | None) -> str | None:
+    """What tells the start that a model is held against from others; "itself" for the start, None where it is not
+    measured or not asked for."""
+    if not entry.against_start:
+        return None
+    if start is None or start.path == folder.path:
+        return None if start is None else "itself"
+    found = start.find(entry.suite, entry.name)
+    return None if found is None else found.key
 
 
 def _settings(entry: Entry, plan: EvaluationPlan) -> dict[str, Any]:

@@ -173,6 +173,7 @@ def evaluate_models(
                         model_identity=short,
                         cache=cache,
                         console=console,
+                        start=EvaluationFolder(out / models[0].label),
                     )
                 except NotFinite as error:  # the other models are measured all the same
                     broken.append(str(error))
@@ -224,6 +225,7 @@ def check_request(
         tokenizers[model.label] = load_tokenizer(model.name, trust_remote_code=trust_remote_code)
 
     readable: set[str] = set()
+    start = EvaluationFolder((out or Path()) / models[0].label) if models else None
     for model in models:
         found = list(_problem(check_model, model.name, trust_remote_code=trust_remote_code, fit=False))
         readable |= set() if found else {model.label}
@@ -242,7 +244,9 @@ def check_request(
         ):  # else there is nothing to be found, and hashes take a while
             identity = {"name": model.label, "hash": _hash(model, dtype)}
             with contextlib.suppress(UserError):  # found again below, with its place
-                if identity["hash"] and kept_evaluations(plan, tokenizer, folder, identity, cache=cache) is not None:
+                if identity["hash"] and (
+                    kept_evaluations(plan, tokenizer, folder, identity, cache=cache, start=start) is not None
+                ):
                     kept[model.label] = identity["hash"]
                     continue
         if model.label in readable:

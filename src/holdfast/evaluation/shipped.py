@@ -140,7 +140,7 @@ def _name_in(entry: Any) -> str:
     return str(entry[kind]) if kind in ("task", "perplexity") else f"{kind} {entry[kind]}"
 
 
-_FILES = ("data", "fewshot_data")
+_FILES = ("data", "fewshot_data", "reference")
 
 
 def _placed(entry: Any, suite: Path) -> Any:

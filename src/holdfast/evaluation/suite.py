@@ -24,6 +24,9 @@ evaluation:
     - choices: questions.jsonl  # rows with a prompt, options and the right one's index
     - instructions: ifeval.jsonl  # prompts whose replies a program checks, as IFEval's
       apply_chat_template: true
+    - win_rate: prompts.jsonl     # how often a judge prefers the replies to those of the start
+      judge_model: Llama-3-70B-Instruct
+      base_url: http://localhost:8000/v1
     - my_entry.py:Toxicity: {threshold: 0.5}   # a class of the user's own
   averages:
     knowledge: [arc_easy, arc_local/acc_norm]
@@ -198,6 +201,12 @@ def _changed(
     )
     mistakes += found
     for entry in plan.entries:
+        if entry.against_start and not plan.before:
+            text = (
+                f"'{entry.name}' is held against the start's replies, which `before: false` leaves unmeasured. Leave "
+                "that out, or name a file of replies as its `reference`."
+            )
+            mistakes.append(Mistake(path=(entry.suite,), text=text))
         if entry.kind == "code" and not plan.allow_code_execution:
             text = (
                 f"'{entry.name}' runs programs that the model writes. Say `allow_code_execution: true` to run them in "
@@ -294,9 +303,9 @@ def _entry(suite: str, value: Any, base: Path | None) -> tuple[Entry | None, lis
     if source is None:
         return None, mistakes
     fields[kind.source] = _source(source, given[0], "split" in fields, base, mistakes)
-    if kind.source == "task":
-        files = {key: fields[key] for key in ("data", "fewshot_data") if fields.get(key) is not None}
-        fields |= {key: _file(file, key, base, mistakes) for key, file in files.items()}
+    named = ("data", "fewshot_data") if kind.source == "task" else ("reference",)
+    files = {key: fields[key] for key in named if fields.get(key) is not None}
+    fields |= {key: _file(file, key, base, mistakes) for key, file in files.items()}
     if mistakes:
         return None, mistakes
     stem = _stem(source) if kind.source == "data" or source.endswith(TASK_SUFFIXES) else source
@@ -348,7 +357,9 @@ def _source(source: str, key: str, has_split: bool, base: Path | None, mistakes:
             )
             mistakes.append(Mistake(path=(key,), text=text))
         return source
-    if place is None and (not _HUB_ID.match(source) or _looks_like_path(source)):
+    if place is None and (
+        "split" not in settings_of_kind(key) or not _HUB_ID.match(source) or _looks_like_path(source)
+    ):
         mistakes.append(Mistake(path=(key,), text=_missing(source, base)))
     elif place is None and not has_split:
         text = (

@@ -60,6 +60,9 @@ class Evaluation:
     - "instructions": `{"doc", "prompt": hash, "question", "gold": the instructions as text, "output": str,
       "instructions": [id], "followed_strict": [bool], "prompt_level_strict_acc": 0 or 1, "inst_level_strict_acc":
       instructions followed, "inst_level_strict_acc#": their number, ...}`, and the same with "loose" for "strict".
+    - "win_rate": `{"doc", "prompt": hash, "question", "output": str, "win_rate": P(the judge prefers it) over
+      both orders, "length_controlled_win_rate": a value whose mean is that figure, "status": as of `judge.win_rate`,
+      "length", "length_reference": characters}`.
     - "code": `{"doc", "prompt", "question", "pass@1": float, ..., "n": int, "correct": int, "outputs": [str],
       "reasons": [str]}`.
     - "average": no rows; `settings["members"]` is a list of `{"suite", "name", "metric"}` whose mean it is.
@@ -69,7 +72,8 @@ class Evaluation:
     """"source" (what must be kept) or "target" (what is learnt), or a name of the user's."""
     name: str
     kind: str
-    """"perplexity", "memorisation", "task", "answers", "classes", "choices", "instructions", "code" or "average"."""
+    """"perplexity", "memorisation", "task", "answers", "classes", "choices", "instructions", "win_rate", "code" or
+    "average"."""
     primary: str
     """The metric that comparisons and plots lead with; a key of `metrics`."""
     metrics: dict[str, Metric]

@@ -50,6 +50,7 @@ from holdfast.reports.methods import method_text
 from holdfast.reports.run_report import training_figures
 from holdfast.reports.study_figures import (
     TrialFigures,
+    best_of,
     covered,
     read_trials,
     share_interval_text,
@@ -152,7 +153,9 @@ class Tradeoff:
             return lead
         if best.margin <= 0:
             return f"{lead} No other arm kept a larger share of that gain than it lost of what direct lost."
-        return f"{lead} The best balance: {best.reading}"
+        count = sum(math.isfinite(f.margin) for f in self.arms)
+        optimistic = f" {best_of(count, 'arms')}." if count > 1 else ""
+        return f"{lead} The best balance: {best.reading}{optimistic}"
 
 
 def read_tradeoff(

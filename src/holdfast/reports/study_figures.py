@@ -169,6 +169,25 @@ def chosen_text(selection: Selection, record: StudyRecord) -> str:
     )
 
 
+def best_of(count: int, noun: str) -> str:
+    """What qualifies the figures of a choice, as a sentence without its end; empty where there was nothing to choose
+    from."""
+    return f"It is the best of {count} {noun} on the same data, so its figures are optimistic" if count > 1 else ""
+
+
+def optimism_text(selection: Selection) -> str:
+    """`best_of` of a rule's choice, with what the rule earns on seeds that it did not choose by, where that is known;
+    begins with a space, empty where there was nothing to choose from."""
+    text = best_of(len(selection.candidates), "trials") if selection.chosen is not None else ""
+    if not text or selection.target is None or selection.source is None:
+        return ""
+    if selection.rule_target is None or selection.rule_source is None:
+        return f" {text}; by how much, one seed does not tell."
+    sides = (("target", selection.rule_target, selection.target), ("source", selection.rule_source, selection.source))
+    unseen = " and ".join(f"{gain_text(rule)} on the {side} ({gain_text(own)} here)" for side, rule, own in sides)
+    return f" {text}: on seeds that it did not choose by, the rule gains {unseen}."
+
+
 def lead(record: StudyRecord, selections: Sequence[Selection]) -> str:
     """The study in a sentence or two: how far it is, what its rule chose, what that keeps and loses."""
     whole = sum(incomplete(t, record) is None for t in record.trials)
@@ -187,7 +206,7 @@ def lead(record: StudyRecord, selections: Sequence[Selection]) -> str:
         return f"{going}No trial is complete with all its seeds yet, so nothing can be chosen."
     if not selections:
         return f"{going}{plural(whole, 'trial')} can be compared below."
-    return f"{going}{chosen_text(selections[0], record)}."
+    return f"{going}{chosen_text(selections[0], record)}.{optimism_text(selections[0])}"
 
 
 def rule_title(selection: Selection) -> str:

@@ -147,7 +147,9 @@ def _best(s: Selection, record: StudyRecord) -> str:
         return f"{rule_title(s)}: none so far, {typographic(s.reason)}"
     share = None if s.stability is None else s.stability.get(s.chosen, 0.0)
     firm = "" if share is None else f"; the same in {100 * share:.0f} % of the draws of the seeds"
-    return f"{rule_title(s)}: trial {s.chosen}, {s.label}, {kept_text(s, record)}{firm}"
+    count = len(s.candidates)
+    among = f" (best of {count} on the same data, so optimistic)" if count > 1 else ""
+    return f"{rule_title(s)}: trial {s.chosen}, {s.label}, {kept_text(s, record)}{among}{firm}"
 
 
 def status_view(record: StudyRecord) -> Shown:

@@ -53,6 +53,8 @@ class MeasureAt(TrainerCallback):
         folder: gets `step-<n>/` with the evaluations.
         key: tells the weights of this run from those of others at the same step.
         reached: gets each point; what it raises ends the run. `Interrupted` leaves the run to be continued.
+        start: what was measured of the model that the run starts from, for entries that the result is held against it
+            in.
     """
 
     def __init__(
@@ -63,8 +65,10 @@ class MeasureAt(TrainerCallback):
         folder: Path,
         key: str,
         reached: Callable[[Point], None],
+        start: EvaluationFolder | None = None,
     ) -> None:
         self.shares, self.plan, self.folder, self.key, self.reached = tuple(shares), plan, folder, key, reached
+        self.start = start
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step = state.global_step
@@ -86,6 +90,7 @@ class MeasureAt(TrainerCallback):
                 self.plan,
                 folder=EvaluationFolder(self.folder / f"step-{step}"),
                 model_identity={"name": f"step {step}", "hash": f"{self.key}-{step}"},
+                start=self.start,
             )
 
 

@@ -269,6 +269,7 @@ class _Run:
             model_identity={**identity, **({"origin": o} if (o := self.record.model.get("origin")) else {})},
             cache=self.cache,
             console=self.console,
+            start=self.folder.evaluated("start"),
         )
 
     def fit(self) -> None:

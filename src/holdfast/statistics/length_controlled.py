@@ -87,6 +87,29 @@ def length_controlled(
     )
 
 
+def samplewise(
+    preferences: Sequence[float] | np.ndarray, differences: Sequence[float] | np.ndarray, found: LengthControlled
+) -> np.ndarray:
+    """The win rate at equal lengths as a mean over pairs, so that it can be compared like any mean: `[n]` values whose
+    mean is `found.value`, and whose spread is that of the infinitesimal jackknife (the influence of each pair on the
+    fit, t1 and its prior included). They may lie outside of [0, 1].
+
+    Args:
+        preferences, differences: as of `length_controlled`.
+        found: what it gave of them.
+    """
+    y, d = np.asarray(preferences, dtype=np.float64), np.asarray(differences, dtype=np.float64)
+    if found.scale <= 0:
+        return y
+    x = np.tanh(d / found.scale)
+    p = _sigmoid(found.t0 + found.t1 * x)
+    w = p * (1 - p)
+    h00, h01, h11 = w.sum() + 1e-12, w @ x, w @ (x * x) + 1 / PRIOR_SCALE**2
+    moved = (h11 - h01 * x) * (y - p) / (h00 * h11 - h01 * h01)
+    at_equal = found.value * (1 - found.value)
+    return np.asarray(found.value + at_equal * len(y) * (moved - moved.mean()))
+
+
 def fit(x: np.ndarray, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Penalised maximum-likelihood (t0, t1) of weighted pairs, for many weightings at once, by Newton's method.
 

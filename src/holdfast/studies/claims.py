@@ -43,6 +43,7 @@ from holdfast.studies.tradeoff.preconditions import (
     bites,
     converged,
     format_is_lost,
+    judged_by_win_rate,
     moderate,
     related_skill_rises,
 )
@@ -57,6 +58,7 @@ from holdfast.studies.tradeoff.verdicts import (
     keeps,
     keeps_the_related_skill,
     learns_and_forgets,
+    on_win_rate,
     replay_alike,
     restores_format,
     some_weight,
@@ -121,16 +123,19 @@ def _statement(
     grids: Iterable[tuple[Method, float]] = (),
     sound: Preconditions = _SOUND,
     may_change: bool = True,
+    win_rate: str = "",
 ) -> Statement[StudyRecord]:
-    """A statement about these methods, of which some have a grid that has to bite at a share of direct's gain."""
+    """A statement about these methods, of which some have a grid that has to bite at a share of direct's gain; with
+    nothing but the win rate on the side `win_rate`, where one is named."""
+    looks = [*sound, *(bites(method, share) for method, share in grids)]
     return Statement(
         number=number,
         recipe=recipe,
         text=text,
         paper=paper,
-        check=check,
+        check=on_win_rate(win_rate, check) if win_rate else check,
         lacking=lambda study: _lacking(study, methods),
-        preconditions=(*sound, *(bites(method, share) for method, share in grids)),
+        preconditions=judged_by_win_rate(win_rate, looks) if win_rate else looks,
         may_change=may_change,
     )
 
@@ -258,6 +263,35 @@ STATEMENTS: tuple[Statement[StudyRecord], ...] = (
         paper='more than 80 % of the improvement on QuALITY "with a small reduction in IFEval" (section 3.3, figure '
         "3b)",
         grids=[(ANNEALING, NICHE_KEPT)],
+    ),
+    _statement(
+        "4e",
+        "alignment_tax",
+        "By a judge's win rate, too, the weight draws a smooth trade-off with what the base knew.",
+        curve,
+        paper="a curve with AlpacaEval as the target (section 3.3, figure 2)",
+        grids=[(ANNEALING, 1 - MARGIN)],
+        win_rate="target",
+    ),
+    _statement(
+        "4f",
+        "alignment_tax",
+        "With some weight about half of the win rate's improvement comes without losing what the base knew.",
+        some_weight(HALF),
+        ANNEALING,
+        paper='"about half of improvement in instruction following ability without" losing MMLU (section 3.3, figures '
+        "2a, 2c)",
+        grids=[(ANNEALING, HALF)],
+        win_rate="target",
+    ),
+    _statement(
+        "4g",
+        "niche_knowledge",
+        "By a judge's win rate, too, the weight draws a smooth trade-off with the niche's knowledge.",
+        curve,
+        paper="a curve with AlpacaEval as the source (section 3.3, figure 3)",
+        grids=[(ANNEALING, 1 - MARGIN)],
+        win_rate="source",
     ),
     _statement(
         "5",

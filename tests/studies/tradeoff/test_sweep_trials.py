@@ -3,27 +3,20 @@ are stood in for."""
 
 from __future__ import annotations
 
-import dataclasses
-import io
 import math
 import threading
 import types
-from typing import Any
 
 import optuna
 import pytest
-from rich.console import Console
+from stand_in_runs import Ran, a_run, comparison, weight_of
 
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, TrainingDiverged
-from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Metric
-from holdfast.records.study import SeedRun
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import LeaseLost
-from holdfast.studies.engine.worker import MOST_DEATHS, work
-from holdfast.studies.tradeoff import trial as trials
-from holdfast.studies.tradeoff.record import gain, metric_problems, objective, study_record
-from holdfast.studies.tradeoff.session import Tradeoff
+from holdfast.studies.engine.worker import MOST_DEATHS
+from holdfast.studies.tradeoff.record import gain, metric_problems, objective
 from holdfast.studies.tradeoff.study import Pruning, Wanted, study_config
 from holdfast.studies.tradeoff.trial import Standing, behind, with_shared_teacher
 
@@ -60,101 +53,6 @@ def test_nobody_is_stopped_before_enough_others_passed():
 
 
 # ------------------------------------------------------------------------------------------------------------ workers
-
-
-def comparison(
-    suite: str, name: str, difference: float, *, metric="nats_per_token", primary=True, higher=False
-) -> Comparison:
-    return Comparison(
-        suite=suite,
-        name=name,
-        metric=metric,
-        unit="nats/token",
-        higher_is_better=higher,
-        n=10,
-        before=5.0,
-        after=5.0 + difference,
-        difference=difference,
-        interval=(difference - 0.1, difference + 0.1),
-        p_value=0.01,
-        test="paired bootstrap",
-        primary=primary,
-    )
-
-
-def a_run(seed: int, target: float, source: float) -> SeedRun:
-    """`target` and `source` are gains."""
-    pairs = [comparison("source", "prose", -source), comparison("target", "code", -target)]
-    return SeedRun(
-        seed=seed, folder=f"runs/x/seed-{seed}", host="h", seconds=1.0, training_seconds=0.5, comparisons=pairs
-    )
-
-
-@dataclasses.dataclass
-class Ran:
-    """A study whose runs are stood in for, and what it did."""
-
-    storage: Storage
-    study: Any
-    config: Any
-    calls: list[tuple[str, int]]
-    """(retention, seed) of every run."""
-    text: str = ""
-
-    @property
-    def record(self):
-        return study_record(self.storage.state(self.study), self.config)
-
-    @property
-    def states(self) -> list[str]:
-        return [t.state for t in self.record.trials]
-
-    def work(self) -> int:
-        out = io.StringIO()
-        try:
-            return work(self.storage, self.study, Tradeoff(self.config), console=Console(file=out, width=200))
-        finally:
-            self.text = out.getvalue()
-
-
-@pytest.fixture
-def study_of(asked, monkeypatch):
-    """Begins a study whose runs are a function of (settings, seed)."""
-    opened = []
-
-    def begin(run, **changes) -> Ran:
-        calls: list[tuple[str, int]] = []
-
-        def run_seed(config, settings, seed, *, kind, **rest):
-            calls.append((config.space.label({}) if kind == "direct" else str(settings["retention"]), seed))
-            rest["check"]()
-            return run(settings, seed)
-
-        monkeypatch.setattr(trials, "run_seed", run_seed)
-        config = study_config({**asked, **changes}, prepared=True)
-        storage = Storage(config.storage)
-        opened.append(storage)
-        return Ran(storage, storage.open_study(config), config, calls)
-
-    yield begin
-    for storage in opened:
-        storage.close()
-
-
-@pytest.fixture
-def ran(study_of):
-    """The same, worked to its end."""
-
-    def run(*given, **changes) -> Ran:
-        found = study_of(*given, **changes)
-        found.work()
-        return found
-
-    return run
-
-
-def weight_of(settings) -> float:
-    return next((p.get("weight", 0) + p.get("coefficient", 0) for m in settings["retention"] for p in m.values()), 0.0)
 
 
 def test_every_trial_runs_every_seed_once(study_of):

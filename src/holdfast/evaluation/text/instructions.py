@@ -158,38 +158,63 @@ def measure(entry: InstructionsEntry, on: Subject) -> Outcome:
         ModelError: the context has no room for a reply of `max_new_tokens` tokens, or the tokenizer has no end of
             sequence.
     """
-    from holdfast.evaluation.text.perplexity import resolve_window
-
     prompts = read_instructions(entry, on.tokenizer)
     longest = entry.max_new_tokens
+    found = reply(on, [prompt_ids(p.prompt, on.tokenizer, chat=p.chat) for p in prompts], longest)
+    rows = []
+    for prompt, text in zip(prompts, found.texts, strict=True):
+        row: dict[str, Any] = {
+            "doc": fingerprint([prompt.asked, list(prompt.ids), list(prompt.kwargs)], length=32),
+            "prompt": fingerprint(prompt.prompt, length=32),
+            "question": prompt.asked,
+            "gold": ", ".join(_shown(id_, given) for id_, given in zip(prompt.ids, prompt.kwargs, strict=True)),
+            "output": text,
+        }
+        for how in ("strict", "loose"):
+            followed = follow(text, prompt.asked, prompt.ids, prompt.kwargs, loose=how == "loose")
+            row[f"prompt_level_{how}_acc"] = float(all(followed))
+            row[f"inst_level_{how}_acc"] = float(sum(followed))
+            row[f"inst_level_{how}_acc#"] = len(followed)
+            row[f"followed_{how}"] = followed
+        rows.append({**row, "instructions": list(prompt.ids)})
+    settled = {"longest": longest, "notes": found.notes}
+    return Outcome(rows=rows, figures=_FIGURES, settings=settled, broken=found.broken)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replies:
+    """What a model said to prompts."""
+
+    texts: list[str]
+    """One a prompt, in order."""
+    broken: str
+    """`Outcome.broken`."""
+    notes: list[str]
+
+
+def reply(on: Subject, encoded: Sequence[Sequence[int]], longest: int) -> Replies:
+    """Greedy replies; a prompt that leaves no room for one loses its beginning.
+
+    Args:
+        on: the model.
+        encoded: token ids of the prompts, none empty.
+        longest: tokens of a reply at most.
+
+    Raises:
+        ModelError: the context has no room for so long a reply, or the tokenizer has no end of sequence.
+    """
+    from holdfast.evaluation.text.perplexity import resolve_window
+
     window, _ = resolve_window(on.model)
     if longest >= window:
         raise ModelError(
             f"max_new_tokens: expected fewer than the model's context of {window} tokens, got {longest}; the prompt "
             f"needs room too. Lower it."
         )
-    encoded = [prompt_ids(p.prompt, on.tokenizer, chat=p.chat) for p in prompts]
     cut = sum(len(ids) > window - longest for ids in encoded)
-    replies, broken = generate(on, [ids[-(window - longest) :] for ids in encoded], max_new_tokens=longest)
-    rows = []
-    for prompt, reply in zip(prompts, replies, strict=True):
-        row: dict[str, Any] = {
-            "doc": fingerprint([prompt.asked, list(prompt.ids), list(prompt.kwargs)], length=32),
-            "prompt": fingerprint(prompt.prompt, length=32),
-            "question": prompt.asked,
-            "gold": ", ".join(_shown(id_, given) for id_, given in zip(prompt.ids, prompt.kwargs, strict=True)),
-            "output": reply,
-        }
-        for how in ("strict", "loose"):
-            followed = follow(reply, prompt.asked, prompt.ids, prompt.kwargs, loose=how == "loose")
-            row[f"prompt_level_{how}_acc"] = float(all(followed))
-            row[f"inst_level_{how}_acc"] = float(sum(followed))
-            row[f"inst_level_{how}_acc#"] = len(followed)
-            row[f"followed_{how}"] = followed
-        rows.append({**row, "instructions": list(prompt.ids)})
+    texts, broken = generate(on, [ids[-(window - longest) :] for ids in encoded], max_new_tokens=longest)
     notes = [f"{cut} prompts are longer than the context leaves room for and lost their beginning."] if cut else []
-    found = {"longest": longest, "notes": notes}
-    return Outcome(rows=rows, figures=_FIGURES, settings=found, broken=BROKEN if broken else "")
+    return Replies(texts=texts, broken=BROKEN if broken else "", notes=notes)
 
 
 def generate(on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: int) -> tuple[list[str], bool]:

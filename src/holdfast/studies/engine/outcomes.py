@@ -1,9 +1,12 @@
 """What became of every claim, as `docs/claims.md` has it: made from the statements and from the committed outcomes,
 `docs/outcomes/<paper>-<scale>.json`, each a claims.json as `holdfast reproduce` writes it.
 
+    holdfast reproduce label-annealing --thorough
+    cp reproduce-label-annealing-thorough/claims.json docs/outcomes/label-annealing-toy.json
     python -m holdfast.studies.engine.outcomes            # writes docs/claims.md anew
 
-An outcome counts only under the rules that it was judged by (`claims.RULES`); one of other rules is shown as not run.
+An outcome counts only under the rules that it was judged by (`claims.RULES`); one of other rules is shown as not run,
+and so is a quick check, whose verdicts mean nothing.
 """
 
 from __future__ import annotations
@@ -44,16 +47,20 @@ def claims_page(papers: Mapping[str, tuple[str, Sequence[Statement[Any]]]], fold
         heads = ["claim", "the paper", *SCALES.values(), "precondition"]
         rows = [[*_row(s, outcomes)] for s in statements]
         table = [heads, ["---"] * len(heads), *rows]
-        families = [f"{SCALES[k]}: {found['family']}" for k, found in outcomes.items() if found.get("family")]
+        families = [
+            f"{SCALES[k]}{f', {size}' if (size := found.get('size')) else ''}: {found['family']}"
+            for k, found in outcomes.items()
+            if found.get("family")
+        ]
         parts.append("\n".join([f"## {title}\n", *(f"| {' | '.join(row)} |" for row in table)]) + "\n")
         parts += [f"{line}\n" for line in families]
     return "\n".join(parts)
 
 
 def _outcome(path: Path) -> dict[str, Any]:
-    """A claims.json, with its claims by number; empty where it is not there, or of other rules."""
+    """A claims.json, with its claims by number; empty where it is not there, of other rules, or a quick check."""
     found = read_json(path) if path.is_file() else {}
-    if not isinstance(found, dict) or found.get("rules") != RULES:
+    if not isinstance(found, dict) or found.get("rules") != RULES or found.get("size") == "quick":
         return {}
     return {**found, "claims": {claim["number"]: claim for claim in found["claims"]}}
 

@@ -22,7 +22,7 @@ from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.progress import Bar
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import FAILED, PAGE, Study, StudyState, refuse_foreign, write_page
-from holdfast.studies.engine.worker import work
+from holdfast.studies.engine.worker import extended, work
 from holdfast.support.environment import (
     hardware,
     quiet_libraries,
@@ -139,9 +139,11 @@ def _run_jobs(opened: Opened, workers: int, console: Any) -> None:
     study, state = opened.study, opened.state()
     study.write(study.outcome(state))
     latest = state.latest
+    if not any(j.open for j in latest):
+        if not extended(opened.storage, opened.queue, study, console):
+            return
+        latest = opened.state().latest
     left = [j for j in latest if j.open]
-    if not left:
-        return
     before = f", {len(latest) - len(left)} ended before" if len(latest) > len(left) else ""
     repeated = len({cell for j in left for cell in study.cells(j.attributes)})
     size = f"{_count(len(left), study.noun)}{f' x {repeated} repetitions' if repeated > 1 else ''}{before}"
@@ -159,6 +161,8 @@ def _run_jobs(opened: Opened, workers: int, console: Any) -> None:
                 study.write(study.outcome(state))
                 written = time.monotonic()
             if not any(j.open for j in state.jobs):
+                if extended(opened.storage, opened.queue, study, console):
+                    continue
                 return
             processes.restart_killed(lambda text: say(console, text))
             if workers and processes.ended:

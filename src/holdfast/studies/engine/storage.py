@@ -32,7 +32,18 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError, DataError, FolderBusy, RunFolderError, StorageError, did_you_mean
-from holdfast.studies.engine.study import COMPLETE, FAILED, PRUNED, RUNNING, WAITING, JobState, Settings, StudyState
+from holdfast.studies.engine.study import (
+    COMPLETE,
+    FAILED,
+    PRUNED,
+    RUNNING,
+    WAITING,
+    Job,
+    JobState,
+    Settings,
+    Study,
+    StudyState,
+)
 from holdfast.support.environment import lock_folder
 
 if TYPE_CHECKING:
@@ -41,8 +52,9 @@ if TYPE_CHECKING:
 HEARTBEAT_SECONDS = 5.0
 GRACE_SECONDS = 60.0
 CONFIG, VERSION, CREATED = "holdfast", "holdfast_version", "created"
-SLOT, REASON, WORKER, OVERHEAD = "slot", "reason", "worker", "overhead"
-"""Attributes of a trial that the engine writes. They are plain JSON, so that a dashboard shows them."""
+SLOT, REASON, WORKER, OVERHEAD, ADDED = "slot", "reason", "worker", "overhead", "added"
+"""Attributes of a trial that the engine writes. They are plain JSON, so that a dashboard shows them. `ADDED` holds the
+attributes that a job began with which is not in the plan."""
 T = TypeVar("T")
 _NO_DRIVER = {
     "psycopg": "holdfast[postgres]",
@@ -210,7 +222,10 @@ class Storage:
         for trial in study.get_trials(deepcopy=False):
             if SLOT in trial.user_attrs:
                 by_slot[trial.user_attrs[SLOT]] = trial
-        for slot, job in enumerate(config.jobs()):
+        jobs = dict(enumerate(config.jobs()))
+        later = {s: t.user_attrs[ADDED] for s, t in by_slot.items() if s not in jobs and ADDED in t.user_attrs}
+        jobs |= {slot: Job(attributes={**began, ADDED: began}) for slot, began in later.items()}
+        for slot, job in jobs.items():
             there = by_slot.get(slot)
             if there is not None and there.state != TrialState.FAIL:
                 continue
@@ -225,6 +240,28 @@ class Storage:
                     user_attrs=attributes,
                 )
             )
+
+    def extend(self, study: optuna.Study, plan: Study[Any]) -> tuple[bool, list[str]]:
+        """Puts into the queue what the jobs that ended ask for (`Study.more`); a note of the study says why.
+
+        Returns:
+            Whether there is anything left to do, and the reasons of what was added just now.
+        """
+        from optuna.trial import TrialState, create_trial
+
+        with self._exclusive(plan.settings):
+            state = self.state(study)
+            if not state.ended:
+                return any(j.open for j in state.latest), []
+            found = plan.more(state)
+            reasons = [why for _, why in found]
+            if found:  # the reasons first: a job without its reason would never get one
+                notes = [*study.user_attrs.get("notes", []), *(f"{why}." for why in reasons)]
+                study.set_user_attr("notes", list(dict.fromkeys(notes)))
+            for slot, (job, _) in enumerate(found, len(state.latest)):
+                attributes = {SLOT: slot, **job.attributes, ADDED: dict(job.attributes)}
+                study.add_trial(create_trial(state=TrialState.WAITING, user_attrs=attributes))
+            return bool(found), reasons
 
     @contextlib.contextmanager
     def _exclusive(self, config: Settings) -> Iterator[None]:

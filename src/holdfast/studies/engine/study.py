@@ -136,6 +136,11 @@ class StudyState:
     """Of the study: versions, hardware, notes."""
 
     @property
+    def ended(self) -> bool:
+        """Whether every job is complete or was pruned."""
+        return all(j.state in (COMPLETE, PRUNED) for j in self.latest)
+
+    @property
     def latest(self) -> list[JobState]:
         """One for each slot."""
         return [j for j in self.jobs if j.continued_by is None]
@@ -255,6 +260,12 @@ class Study(ABC, Generic[S]):
     def share(self, job: JobState) -> float:
         """How much of a running job is done, 0 to 1."""
         return len(self.results(job.attributes)) / max(1, len(self.cells(job.attributes)))
+
+    def more(self, state: StudyState) -> Sequence[tuple[Job, str]]:
+        """Called when every job has ended: jobs that what was found asks for, each with the reason, for people. A
+        function of the jobs that ended and of nothing else, for several workers may ask, and ask again. A job has to be
+        known by its attributes, because nothing is drawn for it."""
+        return ()
 
     def clean(self, state: StudyState) -> None:
         """Called when a job ended: deletes what is not kept."""

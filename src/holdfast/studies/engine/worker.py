@@ -125,11 +125,22 @@ def work(storage: Storage, queue: optuna.Study, study: Study[Any], *, console: A
                 lambda: queue.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING))
             )
             if not any(stored.SLOT in t.user_attrs for t in left):
-                return done
+                if not extended(storage, queue, study, console):
+                    return done
+                continue
             time.sleep(POLL_SECONDS)
             continue
         done += _one(storage, queue, study, lease, console=console, several=several)
         _stop_where_all_fail(storage, queue, study)
+
+
+def extended(storage: Storage, queue: optuna.Study, study: Study[Any], console: Any) -> bool:
+    """Whether anything is left to do once the jobs that ended were asked for more (`Study.more`); says what they asked
+    for."""
+    left, reasons = storage.retry(lambda: storage.extend(queue, study))
+    for why in reasons:
+        say(console, f"The study grows: {why}.")
+    return left
 
 
 def _one(storage: Storage, queue: optuna.Study, study: Study[Any], lease: Lease, *, console: Any, several: bool) -> int:

@@ -229,6 +229,19 @@ def related_skill(study: StudyRecord) -> Objective | None:
     )
 
 
+def by_win_rate(study: StudyRecord, side: str) -> StudyRecord | None:
+    """The study with nothing but the win rates among a side's measures as that side; None where there are none."""
+    found = [c for run in study.direct.runs[:1] for c in run.comparisons if c.primary] if study.direct else []
+    entries = [(c.suite, c.name, c.metric) for c in found if (c.suite, c.metric) == (side, "win_rate")]
+    if not entries:
+        return None
+    label = ", ".join(name for _, name, _ in entries)
+    alone = Objective(side=side, entries=entries, label=label, unit="win_rate", higher_is_better=True)
+    if side == "target":
+        return dataclasses.replace(study, target=alone)
+    return dataclasses.replace(study, source=alone)
+
+
 def formats(study: StudyRecord) -> list[tuple[Objective, Objective]]:
     """The entries that were scored both strictly and flexibly, as the one and the other."""
     held = [c for run in study.direct.runs[:1] for c in run.comparisons] if study.direct else []

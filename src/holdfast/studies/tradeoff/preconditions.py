@@ -26,6 +26,7 @@ from holdfast.studies.tradeoff.curves import (
     LEAST,
     NAMES,
     Method,
+    by_win_rate,
     complete_trials,
     follows_format,
     formats,
@@ -147,6 +148,30 @@ def bites(method: Method, share: float) -> Callable[[StudyRecord], Sequence[Prec
         return found
 
     return look
+
+
+Looks = Sequence[Callable[[StudyRecord], Sequence[Precondition]]]
+
+
+def judged_by_win_rate(side: str, looks: Looks) -> Looks:
+    """That a judge gave a win rate on a side, and what else has to be so with that as the side."""
+
+    def alone(look: Callable[[StudyRecord], Sequence[Precondition]]) -> Callable[[StudyRecord], Sequence[Precondition]]:
+        return lambda study: [] if (found := by_win_rate(study, side)) is None else look(found)
+
+    def judged(study: StudyRecord) -> list[Precondition]:
+        found = by_win_rate(study, side)
+        return [
+            at_least(
+                f"a judge compares replies on the {side}",
+                0 if found is None else len(getattr(found, side).entries),
+                1,
+                figure="the number of its win rates",
+                advice=f"name a judge: a win_rate entry in evaluation.{side}",
+            )
+        ]
+
+    return [judged, *map(alone, looks)]
 
 
 def related_skill_rises(study: StudyRecord) -> list[Precondition]:

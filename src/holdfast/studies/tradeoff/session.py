@@ -21,8 +21,20 @@ from holdfast.statistics.selection import select_all
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.progress import share_of_run
-from holdfast.studies.engine.study import COMPLETE, LABEL, PRUNED, RUNNING, JobState, Stopped, Study, StudyState, Writer
+from holdfast.studies.engine.study import (
+    COMPLETE,
+    LABEL,
+    PRUNED,
+    RUNNING,
+    Job,
+    JobState,
+    Stopped,
+    Study,
+    StudyState,
+    Writer,
+)
 from holdfast.studies.tradeoff import trial as trials
+from holdfast.studies.tradeoff.growing import grown
 from holdfast.studies.tradeoff.names import run_folder_name
 from holdfast.studies.tradeoff.record import DIRECT, KIND, RUNGS, SETTINGS, gain, study_record
 from holdfast.studies.tradeoff.study import StudyConfig, check_trials, fill, study_config
@@ -34,6 +46,8 @@ if TYPE_CHECKING:
     from holdfast.studies.engine.worker import Task
 
 CHOSEN = "chosen.yaml"
+GROWN = "grown"
+"""Attribute of a trial by which the grid has grown: its combination."""
 
 
 def run_study(
@@ -132,7 +146,9 @@ class Tradeoff(Study[StudyConfig]):
         """Draws what the trial leaves open, and completes its training configuration."""
         config, params = self.settings, {}
         direct = bool(task.attributes.get(DIRECT))
-        if not direct:
+        if GROWN in task.attributes:
+            params = dict(task.attributes[GROWN])
+        elif not direct:
             everything = config.search.sampler == "nsga2"
             params = task.draw(config, lambda trial: config.space.suggest(trial, everything=everything))
         settings = config.reference() if direct else config.settings(params)
@@ -143,6 +159,13 @@ class Tradeoff(Study[StudyConfig]):
         kind = "direct" if direct else config.space.alternative(params).name.partition(" #")[0]
         task.set(**{SETTINGS: settings, LABEL: label, KIND: kind, "params": params})
         return label
+
+    def more(self, state: StudyState) -> list[tuple[Job, str]]:
+        """Values beyond the ends of a grid that may grow; see `growing`."""
+        return [
+            (Job(attributes={DIRECT: False, LABEL: self.settings.space.label(g.params), GROWN: g.params}), g.why)
+            for g in grown(self.outcome(state), self.settings)
+        ]
 
     def make(self, task: Task) -> SeedRun:
         """One fine-tuning; see `trial.run_seed`."""

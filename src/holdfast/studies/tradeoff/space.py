@@ -203,6 +203,17 @@ class Space:
         """The values under an alternative, by parameter."""
         return {name: values for name, (_, values) in self.axes(alternative).items()}
 
+    def strengths(self, alternative: Alternative) -> dict[str, list[float]]:
+        """The values above 0 of what is its methods' strength, by parameter, where there are at least two: an order in
+        which a grid may go on."""
+        found: dict[str, list[float]] = {}
+        for name, (place, values) in self.axes(alternative).items():
+            cls = declared(str(place[2])) if len(place) == 4 and place[0] == "retention" else None
+            if cls is not None and place[-1] in cls.strength[:1]:
+                numbers = [v for v in values.tried() if isinstance(v, (int, float)) and not isinstance(v, bool)]
+                found[name] = [float(v) for v in numbers if v > 0]
+        return {name: values for name, values in found.items() if len(values) > 1}
+
     def _each(self) -> Iterator[tuple[dict[str, Any], dict[str, Values]]]:
         """Every alternative, as the parameter that chooses it, and its parameters."""
         for alternative in self.alternatives:

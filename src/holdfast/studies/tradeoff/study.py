@@ -11,7 +11,7 @@ objectives:                           # evaluation entries; several: their mean.
   target: humaneval
   source: [gsm8k, mmlu]
 seeds: [0, 1, 2]                      # every trial is repeated with each
-search: {sampler: grid}               # grid, random, tpe, nsga2; these three with trials: 30 and seed: 0
+search: {sampler: grid}               # grid (extend: 2 lets it grow), random, tpe, nsga2; these three with trials: 30
 pruning: {at: [0.5], margin: 0.1}     # stop trials that fall behind; left out: none is stopped
 select: {rule: knee}                  # knee, paper, target_within (points: 1)
 output_dir: runs/code
@@ -63,10 +63,16 @@ class Search:
     trials: Annotated[int | None, Meta(ge=1)] = None
     """Beside direct fine-tuning; None for a grid, whose size is its own."""
     seed: Seed = 0
+    extend: Annotated[int, Meta(ge=0)] = 0
+    """Values by which a grid may grow at each end of a method's strength, where the study's rule does not see beyond
+    it."""
 
     def problems(self) -> list[Mistake]:
         """A grid counts its trials itself, the other samplers need a number."""
         text = None
+        if self.extend and self.sampler != "grid":
+            text = f"only a grid has ends to grow at, got {self.extend} with {self.sampler}. Leave it out."
+            return [Mistake(path=("extend",), text=text)]
         if self.sampler == "grid" and self.trials is not None:
             text = (
                 f"a grid has as many trials as combinations, got {self.trials}. Leave it out, or search with random, "
@@ -212,11 +218,11 @@ class SweepSettings:
         Search,
         Meta(
             parse=read_search,
-            expected="a sampler, or a mapping of sampler, trials, seed",
+            expected="a sampler, or a mapping of sampler, trials, seed, extend",
             json_schema=_or_mapping(Search, {"enum": list(get_args(Sampler))}),
         ),
     ] = Search()
-    """{sampler, trials, seed}: grid, random, tpe, nsga2; these three with trials."""
+    """{sampler, trials, seed, extend}: grid, which may extend; random, tpe, nsga2, with trials."""
     pruning: Annotated[
         Pruning | None,
         Meta(
@@ -472,6 +478,11 @@ def study_config(
         and not found
     ):
         found.append(f"vary: nothing varies, so there is nothing for {search.sampler} to search")
+    if search.extend and not found and not any(space.strengths(a) for a in space.alternatives):
+        found.append(
+            "search.extend: expected at least two values above 0 of a method's strength to go on with, such as "
+            "'label_annealing: {weight: [0.3, 1]}', got none"
+        )
     sides = asked.objectives
     if prepared and sides.resolved:
         wanted = tuple(Wanted(entries=tuple((s, n, m) for s, n, m in side)) for side in (sides.target, sides.source))
@@ -489,7 +500,7 @@ def study_config(
             side: [list(e) for e in w.entries] for side, w in zip(("target", "source"), wanted, strict=True)
         },
         "seeds": list(asked.seeds),
-        "search": dataclasses.asdict(search),
+        "search": {k: v for k, v in dataclasses.asdict(search).items() if k != "extend" or v},
         "pruning": None if pruning is None else {**dataclasses.asdict(pruning), "at": list(pruning.at)},
         "select": select,
         "keep": asked.keep,

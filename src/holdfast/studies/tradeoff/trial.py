@@ -114,7 +114,12 @@ def run_seed(
     watch = [
         _Check(config, run, check),
         MeasureAt(
-            shares=shares, plan=rung.plan, folder=run.path / "rungs", key=f"{wanted.key}-{seed}", reached=rung.reached
+            shares=shares,
+            plan=rung.plan,
+            folder=run.path / "rungs",
+            key=f"{wanted.key}-{seed}",
+            reached=rung.reached,
+            start=run.evaluated("start"),
         ),
     ]
     if wanted.processes > 1:

@@ -5,6 +5,7 @@ has which, and what the words mean. Each takes the study and the level of its in
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Sequence
 
@@ -39,6 +40,7 @@ from holdfast.studies.tradeoff.curves import (
     Method,
     at_equal_target,
     avoided_at,
+    by_win_rate,
     complete_trials,
     difference_share,
     follows_format,
@@ -233,6 +235,21 @@ def some_weight(kept: float) -> Rule:
         return [unknown(reason, nearest.figures)]
 
     check.__doc__ = f"Some weight keeps at least {kept:g} of the gain and avoids at least {1 - MARGIN:g} of the loss."
+    return check
+
+
+def on_win_rate(side: str, rule: Rule) -> Rule:
+    """A rule that looks at nothing but the win rate on a side."""
+
+    def check(study: StudyRecord, level: float) -> list[Part]:
+        alone = by_win_rate(study, side)
+        return (
+            [unknown(f"no judge compared replies: the {side} has no win_rate entry")]
+            if alone is None
+            else rule(alone, level)
+        )
+
+    check.__doc__ = f"{inspect.getdoc(rule)} The {side} is the win rate alone."
     return check
 
 
