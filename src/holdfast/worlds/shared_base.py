@@ -1,9 +1,9 @@
 """The base that the studies share: about a million parameters that know things.
 
 It has read source of the standard library (two thirds of its tokens), text about the people of the embedded world (a
-quarter), articles of worked word problems and prose of Python's reference, 10.5 million tokens in all (of 5, read twice). So there are four
-kinds of knowledge that training can cost, each with held-out questions: facts asked in a wording that was never told of
-these people, held-out source and prose, and the solutions of problems that were not told.
+quarter), articles of worked word problems and prose of Python's reference: 5 million tokens twice, 10.5 million in all.
+So there are four kinds of knowledge that training can cost, each with held-out questions: facts asked in a wording that
+was never told of these people, held-out source and prose, and the solutions of problems that were not told.
 
 It is the base of a world (`holdfast.worlds.world`): the world's instruct model, articles and questions belong to it.
 
