@@ -1,7 +1,9 @@
 """What became of every claim, as `docs/claims.md` has it: made from the statements and from the committed outcomes,
 `docs/outcomes/<paper>-<scale>.json`, each a claims.json as `holdfast reproduce` writes it.
 
+    holdfast reproduce label-annealing
     holdfast reproduce label-annealing --thorough
+    cp reproduce-label-annealing/claims.json docs/outcomes/label-annealing-look.json
     cp reproduce-label-annealing-thorough/claims.json docs/outcomes/label-annealing-toy.json
     python -m holdfast.studies.engine.outcomes            # writes docs/claims.md anew
 
@@ -18,8 +20,8 @@ from typing import Any
 from holdfast.studies.engine.claims import RULES, Statement
 from holdfast.support.files import read_json
 
-SCALES = {"toy": "ours, toy scale", "real": "ours, real scale"}
-"""By file name: what the column is called."""
+SCALES = {"look": "ours, a look", "toy": "ours, toy scale", "real": "ours, real scale"}
+"""By file name: what the column is called. A look is at toy scale, with fewer seeds and arms."""
 NOT_RUN = "not yet run under these rules"
 HEAD = """\
 # Claims
@@ -70,10 +72,11 @@ def _row(statement: Statement[Any], outcomes: Mapping[str, Mapping[str, Any]]) -
 
     claims = [found.get("claims", {}).get(statement.number) for found in outcomes.values()]
     cells, unmet = [], []
-    for claim in claims:
+    for scale, claim in zip(outcomes, claims, strict=True):
         lines = [] if claim is None else [f"**{claim['verdict']}**", *map(figure_line, claim["figures"][:1])]
         cells.append("<br>".join(lines) or NOT_RUN)
-        unmet += [] if claim is None else [p["sentence"] for p in claim["preconditions"] if not p["met"]]
+        failed = [] if claim is None else [p["sentence"] for p in claim["preconditions"] if not p["met"]]
+        unmet += [f"{scale}: {sentence}" for sentence in failed]
     known = [claim for claim in claims if claim is not None]
     met = ("met" if any(c["preconditions"] for c in known) else "none") if known else ""
     named = f"{statement.number} ({statement.recipe.replace('_', ' ')}): {statement.text}"
