@@ -105,6 +105,7 @@ def made_row(bench, name: str, rate: float, nats: dict[str, float], *, seed: int
             }
         )
     about = {"rate": rate, "retention": [], "settings": {}, "seed": seed, "training_seconds": 60.0, "comparisons": []}
+    about |= {"seconds": {"wall": 60.0, "cpu": 50.0}, "versions": {}, "hardware": {}}
     return {**about, "name": name, "entries": entries}
 
 
@@ -134,6 +135,13 @@ def test_the_tuned_rate_is_the_best_on_validation_data_and_has_to_lose_something
     nothing = made_table(bench, table, lost=0.001)
     assert "cannot tell what a method is worth" in nothing.precondition
     assert "**direct, 0.0001**" in nothing.markdown()
+
+
+def test_claims_of_mathematics_are_held_against_the_arms(bench, table):
+    found = table.outcome(table.study_of(made_table(bench, table, lost=0.2)))
+    assert {c["recipe"] for c in found["claims"]} == {"math"} and found["seeds"] == [0]
+    assert {c["verdict"] for c in found["claims"]} == {"cannot tell"}, "rows without comparisons tell nothing"
+    assert "claims" in found["family"]
 
 
 def test_rows_are_the_start_s_evaluations_again(bench, tmp_path):
