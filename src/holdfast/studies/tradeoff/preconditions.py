@@ -119,7 +119,7 @@ def bites(method: Method, share: float) -> Callable[[StudyRecord], Sequence[Prec
 
     def look(study: StudyRecord) -> list[Precondition]:
         name, found = NAMES[method], []
-        grids = lines(study, method)
+        grids = [line for line in lines(study, method) if len(line.members) > 1]  # an arm by itself is no grid
         if not grids:
             return [
                 at_least(f"the grid of {name} bites", 0, 1, figure="its lines", advice=f"vary the strength of {name}")
