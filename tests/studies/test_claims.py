@@ -185,7 +185,7 @@ def test_the_grid_has_to_begin_at_direct_fine_tuning():
     assert unmet(found) == ["the grid of label annealing begins at direct fine-tuning"]
     assert "extend the grid of label annealing below 1" in found.reason
     one = claim("2b", grids(GRID[:1]))
-    assert one.verdict == UNKNOWN and "bites at its strong end" in unmet(one)[0]
+    assert one.verdict == UNKNOWN and unmet(one) == ["the grid of label annealing bites"]
 
 
 def test_every_line_of_a_grid_has_to_bite():
@@ -194,6 +194,8 @@ def test_every_line_of_a_grid_has_to_bite():
     found = claim("2b", dataclasses.replace(whole, trials=[*whole.trials, *warm]))
     assert found.verdict == UNKNOWN
     assert "weight 3 at temperature 2" in found.reason
+    lone = dataclasses.replace(whole, trials=[*whole.trials, warm[2]])
+    assert claim("2b", lone).verdict == claim("2b", whole).verdict == HOLDS, "an arm by itself is no grid"
 
 
 # --------------------------------------------------------------------------------------------------------- one by one
