@@ -200,13 +200,13 @@ class Tradeoff(Study[StudyConfig]):
             raise Stopped(reason)
 
     def values(self, task: Task) -> Sequence[float] | None:
-        """Mean gains on target and source.
+        """Mean gains on what the target is chosen by and on the source.
 
         Raises:
             HoldfastError: an objective was not measured.
         """
         runs = _runs(task.results)
-        gains = [[gain(r.comparisons, w) for r in runs] for w in (self.settings.target, self.settings.source)]
+        gains = [[gain(r.comparisons, w) for r in runs] for w in self.settings.judged_by]
         if any(g is None for side in gains for g in side):
             raise HoldfastError("an objective was not compared with the start: see comparisons.json of the run")
         if task.lease.slot == 0 and self.settings.search.sampler == "nsga2":
@@ -222,7 +222,7 @@ class Tradeoff(Study[StudyConfig]):
                 gains += [(r["target"], r["source"]) for r in at]
                 continue
             for run in _runs([r for r in self.results(attributes) if r["seed"] == seed]):
-                target, source = (gain(run.comparisons, w) for w in (self.settings.target, self.settings.source))
+                target, source = (gain(run.comparisons, w) for w in self.settings.judged_by)
                 if target is not None and source is not None:
                     gains.append((target, source))
         return trials.Standing(seed=seed, share=share, gains=gains)
