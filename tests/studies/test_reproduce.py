@@ -168,7 +168,13 @@ def test_finished_studies_are_not_run_again(ran, tmp_path, quiet):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"status": "running"}, {"status": "interrupted"}, {"status": "failed"}, {"config": {"seeds": [7]}}],
+    [
+        {"status": "running"},
+        {"status": "interrupted"},
+        {"status": "failed"},
+        {"config": {"seeds": [7]}},
+        {"config": {"search": {"sampler": "grid", "trials": None, "seed": 0, "extend": 1}}},
+    ],
     ids=str,
 )
 def test_studies_that_are_unfinished_or_have_other_settings_are_run(ran, tmp_path, quiet, changes):

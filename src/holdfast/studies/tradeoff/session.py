@@ -162,9 +162,13 @@ class Tradeoff(Study[StudyConfig]):
 
     def more(self, state: StudyState) -> list[tuple[Job, str]]:
         """Values beyond the ends of a grid that may grow; see `growing`."""
+        if not self.settings.search.extend:
+            return []
+        # by the study's own rule: a page with another one asks for nothing
+        record = dataclasses.replace(self.outcome(state), selection=self.settings.resolved["select"])
         return [
             (Job(attributes={DIRECT: False, LABEL: self.settings.space.label(g.params), GROWN: g.params}), g.why)
-            for g in grown(self.outcome(state), self.settings)
+            for g in grown(record, self.settings)
         ]
 
     def make(self, task: Task) -> SeedRun:
