@@ -1,8 +1,8 @@
 """How often the gate is wrong: models that are equal, intervals that miss, losses that are there.
 
-    python benchmarks/gate.py                  # two minutes
+    python benchmarks/gate.py                  # under a minute
     python benchmarks/gate.py --check          # exit 1, naming what falls short
-    python benchmarks/gate.py --quick          # under a minute: fewer repetitions; its figures are rough
+    python benchmarks/gate.py --quick          # fewer repetitions; its figures are rough
     python benchmarks/gate.py --save FILE      # the figures as JSON
     python benchmarks/gate.py --tests          # what chose the test of a mean, a minute; --quick: seconds
 
@@ -358,7 +358,7 @@ def show(found: dict[str, Any]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit 1, naming what falls short")
-    parser.add_argument("--quick", action="store_true", help="under a minute; its figures are rough")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions; the figures are rough")
     parser.add_argument("--save", type=Path, default=None, metavar="FILE", help="write the figures as JSON")
     parser.add_argument("--tests", action="store_true", help="candidates for the test of a mean, and nothing else")
     options = parser.parse_args(arguments)
