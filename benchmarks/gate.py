@@ -1,9 +1,10 @@
 """How often the gate is wrong: models that are equal, intervals that miss, losses that are there.
 
-    python benchmarks/gate.py                  # two minutes
+    python benchmarks/gate.py                  # under a minute
     python benchmarks/gate.py --check          # exit 1, naming what falls short
-    python benchmarks/gate.py --quick          # under a minute: fewer repetitions; its figures are rough
+    python benchmarks/gate.py --quick          # fewer repetitions; its figures are rough
     python benchmarks/gate.py --save FILE      # the figures as JSON
+    python benchmarks/gate.py --tests          # what chose the test of a mean, a minute; --quick: seconds
 
 alarms    two equally noisy copies of a model on 12 entries of 200 questions, under the one rule 'any drop > 0': the
           share of repetitions in which the gate fails. Once all entries are right / wrong, once a third each are right
@@ -17,6 +18,13 @@ missed    the share of intervals, one side of them at 2.5 %, that leave out the 
           Student's by more than three standard errors, and 5 % from 200 samples on
 power     a true loss of what a comparison calls detectable, on one of 12 entries: the share of repetitions in which it
           is shown. Bar: 70 to 90 %, 80 % being what is said
+
+`--tests` holds candidates against each other: false alarms on their worse side, 2.5 % asked, where nothing changed.
+ours        Student's t, also with skewness removed; the larger p, degrees of freedom of the spread
+t           Student's t, n - 1 degrees of freedom
+Hall        skewness removed (Hall 1992), n - 1 degrees of freedom
+percentile  the bootstrap's distribution of the difference, against 0
+bootstrap-t that of (difference - ours) / its error, against ours (Efron and Tibshirani 1993, section 12.5)
 """
 
 from __future__ import annotations
@@ -166,6 +174,86 @@ DRAWS: dict[str, Draw] = {
 """Differences of n samples with the true value 0, and the tokens that they are divided by."""
 
 
+def heavy_tails(rng: np.random.Generator, trials: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nats per token that change by Student's t of three degrees of freedom: no third moment."""
+    tokens = np.exp(rng.normal(4, 1, (trials, n)))
+    return tokens * rng.standard_t(3, (trials, n)), tokens
+
+
+CANDIDATES = ("ours", "t", "Hall", "percentile", "bootstrap-t")
+RESAMPLES = 999
+AT_ONCE = 250
+"""Trials that share their draws of samples."""
+
+
+def candidates(draw: Draw, n: int, trials: int) -> dict[str, float]:
+    """The share of trials in which each candidate shows a change that is not there, on its worse side."""
+    from scipy.special import stdtr
+
+    rng = np.random.default_rng(n)
+    alarms = np.zeros((len(CANDIDATES), 2))
+    for _ in range(trials // AT_ONCE):
+        values, weights = draw(rng, AT_ONCE, n)
+        tokens = np.ones_like(values) if weights is None else weights
+        drawn = rng.multinomial(n, np.full(n, 1 / n), RESAMPLES).T.astype(float)
+        figure, error, influence = ratio(values, tokens, np.ones((n, 1)))
+        again, errors, _ = ratio(values, tokens, drawn)
+        with np.errstate(all="ignore"):  # 0 / 0, where no sample differs from any other, shows nothing
+            skewness = np.nan_to_num((influence**3).sum(1, keepdims=True) / error**3)
+            t = np.nan_to_num(figure / error, posinf=np.inf, neginf=-np.inf)
+            straight = t + skewness * t**2 / 3 + skewness**2 * t**3 / 27 + skewness / 6
+            moved = np.nan_to_num((again - figure) / errors, posinf=np.inf, neginf=-np.inf)
+            rows = [moments(float(f), {"all": w}, scale=1.0) for f, w in zip(figure[:, 0], influence, strict=True)]
+            found = [
+                ([row.p_below() for row in rows], [row.p_above() for row in rows]),
+                *((stdtr(n - 1, x)[:, 0], stdtr(n - 1, -x)[:, 0]) for x in (t, straight)),
+                (_share(again >= 0), _share(again <= 0)),
+                (_share(moved <= t), _share(moved >= t)),
+            ]
+        alarms += [[(np.asarray(p) < LEVEL).sum() for p in both] for both in found]
+    return dict(zip(CANDIDATES, (alarms.max(1) / (trials // AT_ONCE * AT_ONCE)).tolist(), strict=True))
+
+
+def _share(hits: np.ndarray) -> np.ndarray:
+    """As a p-value of resamples `[trials, resamples]`."""
+    return (1 + hits.sum(1)) / (1 + hits.shape[1])
+
+
+def ratio(values: np.ndarray, tokens: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sum of values over sum of tokens, its standard error, and each sample's influence, of samples taken so often.
+
+    Args:
+        values: `[trials, n]`.
+        tokens: likewise.
+        counts: `[n, resamples]`.
+
+    Returns:
+        `[trials, resamples]` twice; the influence `[trials, n]` is that of the first resample.
+    """
+    n = values.shape[1]
+    total = tokens @ counts
+    figure = (values @ counts) / total
+    squares = values**2 @ counts - 2 * figure * ((values * tokens) @ counts) + figure**2 * (tokens**2 @ counts)
+    error = np.sqrt(np.maximum(squares, 0.0) * n / (n - 1)) / total
+    return figure, error, (values - figure[:, :1] * tokens) / total[:, :1]
+
+
+def which_test(*, quick: bool) -> dict[str, Any]:
+    """Every candidate on every kind of difference, by its name and the number of samples."""
+    draws, sizes = {**DRAWS, "nats, heavy tails": heavy_tails}, (10, 50, 200) if quick else (10, 50, 200, 2000)
+    trials = {n: 500 if quick else 10000 if n < 2000 else 4000 for n in sizes}
+    return {name: {str(n): candidates(draw, n, trials[n]) for n in sizes} for name, draw in draws.items()}
+
+
+def show_tests(found: dict[str, Any]) -> None:
+    """One line a kind and size."""
+    print(f"false alarms on the worse side, {100 * LEVEL:g} % asked")
+    print(f"  {'differences':<22} {'n':>5}" + "".join(f"{name:>13}" for name in CANDIDATES))
+    for name, sizes in found.items():
+        for n, shares in sizes.items():
+            print(f"  {name:<22} {n:>5}" + "".join(f"{100 * share:>11.1f} %" for share in shares.values()))
+
+
 def missed(name: str, n: int, trials: int) -> dict[str, float]:
     """The share of intervals that leave 0 out, on the worse side: of the paired test, and of Student's t."""
     from scipy.special import stdtr
@@ -270,10 +358,14 @@ def show(found: dict[str, Any]) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit 1, naming what falls short")
-    parser.add_argument("--quick", action="store_true", help="under a minute; its figures are rough")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions; the figures are rough")
     parser.add_argument("--save", type=Path, default=None, metavar="FILE", help="write the figures as JSON")
+    parser.add_argument("--tests", action="store_true", help="candidates for the test of a mean, and nothing else")
     options = parser.parse_args(arguments)
     began = time.monotonic()
+    if options.tests:
+        show_tests(which_test(quick=options.quick))
+        return 0
     found = measure(quick=options.quick)
     show(found)
     short = shortfalls(found)

@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 from synthetic_studies import (
     START,
+    compared,
     finished_frontier,
     frontier,
     large,
     nothing_finished,
+    objective,
     one_seed,
     points_study,
     record,
     trial,
 )
 
-from holdfast.records.study import StudyRecord
+from holdfast.records.comparison import Comparison
+from holdfast.records.study import SeedRun, StudyRecord
 from holdfast.reports import markdown
 from holdfast.reports.charts import plotly_figure
 from holdfast.reports.html import _plotly_packed, render
@@ -47,7 +50,7 @@ from holdfast.reports.study_figures import (
     tone,
     typographic,
 )
-from holdfast.reports.study_report import study_page, write_study_report
+from holdfast.reports.study_report import study_page, study_tiles, write_study_report
 from holdfast.statistics.gains import mean_gain
 from holdfast.statistics.pareto import pareto
 from holdfast.statistics.selection import select, select_all
@@ -86,6 +89,30 @@ def test_the_page_says_what_was_chosen_and_holds_every_trial_rule_and_the_comman
     parts += ["trial 21 has it now", "On seeds it did not choose by", COMMAND, "- label_annealing: {weight: 30.0}"]
     assert [p for p in parts if p not in text] == []
     assert "still running" not in text
+
+
+def test_the_page_says_by_what_was_chosen():
+    """In one sentence; tiles, plots and table have the target's figures, the tile those of the rate that was chosen."""
+    study = finished_frontier()
+    slower = dataclasses.replace(
+        study.trials[0], number=40, runs=[dataclasses.replace(r, comparisons=worse(r)) for r in study.trials[0].runs]
+    )
+    study = dataclasses.replace(study, trials=[*study.trials, slower], validation=objective("validation", "quiz"))
+    sentence = (
+        "Direct fine-tuning's rate and the trial are chosen by quiz (validation), which is in no figure of the target, "
+        "answers. It is the best of 20 trials by quiz and the source, so its figures are optimistic"
+    )
+    assert study.direct is slower and sentence in page(study).lead
+    assert words(study).count("are chosen by quiz") == 1 and "validation" not in words(finished_frontier())
+    gains = [f.target for f in read_trials(study) if f.trial is slower]
+    tile = next(t for t in study_tiles(study, read_trials(study), None) if "target gain" in str(t))
+    assert gain_text(gains[0]) in str(tile)
+
+
+def worse(run: SeedRun) -> list[Comparison]:
+    """Half of what was gained on the target, twice that on what chooses."""
+    scale = {"answers": 0.5, "quiz": 2.0}
+    return [compared(c.name, scale.get(c.name, 1.0) * c.gain) for c in run.comparisons]
 
 
 @pytest.mark.parametrize(

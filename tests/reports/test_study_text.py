@@ -10,7 +10,16 @@ import re
 
 import pytest
 from rich.console import Console
-from synthetic_studies import BEGAN, finished_frontier, frontier, measured_runs, nothing_finished, record, trial
+from synthetic_studies import (
+    BEGAN,
+    finished_frontier,
+    frontier,
+    measured_runs,
+    nothing_finished,
+    objective,
+    record,
+    trial,
+)
 
 from holdfast.reports.study_text import StudyProgress, planned, print_status, print_study, rung_text, status_view
 from holdfast.reports.terminal import plain_table
@@ -98,6 +107,9 @@ def test_status_counts_workers_and_bests():
     best = [x for x in lines if ": trial " in x][:3]
     assert [x.partition(":")[0] for x in best] == ["paper", "target_within", "knee"]
     assert all("(best of 19 on the same data, so optimistic)" in x for x in best)
+    held_out = frontier(validation=objective("validation", "quiz"))
+    lines_of = "\n".join(status_lines(held_out, NOW))
+    assert "(best of 19 by quiz and the source, so optimistic)" in lines_of and "validation +0.290" in lines_of
     assert lines[-1] == "failed: trial 19, label annealing, weight 100, temperature 1: the loss became NaN at step 12"
     study = frontier()
     again = [dataclasses.replace(t, continued_by=23) if t.state == "failed" else t for t in study.trials]

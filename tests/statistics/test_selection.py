@@ -18,6 +18,7 @@ from holdfast.statistics.gains import BOTH, NOTHING, SAMPLES, SEEDS, incomplete,
 from holdfast.statistics.points import allowance
 from holdfast.statistics.rules import Rule, rule_from_config
 from holdfast.statistics.selection import select, select_all
+from holdfast.statistics.shares import shares
 from reports.synthetic_studies import (
     compared,
     finished_frontier,
@@ -376,6 +377,52 @@ def test_a_seed_whose_others_choose_nothing_keeps_the_start():
     assert found.left_out == {0: None, 1: 0, 2: 0}
     assert found.rule_target is not None
     assert found.rule_target.by_seed == {0: 0.0, 1: -0.4, 2: -0.4}
+
+
+def by_quiz(points, **changes):
+    """A study of these (target, source, quiz) gains, the same for each seed: as it is, and chosen by `quiz`."""
+    study = points_study([[(t, k)] * 3 for t, k, _ in points], **changes)
+    for trial_, (_, _, quiz) in zip(study.trials, points, strict=True):
+        for run in trial_.runs:
+            run.comparisons.append(compared("quiz", quiz))
+    return study, dataclasses.replace(study, validation=objective("validation", "quiz"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "by_target", "by_validation"),
+    [
+        ({"rule": "paper"}, 3, 2),  # 3 improves the target alone, 2 the validation alone
+        ({"rule": "target_within", "points": 0.15}, 1, 2),
+        ({"rule": "knee"}, 1, 2),
+    ],
+)
+def test_validation_chooses_and_the_target_reports(rule, by_target, by_validation):
+    """The figures of what was chosen, of the rule on seeds left out and of its shares are the target's own."""
+    points = [(0.5, -0.3, 0.2), (0.4, -0.12, 0.05), (-0.01, -0.1, 0.3), (0.1, -0.02, -0.1)]
+    own, held_out = (select(study, **rule) for study in by_quiz(points, direct=0))
+    assert (own.chosen, own.validation) == (by_target, None)
+    assert (held_out.chosen, held_out.validation) == (by_validation, "quiz")
+    target, source, _ = points[by_validation]
+    assert held_out.target is not None and held_out.source is not None and held_out.rule_target is not None
+    assert (held_out.target.value, held_out.source.value) == pytest.approx((target, source))
+    assert held_out.rule_target.by_seed == pytest.approx(dict.fromkeys(range(3), target))
+    assert held_out.left_out == dict.fromkeys(range(3), by_validation)
+    assert held_out.kept is not None and held_out.kept.value == pytest.approx(target / 0.5)
+    if rule["rule"] == "paper":
+        assert "3 improve the validation on the start" in held_out.reason
+        assert held_out.dropped[0].reason == "the validation does not improve on the start: gain -0.1 nats/token"
+
+
+def test_validation_chooses_direct_fine_tunings_rate():
+    own, held_out = by_quiz([(0.5, -0.3, 0.1), (0.4, -0.2, 0.2), (0.3, -0.1, 0.3)])
+    directs = [*(dataclasses.replace(t, kind="direct") for t in own.trials[:2]), own.trials[2]]
+    own, held_out = (dataclasses.replace(s, trials=directs) for s in (own, held_out))
+    assert own.direct is directs[0] and held_out.direct is directs[1]
+    assert [shares(directs[2], s)[0].value for s in (own, held_out)] == pytest.approx([0.3 / 0.5, 0.3 / 0.4])
+    for run in directs[1].runs[:1]:
+        run.comparisons.pop()
+    assert held_out.direct is directs[0], "a rate that was not measured by it is not chosen by it"
+    assert incomplete(directs[1], held_out) == "seed 0 has no target/quiz/acc" and incomplete(directs[1], own) is None
 
 
 def test_the_chosen_trial_s_own_score_is_too_good():

@@ -22,11 +22,20 @@ from claim_studies import (
     study,
     trial,
 )
+from holdfast.records.study import Objective
 from holdfast.statistics.selection import select
 from holdfast.statistics.shares import shares
 from holdfast.studies.claims import RECIPES, STATEMENTS, check_claims
 from holdfast.studies.engine.claims import FAILS, HOLDS, UNKNOWN
-from holdfast.studies.tradeoff.curves import ANNEALING, lines, paper_choice, share_of_direct
+from holdfast.studies.tradeoff.curves import (
+    ANNEALING,
+    FLEXIBLE,
+    STRICT,
+    by_win_rate,
+    lines,
+    paper_choice,
+    share_of_direct,
+)
 
 NUMBERS = {
     recipe: [s.number for s in STATEMENTS if s.recipe == recipe]
@@ -87,6 +96,35 @@ def test_what_is_still_to_come_may_change_it():
     assert found["2b"].reason.startswith("1 trial is not finished and may change it; so far: holds.")
     assert found["2b"].figures
     assert verdicts("failed")["2b"].verdict == HOLDS
+
+
+def test_what_chooses_is_in_no_figure():
+    """The rate by validation, the figures by the target; entries that chose are neither form nor win rate."""
+
+    def aside(better):
+        strict, flexible = (answered("gsm8k", f"exact_match,{f}", better) for f in (STRICT, FLEXIBLE))
+        return [answered("alpaca_eval", "win_rate", better, suite="target"), strict, flexible]
+
+    entries = [(c.suite, c.name, c.metric) for c in aside(0.1)[:2]]
+    held_out = Objective(
+        side="validation", entries=entries, label="held out", unit="exact_match", higher_is_better=True
+    )
+    slow, fast = (trial(n, [], t, -t, beside=aside(v)) for n, t, v in ((0, 0.8, 0.3), (1, 1.0, 0.1)))
+    plain, chosen = study([slow, fast]), study([slow, fast], validation=held_out)
+    assert plain.direct is fast and chosen.direct is slow
+    assert [f.value for f in claim("1b", chosen).figures] == pytest.approx([0.8, -0.8]), "without the answers' form"
+    assert len(claim("1b", plain).figures) == 4
+    assert by_win_rate(plain, "target") is not None and by_win_rate(chosen, "target") is None
+
+
+def test_the_papers_rule_goes_by_validation():
+    grid = [trial(n, annealing(n), t, k, beside=[answered("dev", "acc", v)]) for n, t, k, v in CHOOSING]
+    dev = dataclasses.replace(study([]).target, side="validation", entries=[("source", "dev", "acc")])
+    chosen = [paper_choice(study(grid, validation=v), ANNEALING) for v in (None, dev)]
+    assert [t.number for t in chosen if t is not None] == [3, 2]
+
+
+CHOOSING = ((1, 0.9, -0.5, 0.3), (2, 0.5, -0.2, 0.1), (3, 0.2, -0.1, -0.1))
 
 
 # ------------------------------------------------------------------------------------------------------ preconditions

@@ -12,7 +12,7 @@ import pytest
 
 from claim_studies import paper_like
 from holdfast.errors import ConfigError, HoldfastError, Interrupted
-from holdfast.records.study import read_study, write_study
+from holdfast.records.study import StudyRecord, read_study, write_study
 from holdfast.studies import reproduce as module
 from holdfast.studies.claims import RECIPES, STATEMENTS
 from holdfast.studies.engine import reproduction
@@ -21,7 +21,7 @@ from holdfast.studies.reproduce import missing, recipe_file, reproduce
 from holdfast.studies.tradeoff import session
 from holdfast.studies.tradeoff.paper import PAPER
 from holdfast.studies.tradeoff.study import load_study
-from holdfast.support.files import read_json
+from holdfast.support.files import read_json, to_jsonable
 
 ROOT = Path(__file__).parents[2]
 
@@ -166,9 +166,29 @@ def test_finished_studies_are_not_run_again(ran, tmp_path, quiet):
     assert {c["recipe"] for c in read_json(tmp_path / "out" / "claims.json")["claims"]} == {"code", "math"}
 
 
+def test_the_claims_page_says_by_what_was_chosen(tmp_path, quiet, monkeypatch):
+    """Beside the target; a study as it was written before there was a validation reads as one without."""
+    plain = to_jsonable(paper_like())
+    del plain["validation"]
+    assert StudyRecord.from_json(plain) == paper_like()
+    held_out = dataclasses.replace(paper_like().target, side="validation", label="held out")
+    record = dataclasses.replace(paper_like(), validation=held_out)
+    monkeypatch.setattr(session, "run_study", lambda config, **how: record)
+    reproduce(recipes=["code"], output_dir=tmp_path, console=quiet)
+    sentence = "direct fine-tuning's rate and the trials are chosen by held out"
+    assert read_json(tmp_path / "claims.json")["studies"]["code"]["target"].endswith(sentence)
+    assert "the trials are chosen by held out" in (tmp_path / "claims.html").read_text()
+
+
 @pytest.mark.parametrize(
     "changes",
-    [{"status": "running"}, {"status": "interrupted"}, {"status": "failed"}, {"config": {"seeds": [7]}}],
+    [
+        {"status": "running"},
+        {"status": "interrupted"},
+        {"status": "failed"},
+        {"config": {"seeds": [7]}},
+        {"config": {"search": {"sampler": "grid", "trials": None, "seed": 0, "extend": 1}}},
+    ],
     ids=str,
 )
 def test_studies_that_are_unfinished_or_have_other_settings_are_run(ran, tmp_path, quiet, changes):

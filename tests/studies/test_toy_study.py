@@ -11,14 +11,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from holdfast.cli.main import main
-from holdfast.errors import DataError, RunFolderError
+from holdfast.errors import DataError, Interrupted, RunFolderError
 from holdfast.studies.engine.claims import HOLDS, Evidence, Figure, Statement, above, check_claims
+from holdfast.studies.engine.papers import Paper
+from holdfast.studies.engine.reproduction import Recipe, reproduce
 from holdfast.studies.engine.session import execute_study, kind_name, open_existing
+from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import Job, Study
 from holdfast.support.environment import lock_folder
 from holdfast.support.files import read_json, write_json
@@ -164,6 +168,40 @@ def test_a_study_asks_for_more_once_its_jobs_have_ended(tmp_path):
         assert opened.state().attributes["notes"] == ["speed 8 was added.", "speed 16 was added."]
     assert execute_study(study, console=(console := quiet()), workers=1)["throws"] == record["throws"]
     assert "worker" not in console.file.getvalue()
+
+
+def test_a_study_that_was_stopped_before_it_grew_is_not_finished(tmp_path, monkeypatch):
+    """Its jobs have all ended, and nobody has asked them for more yet: a reproduction goes on with it, once."""
+    monkeypatch.setattr(Growing, "one_in_process", True)
+    out = tmp_path / "toy"
+    study = Growing(Toy(output_dir=out, storage=f"sqlite:///{out}/study.db", speeds=(2.0, 4.0)))
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Storage, "extend", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(Interrupted, match="The same command continues"):
+            execute_study(study, console=quiet(), workers=1)
+    record = read_json(out / "study.json")
+    assert (record["status"], [*record["throws"]]) == ("interrupted", ["speed 2", "speed 4"])
+    with open_existing(Growing, out) as opened:
+        assert all(j.state == "complete" for j in opened.state().jobs) and opened.state().finished is None
+    calls = []
+
+    def run(settings, *, console, workers):
+        calls.append(settings.name)
+        return SimpleNamespace(**execute_study(study, console=console, workers=1), config=settings.resolved)
+
+    def read(folder):
+        return SimpleNamespace(**read_json(folder / "study.json"), config=study.settings.resolved)
+
+    paper = Paper(name="toy", title="Toy", about="", recipes={"toy": "toy"}, durations={}, function="")
+    recipe = Recipe(name="toy", settings=study.settings, run=run, read=read, summary=lambda record: SUMMARY)
+    for _ in range(2):
+        reproduce(paper, [recipe], lambda _: [], size="quick", output_dir=tmp_path, workers=1, console=quiet())
+    assert calls == ["toy"]
+    record = read_json(out / "study.json")
+    assert (record["status"], [*record["throws"]][2:]) == ("finished", ["speed 8", "speed 16"])
+
+
+SUMMARY = {"seeds": [0, 1], "trials": 4, "target": "", "source": ""}
 
 
 def test_a_preparation_that_failed_leaves_the_folder_free(tmp_path, monkeypatch):

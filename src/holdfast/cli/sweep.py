@@ -207,6 +207,7 @@ def plan(config: StudyConfig) -> str:
         ),
         ("target", config.target.label),
         ("source", config.source.label),
+        *([("chosen", f"by {config.validation.label}, not by the target")] if config.validation else []),
         ("output", str(config.output_dir)),
     ]
     if config.search.extend:

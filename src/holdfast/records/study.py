@@ -37,7 +37,7 @@ class Objective:
     """One side of the trade-off: a metric of one entry, or the mean over several entries of the same unit."""
 
     side: str
-    """"target" (what is learnt) or "source" (what must be kept)."""
+    """"target" (what is learnt), "source" (what must be kept) or "validation" (what the target is chosen by)."""
     entries: list[tuple[str, str, str]]
     """(suite, name, metric) each."""
     label: str
@@ -74,7 +74,7 @@ class Rung:
     share: float
     """Of the steps, 0 to 1; 1 is the end of that seed."""
     target: float
-    """Gain over the start, more is better."""
+    """Gain over the start, more is better; on the validation where the study has one."""
     source: float
     """The same; negative is forgetting."""
 
@@ -132,6 +132,8 @@ class StudyRecord:
     trials: list[TrialRecord]
     selection: dict[str, Any]
     """`{"rule": ..., "points": ...}` as configured."""
+    validation: Objective | None = None
+    """What the target's side of every choice goes by, in none of the target's entries; None: the target itself."""
     sampler: str = "grid"
     storage: str = ""
     """Address without user and password."""
@@ -141,9 +143,14 @@ class StudyRecord:
     schema: int = SCHEMA
 
     @property
+    def chooses_by(self) -> Objective:
+        """What the target's side of a choice goes by."""
+        return self.target if self.validation is None else self.validation
+
+    @property
     def direct(self) -> TrialRecord | None:
-        """Direct fine-tuning, the reference: of its trials (it may have several rates) the one that learns the target
-        best, of those that have all seeds and measures; None where none ended yet."""
+        """Direct fine-tuning, the reference: of its trials (it may have several rates) the one that learns best by
+        `chooses_by`, of those that have all seeds and measures; None where none ended yet."""
         ended = [t for t in self.trials if t.kind == "direct" and t.state == FINISHED]
         gains = {t.number: g for t in ended if (g := self._learnt(t)) is not None}
         return max(
@@ -151,9 +158,9 @@ class StudyRecord:
         )
 
     def _learnt(self, trial: TrialRecord) -> float | None:
-        """A trial's mean gain on the target; None where a seed or a measure is missing, or is not finite."""
+        """A trial's mean gain by `chooses_by`; None where a seed or a measure is missing, or is not finite."""
         runs = {run.seed: {(c.suite, c.name, c.metric): c.gain for c in run.comparisons} for run in trial.runs}
-        found = [runs.get(seed, {}).get(entry, math.nan) for seed in self.seeds for entry in self.target.entries]
+        found = [runs.get(seed, {}).get(entry, math.nan) for seed in self.seeds for entry in self.chooses_by.entries]
         return sum(found) / len(found) if found and all(map(math.isfinite, found)) else None
 
     @property

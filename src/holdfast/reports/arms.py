@@ -480,7 +480,7 @@ def tradeoff_page(found: Tradeoff, here: Path, *, title: str, intro: str, next_s
     links = {n: link for n, f in enumerate(held) if (link := _link(f.arm, here))}
     more = {n: f.below for n, f in enumerate(held)}
     best = found.best
-    tiles: list[Tile] = study_tiles(found.trials, None)[1:]
+    tiles: list[Tile] = study_tiles(found.record, found.trials, None)[1:]
     if best is not None:
         tiles += share_tiles(best.arm.label, best.kept, best.lost.taken_from(1.0))
     return Page(

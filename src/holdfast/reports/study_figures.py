@@ -169,16 +169,31 @@ def chosen_text(selection: Selection, record: StudyRecord) -> str:
     )
 
 
-def best_of(count: int, noun: str) -> str:
+def best_of(count: int, noun: str, data: str = "on the same data") -> str:
     """What qualifies the figures of a choice, as a sentence without its end; empty where there was nothing to choose
     from."""
-    return f"It is the best of {count} {noun} on the same data, so its figures are optimistic" if count > 1 else ""
+    return f"It is the best of {count} {noun} {data}, so its figures are optimistic" if count > 1 else ""
+
+
+def chosen_on(selection: Selection) -> str:
+    """On what a rule chose, as words."""
+    return "on the same data" if selection.validation is None else f"by {selection.validation} and the source"
+
+
+def chosen_by(record: StudyRecord) -> str:
+    """By what settings were chosen, where that is not what is reported, as a sentence; empty where it is."""
+    if record.validation is None:
+        return ""
+    return (
+        f"Direct fine-tuning's rate and the trial are chosen by {record.validation.label} (validation), which is in no "
+        f"figure of the target, {record.target.label}."
+    )
 
 
 def optimism_text(selection: Selection) -> str:
     """`best_of` of a rule's choice, with what the rule earns on seeds that it did not choose by, where that is known;
     begins with a space, empty where there was nothing to choose from."""
-    text = best_of(len(selection.candidates), "trials") if selection.chosen is not None else ""
+    text = best_of(len(selection.candidates), "trials", chosen_on(selection)) if selection.chosen is not None else ""
     if not text or selection.target is None or selection.source is None:
         return ""
     if selection.rule_target is None or selection.rule_source is None:
@@ -206,7 +221,8 @@ def lead(record: StudyRecord, selections: Sequence[Selection]) -> str:
         return f"{going}No trial is complete with all its seeds yet, so nothing can be chosen."
     if not selections:
         return f"{going}{plural(whole, 'trial')} can be compared below."
-    return f"{going}{chosen_text(selections[0], record)}.{optimism_text(selections[0])}"
+    by = f" {sentence}" if (sentence := chosen_by(record)) else ""
+    return f"{going}{chosen_text(selections[0], record)}.{by}{optimism_text(selections[0])}"
 
 
 def rule_title(selection: Selection) -> str:

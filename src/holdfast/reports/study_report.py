@@ -120,7 +120,7 @@ def study_page(
             f"trial · target: {record.target.label} · source: {record.source.label}"
         ),
         blocks=[
-            Tiles(study_tiles(trials, first)),
+            Tiles(study_tiles(record, trials, first)),
             frontier_section(record, trials, first),
             Section("The rules side by side", rules, anchor="rules") if any(s.candidates for s in selections) else None,
             _training(first, command, config_yaml) if train and first is not None else None,
@@ -135,10 +135,9 @@ def study_page(
     )
 
 
-def study_tiles(trials: Sequence[TrialFigures], first: Selection | None) -> list[Tile]:
+def study_tiles(record: StudyRecord, trials: Sequence[TrialFigures], first: Selection | None) -> list[Tile]:
     """How many trials count, what direct fine-tuning did, and what the chosen trial keeps of it."""
-    whole = [t for t in trials if t.trial.kind == "direct" and t.whole and t.target is not None]
-    direct = max(whole, key=lambda t: t.target.value if t.target else 0.0, default=None)  # as `StudyRecord.direct`
+    direct = next((t for t in trials if t.trial is record.direct and t.whole), None)
     time = duration(math.fsum(t.seconds for t in trials))
     found = [
         Tile("Trials that count", f"{sum(t.whole for t in trials)} of {len(trials)}", f"{time} of the workers' time")

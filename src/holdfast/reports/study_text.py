@@ -24,6 +24,7 @@ from holdfast.records.study import FINISHED, StudyRecord, TrialRecord
 from holdfast.reports.blocks import Block, Fold, Panel, Paragraph, Table, columns
 from holdfast.reports.format import duration, number, plural
 from holdfast.reports.study_figures import (
+    chosen_on,
     counts_text,
     kept_text,
     lead,
@@ -148,7 +149,7 @@ def _best(s: Selection, record: StudyRecord) -> str:
     share = None if s.stability is None else s.stability.get(s.chosen, 0.0)
     firm = "" if share is None else f"; the same in {100 * share:.0f} % of the draws of the seeds"
     count = len(s.candidates)
-    among = f" (best of {count} on the same data, so optimistic)" if count > 1 else ""
+    among = f" (best of {count} {chosen_on(s)}, so optimistic)" if count > 1 else ""
     return f"{rule_title(s)}: trial {s.chosen}, {s.label}, {kept_text(s, record)}{among}{firm}"
 
 
@@ -193,7 +194,7 @@ def rung_text(trial: TrialRecord, record: StudyRecord) -> str:
         return done
     last = trial.rungs[-1]
     text = (
-        f"seed {last.seed} at {100 * last.share:.0f} %: target {number(last.target, 3, sign=True)}, source "
-        f"{number(last.source, 3, sign=True)}"
+        f"seed {last.seed} at {100 * last.share:.0f} %: {record.chooses_by.side} "
+        f"{number(last.target, 3, sign=True)}, source {number(last.source, 3, sign=True)}"
     )
     return f"{text}; {done}" if done else text

@@ -191,7 +191,7 @@ def incomplete(trial: TrialRecord, record: StudyRecord) -> str | None:
         return f"{'seeds' if len(lacking) > 1 else 'seed'} {', '.join(map(str, lacking))} not finished"
     for run in trial.runs:
         by_key = {(c.suite, c.name, c.metric): c for c in run.comparisons}
-        for objective in (record.target, record.source):
+        for objective in (record.target, record.source, record.chooses_by):
             for entry in objective.entries if run.seed in record.seeds else ():
                 if entry not in by_key:
                     return f"seed {run.seed} has no {'/'.join(entry)}"

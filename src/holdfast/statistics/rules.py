@@ -14,7 +14,8 @@
   within the chord, its end is chosen: nothing is better than going back and forth between the two. Ties: the better
   source.
 
-A rule sees a `Table`: gains of all candidates, seeds by trials, so that it can choose again with other seeds.
+A rule sees a `Table`: gains of all candidates, seeds by trials, so that it can choose again with other seeds. Where the
+study has a validation, that is the target's side of the table, and the target's own figures choose nothing.
 """
 
 from __future__ import annotations
@@ -126,7 +127,10 @@ class Table:
     trials: list[TrialRecord]
     seeds: list[int]
     target: Side
+    """What the target is chosen by: the validation where the study has one."""
     source: Side
+    learnt: Side
+    """The target's own figures, by which a choice is scored."""
     direct: int | None
     """Place of direct fine-tuning."""
 
@@ -185,6 +189,12 @@ def table_of(record: StudyRecord, trials: list[TrialRecord]) -> Table:
         return Side(gains=gains, halves=halves)
 
     direct = next((place for place, t in enumerate(trials) if t is record.direct), None)
+    learnt = side(record.target)
     return Table(
-        trials=trials, seeds=list(record.seeds), target=side(record.target), source=side(record.source), direct=direct
+        trials=trials,
+        seeds=list(record.seeds),
+        target=learnt if record.validation is None else side(record.validation),
+        source=side(record.source),
+        learnt=learnt,
+        direct=direct,
     )

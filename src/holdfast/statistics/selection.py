@@ -71,6 +71,8 @@ class Selection:
     """Left-out seed -> trial chosen by the others."""
     seeds_reason: str | None
     """Why `stability`, `rule_target` and `rule_source` are None."""
+    validation: str | None
+    """Label of what the target's side was chosen by, in none of the figures; None: by the target itself."""
 
 
 def select(
@@ -132,6 +134,7 @@ def select(
         rule_source=unseen[1],
         left_out=choices,
         seeds_reason=seeds_reason,
+        validation=None if record.validation is None else record.validation.label,
     )
 
 
@@ -148,7 +151,7 @@ def select_all(record: StudyRecord) -> list[Selection]:
 def _text(rule: Rule, points: float, record: StudyRecord) -> str:
     if rule.name == "paper":
         noise = " beyond noise" if rule.strict else ""
-        return f"of the trials whose target improves on the start{noise}, the best source"
+        return f"of the trials whose {record.chooses_by.side} improves on the start{noise}, the best source"
     if rule.name == "target_within":
         noise = ", with its whole interval" if rule.strict else ""
         tenth = ", a tenth of what direct fine-tuning loses" if rule.points is None and points > 0 else ""
@@ -157,7 +160,7 @@ def _text(rule: Rule, points: float, record: StudyRecord) -> str:
             if points > 0
             else "loses nothing against the start"
         )
-        return f"the best target among the trials whose source {bound}{noise}"
+        return f"the best {record.chooses_by.side} among the trials whose source {bound}{noise}"
     return "the trial of the Pareto frontier farthest beyond the line between its ends"
 
 
@@ -171,6 +174,7 @@ def _judged(
     target, target_half = table.target.of(counts, strict=rule.strict)
     source, source_half = table.source.of(counts, strict=rule.strict)
     out = list(dropped)
+    side = record.chooses_by.side
 
     def drop(i: int, why: str) -> None:
         out.append(Dropped(number=table.trials[i].number, label=table.trials[i].label, reason=why))
@@ -181,13 +185,13 @@ def _judged(
         passed = target - target_half > ROUNDING
         for i in np.flatnonzero(~passed).tolist():
             noise = f" beyond noise (±{target_half[i]:.3g})" if rule.strict and target[i] > 0 else ""
-            drop(i, f"the target does not improve on the start{noise}: gain {target[i]:.3g} {record.target.unit}")
+            drop(i, f"the {side} does not improve on the start{noise}: gain {target[i]:.3g} {record.target.unit}")
         if place is None:
             i = int(target.argmax())
             beyond = " beyond noise" if rule.strict else ""
             best = f"the best, {table.trials[i].label}, changes it by {target[i]:.3g} {record.target.unit}"
-            return out, f"no trial improves the target on the start{beyond}: {best}"
-        return out, f"{of}, {int(passed.sum())} improve the target on the start; it has the best source of these"
+            return out, f"no trial improves the {side} on the start{beyond}: {best}"
+        return out, f"{of}, {int(passed.sum())} improve the {side} on the start; it has the best source of these"
     if rule.name == "target_within":
         passed = source - source_half >= -points - ROUNDING
         for i in np.flatnonzero(~passed).tolist():
@@ -204,7 +208,7 @@ def _judged(
         return (
             out,
             f"{of}, {int(passed.sum())} keep the source within {points:.3g} {record.source.unit}; it has the best "
-            f"target of these",
+            f"{side} of these",
         )
     points_of = [*zip(source.tolist(), target.tolist(), strict=True), (0.0, 0.0)]
     distances = knee_distances(points_of)

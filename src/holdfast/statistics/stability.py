@@ -80,7 +80,7 @@ def leave_one_out(
         scores.append(
             (0.0, 0.0)
             if place is None
-            else (float(table.target.gains[row, place]), float(table.source.gains[row, place]))
+            else (float(table.learnt.gains[row, place]), float(table.source.gains[row, place]))
         )
     return (_over_seeds(table.seeds, [s[0] for s in scores]), _over_seeds(table.seeds, [s[1] for s in scores])), choices
 

@@ -8,7 +8,7 @@ were written before any outcome under them was looked at:
 - A figure is a gain against the start (`holdfast.statistics.gains.mean_gain`: mean over entries and seeds, more is
   better), or a share of what direct fine-tuning did: *kept* = gain / direct's gain on the target, *avoided* = 1 - loss
   / direct's loss on the source. *Direct* is direct fine-tuning at the rate that learns the target best, where a study
-  has several.
+  has several; best by its validation, where it has one.
 - Intervals are at 95 % and cover seeds and evaluated samples; shares have Fieller's.
 - "Lowers", "improves", "better" hold only beyond a least effect: `LEAST` in the metric's unit, `BETTER` as a share of
   what direct fine-tuning loses. Above zero and below it is too little, which is not what the paper claims.

@@ -124,9 +124,14 @@ def _summary(record: StudyRecord | None) -> dict[str, Any]:
     return {
         "seeds": [] if record is None else record.seeds,
         "trials": 0 if record is None else sum(t.state == "complete" for t in record.trials),
-        "target": "" if record is None else f"{record.target.label} ({record.target.unit})",
+        "target": "" if record is None else f"{record.target.label} ({record.target.unit}){_chosen_by(record)}",
         "source": "" if record is None else f"{record.source.label} ({record.source.unit})",
     }
+
+
+def _chosen_by(record: StudyRecord) -> str:
+    chosen = record.validation
+    return "" if chosen is None else f"; direct fine-tuning's rate and the trials are chosen by {chosen.label}"
 
 
 def _config(recipe: str, out: Path, *, size: str, console: Any) -> StudyConfig:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from stand_in_runs import a_run, weight_of
 
 from holdfast.errors import TrainingDiverged
+from holdfast.studies.engine.session import Opened
 from holdfast.studies.engine.storage import Storage
+from holdfast.studies.tradeoff.growing import grown
 from holdfast.studies.tradeoff.session import GROWN, Tradeoff
 
 ANNEALED = {"retention": [{"label_annealing": {"weight": [0.5, 2]}}]}
@@ -96,6 +100,23 @@ def test_an_interrupted_study_grows_to_the_same_grid(study_of):
     other.close()
     found.work()
     assert weights(found) == [0.5, 2, 8.0, 32.0]
+
+
+def test_what_still_has_to_grow_is_not_finished(study_of, monkeypatch):
+    """Stopped between the last trial and the growth; another rule than the study's asks for nothing."""
+    found = study_of(fading, **asked_for("paper", 1))
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Storage, "extend", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            found.work()
+    opened = Opened(storage=found.storage, queue=found.study, study=Tradeoff(found.config))
+    assert (opened.record().status, opened.record().finished, weights(found)) == ("interrupted", None, [0.5, 2])
+    found.work()
+    assert opened.record().status == "finished" and opened.record().finished and weights(found) == [0.5, 2, 8.0]
+    other = dataclasses.replace(found.config, select={"rule": "target_within", "points": 10.0})
+    assert grown(opened.study.outcome(opened.state()), other) == []
+    opened.study = Tradeoff(other)  # as `sweep report --rule` does; by this rule 0.125 would follow
+    assert len(grown(opened.record(), other)) == 1 and opened.record().status == "finished"
 
 
 def test_a_value_that_failed_is_tried_again_and_nothing_follows_before(study_of):

@@ -179,6 +179,48 @@ def test_an_entry_is_on_one_side(asked):
     assert any("code cannot be learnt and kept at once" in p for p in problems_of(asked))
 
 
+def test_other_entries_than_the_target_may_choose(asked, material):
+    """By default the target is all of its suite but for what chooses; without one nothing is different."""
+    two = {**material["evaluation"], "target": [*material["evaluation"]["target"], {"name": "dev", **a_text(asked)}]}
+    asked["train"] |= {"evaluation": two}
+    plain = study_config(asked)
+    assert (plain.target.label, plain.validation, plain.measures[0]) == ("mean of code, dev", None, "target gain")
+    assert [*plain.resolved["objectives"]] == ["target", "source"] and plain.judged_by == (plain.target, plain.source)
+    config = study_config({**asked, "objectives": {"validation": ["dev"]}})
+    assert config.target.label == "code" and config.validation is not None and config.validation.label == "dev"
+    assert config.judged_by == (config.validation, config.source) and config.measures[0] == "validation gain"
+    assert config.resolved["objectives"]["validation"] == [["target", "dev", None]]
+    assert study_config(config.resolved, prepared=True).validation == config.validation, "what other workers read"
+    named = study_config({**asked, "objectives": {"target": "code"}})
+    assert config.differences(named.resolved) == ["objectives.validation: not set there, [['target', 'dev', None]] now"]
+
+
+def a_text(asked) -> dict:
+    return {"perplexity": asked["train"]["dataset_name"]}
+
+
+@pytest.mark.parametrize(
+    ("validation", "expected"),
+    [
+        ("dve", "objectives.validation: 'dve' is not among the evaluation entries. Did you mean 'dev'?"),
+        ("code", "objectives.validation: code is in the target too, so it would choose what it reports"),
+        ("both", "objectives.validation: code is in the target too, so it would choose what it reports"),
+        ("prose", "objectives.validation: prose is in the source too"),
+        ("arc_easy", "objectives.validation: expected entries in the unit of the target (code), got arc_easy"),
+        (["dev", "arc_easy"], "objectives.validation: nats and shares have no mean"),
+        ([], "objectives.validation: expected names of evaluation entries"),
+        ({"dev": 1}, "objectives.validation"),
+    ],
+)
+def test_a_validation_that_cannot_choose(asked, material, validation, expected):
+    plan = {**material["evaluation"], "dev": [{"name": "dev", **a_text(asked)}, "arc_easy"]}
+    plan["averages"] = {"both": ["code", "dev"]}
+    asked["train"] |= {"evaluation": plan}
+    found = problems_of({**asked, "objectives": {"target": "code", "validation": validation}})
+    assert any(p.startswith(expected) for p in found), found
+    assert all(p.startswith("objectives.validation") for p in found), found
+
+
 @pytest.mark.parametrize(
     ("search", "expected"),
     [

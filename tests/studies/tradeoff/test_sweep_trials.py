@@ -3,6 +3,7 @@ are stood in for."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 import types
@@ -13,12 +14,14 @@ from stand_in_runs import Ran, a_run, comparison, weight_of
 
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, TrainingDiverged
 from holdfast.records.evaluation import Metric
+from holdfast.records.study import StudyRecord
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import LeaseLost
 from holdfast.studies.engine.worker import MOST_DEATHS
-from holdfast.studies.tradeoff.record import gain, metric_problems, objective
+from holdfast.studies.tradeoff.record import gain, metric_problems, objective, validation_problems
 from holdfast.studies.tradeoff.study import Pruning, Wanted, study_config
 from holdfast.studies.tradeoff.trial import Standing, behind, with_shared_teacher
+from holdfast.support.files import to_jsonable
 
 OTHERS = [(1.0, -1.0), (0.8, -0.5), (0.5, -0.1), (0.1, 0.0)]
 """A frontier: what is learnt is paid for."""
@@ -169,6 +172,32 @@ def test_seeds_that_fall_behind_end_a_trial(ran):
     assert found.study.get_trials()[4].state.name == "PRUNED"
 
 
+def with_dev(asked):
+    """The evaluation of a study whose target is chosen by the entry `dev`."""
+    texts = {"code": asked["train"]["evaluation"]["target"][0], "dev": asked["train"]["dataset_name"]}
+    target = [{"perplexity": file, "name": name} for name, file in texts.items()]
+    evaluation = {**asked["train"]["evaluation"], "target": target}
+    return {"train": {**asked["train"], "evaluation": evaluation}, "objectives": {"validation": "dev"}}
+
+
+def test_validation_decides_all_that_is_chosen_while_trials_run(ran, asked):
+    """What a sampler is told and what falls behind; the target, which says the opposite, is recorded."""
+
+    def run(settings, seed):
+        found, weight = a_run(seed, weight_of(settings), -weight_of(settings)), weight_of(settings)
+        return dataclasses.replace(found, comparisons=[*found.comparisons, comparison("target", "dev", weight)])
+
+    vary = {"retention": [{"label_annealing": {"weight": [0.5, 2]}}, {"l2": {"coefficient": [0.01, 5]}}]}
+    found = ran(run, seeds=[0, 1], pruning={"wait_for": 4}, vary=vary, **with_dev(asked))
+    record = found.record
+    assert found.study.metric_names == ["validation gain", "source gain"]
+    assert found.study.get_trials()[1].values == pytest.approx([-0.5, -0.5])
+    assert found.states == ["complete"] * 4 + ["pruned"]
+    assert record.validation is not None and record.validation.entries == [("target", "dev", "nats_per_token")]
+    assert (record.target.label, record.validation.unit) == ("code", "nats/token")
+    assert StudyRecord.from_json(to_jsonable(record)) == record
+
+
 def test_the_reference_is_no_parent_of_a_genetic_search(ran):
     """It has no parameters: were it complete, Optuna would find that all trials have none in common, and draw at
     random."""
@@ -232,6 +261,17 @@ def test_metrics_that_are_not_there_or_have_no_mean():
     mixed = metric_problems(Wanted(entries=(("s", "a", None), ("s", "b", None))), "source", measured)
     assert len(mixed) == 1
     assert "they have no mean" in mixed[0]
+
+
+def test_validation_is_in_a_unit_of_the_target():
+    metrics = {"acc": Metric(value=0.5, n=3, unit="accuracy", higher_is_better=True)}
+    metrics |= {"f1": Metric(value=0.5, n=3, unit="f1", higher_is_better=True)}
+    measured = [("s", "dev", metrics, "f1"), ("s", "test", metrics, "acc")]
+    dev, test = (Wanted(entries=(("s", name, None),)) for name in ("dev", "test"))
+    assert validation_problems(dev, test, measured) == [
+        "objectives.validation: dev is in f1, the target test in accuracy. Expected entries of the target's unit."
+    ]
+    assert validation_problems(Wanted(entries=(("s", "dev", "acc"),)), test, measured) == []
 
 
 def test_a_wrong_metric_ends_the_study_at_its_first_run(asked):

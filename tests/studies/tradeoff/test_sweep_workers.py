@@ -190,6 +190,24 @@ def test_rungs_stop_a_trial_in_the_middle(asked):
 
 
 @pytest.mark.slow
+def test_a_rung_measures_what_chooses(asked):
+    """Validation and source; the target is measured at the end, and what there is of it is reported."""
+    target = [{"perplexity": asked["train"]["dataset_name"], "name": "dev"}, *asked["train"]["evaluation"]["target"]]
+    asked["train"] |= {"max_steps": 3, "evaluation": {**asked["train"]["evaluation"], "target": target}}
+    asked |= {"vary": {"learning_rate": [1e-3]}, "pruning": {"at": [0.4]}, "objectives": {"validation": "dev"}}
+    with ran(asked) as (config, record, _, _):
+        pass
+    folder = next(config.output_dir.glob("runs/*/seed-0/rungs/step-*"))
+    assert {p.name for p in folder.glob("*.json")} == {"source.prose.json", "target.dev.json"}
+    assert [t.state for t in record.trials] == ["complete", "complete"]
+    [rung] = record.trials[1].rungs
+    [run] = record.trials[1].runs
+    gains = {c.name: c.gain for c in run.comparisons}
+    assert 0 < rung.target < gains["dev"] != gains["code"]
+    assert record.validation is not None and record.validation.unit == record.target.unit == "nats/token"
+
+
+@pytest.mark.slow
 def test_measuring_at_a_rung_changes_nothing(asked):
     """The same trial with and without rungs ends with the same figures."""
     ends = []

@@ -138,7 +138,7 @@ def reproduce(
     try:
         for number, recipe in enumerate(recipes, 1):
             record, where = records[recipe.name], f"{number} of {len(recipes)}: {recipe.name}"
-            if record is not None and record.status == "finished" and not recipe.settings.differences(record.config):
+            if record is not None and record.status == "finished" and _same(recipe.settings, record.config):
                 say(console, f"{where} is finished; nothing is run again.")
                 continue
             say(console, where)
@@ -162,6 +162,11 @@ def reproduce(
         count = f"{len(failures)} of {len(recipes)} studies failed:"
         raise HoldfastError("\n".join([count, *failures, "The same command tries them again."]))
     return claims
+
+
+def _same(settings: Settings, config: Mapping[str, Any]) -> bool:
+    """Whether a study with the settings `config` has done what is asked for now: a wider search adds jobs."""
+    return not settings.differences(config) and settings.resolved.get("search") == config.get("search")
 
 
 def _read(recipe: Recipe, folder: Path) -> Any:

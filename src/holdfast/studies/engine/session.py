@@ -8,6 +8,7 @@ else.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 import time
@@ -113,8 +114,11 @@ class Opened:
     study: Study[Any]
 
     def state(self) -> StudyState:
-        """As it is now."""
-        return self.storage.retry(lambda: self.storage.state(self.queue))
+        """As it is now; finished only where what ended asks for nothing more (`Study.more`)."""
+        state = self.storage.retry(lambda: self.storage.state(self.queue))
+        if state.status == "finished" and self.study.more(state):  # stopped before it could grow
+            return dataclasses.replace(state, status="interrupted")
+        return state
 
     def record(self) -> Any:
         """Its record at this moment."""

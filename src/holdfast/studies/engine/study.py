@@ -126,7 +126,8 @@ class StudyState:
 
     name: str
     status: str
-    """"running", "interrupted", "failed" (nothing is left but jobs that failed) or "finished"."""
+    """"running", "interrupted", "failed" (nothing is left but jobs that failed) or "finished" (no job is left; whether
+    more are asked for is seen by `session.Opened.state`)."""
     created: str
     jobs: list[JobState]
     """By number, those that were tried again among them."""
@@ -264,7 +265,7 @@ class Study(ABC, Generic[S]):
     def more(self, state: StudyState) -> Sequence[tuple[Job, str]]:
         """Called when every job has ended: jobs that what was found asks for, each with the reason, for people. A
         function of the jobs that ended and of nothing else, for several workers may ask, and ask again. A job has to be
-        known by its attributes, because nothing is drawn for it."""
+        known by its attributes, because nothing is drawn for it. As long as there are any the study is not finished."""
         return ()
 
     def clean(self, state: StudyState) -> None:

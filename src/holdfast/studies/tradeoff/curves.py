@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from holdfast.records.comparison import Comparison
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.retention.registry import METHODS
 from holdfast.statistics.equal_target import Point, source_at
@@ -75,9 +76,10 @@ def none_of(study: StudyRecord, method: Method) -> str | None:
 
 def paper_choice(study: StudyRecord, method: Method) -> TrialRecord | None:
     """The trial that the paper's rule takes among those of a method: of those whose target improves on the start the
-    best source, ties by the better target. None where there is none."""
-    able = [t for t in complete_trials(study, method) if gain(t, study, "target").value > 0]
-    return max(able, default=None, key=lambda t: (*(gain(t, study, s).value for s in ("source", "target")), -t.number))
+    best source, ties by the better target; by the validation, where the study has one. None where there is none."""
+    able = [t for t in complete_trials(study, method) if gain(t, study, study.chooses_by).value > 0]
+    sides = (study.source, study.chooses_by)
+    return max(able, default=None, key=lambda t: (*(gain(t, study, s).value for s in sides), -t.number))
 
 
 def lines(study: StudyRecord, method: Method) -> list[Line]:
@@ -213,9 +215,16 @@ STRICT, FLEXIBLE = "strict-match", "flexible-extract"
 """Filters of the evaluation harness: the answer in the form of the few-shot examples, and anywhere in the text."""
 
 
+def _reported(study: StudyRecord) -> list[Comparison]:
+    """What direct fine-tuning was measured by, but for the entries that it was chosen by."""
+    aside = set() if study.validation is None else {(suite, name) for suite, name, _ in study.validation.entries}
+    runs = study.direct.runs[:1] if study.direct else []
+    return [c for run in runs for c in run.comparisons if (c.suite, c.name) not in aside]
+
+
 def related_skill(study: StudyRecord) -> Objective | None:
     """The related skill that direct fine-tuning was measured by; None where there is none."""
-    found = [c for run in study.direct.runs[:1] for c in run.comparisons if c.primary] if study.direct else []
+    found = [c for c in _reported(study) if c.primary]
     found = [c for c in found if c.suite == RELATED] or [c for c in found if c.name.startswith("humaneval")]
     if not found:
         return None
@@ -231,7 +240,7 @@ def related_skill(study: StudyRecord) -> Objective | None:
 
 def by_win_rate(study: StudyRecord, side: str) -> StudyRecord | None:
     """The study with nothing but the win rates among a side's measures as that side; None where there are none."""
-    found = [c for run in study.direct.runs[:1] for c in run.comparisons if c.primary] if study.direct else []
+    found = [c for c in _reported(study) if c.primary]
     entries = [(c.suite, c.name, c.metric) for c in found if (c.suite, c.metric) == (side, "win_rate")]
     if not entries:
         return None
@@ -244,7 +253,7 @@ def by_win_rate(study: StudyRecord, side: str) -> StudyRecord | None:
 
 def formats(study: StudyRecord) -> list[tuple[Objective, Objective]]:
     """The entries that were scored both strictly and flexibly, as the one and the other."""
-    held = [c for run in study.direct.runs[:1] for c in run.comparisons] if study.direct else []
+    held = _reported(study)
     known = {(c.suite, c.name, c.metric) for c in held}
     pairs = []
     for c in held:

@@ -13,7 +13,7 @@ from holdfast.records.study import FINISHED, Objective, Rung, StudyRecord, Trial
 from holdfast.retention.registry import own_titles
 from holdfast.studies.engine.storage import OVERHEAD, REASON
 from holdfast.studies.engine.study import FAILED, LABEL, PRUNED, RUNS, JobState, StudyState
-from holdfast.studies.tradeoff.study import StudyConfig, Wanted
+from holdfast.studies.tradeoff.study import VALIDATION, StudyConfig, Wanted
 from holdfast.support.files import from_jsonable
 
 DIRECT, SETTINGS, KIND, RUNGS = "direct", "settings", "kind", "rungs"
@@ -45,6 +45,7 @@ def study_record(state: StudyState, config: StudyConfig) -> StudyRecord:
         pairs=[(t, s) for t in _singles(target) for s in _singles(source)],
         trials=trials,
         selection=config.select,
+        validation=None if config.validation is None else objective(VALIDATION, config.validation, comparisons),
         sampler=config.search.sampler,
         storage=state.storage,
         versions=state.attributes.get("versions", {}),
@@ -57,7 +58,7 @@ def objective(side: str, wanted: Wanted, comparisons: Iterable[Comparison]) -> O
     """An objective with the metrics that it turned out to mean; before anything was measured without unit.
 
     Args:
-        side: "target" or "source".
+        side: "target", "source" or "validation".
         wanted: as asked for.
         comparisons: of any finished run.
     """
@@ -82,7 +83,7 @@ def metric_problems(
 
     Args:
         wanted: the objective.
-        side: "target" or "source".
+        side: "target", "source" or "validation".
         measured: (suite, name, metrics, the one that leads) of every entry.
     """
     problems = []
@@ -105,6 +106,35 @@ def metric_problems(
     return problems
 
 
+def validation_problems(
+    wanted: Wanted, target: Wanted, measured: Sequence[tuple[str, str, dict[str, Metric], str]]
+) -> list[str]:
+    """Whether the validation is in a unit of the target, once that is known.
+
+    Args:
+        wanted: the validation.
+        target: what it chooses for.
+        measured: see `metric_problems`.
+    """
+    ours, theirs = (list(dict.fromkeys(m.unit for m in _figures(w, measured))) for w in (wanted, target))
+    if set(ours) <= set(theirs):
+        return []
+    return [
+        f"objectives.validation: {wanted.label} is in {', '.join(ours)}, the target {target.label} in "
+        f"{', '.join(theirs)}. Expected entries of the target's unit."
+    ]
+
+
+def _figures(wanted: Wanted, measured: Sequence[tuple[str, str, dict[str, Metric], str]]) -> list[Metric]:
+    """The start's figures of an objective, as far as they are there."""
+    return [
+        m[metric or p]
+        for s, n, metric in wanted.entries
+        for s2, n2, m, p in measured
+        if (s, n) == (s2, n2) and (metric or p) in m
+    ]
+
+
 def select_problems(
     select: Mapping[str, Any], wanted: Wanted, measured: Sequence[tuple[str, str, dict[str, Metric], str]]
 ) -> list[str]:
@@ -119,19 +149,14 @@ def select_problems(
 
     if select.get("points") is None:
         return []
-    found = {
-        (s, n): m[metric or p]
-        for s, n, metric in wanted.entries
-        for s2, n2, m, p in measured
-        if (s, n) == (s2, n2) and (metric or p) in m
-    }
-    units = {m.unit for m in found.values()}
+    found = _figures(wanted, measured)
+    units = {m.unit for m in found}
     unit = units.pop() if len(units) == 1 else "share"
     try:
         allowance(
             select["points"],
             Objective(side="source", entries=[], label=wanted.label, unit=unit, higher_is_better=True),
-            [m.value for m in found.values()],
+            [m.value for m in found],
         )
     except ConfigError as error:
         return error.problems

@@ -162,9 +162,13 @@ class Tradeoff(Study[StudyConfig]):
 
     def more(self, state: StudyState) -> list[tuple[Job, str]]:
         """Values beyond the ends of a grid that may grow; see `growing`."""
+        if not self.settings.search.extend:
+            return []
+        # by the study's own rule: a page with another one asks for nothing
+        record = dataclasses.replace(self.outcome(state), selection=self.settings.resolved["select"])
         return [
             (Job(attributes={DIRECT: False, LABEL: self.settings.space.label(g.params), GROWN: g.params}), g.why)
-            for g in grown(self.outcome(state), self.settings)
+            for g in grown(record, self.settings)
         ]
 
     def make(self, task: Task) -> SeedRun:
@@ -200,13 +204,13 @@ class Tradeoff(Study[StudyConfig]):
             raise Stopped(reason)
 
     def values(self, task: Task) -> Sequence[float] | None:
-        """Mean gains on target and source.
+        """Mean gains on what the target is chosen by and on the source.
 
         Raises:
             HoldfastError: an objective was not measured.
         """
         runs = _runs(task.results)
-        gains = [[gain(r.comparisons, w) for r in runs] for w in (self.settings.target, self.settings.source)]
+        gains = [[gain(r.comparisons, w) for r in runs] for w in self.settings.judged_by]
         if any(g is None for side in gains for g in side):
             raise HoldfastError("an objective was not compared with the start: see comparisons.json of the run")
         if task.lease.slot == 0 and self.settings.search.sampler == "nsga2":
@@ -222,7 +226,7 @@ class Tradeoff(Study[StudyConfig]):
                 gains += [(r["target"], r["source"]) for r in at]
                 continue
             for run in _runs([r for r in self.results(attributes) if r["seed"] == seed]):
-                target, source = (gain(run.comparisons, w) for w in (self.settings.target, self.settings.source))
+                target, source = (gain(run.comparisons, w) for w in self.settings.judged_by)
                 if target is not None and source is not None:
                     gains.append((target, source))
         return trials.Standing(seed=seed, share=share, gains=gains)

@@ -10,6 +10,7 @@ vary:                                 # see `space`
 objectives:                           # evaluation entries; several: their mean. Default: the suite of that name
   target: humaneval
   source: [gsm8k, mmlu]
+  validation: mbpp                    # left out: settings are chosen by the target itself
 seeds: [0, 1, 2]                      # every trial is repeated with each
 search: {sampler: grid}               # grid (extend: 2 lets it grow), random, tpe, nsga2; these three with trials: 30
 pruning: {at: [0.5], margin: 0.1}     # stop trials that fall behind; left out: none is stopped
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[\w.-]+")
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
+VALIDATION = "validation"
 
 
 Sampler = Literal["grid", "random", "tpe", "nsga2"]
@@ -117,11 +119,14 @@ class Objectives:
     """What is learnt; several: their mean. Default: all of the suite of that name."""
     source: Entries = ()
     """What is to be kept, likewise."""
+    validation: Entries = ()
+    """What direct fine-tuning's rate and the trial are chosen by in the target's place, which then reports alone:
+    other entries in the target's unit. Default: none, the target chooses."""
 
     @property
     def resolved(self) -> bool:
         """Whether suites and metrics stand there too, so that the evaluation's files need not be on this machine."""
-        found = [*self.target, *self.source]
+        found = [*self.target, *self.source, *self.validation]
         whole = all(isinstance(entry, (list, tuple)) and len(entry) == 3 for entry in found)
         return whole and bool(self.target) and bool(self.source)
 
@@ -211,7 +216,8 @@ class SweepSettings:
     ] = field(default_factory=dict)
     """What is tried: keys of the training configuration with lists or ranges of values."""
     objectives: Objectives = Objectives()
-    """{target: entries, source: entries}; default: all entries of the suite of that name."""
+    """{target: entries, source: entries}, default: all entries of the suite of that name; validation: entries that
+    settings are chosen by in the target's place."""
     seeds: Annotated[tuple[int, ...], Meta(ge=0, le=MAX_SEED, least=1)] = (0,)
     """Repetitions of every trial."""
     search: Annotated[
@@ -325,6 +331,20 @@ class StudyConfig:
     """The YAML with the training configuration inside, without what may be secret: what the storage keeps for other
     workers."""
     notes: list[str] = field(default_factory=list)
+    validation: Wanted | None = None
+    """What the target's side of every choice goes by; None: the target itself."""
+
+    @property
+    def objectives(self) -> dict[str, Wanted]:
+        """By name in the YAML."""
+        found = {"target": self.target, "source": self.source}
+        return found if self.validation is None else {**found, VALIDATION: self.validation}
+
+    @property
+    def judged_by(self) -> tuple[Wanted, Wanted]:
+        """Both sides as samplers and pruning see them; the target's own figures decide nothing where there is a
+        validation."""
+        return self.validation or self.target, self.source
 
     def trials(self) -> list[dict[str, Any]]:
         """What is put in the queue: every combination of a grid; else as many empty ones as trials are wanted. The
@@ -343,7 +363,7 @@ class StudyConfig:
     @property
     def measures(self) -> tuple[str, ...]:
         """What a trial reports."""
-        return ("target gain", "source gain")
+        return ("target gain" if self.validation is None else "validation gain", "source gain")
 
     def jobs(self) -> list[Job]:
         """Direct fine-tuning, then every trial, as the storage queues them."""
@@ -485,7 +505,8 @@ def study_config(
         )
     sides = asked.objectives
     if prepared and sides.resolved:
-        wanted = tuple(Wanted(entries=tuple((s, n, m) for s, n, m in side)) for side in (sides.target, sides.source))
+        given_sides = {side: getattr(sides, side) for side in ("target", "source", VALIDATION)}
+        wanted = {side: Wanted(entries=tuple((s, n, m) for s, n, m in e)) for side, e in given_sides.items() if e}
     else:
         wanted = _objectives(sides, train.get("evaluation"), small, found)
     pruning = asked.pruning
@@ -496,9 +517,7 @@ def study_config(
         "small": small,
         "train": _without_secrets(train),
         "vary": asked.vary,
-        "objectives": {
-            side: [list(e) for e in w.entries] for side, w in zip(("target", "source"), wanted, strict=True)
-        },
+        "objectives": {side: [list(e) for e in w.entries] for side, w in wanted.items()},
         "seeds": list(asked.seeds),
         "search": {k: v for k, v in dataclasses.asdict(search).items() if k != "extend" or v},
         "pruning": None if pruning is None else {**dataclasses.asdict(pruning), "at": list(pruning.at)},
@@ -511,8 +530,9 @@ def study_config(
         name=asked.name,
         train=train,
         space=space,
-        target=wanted[0],
-        source=wanted[1],
+        target=wanted["target"],
+        source=wanted["source"],
+        validation=wanted.get(VALIDATION),
         seeds=asked.seeds,
         search=search,
         pruning=pruning,
@@ -614,14 +634,14 @@ def _without_secrets(train: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _objectives(asked: Objectives, evaluation: Any, small: str | None, problems: list[str]) -> tuple[Wanted, Wanted]:
-    """Both objectives, their entries looked up in the evaluation section."""
+def _objectives(asked: Objectives, evaluation: Any, small: str | None, problems: list[str]) -> dict[str, Wanted]:
+    """The objectives, their entries looked up in the evaluation section."""
     import tempfile
 
     from holdfast.evaluation.averages import SUITE
     from holdfast.evaluation.suite import parse_evaluation
 
-    nothing = Wanted(entries=())
+    nothing = dict.fromkeys(("target", "source"), Wanted(entries=()))
     with tempfile.TemporaryDirectory() as place:
         if small is not None:  # its files are not there yet; only names and kinds matter here
             from holdfast.worlds.small_settings import SETTINGS
@@ -633,38 +653,56 @@ def _objectives(asked: Objectives, evaluation: Any, small: str | None, problems:
                 evaluation = fill(evaluation, names)
             except ConfigError as error:
                 problems += error.problems
-                return nothing, nothing
+                return nothing
         plan, wrong = parse_evaluation(evaluation)
     if wrong:
         problems += [f"train: {p}" for p in wrong]
-        return nothing, nothing
+        return nothing
     kinds = {(e.suite, e.name): e.kind for e in plan.entries} | {(SUITE, a.name): "average" for a in plan.averages}
     if not plan.before:
         problems.append(
             "train.evaluation.before: false leaves the start unmeasured, which every trial is compared with. Leave it "
             "out."
         )
-    target, source = (_wanted(side, getattr(asked, side), kinds, problems) for side in ("target", "source"))
-    both = {(s, n) for s, n, _ in target.entries} & {(s, n) for s, n, _ in source.entries}
-    if both:
+    found = {VALIDATION: _wanted(VALIDATION, asked.validation, kinds, problems)} if asked.validation else {}
+    aside = {(s, n) for w in found.values() for s, n, _ in w.entries}
+    left = [(s, n, None) for s, n in kinds if s == "target" and (s, n) not in aside] if aside else []
+    found["target"] = _wanted("target", asked.target or left, kinds, problems)
+    found["source"] = _wanted("source", asked.source, kinds, problems)
+    named = {side: {(s, n) for s, n, _ in w.entries} for side, w in found.items()}
+    if both := named["target"] & named["source"]:
         problems.append(
             f"objectives: {', '.join(n for _, n in sorted(both))} cannot be learnt and kept at once; name it on one "
             f"side"
         )
-    return target, source
+    members = {(SUITE, a.name): {(s, n) for s, n, _ in a.members} for a in plan.averages}
+    whole = {side: set().union(*(members.get(k, {k}) for k in keys)) for side, keys in named.items()}
+    for side in ("target", "source") if VALIDATION in whole else ():
+        if both := whole[VALIDATION] & whole[side]:
+            problems.append(
+                f"objectives.validation: {', '.join(n for _, n in sorted(both))} is in the {side} too, so it would "
+                f"choose what it reports. Expected other held-out entries."
+            )
+    if VALIDATION in found and len({_is_text(s, n, kinds) for w in (VALIDATION, "target") for s, n in whole[w]}) > 1:
+        problems.append(
+            f"objectives.validation: expected entries in the unit of the target ({found['target'].label}), got "
+            f"{found[VALIDATION].label}: one is nats of text, the other shares."
+        )
+    return {side: found[side] for side in ("target", "source", VALIDATION) if side in found}
 
 
 def _wanted(side: str, asked: Sequence[Any], kinds: Mapping[tuple[str, str], str], problems: list[str]) -> Wanted:
     """One objective, its entries looked up among those that are measured, `kinds` by (suite, name)."""
     entries: list[tuple[str, str, str | None]] = [(s, n, None) for s, n in kinds if s == side] if not asked else []
     names = [n for _, n in kinds]
+    home = "target" if side == VALIDATION else side
     if not asked and not entries:
         advice = f"Entries: {', '.join(names)}." if names else "Add an evaluation section with source and target."
         problems.append(f"objectives.{side}: is missing, and train.evaluation measures nothing as {side}. {advice}")
     for item in asked:
         suite, name, metric = item if isinstance(item, (list, tuple)) else (None, *str(item).partition("/")[::2])
         found = [key for key in kinds if key[1] == name and suite in (None, key[0])]
-        found = [key for key in found if key[0] == side] or found
+        found = [key for key in found if key[0] == home] or found
         if found:
             entries.append((*found[0], metric or None))
             continue
@@ -672,13 +710,17 @@ def _wanted(side: str, asked: Sequence[Any], kinds: Mapping[tuple[str, str], str
             f"objectives.{side}: '{name}' is not among the evaluation entries.{did_you_mean(str(name), names)} "
             f"Entries: {', '.join(names) or 'none'}."
         )
-    text = [n for s, n, _ in entries if kinds[s, n] in ("perplexity", "memorisation")]
+    text = [n for s, n, _ in entries if _is_text(s, n, kinds)]
     if text and len(text) < len(entries):
         problems.append(
             f"objectives.{side}: nats and shares have no mean. Expected entries of one unit, got text "
             f"({', '.join(text)}) beside tasks."
         )
     return Wanted(entries=tuple(entries))
+
+
+def _is_text(suite: str, name: str, kinds: Mapping[tuple[str, str], str]) -> bool:
+    return kinds.get((suite, name)) in ("perplexity", "memorisation")
 
 
 # ------------------------------------------------------------------------------------------------------ small studies

@@ -28,7 +28,7 @@ from holdfast.runs.measuring import MeasureAt, Point
 from holdfast.studies.engine.study import CannotJudge, Stopped
 from holdfast.studies.engine.watching import CheckEveryStep
 from holdfast.studies.tradeoff.names import run_folder_name
-from holdfast.studies.tradeoff.record import gain, metric_problems, select_problems
+from holdfast.studies.tradeoff.record import gain, metric_problems, select_problems, validation_problems
 from holdfast.studies.tradeoff.study import Pruning, StudyConfig
 
 
@@ -39,7 +39,7 @@ class Standing:
     seed: int
     share: float
     gains: list[tuple[float, float]]
-    """(target, source) of every other trial that passed it."""
+    """(what the target is chosen by, source) of every other trial that passed it."""
 
 
 Others = Callable[[int, float], Standing]
@@ -155,9 +155,11 @@ class _Check(CheckEveryStep):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control)
         measured = [(e.suite, e.name, e.metrics, e.primary) for e in self.run.evaluated("start").all()]
-        both = (("target", self.config.target), ("source", self.config.source))
-        problems = [p for side, wanted in both for p in metric_problems(wanted, side, measured)]
-        problems += select_problems(self.config.select, self.config.source, measured)
+        config = self.config
+        problems = [p for side, wanted in config.objectives.items() for p in metric_problems(wanted, side, measured)]
+        if config.validation is not None and not problems:
+            problems += validation_problems(config.validation, config.target, measured)
+        problems += select_problems(config.select, config.source, measured)
         if problems:
             raise CannotJudge(problems)
 
@@ -178,7 +180,7 @@ class _Rungs:
     ) -> None:
         self.config, self.run, self.seed, self.others, self.passed = config, run, seed, others, passed
         self.known = {r.share: r for r in rungs if r.seed == seed}
-        names = {(s, n) for w in (config.target, config.source) for s, n, _ in w.entries}
+        names = {(s, n) for w in config.judged_by for s, n, _ in w.entries}
         averages = tuple(a for a in plan.averages if (SUITE, a.name) in names)
         names |= {(suite, name) for a in averages for suite, name, _ in a.members}
         entries = tuple(e for e in plan.entries if (e.suite, e.name) in names)
@@ -201,7 +203,7 @@ class _Rungs:
         """Over the start, on both objectives."""
         start = self.run.evaluated("start")
         gains: list[float] = []
-        for wanted in (self.config.target, self.config.source):
+        for wanted in self.config.judged_by:
             parts = []
             for suite, name, metric in wanted.entries:
                 after, before = next(e for e in found if (e.suite, e.name) == (suite, name)), start.find(suite, name)
@@ -223,7 +225,7 @@ def pruned_after_seed(config: StudyConfig, runs: Sequence[SeedRun], others: Othe
     """
     if config.pruning is None or len(runs) >= len(config.seeds):
         return None
-    target, source = (gain(runs[-1].comparisons, w) for w in (config.target, config.source))
+    target, source = (gain(runs[-1].comparisons, w) for w in config.judged_by)
     if target is None or source is None:
         return None
     return behind((target, source), others(runs[-1].seed, 1.0), config.pruning)
