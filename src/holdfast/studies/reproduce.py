@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from holdfast.studies.tradeoff.study import StudyConfig
 
 _OWN_TEXT: dict[str, Any] = {"replay": {"data": "${replay}", "fraction": 0.1}}
-_WEIGHTS: dict[str, Any] = {"label_annealing": {"weight": [0.1, 1, 10]}}
-_L2: dict[str, Any] = {"l2": {"coefficient": [0.01, 0.3]}}
+_WEIGHTS: dict[str, Any] = {"label_annealing": {"weight": [0.1, 1, 10, 100]}}
+_L2: dict[str, Any] = {"l2": {"coefficient": [0.0001, 0.01, 1]}}
 _SHORTER: dict[str, Any] = {"train": {"max_steps": 200}, "seeds": [0, 1]}
 LOOK_CHANGES: dict[str, dict[str, Any]] = {
     "math": {
