@@ -317,15 +317,13 @@ def _with(value: float, ends: tuple[float, float]) -> str:
 def study_of(table: Table) -> Any:
     """The arms as a trade-off study, for pages and claims: tuned direct fine-tuning first."""
     from holdfast.records.comparison import Comparison
+    from holdfast.records.evaluation import Evaluation
     from holdfast.records.study import FINISHED, Objective, SeedRun, StudyRecord, TrialRecord
+    from holdfast.studies.tradeoff.trial import references_of
 
     seeds = sorted(set.intersection(*(set(arm.rows) for arm in table.arms)))
     suite, name = TARGETS[table.target]
-    levels = {
-        f"{one['suite']}/{one['name']}/{metric}": dict(found)
-        for one in (entry["evaluation"] for entry in table.start["entries"])
-        for metric, found in one.get("references", {}).items()
-    }
+    levels = references_of([Evaluation.from_json(entry["evaluation"]) for entry in table.start["entries"]])
 
     def objective(side: str, entries: Iterable[tuple[str, str]], label: str) -> Objective:
         named = [(*entry, METRIC) for entry in entries]
@@ -391,13 +389,12 @@ def outcome(record: Any) -> dict[str, Any]:
     rate. Claims that need an arm which the table has not (replay with label annealing) cannot be told.
     """
     from holdfast.studies.claims import check_claims
-    from holdfast.studies.engine.claims import RULES, claims_json, family_line
+    from holdfast.studies.engine.reproduction import claims_record
     from holdfast.studies.tradeoff.paper import PAPER
 
+    about = {"seeds": record.seeds, "trials": len(record.trials)}
     claims = check_claims({"math": record})
-    found = {"paper": PAPER.title, "size": record.name, "rules": RULES, "claims": claims_json(claims)}
-    about = {"seeds": record.seeds, "trials": len(record.trials), "versions": record.versions}
-    return {**found, **about, "family": family_line(claims), "hardware": record.hardware}
+    return claims_record(PAPER, record.name, claims, **about, versions=record.versions, hardware=record.hardware)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -99,7 +99,20 @@ def made_row(bench, name: str, rate: float, nats: dict[str, float], *, seed: int
                 "evaluation": {
                     "suite": suite,
                     "name": entry,
-                    "metrics": {"nats_per_token": {"value": float((per_token * tokens).sum() / tokens.sum())}},
+                    "kind": "perplexity",
+                    "primary": "nats_per_token",
+                    "metrics": {
+                        "nats_per_token": {
+                            "value": float((per_token * tokens).sum() / tokens.sum()),
+                            "n": 60,
+                            "unit": "nats/token",
+                            "higher_is_better": False,
+                        }
+                    },
+                    "settings": {},
+                    "model": {},
+                    "key": "k",
+                    "references": {"nats_per_token": {"unigram": 7.0}},
                 },
                 "columns": {"nats": (per_token * tokens).tolist(), "tokens": tokens.tolist()},
             }
@@ -138,7 +151,9 @@ def test_the_tuned_rate_is_the_best_on_validation_data_and_has_to_lose_something
 
 
 def test_claims_of_mathematics_are_held_against_the_arms(bench, table):
-    found = table.outcome(table.study_of(made_table(bench, table, lost=0.2)))
+    record = table.study_of(made_table(bench, table, lost=0.2))
+    assert record.references["source/peps/nats_per_token"] == {"unigram": 7.0}
+    found = table.outcome(record)
     assert {c["recipe"] for c in found["claims"]} == {"math"} and found["seeds"] == [0]
     assert {c["verdict"] for c in found["claims"]} == {"cannot tell"}, "rows without comparisons tell nothing"
     assert "claims" in found["family"]
@@ -167,6 +182,31 @@ def test_rows_are_the_start_s_evaluations_again(bench, tmp_path):
     one = again.all()[0]
     assert one == folder.all()[0]
     assert again.samples(one.suite, one.name) == [{k: v for k, v in row.items() if k != "note"} for row in rows]
+
+
+@pytest.mark.parametrize("target", ["gsm8k", "articles"])
+def test_the_second_seed_measures_nats_alone_against_the_same_of_the_start(bench, tmp_path, monkeypatch, target):
+    from holdfast.evaluation.suite import parse_evaluation
+    from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
+
+    plans = [parse_evaluation(bench.evaluation(target, files_in(tmp_path), seed))[0] for seed in bench.SEEDS]
+    measured, again = ({(e.suite, e.name): e for e in plan.entries} for plan in plans)
+    assert {e.kind for e in again.values()} == {"perplexity"} and again.items() <= measured.items()
+    assert {name for _, name in measured} - {name for _, name in again} >= {"arc_easy", "piqa", "hellaswag", "ifeval"}
+
+    whole = EvaluationFolder(tmp_path / "whole")
+    for entry in measured.values():
+        name = "nats_per_token" if entry.kind == "perplexity" else "acc"
+        metric = Metric(value=1.0, n=1, unit="nats/token", higher_is_better=False)
+        about = {"suite": entry.suite, "name": entry.name, "kind": entry.kind, "primary": name, "key": "k"}
+        whole.write(Evaluation(metrics={name: metric}, settings={}, model={}, **about), [{"doc": "d", name: 1.0}])
+    monkeypatch.setattr(bench.Bench, "key", lambda *_: "k")
+    row = bench.row_file(tmp_path / "results", target, "start", 0)
+    row.parent.mkdir(parents=True)
+    row.write_text(json.dumps({"key": "k", "entries": bench.packed(whole, identity=True)}))
+    found = bench.Bench(model=tmp_path, files={}, work=tmp_path / "work", results=tmp_path / "results", console=None)
+    for seed, plan in zip(bench.SEEDS, (measured, again), strict=True):
+        assert {(e.suite, e.name) for e in found.start(target, seed).all()} == set(plan)
 
 
 @pytest.mark.slow

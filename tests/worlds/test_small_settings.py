@@ -104,6 +104,24 @@ def test_another_seed_draws_other_problems(made, monkeypatch, tmp_path):
     assert Path(other["prose_heldout"]).read_bytes() == Path(made["math"]["prose_heldout"]).read_bytes()
 
 
+def test_files_of_another_base_are_not_found_made(monkeypatch, tmp_path):
+    """A base that reads longer is another start: what lies in the folder would train from the old one."""
+
+    def base_of(recipe, **_):
+        (folder := tmp_path / f"base-{recipe.steps}").mkdir(exist_ok=True)
+        return folder
+
+    monkeypatch.setattr("holdfast.worlds.small_settings.make_base", base_of)
+    first = make_setting("math", tmp_path / "math", quick=True)
+    longer = quick_shared_world().steps + 1
+    monkeypatch.setattr(
+        "holdfast.worlds.small_settings.quick_shared_world",
+        lambda **changes: quick_shared_world(steps=longer, **changes),
+    )
+    again = make_setting("math", tmp_path / "math", quick=True)
+    assert Path(again["base"]).name == f"base-{longer}" != Path(first["base"]).name
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_nothing_held_out_is_trained_on(made, name):
     paths = made[name]

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.support.files import fingerprint, write_json, write_jsonl
+from holdfast.support.files import fingerprint, to_jsonable, write_json, write_jsonl
 from holdfast.support.paths import expanded, real
 from holdfast.worlds.pretrain import BaseRecipe
 from holdfast.worlds.shared_base import quick_shared_world, shared_world
@@ -165,12 +165,13 @@ def make_setting(
 
     place = real(expanded(folder))
     corpus = embedded_corpus()
-    key = fingerprint([name, seed, quick, corpus.sha256, _VERSION, deciding_libraries()])
+    making = _Making(folder=place, seed=seed, quick=quick, console=console, corpus=corpus)
+    key = fingerprint([name, to_jsonable(making.recipe), quick, corpus.sha256, _VERSION, deciding_libraries()])
     with exclusive_lock(place):
         made = made_already(place, "setting.json", key)
         if made is None:
             setting = SETTINGS[name]
-            paths = setting.make(_Making(folder=place, seed=seed, quick=quick, console=console, corpus=corpus))
+            paths = setting.make(making)
             made = {placeholder: str(paths[placeholder]) for placeholder in setting.placeholders}
             write_json(
                 place / "setting.json",

@@ -118,18 +118,16 @@ def reproduce(
     def write(records: Mapping[str, Any]) -> list[Claim]:
         claims = check(records)
         studies = {recipe.name: _summary(paper, recipe, records[recipe.name], out) for recipe in recipes}
-        found = {
-            "paper": paper.title,
-            "size": size,
-            "rules": RULES,
-            "created": now(),
-            "studies": studies,
-            "claims": claims_json(claims),
-            "family": family_line(claims),
+        found = claims_record(
+            paper,
+            size,
+            claims,
+            created=now(),
+            studies=studies,
             **({"reading": list(reading)} if reading else {}),
-            "versions": versions(),
-            "hardware": hardware(),
-        }
+            versions=versions(),
+            hardware=hardware(),
+        )
         write_json(out / CLAIMS_FILE, found)
         write_claims_report(read_json(out / CLAIMS_FILE), out / PAGE)
         return claims
@@ -162,6 +160,19 @@ def reproduce(
         count = f"{len(failures)} of {len(recipes)} studies failed:"
         raise HoldfastError("\n".join([count, *failures, "The same command tries them again."]))
     return claims
+
+
+def claims_record(paper: Paper, size: str, claims: Sequence[Claim], **about: Any) -> dict[str, Any]:
+    """claims.json: claims, the rules that they were judged by, and what holds at once.
+
+    Args:
+        paper: whose they are.
+        size: of the evidence, for people; one of `papers.SIZES` from `reproduce`.
+        claims: as `check` gave them.
+        about: what else is kept, as plain JSON: studies, versions, hardware.
+    """
+    judged = {"rules": RULES, "claims": claims_json(claims), "family": family_line(claims)}
+    return {"paper": paper.title, "size": size, **judged, **about}
 
 
 def _same(settings: Settings, config: Mapping[str, Any]) -> bool:

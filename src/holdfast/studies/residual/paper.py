@@ -9,7 +9,7 @@ PAPER = Paper(
     recipes={"residual": "instruction residual"},
     durations={
         "quick": "two minutes",
-        "look": "15 minutes and, the first time, 15 for its bases",
+        "look": "10 minutes and, the first time, 25 for its models",
         "thorough": "an hour and, the first time, two for its bases",
     },
     function="holdfast.studies.residual.reproduction:reproduce",

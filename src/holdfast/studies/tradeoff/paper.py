@@ -12,6 +12,6 @@ PAPER = Paper(
         "alignment_tax": "alignment tax",
         "niche_knowledge": "niche knowledge",
     },
-    durations={"quick": "two minutes", "look": "15 minutes", "thorough": "80 minutes"},
+    durations={"quick": "two minutes", "look": "10 minutes", "thorough": "80 minutes"},
     function="holdfast.studies.reproduce:reproduce",
 )
