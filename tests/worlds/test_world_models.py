@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from holdfast.cli import world as command
 from holdfast.errors import ConfigError
 from holdfast.support.files import write_json
 from holdfast.worlds import world_models as models
-from holdfast.worlds.world import FILES, WorldRecipe, build_world, continuing_settings, quick_recipe
+from holdfast.worlds.world import FILES, WorldRecipe, build_world, build_worlds, continuing_settings, quick_recipe
 
 RECIPE = quick_recipe(sibling=True, derived=True, changed_facts=2, word_problems=20)
 MODELS = ("base", "instruct", "derived", "sibling_base", "sibling_instruct")
@@ -231,15 +232,45 @@ def test_recipes_that_cannot_be(changes, words, tmp_path):
 def test_a_worker_makes_what_nobody_else_makes(tmp_path, monkeypatch):
     from holdfast.support.environment import lock_folder
 
-    write_json(
-        tmp_path / models.REQUEST,
-        {"recipe": dataclasses.asdict(RECIPE), "base": "base", "parts": ["sibling", "instruct", "derived"]},
-    )
-    asked = []
-    monkeypatch.setattr(models, "make_part", lambda recipe, base, part, **k: asked.append((recipe, base, part)) or {})
-    with lock_folder(tmp_path / "instruct"):
+    recipes, asked = [RECIPE, dataclasses.replace(RECIPE, seed=1)], []
+    jobs = [[1, "base"], [0, "sibling"], [0, "instruct"], [0, "derived"], [1, "instruct"]]
+    write_json(tmp_path / models.REQUEST, {"recipes": [dataclasses.asdict(r) for r in recipes], "jobs": jobs})
+    monkeypatch.setattr(models, "_base_made", lambda recipe: Path("base") if recipe.seed == 0 else None)
+
+    def base_of(recipe: WorldRecipe, **_: object) -> Path:
+        asked.append((recipe.seed, None, "base"))
+        return Path("new")
+
+    monkeypatch.setattr(models, "make_base", base_of)
+    monkeypatch.setattr(models, "make_part", lambda r, base, part, **k: asked.append((r.seed, str(base), part)) or {})
+    with lock_folder(tmp_path / "0-instruct"):
         models.run_worker(tmp_path)
-    assert asked == [(RECIPE, Path("base"), "sibling"), (RECIPE, Path("base"), "derived")]
+    assert asked == [(1, None, "base"), (0, "base", "sibling"), (0, "base", "derived"), (1, "new", "instruct")]
+
+
+def test_what_is_tuned_of_a_base_waits_for_it(tmp_path, monkeypatch):
+    """Another worker makes the base: this one neither gives up nor makes it a second time."""
+    from holdfast.support.environment import lock_folder
+
+    ready = threading.Event()
+    write_json(
+        tmp_path / models.REQUEST, {"recipes": [dataclasses.asdict(RECIPE)], "jobs": [[0, "base"], [0, "instruct"]]}
+    )
+    monkeypatch.setattr(models, "_base_made", lambda recipe: None)
+    asked = []
+    monkeypatch.setattr(models, "make_base", lambda *a, **k: asked.append(ready.is_set()) or Path("base"))
+    monkeypatch.setattr(models, "make_part", lambda recipe, base, part, **k: asked.append(part) or {})
+    worker = threading.Thread(target=models.run_worker, args=(tmp_path,))
+    with lock_folder(tmp_path / "0-base"):
+        worker.start()
+        time.sleep(1.0)
+        assert worker.is_alive() and not asked
+        ready.set()
+    worker.join(20)
+    assert asked == [True, "instruct"], "it finds the base made, and goes on"
+
+
+def test_a_worker_is_told_where_its_request_is(tmp_path):
     with pytest.raises(ConfigError, match="--folder"):
         command.run(["worker", "--folder", str(tmp_path / "elsewhere")])
 
@@ -248,7 +279,7 @@ def test_few_steps_are_made_in_this_process(made, monkeypatch):
     monkeypatch.setattr(models, "_side_by_side", lambda *a: pytest.fail("a process for seconds of work"))
     monkeypatch.setattr(models, "cached_tuning", lambda tuning, **k: tuning.folder)
     monkeypatch.setattr(models.Tuning, "made", False)
-    assert str(models.make_models(RECIPE, RECIPE.world(), workers=2)["instruct"]) == made["instruct"]
+    assert str(models.make_models([RECIPE], workers=2)[0]["instruct"]) == made["instruct"]
 
 
 @pytest.mark.slow
@@ -270,6 +301,22 @@ def test_models_made_side_by_side_are_the_same(place, made, tmp_path, monkeypatc
     assert not list((tmp_path / "cache" / "bases").glob("*.parts")) and not list(
         (tmp_path / "cache" / "bases").glob("*.training")
     )
+
+
+@pytest.mark.slow
+def test_bases_of_several_worlds_are_made_side_by_side(made, tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(models, "WORTH_STEPS", 1)
+    console = Console(file=io.StringIO(), width=200)
+    wanted = [(RECIPE, tmp_path / "first"), (dataclasses.replace(RECIPE, seed=1, sibling=False), tmp_path / "second")]
+    first, second = build_worlds(wanted, workers=2, console=console)
+    assert "2 processes train 7 models of 2 worlds: 44 steps" in console.file.getvalue()
+    assert {name: weights(first[name]) for name in MODELS} == {name: weights(made[name]) for name in MODELS}
+    assert weights(second["base"]) != weights(first["base"]) and "sibling_base" not in second
+    assert build_worlds(wanted) == [first, second]
 
 
 @pytest.mark.slow
@@ -307,7 +354,7 @@ def test_ctrl_c_reaches_the_workers_and_the_same_command_goes_on(tmp_path):
 
     process = begun()
     deadline = time.monotonic() + 240
-    while not re.search(r"step \d+/850", (tmp_path / "log").read_text()):
+    while not re.search(r"\d%, .* left", (tmp_path / "log").read_text()):
         assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "log").read_text()
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)

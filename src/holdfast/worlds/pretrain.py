@@ -21,7 +21,7 @@ from holdfast.config.declare import Meta
 from holdfast.errors import DataError
 from holdfast.support.cache import cache_folder
 from holdfast.support.files import fingerprint, write_json
-from holdfast.worlds.tuned import deciding_libraries
+from holdfast.worlds.tuned import deciding_libraries, exclusive_lock
 
 Count = Annotated[int, Meta(ge=1, le=10**6)]
 """Of layers, steps, texts: a small world has no more of anything."""
@@ -87,10 +87,11 @@ def cached_base(
     vocabulary: Vocabulary | None = None,
     console: Any = None,
     cache: Path | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> Path:
     """The folder of a base pre-trained on `texts` by `recipe`: from the cache, or trained now.
 
-    An interrupted pre-training continues from its last checkpoint.
+    An interrupted pre-training continues from its last checkpoint. Of several processes one makes it, the others wait.
 
     Args:
         texts: see `pretrain`.
@@ -98,32 +99,48 @@ def cached_base(
         vocabulary: what the tokenizer has besides; None: nothing.
         console: a `rich.console.Console` for the progress bar.
         cache: None: `holdfast.support.cache.cache_folder`.
+        callbacks: of the trainer, for those who watch from outside.
 
     Raises:
         DataError: fewer tokens than one batch.
     """
+    digest = _digest(texts)
+    folder = base_folder(texts, recipe, vocabulary=vocabulary, cache=cache)
+    if (folder / "base.json").is_file():
+        return folder
+    work = folder.parent.with_name(f"{folder.parent.name}.training")
+    with exclusive_lock(folder.parent):
+        if (folder / "base.json").is_file():
+            return folder
+        pretrain(texts, recipe, work, vocabulary=vocabulary, console=console, callbacks=callbacks)
+        write_json(
+            work / "base.json",
+            {"recipe": asdict(recipe), "texts": len(texts), "sha256": digest, "libraries": deciding_libraries()},
+        )
+        shutil.rmtree(folder, ignore_errors=True)  # at most a folder without base.json: an unfinished older copy
+        os.replace(work, folder)
+    return folder
+
+
+def base_folder(
+    texts: Sequence[str], recipe: BaseRecipe, *, vocabulary: Vocabulary | None = None, cache: Path | None = None
+) -> Path:
+    """Where a base lies once it is made, which its `base.json` says. Arguments as `cached_base` takes them."""
+    deciding: dict[str, Any] = {
+        "texts": _digest(texts),
+        "recipe": _deciding(recipe),
+        "libraries": deciding_libraries(),
+    }
+    if vocabulary is not None:
+        deciding["vocabulary"] = asdict(vocabulary)
+    return (cache or cache_folder()) / "bases" / fingerprint(deciding, length=16) / "small-base"
+
+
+def _digest(texts: Sequence[str]) -> str:
     digest = hashlib.sha256()
     for text in texts:
         digest.update(hashlib.sha256(text.encode()).digest())
-    libraries = deciding_libraries()
-    deciding: dict[str, Any] = {"texts": digest.hexdigest(), "recipe": _deciding(recipe), "libraries": libraries}
-    if vocabulary is not None:
-        deciding["vocabulary"] = asdict(vocabulary)
-    key = fingerprint(deciding, length=16)
-    cached = (cache or cache_folder()) / "bases"
-    folder = cached / key / "small-base"
-    if (folder / "base.json").is_file():
-        return folder
-    work = cached / f"{key}.training"
-    pretrain(texts, recipe, work, vocabulary=vocabulary, console=console)
-    write_json(
-        work / "base.json",
-        {"recipe": asdict(recipe), "texts": len(texts), "sha256": digest.hexdigest(), "libraries": libraries},
-    )
-    shutil.rmtree(folder, ignore_errors=True)  # at most a folder without base.json: an unfinished older copy
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(work, folder)
-    return folder
+    return digest.hexdigest()
 
 
 def _deciding(recipe: BaseRecipe) -> dict[str, Any]:
@@ -136,7 +153,13 @@ def _deciding(recipe: BaseRecipe) -> dict[str, Any]:
 
 
 def pretrain(
-    texts: Sequence[str], recipe: BaseRecipe, folder: Path, *, vocabulary: Vocabulary | None = None, console: Any = None
+    texts: Sequence[str],
+    recipe: BaseRecipe,
+    folder: Path,
+    *,
+    vocabulary: Vocabulary | None = None,
+    console: Any = None,
+    callbacks: Sequence[Any] = (),
 ) -> Path:
     """Trains a tokenizer and a base on `texts` and writes both to `folder` as a checkpoint.
 
@@ -146,6 +169,7 @@ def pretrain(
         folder: written in place; holds resumable checkpoints while training goes on.
         vocabulary: what the tokenizer has besides; None: nothing.
         console: a `rich.console.Console` for the progress bar.
+        callbacks: of the trainer.
 
     Raises:
         DataError: fewer tokens than one batch.
@@ -219,7 +243,8 @@ def pretrain(
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
     progress = Progress(console or Console(), "Pre-training a small base")
-    trainer.add_callback(progress)
+    for callback in (progress, *callbacks):
+        trainer.add_callback(callback)
     checkpoint = trainer.whole_checkpoint(folder)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)

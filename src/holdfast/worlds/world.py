@@ -16,6 +16,7 @@ What the world is, and what a model of this size cannot show: docs/embedded_worl
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -264,27 +265,40 @@ def build_world(
         StorageError: the folder cannot be written.
         Interrupted: Ctrl-C; the same call goes on where it was.
     """
+    return build_worlds([(recipe, folder)], workers=workers, console=console)[0]
+
+
+def build_worlds(
+    wanted: Sequence[tuple[WorldRecipe, str | os.PathLike[str]]], *, workers: int | None = None, console: Any = None
+) -> list[dict[str, str]]:
+    """Several worlds, whose models are trained side by side. Arguments and errors as of `build_world`, with a folder
+    for each."""
     from holdfast.worlds.embedded import embedded_corpus
 
-    problems = [m.sentence() for m in mistakes_in(recipe)]
+    problems = [m.sentence() for recipe, _ in wanted for m in mistakes_in(recipe)]
     if problems:
         raise ConfigError(problems)
-    world = recipe.world()
-    place = real(expanded(folder))
+    places = [real(expanded(folder)) for _, folder in wanted]
     corpus = embedded_corpus()
-    key = fingerprint([to_jsonable(recipe), corpus.sha256, _VERSION, deciding_libraries()])
-    with exclusive_lock(place):
-        found = made_already(place, "world.json", key)
-        if found is not None:
-            return found
-        files = _write_files(recipe, world, corpus, place)
-        files |= make_models(recipe, world, workers=workers, console=console)
-        files["suite"] = _write_suite(recipe, place)
-        paths = {name: str(files[name]) for name in FILES if name in files}
-        write_json(
-            place / "world.json", {"key": key, "recipe": to_jsonable(recipe), "python": corpus.python, "paths": paths}
-        )
-    return paths
+    keys = [fingerprint([to_jsonable(recipe), corpus.sha256, _VERSION, deciding_libraries()]) for recipe, _ in wanted]
+    with contextlib.ExitStack() as stack:
+        for place in sorted(places):  # in an order that all processes share
+            stack.enter_context(exclusive_lock(place))
+        found = [made_already(place, "world.json", key) for place, key in zip(places, keys, strict=True)]
+        left = [number for number, paths in enumerate(found) if paths is None]
+        recipes = [wanted[number][0] for number in left]
+        files = [
+            _write_files(recipe, recipe.world(), corpus, places[number])
+            for number, recipe in zip(left, recipes, strict=True)
+        ]
+        models = make_models(recipes, workers=workers, console=console)
+        for number, recipe, one, more in zip(left, recipes, files, models, strict=True):
+            whole = {**one, **more, "suite": _write_suite(recipe, places[number])}
+            paths = {name: str(whole[name]) for name in FILES if name in whole}
+            about = {"key": keys[number], "recipe": to_jsonable(recipe), "python": corpus.python, "paths": paths}
+            write_json(places[number] / "world.json", about)
+            found[number] = paths
+    return [dict(paths) for paths in found if paths is not None]
 
 
 def continuing_settings(recipe: WorldRecipe, **changes: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The models of an embedded world: a base, and what is tuned of it, side by side where there are cores.
+"""The models of embedded worlds: of each a base, and what is tuned of it, side by side where there are cores.
 
 Each part is made in the cache under what decides its weights (`holdfast.worlds.tuned`), whoever makes it: a worker
 process that died leaves its checkpoint, and whoever asks next goes on from there.
@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,78 +20,102 @@ from holdfast.config.declare import part_of
 from holdfast.errors import FolderBusy
 from holdfast.support.files import fingerprint, read_json, to_jsonable, write_json
 from holdfast.worlds.drawing import listed
-from holdfast.worlds.pretrain import BaseRecipe, BaseSettings, Vocabulary, cached_base
+from holdfast.worlds.pretrain import BaseRecipe, BaseSettings, Vocabulary, base_folder, cached_base
 from holdfast.worlds.tuned import Tuning, cached_tuning, exclusive_lock, small_run, tuning_cache
 
 if TYPE_CHECKING:
-    from holdfast.worlds.people.facts import World
     from holdfast.worlds.world import WorldRecipe
 
-REQUEST = "world.json"
-"""In a folder of workers: recipe and base."""
+REQUEST = "worlds.json"
+"""In a folder of workers: recipes, and the jobs that are left."""
 POLL_SECONDS = 0.3
 WORTH_STEPS = 200
 """Of training that is left: for fewer a process of its own, which reads the libraries anew, does not pay."""
+BASE = "base"
 _PARTS = {
-    "instruct": "the instruct model",
+    BASE: "the base",
     "sibling": "a sibling of both",
+    "instruct": "the instruct model",
     "derived": "another child of the base",
 }
-"""Parts that are made of a base, with what they are."""
+"""Parts of a world, with what they are: what all others are made of, then the longest first."""
 
 
 def make_models(
-    recipe: WorldRecipe, world: World, *, workers: int | None = None, console: Any = None
-) -> dict[str, Path]:
-    """The models of a world, made or found made.
+    recipes: Sequence[WorldRecipe], *, workers: int | None = None, console: Any = None
+) -> list[dict[str, Path]]:
+    """The models of worlds, made or found made.
 
     Args:
-        recipe: sizes, seeds and budgets.
-        world: its people.
-        workers: processes at a time for what is tuned of the base; None: two on two and more cores.
+        recipes: of each world its sizes, seeds and budgets.
+        workers: processes at a time, for bases where there are several and for what is tuned of them; None: two on two
+            and more cores.
         console: a `rich.console.Console` for progress.
 
     Returns:
-        Name -> checkpoint; see `holdfast.worlds.world.FILES`.
+        Of each world name -> checkpoint; see `holdfast.worlds.world.FILES`.
 
     Raises:
         Interrupted: Ctrl-C; the same call goes on.
     """
     from holdfast.support.environment import cores, quiet_libraries
 
-    with exclusive_lock(tuning_cache()), quiet_libraries():
-        base = make_base(recipe, console=console)
-        parts = [
-            *(["sibling"] if recipe.sibling else []),
-            "instruct",
-            *(["derived"] if recipe.derived else []),
-        ]  # the longest first
-        left = [part for part in parts if not all(t.made for t in _tunings(recipe, base, part))]
-        several = min(workers if workers is not None else min(2, cores()), len(left))
-        if several > 1 and sum(_steps_of(recipe, part) for part in left) >= WORTH_STEPS:
-            _side_by_side(recipe, base, left, several, console)
-        made = {"base": base}
-        for part in parts:  # what the workers made is found; what one of them could not make is made, or fails, here
-            made |= make_part(recipe, base, part, console=console)
+    made: list[dict[str, Path]] = []
+    folder = tuning_cache() / f"{fingerprint(to_jsonable(list(recipes)), length=16)}.parts"
+    with exclusive_lock(folder.with_name(f".{folder.name}")), quiet_libraries():
+        if sum(_base_made(recipe) is None for recipe in recipes) <= 1:  # it has the cores for itself
+            for recipe in recipes:
+                make_base(recipe, console=console)
+        jobs = _left(recipes)
+        several = min(workers if workers is not None else min(2, cores()), len(jobs))
+        if several > 1 and sum(_steps_of(job.recipe, job.part) for job in jobs) >= WORTH_STEPS:
+            _side_by_side(recipes, jobs, folder, several, console)
+        for (
+            recipe
+        ) in recipes:  # what the workers made is found; what one of them could not make is made, or fails, here
+            base = make_base(recipe, console=console)
+            made.append({BASE: base})
+            for part in _parts(recipe)[1:]:
+                made[-1] |= make_part(recipe, base, part, console=console)
     return made
 
 
-def make_base(recipe: WorldRecipe, *, console: Any = None) -> Path:
+def make_base(recipe: WorldRecipe, *, console: Any = None, callbacks: Sequence[Any] = ()) -> Path:
     """The base of a world alone, made or found made; an interrupted pre-training continues.
 
     Args:
         recipe: the world's.
         console: for progress.
+        callbacks: of the trainer.
 
     Raises:
         Interrupted: Ctrl-C; the same call goes on.
     """
+    return cached_base(
+        pretraining_texts(recipe),
+        base_recipe(recipe),
+        vocabulary=_vocabulary(recipe),
+        console=console,
+        callbacks=callbacks,
+    )
+
+
+def _base_made(recipe: WorldRecipe) -> Path | None:
+    """The base of a world where it is in the cache."""
+    folder = base_folder(pretraining_texts(recipe), base_recipe(recipe), vocabulary=_vocabulary(recipe))
+    return folder if (folder / "base.json").is_file() else None
+
+
+def _vocabulary(recipe: WorldRecipe) -> Vocabulary:
     from holdfast.worlds.people.chat import CHAT_TEMPLATE, MARKERS, vocabulary
 
     whole = tuple(vocabulary(recipe.world(), wordings=not recipe.code_share))
-    words = Vocabulary(words=whole, special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
-    with exclusive_lock(tuning_cache()):
-        return cached_base(pretraining_texts(recipe), base_recipe(recipe), vocabulary=words, console=console)
+    return Vocabulary(words=whole, special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
+
+
+def _parts(recipe: WorldRecipe) -> list[str]:
+    left_out = {part for part, wanted in (("sibling", recipe.sibling), ("derived", recipe.derived)) if not wanted}
+    return [part for part in _PARTS if part not in left_out]
 
 
 def make_part(
@@ -177,38 +202,81 @@ def _steps(count: int, checkpoints: int = 1) -> dict[str, int]:
 # --------------------------------------------------------------------------------------------------------- side by side
 
 
-def _side_by_side(recipe: WorldRecipe, base: Path, parts: Sequence[str], workers: int, console: Any) -> None:
-    """Has worker processes make the parts; what they could not make is not there afterwards."""
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """One part of one world."""
+
+    world: int
+    """Its place among the recipes."""
+    recipe: WorldRecipe
+    part: str
+
+    @property
+    def name(self) -> str:
+        """Of the folder in which its maker counts steps."""
+        return f"{self.world}-{self.part}"
+
+    @property
+    def work(self) -> float:
+        """Of training, in operations up to a factor: tokens times weights."""
+        size = self.recipe.layers * (4 * self.recipe.width + 3 * self.recipe.mlp) + self.recipe.vocab_size
+        longer = 1 if self.part == BASE else 2  # rows of a tuning
+        return float(_steps_of(self.recipe, self.part) * longer * self.recipe.width * size)
+
+
+def _left(recipes: Sequence[WorldRecipe]) -> list[_Job]:
+    """What is still to be made, in the order in which it is begun: bases first, and those that take longest."""
+    found = []
+    for world, recipe in enumerate(recipes):
+        base = _base_made(recipe)
+        if base is None:
+            found += [_Job(world, recipe, part) for part in _parts(recipe)]
+        else:
+            parts = [part for part in _parts(recipe)[1:] if not all(t.made for t in _tunings(recipe, base, part))]
+            found += [_Job(world, recipe, part) for part in parts]
+    return sorted(found, key=lambda job: (job.part != BASE, -job.work))
+
+
+def _side_by_side(
+    recipes: Sequence[WorldRecipe], jobs: Sequence[_Job], folder: Path, workers: int, console: Any
+) -> None:
+    """Has worker processes make what is left; what they could not make is not there afterwards."""
     from holdfast.support.environment import say
     from holdfast.support.processes import Workers, python_module
     from holdfast.support.progress import progress
     from holdfast.training.checkpoint_folders import remove_folder
 
-    folder = tuning_cache() / f"{fingerprint([to_jsonable(recipe), str(base)], length=16)}.parts"
-    total = sum(_steps_of(recipe, part) for part in parts)
+    total = sum(job.work for job in jobs)
     remove_folder(folder)
-    write_json(folder / REQUEST, {"recipe": to_jsonable(recipe), "base": str(base), "parts": list(parts)})
+    write_json(
+        folder / REQUEST, {"recipes": to_jsonable(list(recipes)), "jobs": [[job.world, job.part] for job in jobs]}
+    )
     if console is not None:
-        say(console, f"{workers} processes train {listed([_PARTS[p] for p in parts])}: {total:,} steps")
+        steps = f"{sum(_steps_of(job.recipe, job.part) for job in jobs):,} steps"
+        one = listed([_PARTS[job.part] for job in jobs])
+        what = one if len(recipes) == 1 else f"{len(jobs)} models of {len({job.world for job in jobs})} worlds"
+        say(console, f"{workers} processes train {what}: {steps}")
     command = python_module("world", "worker", "--folder", str(folder))
-    began, last, tenth = time.monotonic(), 0, 0
+    began, last, tenth = time.monotonic(), 0.0, 0
     with (
         Workers(command, count=workers, logs=folder / "logs", environment={"HF_HUB_OFFLINE": "1"}) as processes,
-        progress("Tuning", total=total) as advance,
+        progress("Training small models", total=1.0) as advance,
     ):
         while not processes.ended:
             time.sleep(POLL_SECONDS)
-            done = sum(_steps_done(folder, part) for part in parts)
+            done = sum(job.work * _share_done(folder, job) for job in jobs) / total
             advance(done - last)
             last = done
-            if console is not None and not console.is_terminal and 10 * done // total > tenth:
-                tenth = 10 * done // total
-                say(console, f"  step {done:,}/{total:,}, {_left(time.monotonic() - began, done, total)} left")
+            if console is not None and not console.is_terminal and int(10 * done) > tenth:
+                tenth = int(10 * done)
+                left = timedelta(seconds=round((time.monotonic() - began) * (1 - done) / done))
+                say(console, f"  {done:.0%}, {left} left")
     remove_folder(folder)
 
 
 def run_worker(folder: Path) -> None:
-    """A worker of `_side_by_side`: makes parts that nobody else is making until all are taken.
+    """A worker of `_side_by_side`: makes what nobody else is making until nothing is left. What is tuned of a base
+    waits until it is there.
 
     Raises:
         Interrupted: Ctrl-C, or the command that started it is gone.
@@ -217,53 +285,72 @@ def run_worker(folder: Path) -> None:
     from holdfast.worlds.world import WorldRecipe
 
     request = read_json(folder / REQUEST)
-    recipe, base = WorldRecipe(**request["recipe"]), Path(request["base"])
-    for part in request["parts"]:
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(lock_folder(folder / part))
-            except FolderBusy:
-                continue
-            make_part(recipe, base, part, callbacks=[_watcher(folder, part)])
+    recipes = [WorldRecipe(**recipe) for recipe in request["recipes"]]
+    left = [_Job(world, recipes[world], part) for world, part in request["jobs"]]
+    bases = {world: _base_made(recipe) for world, recipe in enumerate(recipes)}
+    while left:
+        _stop_without_parent()
+        for job in list(left):
+            base = bases[job.world]
+            if job.part != BASE and base is None:
+                continue  # another worker is at it
+            with contextlib.ExitStack() as stack:
+                try:
+                    stack.enter_context(lock_folder(folder / job.name))
+                except FolderBusy:
+                    continue
+                watcher = [_watcher(folder, job)]
+                if base is None:
+                    bases[job.world] = make_base(job.recipe, callbacks=watcher)
+                elif job.part != BASE:
+                    make_part(job.recipe, base, job.part, callbacks=watcher)
+                left.remove(job)
+                break  # what comes first may be free by now
+        else:
+            if all(job.part == BASE or bases[job.world] is not None for job in left):
+                return  # others are at the last ones
+            time.sleep(POLL_SECONDS)
 
 
-def _watcher(folder: Path, part: str) -> Any:
-    """Counts the steps of a part in a file, and stops where the command that started this worker was killed."""
+def _watcher(folder: Path, job: _Job) -> Any:
+    """Counts the steps of a job in a file, and stops where the command that started this worker was killed."""
     from transformers import TrainerCallback
-
-    from holdfast.support.processes import without_parent
 
     class Watcher(TrainerCallback):
         steps = 0
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.steps += 1
-            (folder / part / "steps").write_text(str(self.steps), encoding="utf-8")
-            if without_parent():
-                os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C: a checkpoint, and the end
+            (folder / job.name / "steps").write_text(str(self.steps), encoding="utf-8")
+            _stop_without_parent()
 
     return Watcher()
 
 
+def _stop_without_parent() -> None:
+    from holdfast.support.processes import without_parent
+
+    if without_parent():
+        os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C: a checkpoint, and the end
+
+
 def _steps_of(recipe: WorldRecipe, part: str) -> int:
     return {
+        BASE: recipe.steps,
         "instruct": recipe.tuning_steps,
         "derived": recipe.derived_steps,
         "sibling": recipe.sibling_steps + round(recipe.sibling_tuning * recipe.tuning_steps),
     }[part]
 
 
-def _steps_done(folder: Path, part: str) -> int:
+def _share_done(folder: Path, job: _Job) -> float:
+    """Of a job's steps; those that a continued training had before do not count."""
     try:
-        return int((folder / part / "steps").read_text(encoding="utf-8") or 0)
+        return min(
+            1.0, int((folder / job.name / "steps").read_text(encoding="utf-8") or 0) / _steps_of(job.recipe, job.part)
+        )
     except (OSError, ValueError):
-        return 0
-
-
-def _left(seconds: float, done: int, total: int) -> str:
-    from datetime import timedelta
-
-    return str(timedelta(seconds=round(seconds / max(done, 1) * (total - done))))
+        return 0.0
 
 
 # --------------------------------------------------------------------------------------------------------------- inputs

@@ -92,12 +92,12 @@ class ResidualStudy(Study[ResidualConfig]):
     def prepare(self, console: Any) -> ResidualStudy:
         """The study with the models and files of its small worlds, the new text read and everything checked."""
         record, workshops = self._record(), {}
-        for part in self.settings.parts():
-            config = part
-            if part.small is not None:
-                from holdfast.studies.residual.small_world import fill_in
+        parts = self.settings.parts()
+        if self.settings.small is not None:
+            from holdfast.studies.residual.small_world import fill_in
 
-                config = fill_in(part, console=console)
+            parts = fill_in(parts, console=console)
+        for config in parts:
             workshops[config.models()[0].place] = open_workshop(config, record, console)
         return ResidualStudy(self.settings, record, workshops)
 

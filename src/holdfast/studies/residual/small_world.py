@@ -10,7 +10,7 @@ docs/embedded_world.md.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from holdfast.config.decode import decode
 from holdfast.config.values import Refused
 from holdfast.studies.residual.plan import TRAIN_DEFAULTS, ResidualConfig
 from holdfast.studies.residual.settings import FamilySettings
-from holdfast.worlds.world import WorldRecipe, build_world, quick_recipe
+from holdfast.worlds.world import WorldRecipe, build_worlds, quick_recipe
 
 FIRST, SIBLING = "first", "sibling"
 """Names of the two pairs where there are two."""
@@ -112,20 +112,26 @@ def tuned_again(config: ResidualConfig, base: Path, *, console: Any = None) -> P
     return cached_tuning(instruct_tuning(recipe_of(config.world), base), console=console)
 
 
-def fill_in(config: ResidualConfig, *, console: Any = None) -> ResidualConfig:
-    """A part of a study with its world's models, articles and files, which its folder gets.
+def fill_in(parts: Sequence[ResidualConfig], *, console: Any = None) -> list[ResidualConfig]:
+    """The parts of a study with their worlds' models, articles and files, which their folders get. Models of several
+    worlds are trained side by side.
 
     Args:
-        config: with `small: world`, of one world.
+        parts: with `small: world`, of one world each.
         console: for the progress of what is made.
 
     Raises:
         ConfigError: unknown names.
     """
+    recipes = [recipe_of(part.world) for part in parts]
+    wanted = [(recipe, part.folder / "data") for recipe, part in zip(recipes, parts, strict=True)]
+    made = build_worlds(wanted, console=console)
+    return [_filled(part, recipe, paths) for part, recipe, paths in zip(parts, recipes, made, strict=True)]
+
+
+def _filled(config: ResidualConfig, recipe: WorldRecipe, paths: Mapping[str, str]) -> ResidualConfig:
     from holdfast.studies.tradeoff.study import fill
 
-    recipe = recipe_of(config.world)
-    paths = build_world(recipe, config.folder / "data", console=console)
     families, derived = models_of(recipe, paths)
     own = {
         "learning_rate": recipe.continuing_learning_rate,
