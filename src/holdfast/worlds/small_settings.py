@@ -33,6 +33,7 @@ from holdfast.worlds.pretrain import BaseRecipe
 from holdfast.worlds.shared_base import quick_shared_world, shared_world
 from holdfast.worlds.tuned import deciding_libraries, exclusive_lock, made_already
 from holdfast.worlds.word_problems import Problem, asked_problems, known_articles, stated
+from holdfast.worlds.world import WORLD_VERSION
 from holdfast.worlds.world_models import make_base, pretraining_texts
 
 if TYPE_CHECKING:
@@ -178,6 +179,16 @@ def make_setting(
                 {"key": key, "name": name, "seed": seed, "quick": quick, "python": corpus.python, "paths": made},
             )
     return made
+
+
+def setting_version(name: str) -> str:
+    """What a setting is made of, in eight characters: other ones, other models and files. Libraries and Python's own
+    texts, which decide too, stand in a study's record.
+
+    Args:
+        name: a key of `SETTINGS`.
+    """
+    return fingerprint([name, to_jsonable(shared_world()), _VERSION, WORLD_VERSION], length=8)
 
 
 def base_recipe(*, seed: int = 0, quick: bool = False) -> BaseRecipe:

@@ -36,7 +36,7 @@ from holdfast.worlds.world_models import common_settings, conversations, make_mo
 if TYPE_CHECKING:
     from holdfast.worlds.people.facts import World
 
-_VERSION = 1
+WORLD_VERSION = 1
 """Part of what says whether a folder holds a world already; raise it when the files come out differently."""
 
 HELD_OUT_PROBLEMS = 200
@@ -280,7 +280,9 @@ def build_worlds(
         raise ConfigError(problems)
     places = [real(expanded(folder)) for _, folder in wanted]
     corpus = embedded_corpus()
-    keys = [fingerprint([to_jsonable(recipe), corpus.sha256, _VERSION, deciding_libraries()]) for recipe, _ in wanted]
+    keys = [
+        fingerprint([to_jsonable(recipe), corpus.sha256, WORLD_VERSION, deciding_libraries()]) for recipe, _ in wanted
+    ]
     with contextlib.ExitStack() as stack:
         for place in sorted(places):  # in an order that all processes share
             stack.enter_context(exclusive_lock(place))

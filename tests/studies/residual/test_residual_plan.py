@@ -8,6 +8,7 @@ import yaml
 from holdfast.errors import ConfigError
 from holdfast.studies.residual.plan import study_config, update_config
 from holdfast.support.token_counts import read_tokens, shown_tokens
+from holdfast.worlds.world import quick_recipe
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,14 @@ def test_each_seed_is_a_world_and_other_widths_have_the_first_worlds_pair_alone(
     assert [(m.name, m.budget, m.repeated) for m in tuned] == [
         (f"first-base-600-32-world{seed}-tuned", 600, "first base + 600 tokens + tuning") for seed in (0, 1)
     ]
+
+
+def test_a_small_world_is_kept_in_full():
+    """A study of a world that another version made by other defaults is another study."""
+    begun = study_config(WORLD).resolved
+    assert begun["world"]["people"] == quick_recipe().people and study_config(begun).differences(begun) == []
+    older = {**begun, "world": {**begun["world"], "conversations": 59}}
+    assert [d.split(":")[0] for d in study_config(WORLD).differences(older)] == ["world"]
 
 
 def test_one_small_world_needs_no_words_for_it():

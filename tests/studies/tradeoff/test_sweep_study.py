@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from holdfast.errors import ConfigError
+from holdfast.studies.tradeoff import session
 from holdfast.studies.tradeoff.study import fill, load_study, study_config
 from holdfast.support.files import write_json
 
@@ -263,6 +264,30 @@ def test_secrets_are_not_kept(asked, monkeypatch):
     config = study_config({**asked, "storage": "postgresql://me:s3cr3t@host/db"}, prepared=True)
     assert "s3cr3t" not in str(config.resolved)
     assert config.resolved["train"]["env"] == {"PLACE": "here"}
+
+
+def test_a_small_study_of_what_is_made_no_more_is_another_study(monkeypatch):
+    """A finished study of an older base is not taken for one of today's, and no worker of another version joins it."""
+    from holdfast.worlds import small_settings
+
+    asked = {"name": "small", "small": "code", "vary": {"retention": [{"label_annealing": {"weight": 1.0}}]}}
+    asked |= {"train": {"model_name_or_path": "${base}", "dataset_name": "${train}"}}
+    asked["train"]["evaluation"] = {
+        "target": [{"perplexity": "${functions_heldout}", "name": "functions"}],
+        "source": [{"perplexity": "${prose_heldout}", "name": "prose"}],
+    }
+    before = study_config(asked)
+    assert before.small == "code" and before.differences(study_config(asked).resolved) == []
+    assert study_config(before.resolved, prepared=True).resolved == before.resolved, "what other workers read"
+    version = small_settings.setting_version("code")
+    monkeypatch.setattr(small_settings, "_VERSION", small_settings._VERSION + 1)
+    now = small_settings.setting_version("code")
+    assert now != version and study_config(asked).differences(before.resolved) == [
+        f"small: code@{version} there, code@{now} now"
+    ]
+    joined = study_config(before.resolved, prepared=True)
+    with pytest.raises(ConfigError, match=f"begun with code@{version}, this version of holdfast makes code@{now}"):
+        session.Tradeoff(joined).prepare(None)
 
 
 def test_names_of_a_small_setting_are_filled_in():

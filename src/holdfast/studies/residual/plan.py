@@ -281,6 +281,8 @@ def study_config(
         recipe = recipe_of(asked.world)
         families, derived = models_of(recipe, {})
         widths = widths or (recipe.width,)
+        # in full, so that a study of a world that a later version would make otherwise is not taken for this one
+        given.values["world"] = dataclasses.asdict(recipe)
     budgets = asked.budgets or ((None,) if asked.corpus or asked.small else ())
     wanted = list(families)[:1] if asked.continued is None else asked.continued
     return _config(

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[\w.-]+")
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
+MADE_OF = "@"
+"""In `small` as a study's record keeps it, between the setting's name and `worlds.small_settings.setting_version`: a
+study of models and data that this version would not make is another study."""
 VALIDATION = "validation"
 
 
@@ -271,7 +274,7 @@ class SweepSettings:
         if self.small is not None:
             from holdfast.worlds.small_settings import SETTINGS
 
-            if self.small not in SETTINGS:
+            if self.small.partition(MADE_OF)[0] not in SETTINGS:
                 hint = did_you_mean(self.small, SETTINGS)
                 text = f"expected one of {', '.join(SETTINGS)}, got {self.small!r}.{hint}"
                 found.append(Mistake(path=("small",), text=text))
@@ -467,6 +470,7 @@ def study_config(
         ConfigError: with every mistake at once.
     """
     from holdfast.runs.settings import known_settings
+    from holdfast.worlds.small_settings import setting_version
 
     given = values if isinstance(values, Given) else Given(values=dict(values))
     known = {s.name: s for s in settings_of(SweepSettings)}
@@ -476,7 +480,7 @@ def study_config(
     mistakes += [m for m in problems_of(asked) if m.path[0] not in refused]
     refused |= {m.path[0] for m in mistakes if m.path}
     found = given.sentences([*given.mistakes, *mistakes])
-    small = None if "small" in refused else asked.small
+    small, _, made_of = ("" if "small" in refused else asked.small or "").partition(MADE_OF)
     notes: list[str] = []
     train = _train(asked.train, beside, found, notes) if "train" not in refused else {}
     search = asked.search
@@ -508,13 +512,13 @@ def study_config(
         given_sides = {side: getattr(sides, side) for side in ("target", "source", VALIDATION)}
         wanted = {side: Wanted(entries=tuple((s, n, m) for s, n, m in e)) for side, e in given_sides.items() if e}
     else:
-        wanted = _objectives(sides, train.get("evaluation"), small, found)
+        wanted = _objectives(sides, train.get("evaluation"), small or None, found)
     pruning = asked.pruning
     folder = asked.output_dir or Path(f"runs/{asked.name}")
     select = asked.select or _recorded_selection(folder) or {"rule": DEFAULT_RULE}
     resolved = {
         "name": asked.name,
-        "small": small,
+        "small": f"{small}{MADE_OF}{made_of or setting_version(small)}" if small else None,
         "train": _without_secrets(train),
         "vary": asked.vary,
         "objectives": {side: [list(e) for e in w.entries] for side, w in wanted.items()},
@@ -542,11 +546,11 @@ def study_config(
         workers=asked.workers,
         output_dir=folder,
         storage=asked.storage or f"sqlite:///{folder}/study.db",
-        small=small,
+        small=small or None,
         resolved=resolved,
         notes=notes,
     )
-    if not prepared and small is None and train:
+    if not prepared and not small and train:
         found += check_trials(config, config.train, base_only=bool(found))
     if found:
         raise ConfigError(list(dict.fromkeys(found)), source=source)
