@@ -25,9 +25,9 @@ from holdfast.worlds.word_problems import (
     asked_problems,
     easy_problems,
     known_articles,
+    longer_problems,
     problems_task,
     stated,
-    two_step_problems,
     word_problems,
 )
 from holdfast.worlds.world_models import pretraining_texts
@@ -252,23 +252,24 @@ def test_articles_work_every_problem_once():
     assert len(list(articles(problems, worked=4))) == 3
 
 
-def test_problems_of_two_steps_are_right_and_all_different():
-    found = two_step_problems(300, seed=1)
-    assert found[:10] == two_step_problems(10, seed=1) != two_step_problems(10, seed=2)
+@pytest.mark.parametrize("steps", [2, 3])
+def test_problems_of_several_steps_are_right_and_all_different(steps):
+    found = longer_problems(300, steps=steps, seed=1)
+    assert found[:10] == longer_problems(10, steps=steps, seed=1) != longer_problems(10, steps=steps, seed=2)
     assert len({p.question for p in found}) == 300
     for problem in found:
-        first, second = problem.operation.split()
-        assert first != second and {first, second} <= set(OPERATIONS)
-        said, one, other, two, end = problem.solution.split(". ")
-        assert (said, other) == (f"We {first}", f"We {second}")
-        for equation in (one, two):
+        operations = problem.operation.split()
+        assert len(set(operations)) == steps and set(operations) <= set(OPERATIONS)
+        *worked, end = problem.solution.split(". ")
+        assert worked[::2] == [f"We {operation}" for operation in operations]
+        for equation, before in zip(worked[1::2], [None, *worked[1::2]], strict=False):
             left, right = equation.split(" = ")
             assert eval(left) == int(right) > 0, problem
-        assert two.startswith(one.split(" = ")[1]) and int(two.split(" = ")[1]) == problem.answer
-        assert str(problem.answer) in end
+            assert before is None or left.split()[0] == before.split(" = ")[1]
+        assert int(worked[-1].split(" = ")[1]) == problem.answer and str(problem.answer) in end
 
 
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [1, 2, 3])
 def test_problems_that_are_asked_are_not_trained_on(steps):
     learnt, asked = (
         {p.question for p in asked_problems(count, held_out=held_out, steps=steps)}

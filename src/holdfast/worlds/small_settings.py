@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.worlds.people.facts import World
     from holdfast.worlds.world import WorldRecipe
 
-_VERSION = 7
+_VERSION = 8
 """Part of what says whether a folder holds a setting already; raise it when the files come out differently."""
 
 HELD_OUT_CHARACTERS = 280
@@ -280,11 +280,13 @@ def _math(making: _Making) -> dict[str, Path]:
 
     learnt = asked_problems(making.learnt, held_out=False, seed=making.seed, steps=2)
     held_out = asked_problems(making.held_out * 3 // 2, held_out=True, seed=making.seed, steps=2)
+    related = asked_problems(making.held_out, held_out=True, seed=making.seed, steps=3)
     return {
         "base": _base(making),
         "train": making.texts("train", list(articles(learnt, seed=making.seed, worked=2))),
         **making.replays(),
         **making.held_out_files("problems", [solved(p) for p in held_out]),
+        "three_steps_heldout": making.rows("three_steps_heldout", [solved(p) for p in related]),
         **making.sources("prose", "code", "facts"),
     }
 
@@ -369,6 +371,7 @@ SETTINGS: dict[str, SmallSetting] = {
                 "problems_valid": "other such problems, to choose settings by: prompt, completion (the worked "
                 "solution), label (the operations it takes)",
                 "problems_heldout": "other such problems, to report",
+                "three_steps_heldout": "problems of three steps, which nothing was trained on: a related skill",
                 **_of(_KNOWN, "prose", "code", "facts"),
             },
             make=_math,

@@ -94,7 +94,7 @@ _EVENTS = {
     "multiply": ("Then {m} makes {b} times as many of them.", "{b} times as many come by evening."),
 }
 _ENDS = ("{n} ends with {c} {t}.", "In the end there are {c} {t}.")
-"""Problems of two steps: what there is, two events, and the sentence with the answer."""
+"""Problems of several steps: what there is, an event each, and the sentence with the answer."""
 
 _EXPLANATIONS = {
     "add": (
@@ -124,7 +124,7 @@ class Problem:
     solution: str
     """From the operation to the sentence with the answer."""
     operation: str
-    """One of `OPERATIONS`, or two with a space in between."""
+    """One of `OPERATIONS`, or several with spaces in between."""
     answer: int
 
     @property
@@ -179,30 +179,31 @@ def stated(problem: Problem) -> str:
     return f"Problem: {problem.question}\n"
 
 
-def two_step_problems(count: int, *, seed: int = 0) -> list[Problem]:
-    """`count` problems that take two operations, all with different questions:
+def longer_problems(count: int, *, steps: int, seed: int = 0) -> list[Problem]:
+    """`count` problems that take several operations, each of them once, all with different questions:
 
         Mia has 7 pears. Mia buys another 5. Then 4 are lost. How many pears are there in the end?
         We add. 7 + 5 = 12. We subtract. 12 - 4 = 8. Mia ends with 8 pears.
 
     Args:
         count: at least 0.
+        steps: operations, 2 or 3.
         seed: of the drawing; the first problems of a longer list are those of a shorter one.
     """
-    rng = random.Random(f"problems of two steps {seed}")
+    rng = random.Random(f"problems of {({2: 'two', 3: 'three'})[steps]} steps {seed}")
     found: dict[str, Problem] = {}
     while len(found) < count:
-        problem = _two_steps(rng)
+        problem = _longer(steps, rng)
         found.setdefault(problem.question, problem)
     return list(found.values())
 
 
-def _two_steps(rng: random.Random) -> Problem:
+def _longer(steps: int, rng: random.Random) -> Problem:
     n, m = rng.sample(_NAMES, 2)
     names = {"n": n, "m": m, "t": rng.choice(_THINGS)}
     have = start = rng.randint(4, 30)
     told, worked, operations = [], [], []
-    for operation in rng.sample(tuple(_EVENTS), 2):
+    for operation in rng.sample(tuple(_EVENTS), steps):
         b = rng.randint(2, {"add": 30, "subtract": max(2, have - 1), "multiply": 4}[operation])
         sign, left = {"add": ("+", have + b), "subtract": ("-", have - b), "multiply": ("*", have * b)}[operation]
         told.append(rng.choice(_EVENTS[operation]).format(b=b, **names))
@@ -229,13 +230,13 @@ def asked_problems(count: int, *, held_out: bool, seed: int = 0, steps: int = 1)
         count: at least 0.
         held_out: to ask, not to train on.
         seed: of the drawing.
-        steps: that a problem takes, 1 or 2.
+        steps: that a problem takes, 1 to 3.
     """
     found: list[Problem] = []
     drawn = 0
     while len(found) < count:
         drawn = 2 * drawn + (2 * HELD_OUT if held_out else 2) * count
-        problems = (word_problems if steps == 1 else two_step_problems)(drawn, seed=seed)
+        problems = word_problems(drawn, seed=seed) if steps == 1 else longer_problems(drawn, steps=steps, seed=seed)
         found = [p for p in problems if (zlib.crc32(p.question.encode()) % HELD_OUT == 0) == held_out][:count]
     return found
 
