@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.cli.main import main
-from holdfast.errors import DataError, Interrupted, RunFolderError
+from holdfast.errors import DataError, HoldfastError, Interrupted, RunFolderError
 from holdfast.studies.engine.claims import HOLDS, Evidence, Figure, Statement, above, check_claims
 from holdfast.studies.engine.papers import Paper
 from holdfast.studies.engine.reproduction import Recipe, reproduce
@@ -134,6 +134,49 @@ def test_two_workers_do_it_interrupted_and_continued(tmp_path):
     assert [c["verdict"] for c in json.loads((out / "study.json").read_text())["claims"]] == [HOLDS]
     assert (out / "report.html").read_text() == "1. The faster ball flies farther. holds"
     assert len(list((out / "logs").glob("worker-*.log"))) == 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chained(Toy):
+    """Each throw needs the next one of the plan, so the last one comes first."""
+
+    def jobs(self):
+        jobs = super().jobs()
+        return [dataclasses.replace(j, after=(i + 1,) if i + 1 < len(jobs) else ()) for i, j in enumerate(jobs)]
+
+
+class ChainedStudy(ToyStudy):
+    seeds, worlds = (0,), ("earth",)
+
+    @classmethod
+    def load(cls, resolved, *, storage, output_dir):
+        return cls(Chained(output_dir=output_dir, storage=storage, speeds=tuple(resolved["speeds"])))
+
+    def make(self, task):
+        speed = task.attributes["speed"]
+        needed = self.settings.speeds[self.settings.speeds.index(speed) + 1 :][:1]
+        folder = self.settings.output_dir / "throws"
+        if needed and not (folder / f"{needed[0]:g}-earth-0.json").is_file():
+            raise DataError(f"there is no throw at {needed[0]:g}")
+        if speed == float(os.environ.get("HOLDFAST_TOY_FAILS", "0")):
+            raise DataError("the ball is gone")
+        return super().make(task)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_job_begins_when_those_before_it_have_ended(tmp_path, monkeypatch, workers):
+    monkeypatch.setenv(WAIT, "0.2")
+    settings = Chained(output_dir=tmp_path / "toy", storage=f"sqlite:///{tmp_path}/toy/study.db", speeds=(9, 3, 6))
+    monkeypatch.setenv("HOLDFAST_TOY_FAILS", "3")
+    with pytest.raises(HoldfastError, match="2 of 3 jobs failed") as failed:
+        execute_study(ChainedStudy(settings), console=quiet(), workers=workers)
+    assert "(speed 3): the ball is gone" in str(failed.value)
+    assert "(speed 9): there is no throw at 3" in str(failed.value)
+    monkeypatch.delenv("HOLDFAST_TOY_FAILS")
+    record = execute_study(ChainedStudy(settings), console=quiet(), workers=workers)
+    assert [len(throws) for throws in record["throws"].values()] == [1, 1, 1]
+    times = [(tmp_path / "toy" / "throws" / f"{v}-earth-0.json").stat().st_mtime_ns for v in (6, 3, 9)]
+    assert times == sorted(times)
 
 
 def test_its_status_from_the_command_line(tmp_path, capsys):

@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 HEARTBEAT_SECONDS = 5.0
 GRACE_SECONDS = 60.0
 CONFIG, VERSION, CREATED = "holdfast", "holdfast_version", "created"
-SLOT, REASON, WORKER, OVERHEAD, ADDED = "slot", "reason", "worker", "overhead", "added"
+SLOT, REASON, WORKER, OVERHEAD, ADDED, AFTER = "slot", "reason", "worker", "overhead", "added", "after"
 """Attributes of a trial that the engine writes. They are plain JSON, so that a dashboard shows them. `ADDED` holds the
-attributes that a job began with which is not in the plan."""
+attributes that a job began with which is not in the plan, `AFTER` is `Job.after`."""
 T = TypeVar("T")
 _NO_DRIVER = {
     "psycopg": "holdfast[postgres]",
@@ -230,6 +230,8 @@ class Storage:
             if there is not None and there.state != TrialState.FAIL:
                 continue
             attributes: dict[str, Any] = {SLOT: slot, **job.attributes}
+            if job.after:
+                attributes[AFTER] = list(job.after)
             fixed = dict(job.params)
             if there is not None:  # failed: the same combination once more
                 fixed = there.system_attrs.get("fixed_params") or there.params
@@ -293,17 +295,18 @@ class Storage:
     # ----------------------------------------------------------------------------------------------------------- leases
 
     def take(self, study: optuna.Study, owner: str) -> Lease | None:
-        """A trial to work on: one whose worker is gone, else one that waits. None where there is neither (now)."""
+        """A trial to work on: one whose worker is gone, else one that waits for no other (`Job.after`). None where
+        there is neither (now)."""
         from optuna.trial import TrialState
 
         held = self.held(study)
         states = (TrialState.WAITING, TrialState.RUNNING)
-        for trial in sorted(
-            study.get_trials(deepcopy=False, states=states), key=lambda t: (t.state != TrialState.RUNNING, t.number)
-        ):
+        trials = [t for t in study.get_trials(deepcopy=False, states=states) if SLOT in t.user_attrs]
+        left = {t.user_attrs[SLOT] for t in trials}
+        for trial in sorted(trials, key=lambda t: (t.state != TrialState.RUNNING, t.number)):
             seen = held.get(trial._trial_id)
             # also where its state still is WAITING: whoever has just taken it sets RUNNING a moment later
-            if SLOT not in trial.user_attrs or not self._gone(trial._trial_id, seen):
+            if not self._gone(trial._trial_id, seen) or left.intersection(trial.user_attrs.get(AFTER, ())):
                 continue
             lease = self._claim(study, trial, seen, owner)
             if lease is not None:

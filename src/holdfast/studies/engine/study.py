@@ -52,6 +52,9 @@ class Job:
     """Values that are fixed beforehand; others are drawn when the job begins."""
     attributes: dict[str, Any] = field(default_factory=dict)
     """Its coordinates, as plain JSON."""
+    after: tuple[int, ...] = ()
+    """Places in the plan of the jobs that have to end before it begins, complete or not: `make` looks for what it
+    needs of them, and says which failed."""
 
 
 class Settings(Protocol):
