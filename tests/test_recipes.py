@@ -51,6 +51,8 @@ RESIDUAL = {
     "tiny": 112,
 }
 """Of paper 004: models that each makes, given ones among them."""
+SEQUENCE = {"tasks-tiny": (58, 58)}
+"""Of paper 002: models that each makes with a seed, and its ways through the orders."""
 
 
 def text_of(name: str) -> str:
@@ -109,7 +111,7 @@ def place(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_recipes_are_these() -> None:
     there = {p.relative_to(CONFIGS).with_suffix("").as_posix() for p in CONFIGS.rglob("*.yaml")}
     tiny = {f"label_annealing/{name}-tiny" for name in STUDIES}
-    assert there == {*METHODS, *tiny, *(f"residual/{name}" for name in RESIDUAL)}
+    assert there == {*METHODS, *tiny, *(f"residual/{name}" for name in RESIDUAL), *(f"sequence/{n}" for n in SEQUENCE)}
     package = ROOT / "src" / "holdfast" / "studies" / "recipes" / "residual"
     assert {p.resolve() for p in (CONFIGS / "residual").glob("*.yaml")} == set(package.glob("*.yaml"))
 
@@ -278,3 +280,17 @@ def test_table_2_has_the_papers_budgets_and_window() -> None:
     values = read("residual/llama3-budgets")
     assert values["budgets"] == ["100M", "500M", "1B"] and values["window"] == 4096 and values["epochs"] == 5
     assert str(values["after"]) == "2023-12-01" and str(values["before"]) == "2024-10-01"
+
+
+# ------------------------------------------------------------------------------------------------------------ paper 002
+
+
+@pytest.mark.parametrize("name", SEQUENCE)
+def test_a_sequence_study_is_sound(name: str) -> None:
+    from holdfast.studies.sequence.plan import sequence_config
+
+    text = text_of(f"sequence/{name}")
+    config = sequence_config(yaml.safe_load(text), source=name)
+    assert (len(config.models), len(config.chains)) == SEQUENCE[name]
+    assert config.name == name and config.output_dir == Path("runs/sequence") / name
+    assert text.startswith("# ") and f"configs/sequence/{name}.yaml" in text

@@ -111,7 +111,7 @@ LIGHT = [
     "holdfast.reports.theory_report",
     "holdfast.cli.theory",
     "holdfast.cli.sweep",
-    "holdfast.studies.tradeoff.space",
+    "holdfast.studies.engine.space",
     "holdfast.studies.tradeoff.study",
     "holdfast.evaluation.compare.samples",
     "holdfast.runs.launch",

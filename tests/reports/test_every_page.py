@@ -36,6 +36,7 @@ from synthetic_evaluations import (
 )
 from synthetic_evaluations import text as documents
 from synthetic_runs import SOURCE_NOISE, chromium, comparison, metric_lines, perplexity, write_arm, write_run
+from synthetic_sequences import sequence
 from synthetic_studies import finished_frontier, frontier, measured_runs, nothing_finished, record, trial
 from test_report_browser import look_on_phone
 
@@ -52,6 +53,7 @@ from holdfast.reports.evaluation_report import evaluation_page
 from holdfast.reports.html import render
 from holdfast.reports.residual_report import residual_page
 from holdfast.reports.run_report import read_run, run_page
+from holdfast.reports.sequence_report import sequence_page
 from holdfast.reports.study_report import study_page
 from holdfast.reports.terminal import Printer
 from holdfast.reports.theory_report import regression_page
@@ -221,7 +223,21 @@ def distances_of(folder: Path, text: str) -> Page:
     return distance_page(read_distance(to_jsonable(found)))
 
 
+def in_sequence(folder: Path, text: str) -> Page:
+    found = sequence((text, f"{text} 2", f"{text} 3"), name=text, notes=[text], config={text: text})
+    models = [dataclasses.replace(found.models[0], label=text, state="failed", reason=text), *found.models[1:]]
+    arms = [found.arms[0], *(dataclasses.replace(a, arm=f"{text} {i}") for i, a in enumerate(found.arms[1:]))]
+    return sequence_page(dataclasses.replace(found, models=models, arms=arms))
+
+
+def nothing_in_sequence(folder: Path, text: str) -> Page:
+    found = sequence((text, f"{text} 2"), name=text, status="running", models=[], arms=[])
+    return sequence_page(dataclasses.replace(found, tasks={}))
+
+
 PAGES: dict[str, Callable[[Path, str], Page]] = {
+    "sequence": in_sequence,
+    "sequence, nothing measured": nothing_in_sequence,
     "update": update,
     "residual study": residual_study,
     "theory": theory,

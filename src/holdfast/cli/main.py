@@ -32,6 +32,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("holdfast.cli.compare", "two models question by question, as a table, a page, or a gate of a pipeline"),
     "judge": ("holdfast.cli.judge", "how often a language model prefers one model's answers to another's"),
     "sweep": ("holdfast.cli.sweep", "try many ways, draw what each learns against what it forgets, choose one"),
+    "sequence": (
+        "holdfast.cli.sequence",
+        "tasks one after another: what each way of training keeps of the earlier ones",
+    ),
     "reproduce": ("holdfast.cli.reproduce", "re-run a paper's studies and check its claims"),
     "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),
     "cost": ("holdfast.cli.cost", "operations, memory and GPU-hours of a run, before anything runs"),

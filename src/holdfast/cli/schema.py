@@ -19,12 +19,13 @@ An editor with a YAML language server then completes keys and marks mistakes whi
 """
 EPILOG = """\
 kinds
-  train    a run: 'holdfast train --config', every key of trl sft and accelerate launch, and the methods' parameters
-  sweep    a study of trials: 'holdfast sweep --config'
-  update   'holdfast update --config'
-  study    'holdfast residual study --config'
-  suite    'holdfast evaluate --suite', and what stands under evaluation: of a run
-  merge    'holdfast merge --config'
+  train     a run: 'holdfast train --config', every key of trl sft and accelerate launch, and the methods' parameters
+  sweep     a study of trials: 'holdfast sweep --config'
+  update    'holdfast update --config'
+  study     'holdfast residual study --config'
+  sequence  'holdfast sequence --config'
+  suite     'holdfast evaluate --suite', and what stands under evaluation: of a run
+  merge     'holdfast merge --config'
 
 examples
   holdfast schema train --output train.schema.json
@@ -65,6 +66,13 @@ def _study() -> dict[str, Any]:
     return json_schema(StudySettings, title="holdfast residual study", description=text)
 
 
+def _sequence() -> dict[str, Any]:
+    from holdfast.studies.sequence.settings import SequenceSettings
+
+    text = "The file of 'holdfast sequence --config'."
+    return json_schema(SequenceSettings, title="holdfast sequence", description=text)
+
+
 def _suite() -> dict[str, Any]:
     from holdfast.evaluation.suite import suite_schema
 
@@ -82,6 +90,7 @@ SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "sweep": _sweep,
     "update": _update,
     "study": _study,
+    "sequence": _sequence,
     "suite": _suite,
     "merge": _merge,
 }

@@ -30,6 +30,7 @@ adapter, which do not move.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -48,7 +49,7 @@ from holdfast.retention.fisher import (
     made_of,
     save_fisher,
 )
-from holdfast.retention.method import ActiveMethod, RetentionMethod, WeightCopy
+from holdfast.retention.method import ActiveMethod, Earlier, RetentionMethod, WeightCopy
 from holdfast.retention.paths import data_problems
 from holdfast.retention.pull import Pull
 
@@ -107,6 +108,13 @@ class EWC(RetentionMethod):
     @property
     def off(self) -> bool:
         return self.coefficient == 0
+
+    @classmethod
+    def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
+        """The Fisher information of the last task's data, added to that of those before."""
+        if parameters.get("data") or parameters.get("fisher"):
+            return [dict(parameters)]
+        return [{**parameters, "data": earlier.data[-1], **({"fisher": earlier.fisher} if earlier.fisher else {})}]
 
     def problems(self) -> list[str]:
         found = []

@@ -228,6 +228,16 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """What lies behind a task in a sequence of tasks, the oldest first."""
+
+    data: tuple[str, ...]
+    """The training data of each earlier task; at least one."""
+    fisher: str = ""
+    """Folder of the Fisher diagonal that the run before used, where it used one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RetentionMethod:
     """Base of all methods. Subclasses are frozen dataclasses whose fields declare the parameters: type, bounds
     (`Annotated[float, Meta(ge=0)]`), default, and a docstring under each (`holdfast.config.declare`)."""
@@ -266,6 +276,20 @@ class RetentionMethod:
         """`{"method": name, **parameters}` as plain JSON values; for a method from outside of the package also where
         it is from ("from") and the SHA-256 of its source ("sha256")."""
         return {"method": self.name, **dataclasses.asdict(self), **self._origin()}
+
+    @classmethod
+    def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
+        """Parameters in a run that follows other tasks, with what was left open taken from them. What is held on to by
+        default, the start, is the model after the last of them anyway.
+
+        Args:
+            parameters: as a config gives them.
+            earlier: the tasks before.
+
+        Returns:
+            The parameters of the method, or of several in its place.
+        """
+        return [dict(parameters)]
 
     def _origin(self) -> dict[str, str]:
         return {} if self.origin is None else {"from": self.origin.reference, "sha256": self.sha256}

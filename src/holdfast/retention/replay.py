@@ -16,12 +16,12 @@ far as it can be had.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
-from holdfast.retention.method import PrepareData, RetentionMethod
+from holdfast.retention.method import Earlier, PrepareData, RetentionMethod
 from holdfast.retention.paths import data_problems
 
 if TYPE_CHECKING:
@@ -76,6 +76,14 @@ class Replay(RetentionMethod):
     def replayed(self) -> float:
         return self.fraction
 
+    @classmethod
+    def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
+        """All earlier tasks' data in equal parts of the fraction."""
+        if parameters.get("data"):
+            return [dict(parameters)]
+        fraction = float(parameters.get("fraction", cls.fraction)) / len(earlier.data)
+        return [{**parameters, "data": data, "fraction": fraction} for data in earlier.data]
+
     def problems(self) -> list[str]:
         if not self.data:
             return ["replay.data: expected a file, folder or hub id of the data to replay, got nothing"]
@@ -112,6 +120,13 @@ class Multitask(RetentionMethod):
     @property
     def off(self) -> bool:
         return self.share == 0
+
+    @classmethod
+    def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
+        """All earlier tasks' data."""
+        if parameters.get("data"):
+            return [dict(parameters)]
+        return [{**parameters, "data": data} for data in earlier.data]
 
     def problems(self) -> list[str]:
         if not self.data:

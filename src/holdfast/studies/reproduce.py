@@ -158,7 +158,8 @@ def _quick_config(path: Path, recipe: str, folder: str, console: Any) -> StudyCo
     """The study with a base of seconds, a few steps, few documents, one seed, and the first two alternatives."""
     import yaml
 
-    from holdfast.studies.tradeoff.study import fill, study_config
+    from holdfast.studies.engine.small import fill
+    from holdfast.studies.tradeoff.study import study_config
     from holdfast.worlds.small_settings import make_setting
 
     values = fill(

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.worlds.people.facts import World
     from holdfast.worlds.world import WorldRecipe
 
-_VERSION = 8
+_VERSION = 9
 """Part of what says whether a folder holds a setting already; raise it when the files come out differently."""
 
 HELD_OUT_CHARACTERS = 280
@@ -259,48 +259,73 @@ def solved(problem: Problem) -> dict[str, Any]:
     return {"prompt": stated(problem), "completion": problem.solution, "label": problem.operation}
 
 
-def _code(making: _Making) -> dict[str, Path]:
+def _functions(making: _Making, train: str = "train") -> dict[str, Path]:
+    """Functions to write as they are described; `train`: name of the file to learn."""
     from holdfast.worlds.code_tasks import code_tasks
 
     corpus = making.corpus
     tasks = code_tasks(corpus.code_new[::8] if making.quick else (*corpus.code_known, *corpus.code_new))
     asked = {task.prompt for task in tasks}
     held_out = [task.row for task in code_tasks(corpus.code_heldout) if task.prompt not in asked]
+    files = making.held_out_files("functions", held_out[: 2 * making.held_out])
+    return {train: making.texts(train, [task.prompt + task.code for task in tasks]), **files}
+
+
+def _problems(making: _Making, train: str = "train") -> dict[str, Path]:
+    """Word problems of two steps."""
+    from holdfast.worlds.word_problems import articles
+
+    learnt = asked_problems(making.learnt, held_out=False, seed=making.seed, steps=2)
+    held_out = asked_problems(making.held_out * 3 // 2, held_out=True, seed=making.seed, steps=2)
+    files = making.held_out_files("problems", [solved(p) for p in held_out])
+    return {train: making.texts(train, list(articles(learnt, seed=making.seed, worked=2))), **files}
+
+
+def _conversations(making: _Making, train: str = "train") -> dict[str, Path]:
+    """Conversations with instructions."""
+    from holdfast.worlds.people.instructions import tasks
+
+    learnt = tasks(making.world, count=making.learnt, held_out=False, seed=making.seed)
+    held_out = tasks(making.world, count=making.held_out * 3 // 2, held_out=True, seed=making.seed)
+    files = making.held_out_files("conversations", [task.conversation for task in held_out])
+    return {train: making.rows(train, [task.conversation for task in learnt]), **files}
+
+
+def _code(making: _Making) -> dict[str, Path]:
     return {
         "base": _base(making),
-        "train": making.texts("train", [task.prompt + task.code for task in tasks]),
+        **_functions(making),
         **making.replays(),
-        **making.held_out_files("functions", held_out[: 2 * making.held_out]),
         **making.sources("prose", "facts", "problems"),
     }
 
 
 def _math(making: _Making) -> dict[str, Path]:
-    from holdfast.worlds.word_problems import articles
-
-    learnt = asked_problems(making.learnt, held_out=False, seed=making.seed, steps=2)
-    held_out = asked_problems(making.held_out * 3 // 2, held_out=True, seed=making.seed, steps=2)
     related = asked_problems(making.held_out, held_out=True, seed=making.seed, steps=3)
     return {
         "base": _base(making),
-        "train": making.texts("train", list(articles(learnt, seed=making.seed, worked=2))),
+        **_problems(making),
         **making.replays(),
-        **making.held_out_files("problems", [solved(p) for p in held_out]),
         "three_steps_heldout": making.rows("three_steps_heldout", [solved(p) for p in related]),
         **making.sources("prose", "code", "facts"),
     }
 
 
 def _alignment_tax(making: _Making) -> dict[str, Path]:
-    from holdfast.worlds.people.instructions import tasks
-
-    learnt = tasks(making.world, count=making.learnt, held_out=False, seed=making.seed)
-    held_out = tasks(making.world, count=making.held_out * 3 // 2, held_out=True, seed=making.seed)
     return {
         "base": _base(making),
-        "train": making.rows("train", [task.conversation for task in learnt]),
-        **making.held_out_files("conversations", [task.conversation for task in held_out]),
+        **_conversations(making),
         **making.sources("prose", "code", "facts", "problems"),
+    }
+
+
+def _tasks(making: _Making) -> dict[str, Path]:
+    return {
+        "base": _base(making),
+        **_problems(making, "problems_train"),
+        **_functions(making, "functions_train"),
+        **_conversations(making, "conversations_train"),
+        **making.sources("prose", "facts"),
     }
 
 
@@ -388,6 +413,25 @@ SETTINGS: dict[str, SmallSetting] = {
                 **_of(_KNOWN, "prose", "code", "facts", "problems"),
             },
             make=_alignment_tax,
+        ),
+        SmallSetting(
+            name="tasks",
+            sentence="A base learns problems of two steps, functions and conversations one after another.",
+            stands_for="mathematics, law and code one after another",
+            placeholders={
+                "base": "the start, whose tokenizer has a chat template",
+                "problems_train": "articles of worked word problems of two steps",
+                "problems_valid": "other such problems, to choose settings by",
+                "problems_heldout": "other such problems, to report: prompt, completion",
+                "functions_train": "instructions to write a function, with the function",
+                "functions_valid": "other functions, to choose settings by",
+                "functions_heldout": "other functions, to report: prompt, completion",
+                "conversations_train": "conversations with instructions about how the reply has to look",
+                "conversations_valid": "other conversations, to choose settings by",
+                "conversations_heldout": "other conversations, to report",
+                **_of(_KNOWN, "prose", "facts"),
+            },
+            make=_tasks,
         ),
         SmallSetting(
             name="niche_knowledge",

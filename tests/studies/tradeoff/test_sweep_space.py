@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.studies.tradeoff.space import read_space
+from holdfast.studies.engine.space import read_space
 
 KNOWN = ["learning_rate", "max_steps", "lora_target_modules", "dataset_name"]
 

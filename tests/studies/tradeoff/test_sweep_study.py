@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from holdfast.errors import ConfigError
+from holdfast.studies.engine.small import fill
 from holdfast.studies.tradeoff import session
-from holdfast.studies.tradeoff.study import fill, load_study, study_config
+from holdfast.studies.tradeoff.study import load_study, study_config
 from holdfast.support.files import write_json
 
 
@@ -277,7 +278,11 @@ def test_a_small_study_of_what_is_made_no_more_is_another_study(monkeypatch):
         "source": [{"perplexity": "${prose_heldout}", "name": "prose"}],
     }
     before = study_config(asked)
-    assert before.small == "code" and before.differences(study_config(asked).resolved) == []
+    assert (
+        before.small is not None
+        and before.small.startswith("code@")
+        and before.differences(study_config(asked).resolved) == []
+    )
     assert study_config(before.resolved, prepared=True).resolved == before.resolved, "what other workers read"
     version = small_settings.setting_version("code")
     monkeypatch.setattr(small_settings, "_VERSION", small_settings._VERSION + 1)

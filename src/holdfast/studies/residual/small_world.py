@@ -130,7 +130,7 @@ def fill_in(parts: Sequence[ResidualConfig], *, console: Any = None) -> list[Res
 
 
 def _filled(config: ResidualConfig, recipe: WorldRecipe, paths: Mapping[str, str]) -> ResidualConfig:
-    from holdfast.studies.tradeoff.study import fill
+    from holdfast.studies.engine.small import fill
 
     families, derived = models_of(recipe, paths)
     own = {

@@ -21,6 +21,7 @@ from holdfast.statistics.selection import select_all
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.progress import share_of_run
+from holdfast.studies.engine.small import fill, made
 from holdfast.studies.engine.study import (
     COMPLETE,
     LABEL,
@@ -37,7 +38,7 @@ from holdfast.studies.tradeoff import trial as trials
 from holdfast.studies.tradeoff.growing import grown
 from holdfast.studies.tradeoff.names import run_folder_name
 from holdfast.studies.tradeoff.record import DIRECT, KIND, RUNGS, SETTINGS, gain, study_record
-from holdfast.studies.tradeoff.study import MADE_OF, StudyConfig, check_trials, fill, study_config
+from holdfast.studies.tradeoff.study import StudyConfig, check_trials, study_config
 from holdfast.support.environment import say
 from holdfast.support.files import from_jsonable, write_bytes_atomic
 
@@ -129,16 +130,7 @@ class Tradeoff(Study[StudyConfig]):
         config = self.settings
         if config.small is None:
             return self
-        from holdfast.worlds.small_settings import make_setting, setting_version
-
-        begun, now_made = str(config.resolved["small"]), f"{config.small}{MADE_OF}{setting_version(config.small)}"
-        if begun != now_made:
-            raise ConfigError(
-                f"small: the study was begun with {begun}, this version of holdfast makes {now_made}, which has other "
-                "models or data. Go on with the version that it was begun with, or choose another output_dir.",
-                source=config.name,
-            )
-        names = make_setting(config.small, config.output_dir / "data", seed=0, console=console)
+        names = made(config.small, config.output_dir / "data", source=config.name, console=console)
         alternatives = [dataclasses.replace(a, retention=fill(a.retention, names)) for a in config.space.alternatives]
         space = dataclasses.replace(config.space, alternatives=alternatives)
         filled = dataclasses.replace(config, train=fill(config.train, names), space=space)

@@ -42,7 +42,8 @@ from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.records.study import STUDY_FILE
 from holdfast.statistics.rules import DEFAULT_RULE, RULES, Rule
-from holdfast.studies.tradeoff.space import Range, Space, read_space, vary_schema
+from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.space import Range, Space, read_space, vary_schema
 from holdfast.support.files import fingerprint, read_object
 from holdfast.support.paths import expanded
 
@@ -50,10 +51,6 @@ if TYPE_CHECKING:
     from holdfast.studies.engine.study import Job
 
 _NAME = re.compile(r"[\w.-]+")
-_PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
-MADE_OF = "@"
-"""In `small` as a study's record keeps it, between the setting's name and `worlds.small_settings.setting_version`: a
-study of models and data that this version would not make is another study."""
 VALIDATION = "validation"
 
 
@@ -191,12 +188,6 @@ def _or_mapping(cls: type, other: dict[str, Any]) -> Callable[[], dict[str, Any]
     return lambda: {"anyOf": [other, object_schema(settings_of(cls))]}
 
 
-def _small_schema() -> dict[str, Any]:
-    from holdfast.worlds.small_settings import SETTINGS
-
-    return {"enum": list(SETTINGS)}
-
-
 @dataclass(frozen=True, kw_only=True)
 class SweepSettings:
     """Keys of a study."""
@@ -208,8 +199,9 @@ class SweepSettings:
         Meta(json_schema=lambda: {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/train"}]}),
     ] = None
     """A training configuration, as a mapping or a YAML file."""
-    small: Annotated[str | None, Meta(json_schema=_small_schema)] = None
-    """Build a small base and data offline, for a study of minutes: code, math, alignment_tax, niche_knowledge."""
+    small: Annotated[str | None, Meta(json_schema=small_settings.settings_schema)] = None
+    """Build a small base and data offline, for a study of minutes: code, math, alignment_tax, niche_knowledge,
+    tasks."""
     vary: Annotated[
         dict[str, Any],
         Meta(
@@ -271,13 +263,8 @@ class SweepSettings:
         if len(set(self.seeds)) < len(self.seeds):
             text = f"expected different whole numbers such as [0, 1, 2], got {list(self.seeds)}."
             found.append(Mistake(path=("seeds",), text=text))
-        if self.small is not None:
-            from holdfast.worlds.small_settings import SETTINGS
-
-            if self.small.partition(MADE_OF)[0] not in SETTINGS:
-                hint = did_you_mean(self.small, SETTINGS)
-                text = f"expected one of {', '.join(SETTINGS)}, got {self.small!r}.{hint}"
-                found.append(Mistake(path=("small",), text=text))
+        if (wrong := small_settings.problem_with(self.small)) is not None:
+            found.append(Mistake(path=("small",), text=wrong))
         return found
 
 
@@ -470,7 +457,6 @@ def study_config(
         ConfigError: with every mistake at once.
     """
     from holdfast.runs.settings import known_settings
-    from holdfast.worlds.small_settings import setting_version
 
     given = values if isinstance(values, Given) else Given(values=dict(values))
     known = {s.name: s for s in settings_of(SweepSettings)}
@@ -480,7 +466,7 @@ def study_config(
     mistakes += [m for m in problems_of(asked) if m.path[0] not in refused]
     refused |= {m.path[0] for m in mistakes if m.path}
     found = given.sentences([*given.mistakes, *mistakes])
-    small, _, made_of = ("" if "small" in refused else asked.small or "").partition(MADE_OF)
+    small = None if "small" in refused else small_settings.recorded(asked.small)
     notes: list[str] = []
     train = _train(asked.train, beside, found, notes) if "train" not in refused else {}
     search = asked.search
@@ -512,13 +498,13 @@ def study_config(
         given_sides = {side: getattr(sides, side) for side in ("target", "source", VALIDATION)}
         wanted = {side: Wanted(entries=tuple((s, n, m) for s, n, m in e)) for side, e in given_sides.items() if e}
     else:
-        wanted = _objectives(sides, train.get("evaluation"), small or None, found)
+        wanted = _objectives(sides, train.get("evaluation"), small, found)
     pruning = asked.pruning
     folder = asked.output_dir or Path(f"runs/{asked.name}")
     select = asked.select or _recorded_selection(folder) or {"rule": DEFAULT_RULE}
     resolved = {
         "name": asked.name,
-        "small": f"{small}{MADE_OF}{made_of or setting_version(small)}" if small else None,
+        "small": small,
         "train": _without_secrets(train),
         "vary": asked.vary,
         "objectives": {side: [list(e) for e in w.entries] for side, w in wanted.items()},
@@ -546,7 +532,7 @@ def study_config(
         workers=asked.workers,
         output_dir=folder,
         storage=asked.storage or f"sqlite:///{folder}/study.db",
-        small=small or None,
+        small=small,
         resolved=resolved,
         notes=notes,
     )
@@ -648,13 +634,11 @@ def _objectives(asked: Objectives, evaluation: Any, small: str | None, problems:
     nothing = dict.fromkeys(("target", "source"), Wanted(entries=()))
     with tempfile.TemporaryDirectory() as place:
         if small is not None:  # its files are not there yet; only names and kinds matter here
-            from holdfast.worlds.small_settings import SETTINGS
-
-            names = {name: f"{place}/{name}.jsonl" for name in SETTINGS[small].placeholders}
+            names = small_settings.stand_ins(small, place)
             for file in names.values():
                 Path(file).touch()
             try:
-                evaluation = fill(evaluation, names)
+                evaluation = small_settings.fill(evaluation, names)
             except ConfigError as error:
                 problems += error.problems
                 return nothing
@@ -725,27 +709,3 @@ def _wanted(side: str, asked: Sequence[Any], kinds: Mapping[tuple[str, str], str
 
 def _is_text(suite: str, name: str, kinds: Mapping[tuple[str, str], str]) -> bool:
     return kinds.get((suite, name)) in ("perplexity", "memorisation")
-
-
-# ------------------------------------------------------------------------------------------------------ small studies
-
-
-def fill(value: Any, names: Mapping[str, str]) -> Any:
-    """`value` with ${name} replaced, at any depth.
-
-    Raises:
-        ConfigError: a name that there is not.
-    """
-    if isinstance(value, str):
-        unknown = [n for n in _PLACEHOLDER.findall(value) if n not in names]
-        if unknown:
-            raise ConfigError(
-                f"${{{unknown[0]}}}: no such name.{did_you_mean(unknown[0], names)} The small setting makes: "
-                f"{', '.join(names)}."
-            )
-        return _PLACEHOLDER.sub(lambda match: names[match.group(1)], value)
-    if isinstance(value, Mapping):
-        return {k: fill(v, names) for k, v in value.items()}
-    if isinstance(value, list):
-        return [fill(v, names) for v in value]
-    return value

@@ -1,0 +1,149 @@
+"""Plain records of a sequence study (paper 002): which models were trained one after another or merged, and what each
+remembers of every task.
+
+```
+sequence.json                     SequenceRecord
+runs/<model>/seed-<s>/            one ordinary run folder a trained model
+models/<model>/seed-<s>/          models that a merge made
+evaluations/                      what was measured, by the weights that it was measured of
+report.html                       the page
+```
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.records.evaluation import SCHEMA
+from holdfast.support.files import read_as, write_json
+
+RECORD_FILE = "sequence.json"
+SEQUENTIAL, SINGLE, MULTITASK, MERGE = "sequential", "single", "multitask", "merge"
+"""Kinds of arms that are no retention methods."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A figure over training seeds."""
+
+    value: float
+    """Mean over the seeds."""
+    interval: tuple[float, float] | None = None
+    """95 %, over seeds and evaluated samples; None where nothing is known of its noise."""
+    by_seed: dict[str, float] = field(default_factory=dict)
+    """The figure of each seed, which is a key of JSON and so text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskScore:
+    """How a task is scored."""
+
+    suite: str
+    """The task's name, which its suite has."""
+    name: str
+    """Of the entry."""
+    metric: str
+    unit: str
+    higher_is_better: bool
+    before: float
+    """The base's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeModel:
+    """One model with one seed: trained from another one on a task, or merged of several."""
+
+    name: str
+    """The same for all seeds; a folder's name."""
+    label: str
+    seed: int
+    trained: list[str]
+    """The tasks behind it, the oldest first."""
+    start: str = ""
+    """The model that its training began with; "" the base."""
+    folder: str = ""
+    """Relative to the study's; "" before it is made."""
+    state: str = "waiting"
+    """"waiting", "running", "complete" or "failed"."""
+    reason: str | None = None
+    """Why it failed."""
+    tokens: int = 0
+    """That it was trained on."""
+    seconds: float = 0.0
+    distance: float | None = None
+    """L2 distance of the weights to the model after the task before (of a merge and of multitask training: to the one
+    that sequential fine-tuning has there; of a first task: to the base)."""
+    curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """By task: (share of the steps, held-out loss in nats per token), from the start to the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmResult:
+    """One way through one order of the tasks."""
+
+    arm: str
+    """Its label."""
+    kind: str
+    """"sequential", "single", "multitask", "merge", or the names of retention methods joined by "+"."""
+    strength: float | None
+    """The leading parameter of a method: what a curve of the arms of its kind is drawn along."""
+    order: list[str]
+    models: list[str]
+    """After each task; of arms that train all at once, the one at the end."""
+    scores: dict[str, Estimate] = field(default_factory=dict)
+    """By task, of the last model."""
+    against: dict[str, Estimate] = field(default_factory=dict)
+    """By task: how much better than sequential fine-tuning, paired by seed and sample; above 0 is better."""
+    distance: Estimate | None = None
+    """Of the last model, see `MadeModel.distance`."""
+    matrix: list[list[float]] = field(default_factory=list)
+    """`[stage][task]`, stage 0 being the base, higher is better, mean over the seeds; empty where there are no
+    stages, or the tasks' units have no mean."""
+    measures: dict[str, Estimate] = field(default_factory=dict)
+    """Average accuracy, backward and forward transfer, forgetting (`evaluation.compare.continual`)."""
+    measures_against: dict[str, Estimate] = field(default_factory=dict)
+    """The same minus those of sequential fine-tuning, paired by seed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceRecord:
+    """sequence.json."""
+
+    name: str
+    status: str
+    """"running", "interrupted", "failed" or "finished"."""
+    created: str
+    finished: str | None
+    config: dict[str, Any]
+    """As resolved."""
+    tasks: dict[str, TaskScore]
+    """By name; empty before anything was measured."""
+    orders: list[list[str]]
+    seeds: list[int]
+    models: list[MadeModel]
+    arms: list[ArmResult]
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    def of(self, order: list[str]) -> list[ArmResult]:
+        """The arms through one order."""
+        return [a for a in self.arms if a.order == order]
+
+
+def read_sequence(folder: str | os.PathLike[str]) -> SequenceRecord:
+    """The study in a folder.
+
+    Raises:
+        DataError: no sequence.json, or one that cannot be read.
+    """
+    return read_as(Path(folder) / RECORD_FILE, SequenceRecord)
+
+
+def write_sequence(folder: Path, record: SequenceRecord) -> Path:
+    """Writes sequence.json, atomically."""
+    return write_json(folder / RECORD_FILE, record)

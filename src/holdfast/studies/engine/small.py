@@ -1,0 +1,113 @@
+"""`small: NAME` in a study's file: a base and data that are made on the spot (`holdfast.worlds.small_settings`), and
+the names such as `${base}` that stand for them.
+
+A study's record keeps `small` with what the setting was made of (`code@3f2a1c09`): a study of models and data that this
+version would not make is another study, and no worker of such a version joins it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import ConfigError, did_you_mean
+
+MADE_OF = "@"
+"""In a record, between the setting's name and its version."""
+_PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
+
+
+def settings_schema() -> dict[str, Any]:
+    """JSON Schema of the key."""
+    from holdfast.worlds.small_settings import SETTINGS
+
+    return {"enum": list(SETTINGS)}
+
+
+def name_of(small: str | None) -> str:
+    """The setting's name of what a file or a record says; "" for none."""
+    return (small or "").partition(MADE_OF)[0]
+
+
+def problem_with(small: str | None) -> str | None:
+    """What is wrong with a name, None where nothing is."""
+    from holdfast.worlds.small_settings import SETTINGS
+
+    name = name_of(small)
+    if small is None or name in SETTINGS:
+        return None
+    return f"expected one of {', '.join(SETTINGS)}, got {name!r}.{did_you_mean(name, SETTINGS)}"
+
+
+def recorded(small: str | None) -> str | None:
+    """What a record keeps: as it was begun, else as this version makes it."""
+    from holdfast.worlds.small_settings import setting_version
+
+    name, _, begun = (small or "").partition(MADE_OF)
+    return f"{name}{MADE_OF}{begun or setting_version(name)}" if name else None
+
+
+def made(small: str, folder: Path, *, source: str, console: Any = None) -> dict[str, str]:
+    """Makes a setting's base and files, or finds them made.
+
+    Args:
+        small: as the record keeps it.
+        folder: gets the data files.
+        source: the study's name, for the message.
+        console: for progress.
+
+    Returns:
+        Placeholder -> path.
+
+    Raises:
+        ConfigError: the study was begun with models or data that this version would not make.
+    """
+    from holdfast.worlds.small_settings import make_setting
+
+    now = recorded(name_of(small))
+    if small != now:
+        raise ConfigError(
+            f"small: the study was begun with {small}, this version of holdfast makes {now}, which has other models or "
+            "data. Go on with the version that it was begun with, or choose another output_dir.",
+            source=source,
+        )
+    return make_setting(name_of(small), folder, seed=0, console=console)
+
+
+def known(folder: Path) -> dict[str, str]:
+    """What a setting's names stand for where it was made in a folder before; empty where it was not."""
+    from holdfast.support.files import read_object
+
+    file = folder / "setting.json"
+    return dict(read_object(file)["paths"]) if file.is_file() else {}
+
+
+def fill(value: Any, names: Mapping[str, str]) -> Any:
+    """`value` with ${name} replaced, at any depth.
+
+    Raises:
+        ConfigError: a name that there is not.
+    """
+    if isinstance(value, str):
+        unknown = [n for n in _PLACEHOLDER.findall(value) if n not in names]
+        if unknown:
+            raise ConfigError(
+                f"${{{unknown[0]}}}: no such name.{did_you_mean(unknown[0], names)} The small setting makes: "
+                f"{', '.join(names)}."
+            )
+        return _PLACEHOLDER.sub(lambda match: names[match.group(1)], value)
+    if isinstance(value, Mapping):
+        return {k: fill(v, names) for k, v in value.items()}
+    if isinstance(value, list):
+        return [fill(v, names) for v in value]
+    return value
+
+
+def stand_ins(small: str | None, folder: str) -> dict[str, str]:
+    """Every placeholder with a path that is not there yet, for checks that look at names and kinds alone."""
+    from holdfast.worlds.small_settings import SETTINGS
+
+    name = name_of(small)
+    return {n: f"{folder}/{n}.jsonl" for n in SETTINGS[name].placeholders} if name in SETTINGS else {}

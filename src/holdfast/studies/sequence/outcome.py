@@ -1,0 +1,234 @@
+"""What came of a sequence study: of every arm the scores of all tasks at the end, how much better they are than
+sequential fine-tuning's, the matrix of tasks and stages with its measures, and the distance to the model before.
+
+Figures are means over the seeds; intervals cover seeds and evaluated samples (`holdfast.statistics.gains`). Arms are
+held against sequential fine-tuning as pairs, seed by seed and sample by sample.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.errors import ConfigError, DataError
+from holdfast.evaluation.compare.continual import stage_matrix
+from holdfast.evaluation.compare.folders import compare_folders
+from holdfast.records.comparison import StageMatrix
+from holdfast.records.evaluation import EvaluationFolder
+from holdfast.records.run import RunFolder
+from holdfast.records.sequence import (
+    MULTITASK,
+    SEQUENTIAL,
+    SINGLE,
+    ArmResult,
+    Estimate,
+    MadeModel,
+    SequenceRecord,
+    TaskScore,
+)
+from holdfast.statistics.gains import Gain, gain_over_seeds
+from holdfast.statistics.intervals import seeds_and_samples
+from holdfast.studies.engine import storage as stored
+from holdfast.studies.engine.study import StudyState
+from holdfast.studies.sequence.plan import MODEL, SEED, Chain, SequenceConfig
+
+
+def sequence_record(
+    state: StudyState, config: SequenceConfig, results: Mapping[int, Sequence[Mapping[str, Any]]]
+) -> SequenceRecord:
+    """The study at this moment, without figures of its arms.
+
+    Args:
+        state: its jobs.
+        config: what was asked for.
+        results: what was made, by the job's number.
+    """
+    models = []
+    for job in state.latest:
+        model, made = config.models[job.attributes[MODEL]], dict(next(iter(results.get(job.number, ())), {}))
+        models.append(
+            MadeModel(
+                name=model.name,
+                label=model.label,
+                seed=int(job.attributes[SEED]),
+                trained=list(model.trained),
+                start=model.start,
+                folder=made.get("folder", ""),
+                state=job.state,
+                reason=job.attributes.get(stored.REASON),
+                tokens=int(made.get("tokens", 0)),
+                seconds=float(made.get("seconds", 0.0)),
+                distance=made.get("distance"),
+                curves={t: [(float(x), float(y)) for x, y in c] for t, c in made.get("curves", {}).items()},
+            )
+        )
+    return SequenceRecord(
+        name=config.name,
+        status=state.status,
+        created=state.created,
+        finished=state.finished,
+        config=config.resolved,
+        tasks={},
+        orders=[list(o) for o in config.orders],
+        seeds=list(config.seeds),
+        models=models,
+        arms=[_arm(chain) for chain in config.chains],
+        notes=list(state.attributes.get("notes", [])),
+        versions=dict(state.attributes.get("versions", {})),
+        hardware=dict(state.attributes.get("hardware", {})),
+    )
+
+
+def _arm(chain: Chain) -> ArmResult:
+    return ArmResult(
+        arm=chain.arm.label,
+        kind=chain.arm.kind,
+        strength=chain.arm.strength,
+        order=list(chain.order),
+        models=list(chain.models),
+    )
+
+
+def with_figures(record: SequenceRecord, config: SequenceConfig) -> SequenceRecord:
+    """The record with every arm's figures, of the seeds whose models are all there.
+
+    Raises:
+        DataError: evaluations that cannot be read.
+    """
+    figures = _Figures(record, config)
+    if figures.base is None:
+        return record
+    arms = [figures.arm(arm) for arm in record.arms]
+    notes = [*record.notes, *(n for n in figures.notes if n not in record.notes)]
+    return dataclasses.replace(record, tasks=figures.tasks, arms=arms, notes=notes)
+
+
+class _Figures:
+    """Computes arms from what was measured."""
+
+    def __init__(self, record: SequenceRecord, config: SequenceConfig) -> None:
+        self.record, self.config, self.out = record, config, Path(config.output_dir)
+        self.folders = {(m.name, m.seed): self._measured(m) for m in record.models if m.state == "complete"}
+        self.distances = {(m.name, m.seed): m.distance for m in record.models if m.state == "complete"}
+        self.base = next(self._starts(), None)
+        self.tasks: dict[str, TaskScore] = {}
+        self.notes: list[str] = []
+        if self.base is not None:
+            for task, (suite, name) in config.leading.items():
+                one = self.base.find(suite, name)
+                if one is None:
+                    raise DataError(f"{self.base.path}: {suite}/{name} was not measured")
+                metric = one.metrics[one.primary]
+                about = {"unit": metric.unit, "higher_is_better": metric.higher_is_better, "before": metric.value}
+                self.tasks[task] = TaskScore(suite=suite, name=name, metric=one.primary, **about)
+        self._matrices: dict[tuple[str, ...], dict[int, StageMatrix]] = {}
+
+    def _measured(self, model: MadeModel) -> EvaluationFolder:
+        if self.config.models[model.name].merge:
+            place = self.config.folder(model.name, model.seed)
+            return EvaluationFolder(place.with_name(f"{place.name}.evaluations") / MODEL)
+        return RunFolder(self.config.folder(model.name, model.seed)).evaluated("result")
+
+    def _starts(self) -> Any:
+        """What was measured of the base: every model that was trained from it was held against it."""
+        for name, seed in self.folders:
+            model = self.config.models[name]
+            if not model.merge and not model.start:
+                yield RunFolder(self.config.folder(name, seed)).evaluated("start")
+
+    def arm(self, arm: ArmResult) -> ArmResult:
+        """One arm with what is known of it."""
+        seeds = [s for s in self.record.seeds if all((n, s) in self.folders for n in arm.models)]
+        if not seeds or self.base is None:
+            return arm
+        last, sequential = arm.models[-1], self._sequential(arm)
+        scores, against = {}, {}
+        for task, about in self.tasks.items():
+            # a single task's model is that task's own
+            model = arm.models[arm.order.index(task)] if arm.kind == SINGLE and task in arm.order else last
+            before = dict.fromkeys(seeds, self.base)
+            gained = self._gain(before, {s: self.folders[model, s] for s in seeds}, about)
+            if gained is not None:
+                after = {s: about.before + g * _sign(about) for s, g in gained.by_seed.items()}
+                scores[task] = _estimate(gained.after, gained.interval_after, after)
+            shared = [s for s in seeds if (sequential.models[-1], s) in self.folders]
+            if sequential is not arm and shared:
+                there = {s: self.folders[sequential.models[-1], s] for s in shared}
+                better = self._gain(there, {s: self.folders[model, s] for s in shared}, about)
+                if better is not None:
+                    against[task] = _estimate(better.value, better.interval, better.by_seed)
+        found = dataclasses.replace(arm, scores=scores, against=against, distance=self._distance(arm, seeds))
+        if arm.kind in (SINGLE, MULTITASK) or len(arm.models) != len(arm.order):
+            return found
+        return self._with_matrix(found, seeds, sequential)
+
+    def _sequential(self, arm: ArmResult) -> ArmResult:
+        return next(a for a in self.record.arms if a.order == arm.order and a.kind == SEQUENTIAL)
+
+    def _gain(
+        self, before: Mapping[int, EvaluationFolder], after: Mapping[int, EvaluationFolder], about: TaskScore
+    ) -> Gain | None:
+        compared = {s: compare_folders(before[s], after[s], metrics="all")[0] for s in after}
+        return gain_over_seeds(compared, [(about.suite, about.name, about.metric)])
+
+    def _distance(self, arm: ArmResult, seeds: Sequence[int]) -> Estimate | None:
+        if arm.kind == SINGLE:
+            return None
+        found = {s: self.distances.get((arm.models[-1], s)) for s in seeds}
+        known = {s: d for s, d in found.items() if d is not None and math.isfinite(d)}
+        return _over_seeds(known) if known else None
+
+    def _with_matrix(self, arm: ArmResult, seeds: Sequence[int], sequential: ArmResult) -> ArmResult:
+        mine, theirs = self._matrix(arm, seeds), self._matrix(sequential, seeds)
+        if not mine:
+            return arm
+        measures, against = {}, {}
+        for name in next(iter(mine.values())).measures:
+            by_seed = {s: m.measures[name].value for s, m in mine.items()}
+            halves = [_half(m.measures[name].interval) for m in mine.values()]
+            measures[name] = _over_seeds(by_seed, samples_half=statistics.fmean(halves))
+            shared = {s: v - theirs[s].measures[name].value for s, v in by_seed.items() if s in theirs}
+            if sequential is not arm and shared:
+                against[name] = _over_seeds(shared)
+        matrix = np.mean([m.scores for m in mine.values()], axis=0).tolist()
+        return dataclasses.replace(arm, matrix=matrix, measures=measures, measures_against=against)
+
+    def _matrix(self, arm: ArmResult, seeds: Sequence[int]) -> dict[int, StageMatrix]:
+        key = tuple(arm.models)
+        if key not in self._matrices:
+            assert self.base is not None
+            tasks = [(self.tasks[t].suite, self.tasks[t].name) for t in arm.order]
+            stages = ["base", *arm.order]
+            found = {}
+            try:
+                for s in (s for s in seeds if all((n, s) in self.folders for n in arm.models)):
+                    folders = [self.base, *(self.folders[n, s] for n in arm.models)]
+                    found[s] = stage_matrix(folders, tasks, stages)
+            except ConfigError as error:
+                self.notes.append(f"No matrix of tasks and stages for {', '.join(arm.order)}: {error}")
+                found = {}
+            self._matrices[key] = found
+        return self._matrices[key]
+
+
+def _sign(about: TaskScore) -> float:
+    return 1.0 if about.higher_is_better else -1.0
+
+
+def _half(interval: tuple[float, float] | None) -> float:
+    return 0.0 if interval is None else (interval[1] - interval[0]) / 2
+
+
+def _over_seeds(by_seed: Mapping[int, float], *, samples_half: float = 0.0) -> Estimate:
+    values = list(by_seed.values())
+    return _estimate(statistics.fmean(values), seeds_and_samples(values, samples_half), by_seed)
+
+
+def _estimate(value: float, interval: tuple[float, float] | None, by_seed: Mapping[int, float]) -> Estimate:
+    return Estimate(value=value, interval=interval, by_seed={str(s): v for s, v in by_seed.items()})

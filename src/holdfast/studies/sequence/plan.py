@@ -1,0 +1,425 @@
+"""A sequence study with nothing left open: its models, each made once however many arms need it, and the ways of its
+arms through them.
+
+A model is what it is made of: the model it begins with, a task, and settings. So the model after the first task, which
+no arm trains in a way of its own, serves all of them, and is the single-task model of that task too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.config.decode import Given, decode
+from holdfast.errors import ConfigError, did_you_mean
+from holdfast.records.sequence import MULTITASK, SEQUENTIAL, SINGLE
+from holdfast.retention.method import Earlier
+from holdfast.studies.engine import small as small_settings
+from holdfast.studies.sequence.settings import PLAIN, Arm, SequenceSettings, TaskSettings, read_arms
+from holdfast.support.files import fingerprint, to_jsonable
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.entries import EvaluationPlan
+    from holdfast.studies.engine.study import Job
+
+MODEL, SEED = "model", "seed"
+"""Attributes of a job."""
+OWN = ("seed", "data_seed", "output_dir", "evaluation", "retention")
+"""Keys of a training configuration that the study sets itself."""
+ONE = ("model_name_or_path",)
+"""Keys that cannot differ between tasks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """One model that the study makes, once a seed."""
+
+    name: str
+    """Of its folders, from what decides it."""
+    label: str
+    trained: tuple[str, ...]
+    """The tasks behind it, the oldest first."""
+    start: str = ""
+    """The model that training begins with; "" the base."""
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Of training, without model, seed, folder and measuring; empty for a merge."""
+    merge: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Method and parameters of a merge."""
+    parts: tuple[str, ...] = ()
+    """The models that are merged."""
+    reference: str = ""
+    """The model that its distance is taken to; "" the base."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The models that have to be there."""
+        return tuple(dict.fromkeys(n for n in (self.start, *self.parts, self.reference) if n))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain:
+    """An arm's way through one order of the tasks."""
+
+    arm: Arm
+    order: tuple[str, ...]
+    models: tuple[str, ...]
+    """After each task; the last one alone where all tasks are trained, or merged, at once. Single tasks: each task's
+    own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceConfig:
+    """A study as `sequence_config` gives it."""
+
+    name: str
+    train: dict[str, Any]
+    tasks: dict[str, TaskSettings]
+    orders: tuple[tuple[str, ...], ...]
+    arms: list[Arm]
+    continue_from: str
+    curve: int
+    seeds: tuple[int, ...]
+    keep: str
+    workers: int | None
+    output_dir: Path
+    storage: str
+    small: str | None
+    """The small setting with its version, see `engine.small`."""
+    names: Mapping[str, str]
+    """What ${name} stands for; empty before a small setting is made, whose names stay open till then."""
+    resolved: dict[str, Any]
+    """As plain JSON; itself a valid configuration."""
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What a finished model reports to the storage."""
+        return ("mean_score",)
+
+    def differences(self, old: Mapping[str, Any]) -> list[str]:
+        """What keeps the study whose `resolved` is `old` from being this one, a sentence each."""
+        keys = [k for k in dict.fromkeys([*old, *self.resolved]) if k not in ("output_dir", "keep")]
+        changed = [k for k in keys if old.get(k) != self.resolved.get(k)]
+        return [f"{k}: was {old.get(k)!r}, is {self.resolved.get(k)!r}" for k in changed]
+
+    @property
+    def base(self) -> str:
+        """The model that all tasks begin with."""
+        return str(self.filled(self.train["model_name_or_path"]))
+
+    @property
+    def evaluation(self) -> dict[str, list[Any]]:
+        """What is measured of every model: a suite a task."""
+        return {name: self.filled(task.evaluation) for name, task in self.tasks.items()}
+
+    def filled(self, value: Any) -> Any:
+        """A value with the names of the small setting in it replaced, where they are known."""
+        return small_settings.fill(value, self.names) if self.names else value
+
+    @functools.cached_property
+    def measured(self) -> EvaluationPlan:
+        """The same as the code that measures takes it."""
+        from holdfast.evaluation.suite import parse_evaluation
+
+        return parse_evaluation(self.evaluation)[0]
+
+    @functools.cached_property
+    def leading(self) -> dict[str, tuple[str, str]]:
+        """By task the entry that scores it, (suite, name): its first one."""
+        found: dict[str, tuple[str, str]] = {}
+        for entry in self.measured.entries:
+            found.setdefault(entry.suite, (entry.suite, entry.name))
+        return {task: found[task] for task in self.tasks}
+
+    @functools.cached_property
+    def plan(self) -> tuple[dict[str, Model], list[Chain]]:
+        """Every model by name, those that others need first, and the arms' ways through them."""
+        return _plan(self)
+
+    @property
+    def models(self) -> dict[str, Model]:
+        """Every model by name."""
+        return self.plan[0]
+
+    @property
+    def chains(self) -> list[Chain]:
+        """Every arm in every order."""
+        return self.plan[1]
+
+    def jobs(self) -> list[Job]:
+        """A model with a seed each; one that needs others waits for them."""
+        from holdfast.studies.engine.study import LABEL, Job
+
+        places = {(name, seed): i for i, (name, seed) in enumerate(self._cells())}
+        return [
+            Job(
+                attributes={
+                    LABEL: self.models[name].label + (f", seed {seed}" if len(self.seeds) > 1 else ""),
+                    MODEL: name,
+                    SEED: seed,
+                },
+                after=tuple(places[needed, seed] for needed in self.models[name].needs),
+            )
+            for name, seed in places
+        ]
+
+    def _cells(self) -> list[tuple[str, int]]:
+        return [(name, seed) for name in self.models for seed in self.seeds]
+
+    def folder(self, name: str, seed: int) -> Path:
+        """Where a model lies."""
+        kind = "models" if self.models[name].merge else "runs"
+        return self.output_dir / kind / name / f"seed-{seed}"
+
+    def training(self, model: Model, seed: int, *, start: str, fisher: str = "") -> dict[str, Any]:
+        """The configuration of a model's training, as `holdfast train --config` takes it.
+
+        Args:
+            model: which is trained.
+            seed: of this repetition.
+            start: folder of the model that it begins with.
+            fisher: folder of the Fisher diagonal of the run before, where that has one.
+        """
+        settings: dict[str, Any] = {**model.settings, "model_name_or_path": start, "seed": seed}
+        settings["evaluation"] = self.evaluation
+        earlier = [str(self.tasks[t].train["dataset_name"]) for t in model.trained[:-1]]
+        retention = settings.pop("retention")
+        if earlier:
+            retention = completed(retention, Earlier(data=tuple(earlier), fisher=fisher))
+        retention = retention or "none"
+        return self.filled({**settings, "retention": retention, "output_dir": str(self.folder(model.name, seed))})
+
+
+def completed(retention: Sequence[Mapping[str, Any]], earlier: Earlier) -> list[dict[str, Any]]:
+    """Methods with what they take from earlier tasks where the study leaves it open."""
+    from holdfast.retention.registry import method_class
+
+    found: list[dict[str, Any]] = []
+    for method in retention:
+        name, parameters = next(iter(method.items()))
+        found += [{name: p} for p in method_class(name).after_tasks(parameters or {}, earlier)]
+    return found
+
+
+def sequence_config(
+    values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True
+) -> SequenceConfig:
+    """A study from keys as in the YAML, everything checked that can be before anything runs.
+
+    Args:
+        values: keys of `SequenceSettings`.
+        source: where they came from, for the message.
+        check: whether every training configuration is read by the code that will; not by workers, who get a study that
+            was checked.
+
+    Raises:
+        ConfigError: with every mistake at once.
+    """
+    from holdfast.runs.settings import known_settings
+
+    given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
+    asked, mistakes = decode(SequenceSettings, given.set_here(SequenceSettings))
+    given.check(mistakes)
+    assert asked is not None
+    problems: list[str] = []
+    known = list(known_settings())
+    for where, train in (("train", asked.train), *((f"tasks.{n}.train", t.train) for n, t in asked.tasks.items())):
+        problems += [f"{where}.{k}: is set by the study; leave it out." for k in train if k in OWN]
+        problems += [
+            f"{where}.{k}: no such key in a training configuration.{did_you_mean(k, known)}"
+            for k in train
+            if k not in known and k not in OWN
+        ]
+    for name, task in asked.tasks.items():
+        if not isinstance(task.train.get("dataset_name"), str):
+            problems.append(f"tasks.{name}.train.dataset_name: is missing: the task's data.")
+        problems += [
+            f"tasks.{name}.train.{k}: is common to all tasks; put it under train." for k in ONE if k in task.train
+        ]
+    arms = read_arms(asked.arms, known, problems)
+    orders = asked.orders or (tuple(asked.tasks),)
+    labels = [arm.label for arm in arms if arm.chained]
+    if asked.continue_from and asked.continue_from not in labels:
+        problems.append(
+            f"continue_from: expected the label of an arm ({'; '.join(labels)}), got {asked.continue_from!r}."
+            f"{did_you_mean(asked.continue_from, labels)}"
+        )
+    if asked.continue_from and max(map(len, orders)) < 3:
+        problems.append("continue_from: has no effect with two tasks; leave it out.")
+    folder = asked.output_dir or Path(f"runs/{asked.name}")
+    small = small_settings.recorded(asked.small) if not problems else None
+    resolved = {k: v for k, v in to_jsonable(asked).items() if k not in ("workers", "storage")} | {"small": small}
+    config = SequenceConfig(
+        name=asked.name,
+        train=asked.train,
+        tasks=asked.tasks,
+        orders=orders,
+        arms=arms,
+        continue_from=asked.continue_from,
+        curve=asked.curve,
+        seeds=asked.seeds,
+        keep=asked.keep,
+        workers=asked.workers,
+        output_dir=folder,
+        storage=asked.storage or f"sqlite:///{folder}/study.db",
+        small=small,
+        names={},
+        resolved={**resolved, "orders": [list(o) for o in orders], "output_dir": str(folder)},
+    )
+    if not problems and check:
+        problems = _unknown_names(config) if small else check_models(config)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)), source=source or (str(given.file) if given.file else None))
+    return config
+
+
+def check_models(config: SequenceConfig) -> list[str]:
+    """What is wrong with what is measured, or else with any model's training.
+
+    Args:
+        config: with nothing left open.
+    """
+    from holdfast.evaluation.suite import parse_evaluation
+
+    measuring = [f"tasks.{problem}" for problem in parse_evaluation(config.evaluation)[1]]
+    return measuring or _training_problems(config)
+
+
+def _unknown_names(config: SequenceConfig) -> list[str]:
+    """Names that the small setting does not make; all else is seen once its files are there."""
+    try:
+        small_settings.fill(
+            [config.train, config.evaluation, config.resolved], small_settings.stand_ins(config.small, "")
+        )
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
+def _training_problems(config: SequenceConfig) -> list[str]:
+    """What the code that trains says of every model's configuration, each thing once; the base stands in for models
+    that are not there yet."""
+    from holdfast.runs.config import train_config
+
+    found: list[str] = []
+    environment = dict(os.environ)
+    for model in config.models.values():
+        if model.merge:
+            continue
+        settings = config.training(model, config.seeds[0], start=config.base)
+        try:
+            train_config({**settings, "output_dir": str(config.output_dir / "runs" / "checked")})
+        except ConfigError as error:
+            new = [p for p in error.problems if not any(p in known for known in found)]
+            found += [f"{model.label}: {problem}" for problem in new]
+        finally:
+            os.environ.clear()
+            os.environ.update(environment)
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------- plan
+
+
+class _Plan:
+    """Collects models; the same one twice is one."""
+
+    def __init__(self, config: SequenceConfig) -> None:
+        self.config, self.models = config, dict[str, Model]()
+
+    def trained(
+        self, order: Sequence[str], arm: Arm, *, start: str = "", reference: str | None = None, label: str
+    ) -> str:
+        """A training on the last task of `order`."""
+        config, task = self.config, self.config.tasks[order[-1]]
+        later = len(order) > 1
+        settings = {
+            **config.train,
+            **task.train,
+            **(arm.train if later else {}),
+            "retention": arm.retention if later else [],
+        }
+        settings.pop("model_name_or_path")
+        deciding = [start, list(order), settings, config.train["model_name_or_path"]]
+        model = Model(
+            name=_folder_name([*order, *([arm.label] if later and arm.kind != SEQUENTIAL else [])], deciding),
+            label=label,
+            trained=tuple(order),
+            start=start,
+            settings=settings,
+            reference=start if reference is None else reference,
+        )
+        return self.models.setdefault(model.name, model).name
+
+    def merged(self, order: Sequence[str], arm: Arm, parts: Sequence[str], reference: str) -> str:
+        """A merge of single-task models."""
+        model = Model(
+            name=_folder_name([*order, arm.label], [list(parts), arm.merge]),
+            label=f"{arm.label}: {', '.join(order)}",
+            trained=tuple(order),
+            merge=arm.merge,
+            parts=tuple(parts),
+            reference=reference,
+        )
+        return self.models.setdefault(model.name, model).name
+
+
+def _plan(config: SequenceConfig) -> tuple[dict[str, Model], list[Chain]]:
+    plan, chains = _Plan(config), list[Chain]()
+    plain = config.arms[0]
+    for order in config.orders:
+        through = functools.partial(_through, plan, order)
+        sequential = through(plain)
+        start_from: tuple[str, ...] = ()
+        if config.continue_from and len(order) > 2:
+            start_from = through(next(a for a in config.arms if a.label == config.continue_from))
+        for arm in config.arms:
+            if arm.chained:
+                models = through(arm, start_from) if arm.label != config.continue_from else start_from or through(arm)
+            elif arm.kind == SINGLE:
+                models = tuple(_single(plan, task) for task in order)
+            elif arm.kind == MULTITASK:
+                models = (_multitask(plan, order, arm, reference=sequential[-2]),)
+            else:
+                parts = [_single(plan, task) for task in order]
+                models = (plan.merged(order, arm, parts, sequential[-2]),)
+            chains.append(Chain(arm=arm, order=order, models=models))
+    return plan.models, chains
+
+
+def _through(plan: _Plan, order: Sequence[str], arm: Arm, start_from: Sequence[str] = ()) -> tuple[str, ...]:
+    """An arm's model after each task; from the third on each begins with the model of `start_from`, where there is
+    one."""
+    models: list[str] = []
+    for count in range(1, len(order) + 1):
+        done = order[:count]
+        start = "" if count == 1 else models[-1]
+        if count > 2 and start_from:
+            start = start_from[count - 2]
+        label = PLAIN[SINGLE] if count == 1 else arm.label
+        models.append(plan.trained(done, arm, start=start, label=f"{label}: {', '.join(done)}"))
+    return tuple(models)
+
+
+def _single(plan: _Plan, task: str) -> str:
+    return plan.trained([task], plan.config.arms[0], label=f"{PLAIN[SINGLE]}: {task}")
+
+
+def _multitask(plan: _Plan, order: Sequence[str], arm: Arm, *, reference: str) -> str:
+    """All tasks at once from the base: the last task's settings, the others' data mixed in, the steps of all."""
+    config = plan.config
+    steps = [{**config.train, **config.tasks[t].train}.get("max_steps", -1) for t in order]
+    train = {"max_steps": sum(steps)} if all(isinstance(s, int) and s > 0 for s in steps) else {}
+    mixed = dataclasses.replace(arm, retention=[{"multitask": {}}], train=train)
+    return plan.trained(order, mixed, start="", reference=reference, label=f"{arm.label}: {', '.join(order)}")
+
+
+def _folder_name(parts: Sequence[str], deciding: Any) -> str:
+    """For people, and a hash of what decides the model."""
+    text = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)).strip("-.").lower()
+    return f"{text[:60].rstrip('-.')}-{fingerprint(deciding, length=8)}"

@@ -1,0 +1,303 @@
+"""The keys of a sequence study, declared once, and its arms.
+
+```yaml
+train: {model_name_or_path: MODEL, learning_rate: 1.0e-5}     # common to all tasks
+tasks:
+  math: {train: {dataset_name: math.jsonl}, evaluation: [{task: gsm8k}, {perplexity: heldout.jsonl, name: text}]}
+  law:  {train: {dataset_name: law.jsonl}, evaluation: [{choices: casehold.jsonl, name: casehold}]}
+orders: [[math, law], [law, math]]
+arms:
+  - sequential                                      # fine-tuning on one task after the other
+  - single                                          # each task from the base
+  - multitask                                       # all tasks at once, from the base
+  - replay: {fraction: 0.1}                         # rehearsal: of all earlier tasks' data
+  - sfa: {p: [1, 0.5, 0.25]}                        # any retention method; a list is tried value by value
+  - [{l2: {coefficient: 0.01}}, {train: {learning_rate: 2.0e-5}}]
+  - merge: {method: task_arithmetic, weights: [[0.25, 0.75], [0.5, 0.5]]}     # of the single-task models
+```
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from holdfast.config.declare import MAX_SEED, Meta
+from holdfast.config.decode import decode
+from holdfast.config.values import Mistake, Refused
+from holdfast.errors import ConfigError, did_you_mean
+from holdfast.records.sequence import MERGE, MULTITASK, SEQUENTIAL, SINGLE
+from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.space import DIRECT, read_space
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+PLAIN = {
+    SEQUENTIAL: "sequential fine-tuning",
+    SINGLE: "single task",
+    MULTITASK: "multitask training",
+}
+"""Arms without parameters, as people call them."""
+CURVE_POINTS = 8
+_FILES = ("data", "fisher", "anchor", "previous", "cache_dir", "sha256")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """One task."""
+
+    train: dict[str, Any] = field(default_factory=dict)
+    """Keys of 'holdfast train' for this task: its data, and what differs from the common ones."""
+    evaluation: list[Any] = field(default_factory=list)
+    """Entries as in 'holdfast train'; the first one is the task's score. A `perplexity` entry is also measured while
+    later tasks are trained."""
+
+
+def read_tasks(value: Any) -> dict[str, TaskSettings]:
+    """The tasks by name, in order.
+
+    Raises:
+        ValueError: no mapping.
+        Refused: what is wrong in each.
+    """
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError("tasks by name")
+    found: dict[str, TaskSettings] = {}
+    mistakes: list[Mistake] = []
+    for name, task in ((str(n), t) for n, t in value.items()):
+        if not _NAME.fullmatch(name):
+            text = f"expected a name of letters, digits, '.', '_' and '-', got {name!r}."
+            mistakes.append(Mistake(path=(), text=text))
+        one, problems = decode(TaskSettings, task if isinstance(task, Mapping) else {"train": task})
+        mistakes += [Mistake(path=(name, *p.path), text=p.text) for p in problems]
+        if one is not None:
+            found[name] = one
+            for key in ("train", "evaluation"):
+                if not getattr(one, key):
+                    what = "its data, as in 'train: {dataset_name: FILE}'" if key == "train" else "what scores it"
+                    mistakes.append(Mistake(path=(name, key), text=f"is missing: {what}."))
+    if mistakes:
+        raise Refused(*mistakes)
+    return found
+
+
+def _lists_of_names() -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "array", "items": {"type": "string"}, "minItems": 2}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceSettings:
+    """Keys of a sequence study."""
+
+    name: str = "sequence"
+    """Of the study in its storage and on its page; default: the file's name."""
+    train: dict[str, Any] = field(default_factory=dict)
+    """Keys of 'holdfast train' that all tasks share: the base (`model_name_or_path`), rates, steps."""
+    small: Annotated[str | None, Meta(json_schema=small_settings.settings_schema)] = None
+    """Build a small base and data offline, for a study of minutes: tasks."""
+    tasks: Annotated[
+        dict[str, TaskSettings],
+        Meta(
+            parse=read_tasks,
+            expected="tasks by name, each with train and evaluation",
+            json_schema=lambda: {
+                "type": "object",
+                "additionalProperties": {
+                    "type": "object",
+                    "properties": {"train": {"type": "object"}, "evaluation": {"type": "array", "minItems": 1}},
+                    "required": ["train", "evaluation"],
+                    "additionalProperties": False,
+                },
+            },
+        ),
+    ] = field(default_factory=dict)
+    """Tasks by name, each with `train` (its data at least) and `evaluation` (entries; the first is its score)."""
+    orders: Annotated[tuple[tuple[str, ...], ...], Meta(json_schema=_lists_of_names)] = ()
+    """In which orders the tasks are trained; default: as they are listed."""
+    arms: list[Any] = field(default_factory=lambda: [SEQUENTIAL, SINGLE, MULTITASK])
+    """Ways of training: sequential, single, multitask, `merge: {method, weights}`, or retention methods."""
+    continue_from: str = ""
+    """With three tasks or more: the arm, by its label such as 'SFA, p 0.25', whose model all arms go on from after the
+    second task and later ones (default: each from its own)."""
+    curve: Annotated[int, Meta(ge=0)] = CURVE_POINTS
+    """Points at which earlier tasks' held-out loss is measured while a later task is trained; 0: not at all."""
+    seeds: Annotated[tuple[int, ...], Meta(ge=0, le=MAX_SEED, least=1)] = (0,)
+    """Repetitions of everything that is trained."""
+    keep: Literal["all", "final", "none"] = "final"
+    """Whose weights stay on disk."""
+    workers: Annotated[int | None, Meta(ge=0, decides=False)] = None
+    """Models at a time on this machine; 0: only those started by 'holdfast sequence worker'."""
+    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
+    """Folder of the study; default: runs/NAME."""
+    storage: Annotated[str | None, Meta(metavar="URL", decides=False)] = None
+    """A database that several machines share; default: a file in the folder."""
+
+    def problems(self) -> list[Mistake | str]:
+        """Names that are not there, and what is not enough."""
+        found: list[Mistake | str] = []
+        if not _NAME.fullmatch(self.name):
+            text = f"expected letters, digits, '.', '_' and '-', got {self.name!r}."
+            found.append(Mistake(path=("name",), text=text))
+        if (wrong := small_settings.problem_with(self.small)) is not None:
+            found.append(Mistake(path=("small",), text=wrong))
+        if not self.train.get("model_name_or_path"):
+            text = "is missing: the base that all tasks begin with, a folder or a hub id."
+            found.append(Mistake(path=("train", "model_name_or_path"), text=text))
+        if len(self.tasks) < 2:
+            text = f"expected at least two, one after the other, got {len(self.tasks)}."
+            found.append(Mistake(path=("tasks",), text=text))
+        for order in self.orders:
+            found += [
+                Mistake(path=("orders",), text=f"no such task: {t!r}.{did_you_mean(t, self.tasks)}")
+                for t in order
+                if t not in self.tasks
+            ]
+            if len(order) < 2 or len(set(order)) < len(order):
+                text = f"expected at least two different tasks, got {list(order)}."
+                found.append(Mistake(path=("orders",), text=text))
+        for key in ("orders", "seeds"):
+            if len(set(getattr(self, key))) < len(getattr(self, key)):
+                text = (
+                    f"expected each once, got {[list(o) if isinstance(o, tuple) else o for o in getattr(self, key)]}."
+                )
+                found.append(Mistake(path=(key,), text=text))
+        return found
+
+
+# ----------------------------------------------------------------------------------------------------------------- arms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One way of training all tasks."""
+
+    kind: str
+    """See `ArmResult.kind`."""
+    label: str
+    retention: list[dict[str, Any]] = field(default_factory=list)
+    """Methods of every task but the first, as a config has them; what they take from earlier tasks is still open."""
+    train: dict[str, Any] = field(default_factory=dict)
+    """Settings of every task but the first that hold in this arm alone."""
+    merge: dict[str, Any] = field(default_factory=dict)
+    """Of a merge: its method, its weights and other parameters."""
+    strength: float | None = None
+    """See `ArmResult.strength`."""
+
+    @property
+    def chained(self) -> bool:
+        """Whether a task begins with what the one before it left."""
+        return self.kind not in (SINGLE, MULTITASK, MERGE)
+
+
+def read_arms(value: Sequence[Any], known: Sequence[str], problems: list[str]) -> list[Arm]:
+    """The arms of a study; sequential fine-tuning is always the first.
+
+    Args:
+        value: as under `arms:`.
+        known: keys of a training configuration.
+        problems: gets a sentence a mistake.
+    """
+    found = [Arm(kind=SEQUENTIAL, label=PLAIN[SEQUENTIAL])]
+    for number, item in enumerate(value):
+        where = f"arms[{number}]"
+        if item == SEQUENTIAL:
+            continue
+        if isinstance(item, str) and item in (SINGLE, MULTITASK):
+            found.append(Arm(kind=item, label=PLAIN[item]))
+        elif isinstance(item, Mapping) and set(item) == {MERGE}:
+            found += _merges(item[MERGE], where, problems)
+        else:
+            found += _methods(item, where, known, problems)
+    labels = [arm.label for arm in found]
+    problems += [f"arms: '{label}' stands there twice" for label in dict.fromkeys(labels) if labels.count(label) > 1]
+    return found
+
+
+def _methods(item: Any, where: str, known: Sequence[str], problems: list[str]) -> list[Arm]:
+    mistakes: list[str] = []
+    if isinstance(item, str):
+        item = {item: None}
+    space = read_space({"retention": [item]}, None, grid=True, known=known, problems=mistakes)
+    problems += [m.replace("vary.retention[0]", where).replace("vary.retention", where) for m in mistakes]
+    if mistakes:
+        return []
+    arms = []
+    for params in space.grid():
+        alternative = space.alternative(params)
+        settings = space.settings({}, params)
+        retention = settings.pop("retention")
+        kind = SEQUENTIAL if alternative.kind == DIRECT else alternative.kind
+        label = alternative.text or _label(retention, settings)
+        varying = [name.rpartition(".")[2] for name in space.parameters(alternative)]
+        strength = _strength(retention, varying)
+        arms.append(Arm(kind=kind, label=label, retention=retention, train=settings, strength=strength))
+    return arms
+
+
+def _label(retention: Sequence[Mapping[str, Any]], train: Mapping[str, Any]) -> str:
+    """The methods, with everything that was said of them but where their files lie."""
+    from holdfast.retention.registry import title
+
+    names, said = [title(next(iter(m))) for m in retention] or [PLAIN[SEQUENTIAL]], []
+    for method in retention:
+        name, parameters = next(iter(method.items()))
+        prefix = f"{title(name)} " if len(retention) > 1 else ""
+        said += [f"{prefix}{k.replace('_', ' ')} {_shown(v)}" for k, v in parameters.items() if k not in _FILES]
+    said += [f"{k.replace('_', ' ')} {_shown(v)}" for k, v in train.items()]
+    return ", ".join([" + ".join(names), *said])
+
+
+def _strength(retention: Sequence[Mapping[str, Any]], varying: Sequence[str]) -> float | None:
+    """What a curve of arms is drawn along: of the last method the parameter of its strength that varies, else the first
+    that is given."""
+    from holdfast.retention.registry import declared
+
+    for method in retention[-1:]:
+        name, parameters = next(iter(method.items()))
+        cls = declared(name)
+        for key in sorted(cls.strength if cls is not None else (), key=lambda k: k not in varying):
+            if isinstance(value := parameters.get(key), (int, float)):
+                return float(value)
+    return None
+
+
+def _merges(value: Any, where: str, problems: list[str]) -> list[Arm]:
+    """A merge with every combination of its parameters; a list of weights is one value, a list of lists several."""
+    from holdfast.checkpoints.methods.registry import merge_method
+
+    if not isinstance(value, Mapping) or not isinstance(value.get("method"), str):
+        problems.append(f"{where}.{MERGE}: expected a mapping such as {{method: ties, density: 0.2}}, got {value!r}")
+        return []
+    tried: dict[str, list[Any]] = {}
+    for key, given in ((str(k), v) for k, v in value.items() if k != "method"):
+        several = isinstance(given, list) and (key != "weights" or any(isinstance(v, list) for v in given))
+        tried[key] = given if several else [given]
+    arms = []
+    for values in itertools.product(*tried.values()):
+        parameters = dict(zip(tried, values, strict=True))
+        try:
+            merge_method(value["method"], **parameters)
+        except ConfigError as error:
+            problems += [f"{where}.{MERGE}: {p}" for p in error.problems]
+            return []
+        shown = [f"{k} {_shown(v)}" for k, v in parameters.items() if len(tried[k]) > 1 or k == "weights"]
+        weights = parameters.get("weights")
+        arms.append(
+            Arm(
+                kind=MERGE,
+                label=", ".join([f"merge: {value['method'].replace('_', ' ')}", *shown]),
+                merge={"method": value["method"], **parameters},
+                strength=float(weights[-1]) if isinstance(weights, list) and weights else None,
+            )
+        )
+    return arms
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return "/".join(map(_shown, value))
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

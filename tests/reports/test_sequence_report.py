@@ -1,0 +1,68 @@
+"""The page of a sequence study: the answer first, the paper's plane, what is missing said."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+from rich.console import Console
+from synthetic_sequences import sequence
+
+from holdfast.reports import blocks
+from holdfast.reports.charts import Chart, plotly_figure
+from holdfast.reports.sequence_report import lead, print_sequence, sequence_page
+
+
+def charts(record) -> dict[str, Chart]:
+    sections = [x for x in sequence_page(record).blocks if isinstance(x, blocks.Section)]
+    return {c.title: c for s in sections for c in s.blocks if isinstance(c, Chart)}
+
+
+def test_the_answer_names_what_was_lost_and_the_arm_that_keeps_most():
+    text = lead(sequence())
+    assert "sequential fine-tuning scores 0.0 % [−2.0, 2.0] on math (38.0 % [36.0, 40.0] right after it)" in text
+    assert "Of 3 arms that train one task after the other without old data, SFA, p 0.25 keeps most: 31.0 %" in text
+    assert "replay" not in text, "it needs old data"
+
+
+def test_the_plane_joins_the_arms_of_a_method_along_its_strength():
+    chart = charts(sequence())["math kept against law learnt"]
+    drawn = {trace["name"]: trace for trace in plotly_figure(chart)["data"]}
+    assert drawn["SFA"]["mode"].startswith("lines") and list(drawn["SFA"]["x"]) == [59, 69, 74]
+    assert "lines" not in drawn["sequential"]["mode"]
+    assert drawn["multitask training"]["marker"]["symbol"] == "star"
+    assert {(r.x, r.y) for r in chart.rules} == {(75.0, None), (None, 38.0)}
+
+
+def test_losses_run_downwards():
+    record = sequence()
+    tasks = {t: dataclasses.replace(s, unit="nats/token", higher_is_better=False) for t, s in record.tasks.items()}
+    lossy = dataclasses.replace(record, tasks=tasks)
+    chart = charts(lossy)["math kept against law learnt"]
+    assert chart.x.more == chart.y.more == {"autorange": "reversed"}
+    assert charts(record)["math kept against law learnt"].x.more == {}
+
+
+def test_three_tasks_have_a_plane_for_each_earlier_one():
+    found = charts(sequence(("math", "law", "code")))
+    assert {"math kept against code learnt", "law kept against code learnt"} <= set(found)
+    assert {"math while later tasks are trained", "law while later tasks are trained"} <= set(found)
+    assert any(r["arm"] == "never saw law" for r in found["law while later tasks are trained"].rows)
+
+
+def test_what_is_not_there_is_said():
+    record = sequence(status="running")
+    waiting = [dataclasses.replace(m, state="waiting", distance=None, curves={}) for m in record.models]
+    arms = [dataclasses.replace(a, scores={}, against={}, distance=None, matrix=[], measures={}) for a in record.arms]
+    nothing = dataclasses.replace(record, models=waiting, arms=arms, tasks={}, finished=None)
+    assert "Not measured yet" in lead(nothing) and not charts(nothing)
+    failed = dataclasses.replace(record.models[0], state="failed", reason="no memory")
+    page = sequence_page(dataclasses.replace(record, models=[failed, *record.models[1:]]))
+    assert any(isinstance(x, blocks.Banner) and "failed" in blocks.words(x.content) for x in page.blocks)
+
+
+def test_the_terminal_prints_the_scores(tmp_path):
+    console = Console(file=io.StringIO(), width=160)
+    print_sequence(sequence(), tmp_path, console)
+    shown = console.file.getvalue()
+    assert "math → law" in shown and "SFA, p 0.25" in shown and "report.html" in shown

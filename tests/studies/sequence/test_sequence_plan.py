@@ -1,0 +1,177 @@
+"""What a sequence study asks for: arms, shared models, mistakes named before anything is trained."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import ConfigError
+from holdfast.retention.method import Earlier
+from holdfast.studies.sequence.plan import completed, sequence_config
+from holdfast.studies.sequence.settings import read_arms
+
+KNOWN = ["learning_rate", "max_steps"]
+
+
+def arms_of(*items):
+    problems: list[str] = []
+    return read_arms(items, KNOWN, problems), problems
+
+
+def test_arms_and_their_labels():
+    arms, problems = arms_of(
+        "single",
+        "multitask",
+        {"sfa": {"p": [1, 0.25]}},
+        {"replay": {"fraction": 0.1}},
+        [{"l2": {"coefficient": 0.1}}, {"train": {"learning_rate": 1e-3}}],
+        {"merge": {"method": "task_arithmetic", "weights": [[0.25, 0.75], [0.5, 0.5]]}},
+        {"merge": {"method": "ties", "density": [0.2, 0.5]}},
+    )
+    assert problems == []
+    assert [(a.kind, a.label, a.strength) for a in arms] == [
+        ("sequential", "sequential fine-tuning", None),
+        ("single", "single task", None),
+        ("multitask", "multitask training", None),
+        ("sfa", "SFA, p 1", 1.0),
+        ("sfa", "SFA, p 0.25", 0.25),
+        ("replay", "replay, fraction 0.1", 0.1),
+        ("l2", "L2, coefficient 0.1, learning rate 0.001", 0.1),
+        ("merge", "merge: task arithmetic, weights 0.25/0.75", 0.75),
+        ("merge", "merge: task arithmetic, weights 0.5/0.5", 0.5),
+        ("merge", "merge: ties, density 0.2", None),
+        ("merge", "merge: ties, density 0.5", None),
+    ]
+    assert arms[6].train == {"learning_rate": 1e-3} and arms[8].merge["weights"] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        ({"sfaa": {}}, "arms[0]: unknown method 'sfaa'"),
+        ("everything", "arms[0]: unknown method 'everything'"),
+        ({"merge": {"method": "tis"}}, "Did you mean 'ties'?"),
+        ({"merge": {"weights": [1]}}, "arms[0].merge: expected a mapping such as"),
+        ([{"l2": {}}, {"train": {"learning_rat": 1}}], "arms[0].train.learning_rat: no such key"),
+    ],
+)
+def test_arms_that_cannot_be(item, words):
+    assert words in "\n".join(arms_of(item)[1])
+
+
+def test_an_arm_stands_once():
+    assert arms_of("single", "single")[1] == ["arms: 'single task' stands there twice"]
+
+
+def test_what_methods_take_from_earlier_tasks():
+    earlier = Earlier(data=("a", "b"), fisher="runs/f")
+    assert completed([{"replay": {"fraction": 0.2}}, {"sfa": {"p": 0.5}}], earlier) == [
+        {"replay": {"fraction": 0.1, "data": "a"}},
+        {"replay": {"fraction": 0.1, "data": "b"}},
+        {"sfa": {"p": 0.5}},
+    ]
+    assert completed([{"ewc": {"coefficient": 3.0}}], earlier) == [
+        {"ewc": {"coefficient": 3.0, "data": "b", "fisher": "runs/f"}}
+    ]
+    assert completed([{"multitask": None}], Earlier(data=("a", "b"))) == [
+        {"multitask": {"data": "a"}},
+        {"multitask": {"data": "b"}},
+    ]
+    given = [{"replay": {"data": "own", "fraction": 0.5}}, {"ewc": {"fisher": "mine"}}, {"multitask": {"data": "c"}}]
+    assert completed(given, earlier) == given
+
+
+def test_models_that_several_arms_need_are_made_once(asked):
+    config = sequence_config(
+        asked(arms=["single", "multitask", {"sfa": {"p": [1, 0.5]}}, {"merge": {"method": "linear"}}], seeds=[0, 1])
+    )
+    labels = [m.label for m in config.models.values()]
+    assert labels == [
+        "single task: rivers",
+        "sequential fine-tuning: rivers, letters",
+        "single task: letters",
+        "multitask training: rivers, letters",
+        "SFA, p 1: rivers, letters",
+        "SFA, p 0.5: rivers, letters",
+        "merge: linear: rivers, letters",
+    ]
+    first, after_two, second, *_ = config.models.values()
+    assert after_two.start == first.name and not second.start
+    jobs = config.jobs()
+    assert len(jobs) == 14 and jobs[0].after == () and jobs[3].after == (1,), "of the same seed"
+    merged = next(j for j in jobs if j.attributes["label"].startswith("merge"))
+    assert {jobs[i].attributes["model"] for i in merged.after} == {first.name, second.name}
+    assert {jobs[i].attributes["seed"] for i in merged.after} == {merged.attributes["seed"]}
+    multitask = config.models[config.chains[2].models[0]]
+    assert multitask.settings["max_steps"] == 8 and multitask.reference == first.name and not multitask.start
+
+
+def test_three_tasks_go_on_from_the_arm_that_is_named(asked):
+    names = ("rivers", "letters", "music")
+    request = asked(names=names, arms=[{"sfa": {"p": [0.5, 0.25]}}, {"l2": {"coefficient": 0.1}}])
+    own = sequence_config(request)
+    shared = sequence_config({**request, "continue_from": "SFA, p 0.25"})
+    for config, same in ((own, False), (shared, True)):
+        by_arm = {c.arm.label: [config.models[n] for n in c.models] for c in config.chains}
+        quarter = by_arm["SFA, p 0.25"]
+        assert all(len(models) == 3 and models[0] == quarter[0] for models in by_arm.values())
+        starts = {models[2].start for models in by_arm.values()}
+        assert starts == {quarter[1].name} if same else len(starts) == 4
+    assert [c.arm.label for c in shared.chains] == [
+        "sequential fine-tuning",
+        "SFA, p 0.5",
+        "SFA, p 0.25",
+        "L2, coefficient 0.1",
+    ]
+
+
+def test_orders_share_single_tasks(asked):
+    config = sequence_config(asked(orders=[["rivers", "letters"], ["letters", "rivers"]]))
+    assert [m.trained for m in config.models.values()] == [
+        ("rivers",),
+        ("rivers", "letters"),
+        ("letters",),
+        ("letters", "rivers"),
+    ]
+
+
+def test_the_resolved_study_is_one_itself(asked):
+    config = sequence_config(asked(arms=[{"sfa": {"p": [1, 0.5]}}], seeds=[3, 4]))
+    again = sequence_config(config.resolved, check=False)
+    assert again.differences(config.resolved) == [] and list(again.models) == list(config.models)
+    other = sequence_config(asked(arms=[{"sfa": {"p": [1, 0.25]}}], seeds=[3, 4]))
+    assert [d.split(":")[0] for d in other.differences(config.resolved)] == ["arms"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train": {}}, "train.model_name_or_path: is missing"),
+        ({"orders": [["rivers", "leters"]]}, "orders: no such task: 'leters'. Did you mean 'letters'?"),
+        ({"orders": [["rivers"]]}, "orders: expected at least two different tasks"),
+        (
+            {"tasks": {"rivers": {"train": {"dataset_name": "x"}}}},
+            "tasks.rivers.evaluation: is missing: what scores it",
+        ),
+        ({"tasks": {"rivers": {"trian": {}}}}, "tasks.rivers: unknown key 'trian'. Did you mean 'train'?"),
+        ({"arms": [{"sfa": {"q": 1}}]}, "sfa"),
+        ({"continue_from": "SFA"}, "continue_from: expected the label of an arm (sequential fine-tuning), got 'SFA'"),
+        ({"seeds": [0, 0]}, "seeds: expected each once"),
+        ({"curve": -1}, "curve: expected a whole number of at least 0"),
+        ({"armz": []}, "armz"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_trained(asked, changes, words):
+    with pytest.raises(ConfigError) as refused:
+        sequence_config(asked(**changes))
+    assert words in str(refused.value)
+
+
+def test_what_the_training_code_refuses_is_named_too(asked):
+    request = asked(arms=[{"sfa": {"p": 2}}, {"ewc": {"coefficient": -1}}])
+    request["tasks"]["letters"]["train"]["dataset_name"] = "missing.jsonl"
+    with pytest.raises(ConfigError) as refused:
+        sequence_config(request)
+    text = str(refused.value)
+    assert "SFA, p 2" in text or "sfa.p" in text
+    assert "missing.jsonl" in text and "ewc.coefficient" in text
+    assert text.count("no such file") <= 1, "each thing once"
