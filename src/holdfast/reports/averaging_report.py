@@ -63,7 +63,7 @@ PAPER = (
     "Equation 14 takes the penalty's gradient at θ*, after the task's update, not at θ as the penalised step does. It "
     "differs by η²Fg a step, and (13), (14) end where a penalty F/(1 − ηF) does. With α = η/(1 − ηF), parameter by "
     "parameter, the merge is EWC exactly, as section 4 has it for L2.",
-    "A p that does not divide the run leaves a shorter last stretch: at p = 0.75 averages come after three quarters and "
+    "A p that does not divide the run leaves a shorter last stretch: at p = 0.75 averages come at three quarters and "
     "at the end, so the last one follows a quarter of the run, as at p = 0.25, and the result is nearer to the old "
     "model than at p = 0.5.",
     "Equation 8 has a minus before each −1/2τ², which would make the prior favour distance; (9) repeats it, (10) has "

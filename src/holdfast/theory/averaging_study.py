@@ -259,7 +259,7 @@ class _Row:
 
 
 def _by_share(along: Directions, share: np.ndarray) -> np.ndarray:
-    """What a penalty keeps, its coefficient over the mean curvature from 0 to infinity as the share goes from 0 to 1."""
+    """What a penalty keeps, its coefficient over the mean curvature going from 0 to infinity as the share to 1."""
     return along.penalised(along.values.mean() * share / (1 - share))
 
 
@@ -311,7 +311,7 @@ def statements(rows: Sequence[_Row], setting: AveragingSettings) -> list[Stateme
     add("smaller p forgets less", "section 6.2", what, old[:, -1] / old[:, 0])
     what = f"distance to theta_o over that at the next larger p, the worst of {len(listed)}, {at_beta}"
     add("each smaller p ends nearer", "section 6.3", what, (distance[:, 1:] / distance[:, :-1]).max(1))
-    what = f"new loss that {small} adds over old loss that it saves, as shares of the most, {at_beta} (our measure)"
+    what = f"new loss that {small} adds over old loss that it saves, as shares, {at_beta} (our measure)"
     add("little loss on the new task", "section 6.2", what, cost / saved if told else None)
     add_equal("often beats once", "section 6.2", small, named(1.0))
     add_equal("SFA beats L2", "figure 1", small, "l2")
