@@ -181,11 +181,6 @@ def _tiles(study: AveragingStudy) -> list[Tile]:
         Tile("Identities that hold", f"{held} of {total}", "to rounding", "good" if held == total else "bad"),
         Tile("Statements that hold", f"{holds} of {len(study.statements)}", "on quadratic tasks"),
         Tile("SFA forgets least", _p_in_words(study, best), "at equal new-task loss"),
-        Tile(
-            "SFA / L2",
-            number(study.equal[named(best)].value / study.equal["l2"].value, 3),
-            "mean old loss, SFA at that p",
-        ),
     ]
 
 
