@@ -561,8 +561,16 @@ def test_p_that_does_not_divide_the_run_is_no_step_of_its_own() -> None:
         ("kept_share", lambda h, **more: kept_share(h, **(more | {"every": more["every"] + 1})), "closed form along p"),
         ("kept_share", lambda h, **more: kept_share(h, **more) * (1 + 1e-6), "fixed point"),
         ("fisher_merge", lambda old, new, *more, **w: (old + new) / 2, "Fisher merging minimises"),
-        ("averaged_path", lambda *a, **k: averaged_path(*a, **(k | {"beta": 1.01 * k["beta"]})), "its remainder"),
-        ("averaged_path", lambda *a, **k: averaged_path(*a, **(k | {"beta": 1.01 * k["beta"]})), "of second order"),
+        (
+            "averaged_path",
+            lambda *a, **k: averaged_path(*a, **(k | {"beta": 1.01 * k["beta"]})),
+            "EWC merge: remainder",
+        ),
+        (
+            "averaged_path",
+            lambda *a, **k: averaged_path(*a, **(k | {"beta": 1.01 * k["beta"]})),
+            "EWC merge: second order",
+        ),
         ("penalty_of", lambda alpha, beta: (alpha, beta / alpha), "ends of p"),
     ],
 )

@@ -66,7 +66,7 @@ PAPER = (
     "A p that does not divide the run leaves a shorter last stretch: at p = 0.75 averages come at three quarters and "
     "at the end, so the last one follows a quarter of the run, as at p = 0.25, and the result is nearer to the old "
     "model than at p = 0.5.",
-    "Equation 8 has a minus before each −1/2τ², which would make the prior favour distance; (9) repeats it, (10) has "
+    "Equation 8 has a minus before −1/2τ², which would make the prior favour distance; (9) repeats it, (10) has "
     "the sign that is meant.",
     "Equation 13 writes Δ for the gradient.",
 )
@@ -242,7 +242,7 @@ def frontier(study: AveragingStudy) -> Chart:
         caption=(
             "Down and left is better. Means over seeds; intervals in the table, with the distance to θo over that of "
             "the new optimum. Strength: p, β, or the coefficient over the mean curvature in the penalty's metric. "
-            "Nothing lies below the dotted line."
+            "Within a problem nothing does better than the dotted curve."
         ),
         height=440,
     )
@@ -255,16 +255,16 @@ def learnt_by_direction(study: AveragingStudy) -> Chart:
         {"x": curvature, **{m: study.learnt[m][place] for m in study.learnt}}
         for place, curvature in enumerate(study.curvatures)
     ]
-    picked = [(named(p), _p_in_words(study, p), i) for i, p in enumerate(dict.fromkeys(shown))]
+    picked = [
+        (named(p), _p_in_words(study, p), colour)
+        for p, colour in zip(dict.fromkeys(shown), ("accent", "third", "good"), strict=False)
+    ]
     return Chart(
         title="What is learnt, direction by direction",
         rows=rows,
         columns=[Col("Curvature", _figure("x")), *(Col(n, _figure(k)) for k, n, _ in picked), Col("L2", _figure("l2"))],
         marks=[
-            *(
-                Mark(kind="line", y=k, name=n, colour=COLOURS[i], symbol=SYMBOLS[i], markers=False)
-                for k, n, i in picked
-            ),
+            *(Mark(kind="line", y=k, name=n, colour=colour, markers=False) for k, n, colour in picked),
             Mark(y="l2", name="L2", colour="second", symbol="circle-open", size=7),
         ],
         x=Axis(title="curvature of the new loss over its largest", log=True, ticks=_ticks(study.curvatures)),

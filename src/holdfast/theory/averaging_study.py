@@ -387,10 +387,10 @@ def checks(problem: Quadratics, setting: AveragingSettings) -> list[Check]:
         "before the first; and equations 13, 14 as the penalty F / (1 - eta F)",
         differences,
     )
-    add("its remainder", "one step of equations 13, 14 less the penalised one is eta^2 F g", rests)
+    add("EWC merge: remainder", "one step of equations 13, 14 less the penalised one is eta^2 F g", rests)
     orders = [elastic_order(gradient, start, old, fisher * c, 1 / c) for gradient, c in tasks.values()]
     add(
-        "of second order",
+        "EWC merge: second order",
         f"{ORDER_STEPS} steps of both: halving eta divides the difference by 4, so its order is 2",
         np.abs(np.array(orders) - 2),
         0.05,
