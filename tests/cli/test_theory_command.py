@@ -11,7 +11,9 @@ import pytest
 from holdfast.cli import theory
 from holdfast.cli.main import main
 from holdfast.support.files import read_json
-from holdfast.theory import regression_study
+from holdfast.theory import averaging_study, regression_study
+from holdfast.theory.averaging_settings import AveragingSettings
+from holdfast.theory.averaging_study import AveragingStudy, run_averaging
 from holdfast.theory.regression_study import RegressionSettings, RegressionStudy, run_regression
 
 SMALL = ["--dimension", "12", "--pretrain_rows", "7", "--finetune_rows", "4", "--seeds", "3", "--lambdas", "0.1", "1"]
@@ -173,3 +175,67 @@ def test_mistakes(words: list[str], parts: list[str], capsys: pytest.CaptureFixt
     for part in parts:
         assert part in captured.err, captured.err
     assert captured.out == "" and not Path("theory").exists()
+
+
+# ------------------------------------------------------------------------------------------------------------ averaging
+
+LITTLE = ["--dimension", "8", "--steps", "60", "--seeds", "3", "--p", "0.5", "0.1", "--lambdas", "0.1", "1"]
+
+
+def test_averaging_writes_tables_and_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["theory", "averaging", *LITTLE]) == 0
+    shown = capsys.readouterr().out
+    expected = run_averaging(AveragingSettings(dimension=8, steps=60, seeds=3, p=(0.5, 0.1), lambdas=(0.1, 1.0)))
+    for part in (*expected.checks, *expected.statements):
+        assert part.name in shown
+    for statement in expected.statements:
+        assert statement.verdict in shown and f"{statement.ratio.value:.3f} [" in shown
+    assert "All 10 identities hold." in shown
+    record = read_json("theory/averaging.json")
+    assert record["command"] == "theory averaging" and "theory/averaging.html" in shown
+    found = AveragingStudy.from_json(record)
+    assert dataclasses.replace(found, seconds=0.0) == dataclasses.replace(expected, seconds=0.0)
+    assert Path("theory/averaging.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert not Path("theory/regression.json").exists()
+
+
+def test_averaging_as_json_with_options_from_a_yaml(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.yaml").write_text("dimension: 6\np: [0.2]\nbeta: 0.3\nseeds: 2\nsteps: 50\njson: true\n")
+    assert main(["theory", "averaging", "--config", "a.yaml", "--rotation", "0.5"]) == 0
+    captured = capsys.readouterr()
+    setting = json.loads(captured.out)["setting"]
+    assert (setting["p"], setting["beta"], setting["rotation"], setting["steps"]) == ([0.2], 0.3, 0.5, 50)
+    assert "theory/averaging.html" in captured.err
+
+
+def test_a_failed_identity_is_exit_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(averaging_study, "averaging_of", lambda rate, coefficient: (rate, rate * coefficient))
+    assert main(["theory", "averaging", *LITTLE]) == 1
+    shown = capsys.readouterr().out
+    assert "7 of 10 identities hold." in shown and "fails" in shown
+    assert Path("theory/averaging.html").is_file()
+
+
+def test_a_statement_that_does_not_hold_is_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["theory", "averaging", "--dimension", "16", "--steps", "100", "--alignment", "0", "--seeds", "8"]) == 0
+    assert "does not hold" in capsys.readouterr().out
+
+
+def test_mistakes_in_averaging(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("taken").write_text("")
+    words = ["--beta", "1", "--p", "1", "--alignment", "2", "--steps", "0", "--output_dir", "taken", "--roation", "1"]
+    assert main(["theory", "averaging", *words]) == 2
+    shown = capsys.readouterr().err
+    for part in (
+        "--beta: expected a number above 0 and below 1, got '1'",
+        "--p[0]: expected a number above 0 and below 1, got '1'",
+        "--alignment: expected",
+        "--steps: expected a whole number of at least 1 and at most 10000, got '0'",
+        "Did you mean '--rotation'?",
+    ):
+        assert part in shown, shown
+    assert main(["theory", "averaging", "--output_dir", "taken"]) == 2
+    assert "--output_dir: expected a folder, got the file taken" in capsys.readouterr().err
+    assert main(["theory", "averaging", "--steps", "1"]) == 2
+    assert "direct fine-tuning leaves" in capsys.readouterr().err
+    assert not Path("theory").exists()

@@ -35,6 +35,10 @@ COMMANDS: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["theory", "regression", "--config", "asked.yaml"],
         {"dimension": 20, "pretrain_rows": 12, "finetune_rows": 4, "seeds": 2},
     ),
+    "averaging": (
+        ["theory", "averaging", "--config", "asked.yaml"],
+        {"dimension": 6, "steps": 60, "p": [0.5, 0.1], "seeds": 2},
+    ),
     "world": (["world", "--config", "asked.yaml"], {"output_dir": "world", "quick": True, "workers": 1}),
     "judge": (
         ["judge", "--config", "asked.yaml", "--dry_run"],
@@ -168,6 +172,7 @@ SOUND: dict[str, list[dict[str, Any]]] = {
         {"fail_if": "prose drop > -100%"},
     ],
     "theory": [{}, {"lambdas": [0.1, 1], "overlap": 0.2, "decay": 1, "noise": 0.2, "shift": 2}],
+    "averaging": [{}, {"lambdas": [0.1, 1], "alignment": 0.2, "rotation": 0, "decay": 2, "beta": 0.3}],
     "world": [{}],
     "judge": [{}, {"limit": 3, "workers": 2, "price_in": 1, "price_out": 2}],
     "perturb": [{}, {"std": "tensor"}, {"std": 0.001}],
@@ -289,6 +294,12 @@ REFUSED: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"pretrain_rows": 50}, ["pretrain_rows"]),
         ({"lamdas": 1}, ["lambdas"]),
     ],
+    "averaging": [
+        ({"p": [1]}, ["p"]),
+        ({"beta": 0}, ["beta"]),
+        ({"steps": 1}, ["steps"]),
+        ({"alignmnt": 1}, ["alignment"]),
+    ],
     "world": [({"people": "many"}, ["people"]), ({"layers": 0}, ["layers"]), ({"peple": 3}, ["people"])],
     "judge": [
         ({"judge_model": DELETED}, ["judge_model"]),
@@ -318,6 +329,7 @@ TWICE: dict[str, tuple[str, Any]] = {
     "suite": ("description", "again"),
     "evaluate": ("limit", 2),
     "theory": ("seeds", 3),
+    "averaging": ("seeds", 3),
     "perturb": ("seed", 2),
 }
 """A key that stands twice in the YAML."""

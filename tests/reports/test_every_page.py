@@ -44,6 +44,7 @@ from claim_studies import paper_like
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.reports import blocks, markdown
 from holdfast.reports.arms import Arm, read_tradeoff, tradeoff_page
+from holdfast.reports.averaging_report import averaging_page
 from holdfast.reports.blocks import Page, words
 from holdfast.reports.charts import Chart, Value, plain, plotly_figure
 from holdfast.reports.claims_report import claims_page
@@ -61,6 +62,8 @@ from holdfast.statistics.selection import select_all
 from holdfast.studies.claims import check_claims
 from holdfast.studies.engine.claims import claims_json
 from holdfast.support.files import to_jsonable
+from holdfast.theory.averaging_settings import AveragingSettings
+from holdfast.theory.averaging_study import run_averaging
 from holdfast.theory.regression_study import RegressionSettings, run_regression
 
 NASTY = "<img src=x onerror=alert(1)> ``` & \"quotes\" [bold]b[/bold] 'n' </script><!-- `x` | %{y} $z$"
@@ -71,6 +74,12 @@ def theory(folder: Path, text: str) -> Page:
     study = run_regression(RegressionSettings(**rows, weights=(0.1, 1.0, 10.0)))
     failed = dataclasses.replace(study.checks[0], passed=False, note=text)
     return regression_page(dataclasses.replace(study, checks=[failed, *study.checks[1:]], notes=[text]))
+
+
+def averages(folder: Path, text: str) -> Page:
+    study = run_averaging(AveragingSettings(dimension=8, steps=60, seeds=3, p=(0.5, 0.1), lambdas=(0.1, 1.0)))
+    failed = dataclasses.replace(study.checks[0], passed=False, note=text)
+    return averaging_page(dataclasses.replace(study, checks=[failed, *study.checks[1:]], notes=[text]))
 
 
 def study(folder: Path, text: str) -> Page:
@@ -241,6 +250,7 @@ PAGES: dict[str, Callable[[Path, str], Page]] = {
     "update": update,
     "residual study": residual_study,
     "theory": theory,
+    "theory, averaging": averages,
     "study": study,
     "study of one seed": one_seed,
     "study, nothing finished": unfinished,

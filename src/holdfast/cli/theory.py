@@ -12,6 +12,7 @@ from holdfast.cli.console import print_json, stderr_console, stdout_console, sto
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, settings_of
 from holdfast.errors import ConfigError, did_you_mean
+from holdfast.theory.averaging_settings import AveragingSettings
 from holdfast.theory.regression_settings import WEIGHTS, ComputedSettings, RegressionSettings, Weights
 
 REGRESSION = """\
@@ -30,6 +31,21 @@ examples
 
 exit code: 0 where every statement holds, 1 where one fails, 2 where the request has to change
 """
+AVERAGING = """\
+Sequential fine-tuning with averaging beside L2, EWC and Fisher merging (paper 002, section 4 and appendix A.2). Checks
+the identities between them step by step, has what p and beta do on quadratic tasks in closed form, and asks of random
+pairs of such tasks what the paper observes: holds, does not hold, or cannot tell. Needs no model and no network.
+"""
+AVERAGING_EPILOG = """\
+examples
+  holdfast theory averaging                                   # a table here, a page in theory/averaging.html
+  holdfast theory averaging --alignment 0                     # tasks that feel different directions
+  holdfast theory averaging --rotation 0                      # a diagonal Fisher information that holds all
+  holdfast theory averaging --p 0.5 0.25 0.05 --beta 0.3 --json
+
+exit code: 0 where every identity holds, 1 where one fails, 2 where the request has to change; statements about the
+random problems may turn out either way
+"""
 
 
 def run(argv: list[str]) -> int:
@@ -47,61 +63,112 @@ def run(argv: list[str]) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegressionRequest(ComputedSettings):
-    """`holdfast theory regression`."""
+class _Written:
+    """Where a study goes."""
 
     settings_group: ClassVar[str] = "output"
+
+    output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("theory")
+    """Folder for SUBJECT.json and SUBJECT.html, written anew."""
+    json: bool = False
+    """The record as JSON on stdout in place of the tables."""
+
+    def folder_problems(self) -> list[str]:
+        """An output folder that is a file."""
+        taken = self.output_dir.exists() and not self.output_dir.is_dir()
+        return [f"output_dir: expected a folder, got the file {self.output_dir}."] if taken else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressionRequest(_Written, ComputedSettings):
+    """`holdfast theory regression`."""
 
     lambdas: Weights = WEIGHTS
     """Weights of the penalty (0 is direct fine-tuning, which is always computed); L2's are times the mean squared
     singular value."""
-    output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("theory")
-    """Folder for regression.json and regression.html, written anew."""
-    json: bool = False
-    """The record as JSON on stdout in place of the tables."""
 
     def problems(self) -> list[str]:
         """Rules over several settings, and an output folder that is a file."""
-        taken = self.output_dir.exists() and not self.output_dir.is_dir()
-        found = [f"output_dir: expected a folder, got the file {self.output_dir}."] if taken else []
-        return [*super().problems(), *found]
+        return [*super().problems(), *self.folder_problems()]
 
 
-COMMAND = Command(
+@dataclass(frozen=True, kw_only=True)
+class AveragingRequest(_Written, AveragingSettings):
+    """`holdfast theory averaging`."""
+
+    def problems(self) -> list[str]:
+        """An output folder that is a file."""
+        return self.folder_problems()
+
+
+REGRESSION_COMMAND = Command(
     name="holdfast theory regression", request=RegressionRequest, description=REGRESSION, epilog=REGRESSION_EPILOG
+)
+AVERAGING_COMMAND = Command(
+    name="holdfast theory averaging", request=AveragingRequest, description=AVERAGING, epilog=AVERAGING_EPILOG
 )
 
 
 def run_regression(argv: list[str]) -> int:
     """`holdfast theory regression`: the table or JSON on stdout, OUT/regression.json and OUT/regression.html; 1 where a
     statement fails."""
-    request = COMMAND.read(argv)
+    request = REGRESSION_COMMAND.read(argv)
     computed = {s.name: getattr(request, s.name) for s in settings_of(ComputedSettings)}
     setting = RegressionSettings(**computed, weights=request.lambdas)
 
     from holdfast.reports.theory_report import print_regression, write_regression_report
-    from holdfast.support.files import to_jsonable, write_json
-    from holdfast.support.progress import progress
     from holdfast.theory.regression_study import run_regression, work_of
 
-    with stoppable(), progress("Random problems", total=work_of(setting)) as advance:
-        study = run_regression(setting, advance=advance)
-    record = {**to_jsonable(study), **_circumstances()}
+    return _carry_out(
+        "regression", request, setting, run_regression, work_of(setting), print_regression, write_regression_report
+    )
+
+
+def run_averaging(argv: list[str]) -> int:
+    """`holdfast theory averaging`: the same with OUT/averaging.json and OUT/averaging.html; 1 where an identity
+    fails."""
+    request = AVERAGING_COMMAND.read(argv)
+    setting = AveragingSettings(**{s.name: getattr(request, s.name) for s in settings_of(AveragingSettings)})
+
+    from holdfast.reports.averaging_report import print_averaging, write_averaging_report
+    from holdfast.theory.averaging_study import run_averaging, work_of
+
+    return _carry_out(
+        "averaging", request, setting, run_averaging, work_of(setting), print_averaging, write_averaging_report
+    )
+
+
+def _carry_out(
+    subject: str,
+    request: _Written,
+    setting: Any,
+    study_of: Callable[..., Any],
+    work: int,
+    show: Callable[..., None],
+    write: Callable[..., Path],
+) -> int:
+    """Computes a study, writes its record and its page, shows it."""
+    from holdfast.support.files import to_jsonable, write_json
+    from holdfast.support.progress import progress
+
+    with stoppable(), progress("Random problems", total=work) as advance:
+        study = study_of(setting, advance=advance)
+    record = {**to_jsonable(study), **_circumstances(subject)}
     written = [
-        write_json(request.output_dir / "regression.json", record),
-        write_regression_report(request.output_dir / "regression.html", study),
+        write_json(request.output_dir / f"{subject}.json", record),
+        write(request.output_dir / f"{subject}.html", study),
     ]
     if request.json:
         print_json(record)
     else:
-        print_regression(study, stdout_console())
+        show(study, stdout_console())
     target = stderr_console() if request.json else stdout_console()
     for label, path in zip(("JSON", "page"), written, strict=True):
         target.print(f"{label}: {path}", soft_wrap=True, markup=False, highlight=False)
     return 0 if study.passed else 1
 
 
-def _circumstances() -> dict[str, Any]:
+def _circumstances(subject: str) -> dict[str, Any]:
     """What can change a figure: versions and the machine's kind. Not the accelerators, which nothing here uses and
     which take seconds to ask."""
     import importlib.metadata
@@ -115,7 +182,7 @@ def _circumstances() -> dict[str, Any]:
     }
     hardware = {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count()}
     return {
-        "command": "theory regression",
+        "command": f"theory {subject}",
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions,
         "hardware": hardware,
@@ -126,6 +193,10 @@ SUBJECTS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "regression": (
         run_regression,
         "label annealing, L2 and direct fine-tuning in linear regression (paper 000, section 4)",
+    ),
+    "averaging": (
+        run_averaging,
+        "averaging with the old model, L2, EWC and Fisher merging on quadratic tasks (paper 002, section 4)",
     ),
 }
 """Name: what runs it, and one line of help."""
@@ -142,6 +213,7 @@ subjects
 examples
   holdfast theory regression
   holdfast theory regression --decay 1 --output_dir uneven
+  holdfast theory averaging --alignment 0
 
 'holdfast theory SUBJECT --help' explains its options.
 """

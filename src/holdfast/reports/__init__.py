@@ -13,6 +13,7 @@
     residual_table, residual_charts (paper_004: what its paper prints)
     distance_report                 how far one checkpoint lies from another
     claims_report, theory_report    a paper's claims beside what was found; theories: statements checked, geometry
+    averaging_report                (theory of paper 002: averaging beside penalties)
 
 Everything is read from plain records; torch is never imported.
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ from holdfast.reports.theory_charts import (
     scientific,
     seen_by_pretraining,
 )
-from holdfast.theory.regression_study import Interval, RegressionStudy
+from holdfast.theory.regression_study import Check, Interval, RegressionStudy
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -137,7 +138,7 @@ def print_regression(study: RegressionStudy, console: Console | None = None) -> 
         for c in ratios.columns
     ]
     ratios = dataclasses.replace(ratios, columns=heads)
-    found = [Paragraph(lead(study)), checks_table(study, brief=True), ratios]
+    found = [Paragraph(lead(study)), checks_table(study.checks, brief=True), ratios]
     Printer(console).show([*found, *(Paragraph(f"note: {n}", "note") for n in study.notes), Paragraph("")])
 
 
@@ -200,7 +201,7 @@ def regression_page(study: RegressionStudy) -> Page:
                 [convergence(study, pretraining=first) for first in (True, False)],
                 intro=DESCENT,
             ),
-            Section("Every statement, checked", [checks_table(study)], anchor="checks"),
+            Section("Every statement, checked", [checks_table(study.checks)], anchor="checks"),
             notes(PAPER, "Where the paper's text needs reading twice"),
             notes(study.notes),
             Section("Settings", [Panel([Facts(_settings(study))], "card")]),
@@ -301,17 +302,17 @@ def ratios_table(study: RegressionStudy, title: str = "") -> Table:
     return dataclasses.replace(held, rows=rows, title=title, kind="dense", cards=True)
 
 
-def checks_table(study: RegressionStudy, *, brief: bool = False) -> Table:
+def checks_table(checks: Sequence[Check], *, what: str = "Statement", brief: bool = False) -> Table:
     """Every statement with its deviation; `brief`: without what is measured, for eighty characters."""
     rows: list[list[Block]] = []
-    for c in study.checks:
+    for c in checks:
         small = sub(c.note) if c.note else None
         holds = chip("holds", "good") if c.passed else chip("fails", "bad")
         figures = [scientific(c.value), scientific(c.allowed)]
         rows.append([c.name, *figures, (holds, small)] if brief else [c.name, (c.what, small), *figures, holds])
-    titles = ("Statement", "Deviation", "Allowed", "Holds")
+    titles = (what, "Deviation", "Allowed", "Holds")
     if brief:
-        return Table(columns=columns(*titles, right=(1, 2)), rows=rows, title="Statements, largest relative deviation")
+        return Table(columns=columns(*titles, right=(1, 2)), rows=rows, title="Largest relative deviation")
     heads = columns(titles[0], "What is measured", *titles[1:], right=(2, 3), wide=(1,))
     return Table(columns=heads, rows=rows, kind="dense")
 

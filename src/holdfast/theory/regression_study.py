@@ -345,7 +345,7 @@ def _figures(stacked: Sequence[np.ndarray], confidence: float) -> Figures:
     return Figures(**{name: mean_interval(values[:, place], confidence) for place, name in enumerate(names)})
 
 
-def _ratio(above: np.ndarray, below: np.ndarray, scale: np.ndarray, confidence: float) -> Interval | None:
+def ratio_interval(above: np.ndarray, below: np.ndarray, scale: np.ndarray, confidence: float) -> Interval | None:
     """Geometric mean of `above / below` over seeds; None where both are rounding."""
     if (np.maximum(above, below) <= 1e-18 * scale).any():
         return None
@@ -371,7 +371,7 @@ def verdict(ratio: Interval | None) -> str:
 
 def _equal_error(rows: Sequence[_Row], place: int, confidence: float) -> EqualError:
     forgotten = {m: np.array([r.equal[m][0, place] for r in rows]) for m in PENALISED}
-    ratio = _ratio(forgotten["l2"], forgotten["label_annealing"], np.array([r.scale for r in rows]), confidence)
+    ratio = ratio_interval(forgotten["l2"], forgotten["label_annealing"], np.array([r.scale for r in rows]), confidence)
     return EqualError(
         share=SHARES[place],
         finetuning=mean_interval([r.equal["label_annealing"][1, place] for r in rows], confidence),
@@ -389,7 +389,9 @@ def _geometry(setting: RegressionSettings, overlap: float, decay: float) -> Geom
         rows.append(_row(problem, (), (MIDDLE,)))
         slopes.append(_slope(problem.finetuning_factors.values**2, sensitivities(problem)))
     forgotten = {m: np.array([r.equal[m][0, 0] for r in rows]) for m in PENALISED}
-    ratio = _ratio(forgotten["l2"], forgotten["label_annealing"], np.array([r.scale for r in rows]), setting.confidence)
+    ratio = ratio_interval(
+        forgotten["l2"], forgotten["label_annealing"], np.array([r.scale for r in rows]), setting.confidence
+    )
     return Geometry(
         overlap=overlap,
         decay=decay,

@@ -1,0 +1,362 @@
+"""Sequential fine-tuning with averaging (SFA) beside what it resembles: L2, EWC and Fisher merging.
+
+Source: paper 002, section 4 and appendix A.2. theta_o is the old model, g the gradient of the new task's loss, F the
+diagonal of the old model's Fisher information (L2: lambda everywhere):
+
+```
+SFA, every step   theta* = theta - alpha g(theta)         theta <- (1 - beta) theta* + beta theta_o       (4), (5)
+penalty           theta <- theta - eta (g(theta) + F (theta - theta_o))                                   (2)
+EWC as a merge    theta* = theta - eta g(theta)           theta <- (I - eta F) theta* + eta F theta_o     (13), (14)
+Fisher merging    (l_o F_o theta_o + l_t F_t theta_t) / (l_o F_o + l_t F_t)                               (15)
+```
+
+The first two are one iteration where `beta = eta F` and `alpha = eta / (1 - eta F)`. The paper says so for L2; taken
+for each parameter it holds for EWC as well (ours). Hence what (13), (14) are exactly: SFA with alpha = eta, so the
+penalty `F / (1 - eta F)` in place of F. One such step differs from the penalised one by `eta^2 F g(theta)`.
+
+What p does (ours; the paper measures it). On a quadratic loss, in a direction of curvature h, k steps and an average
+take what is kept, u = (theta - theta_t) / (theta_o - theta_t), to `(1 - beta) (1 - alpha h)^k u + beta`, so to
+
+```
+u = beta / (1 - (1 - beta) (1 - alpha h)^k)
+k = 1          u = lambda / (lambda + h): L2's shrinkage, strong directions are learnt first
+k to infinity  u = beta in every direction: the straight segment from theta_o to theta_t, as WiSE-FT
+```
+
+so p goes from L2's penalty to interpolation, and how often is a choice of shape, not only of strength.
+
+Does not model: stochastic gradients, momentum, Adam.
+
+Shape suffixes: D parameters. All arrays are float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from holdfast.config.decode import settings_value
+from holdfast.errors import ConfigError, DataError, ShapeError
+from holdfast.theory.averaging_settings import QuadraticsSettings
+
+Gradient = Callable[[np.ndarray], np.ndarray]
+"""Of the new task's loss, `[D]` at `[D]`."""
+Number = float | np.ndarray
+"""One, or one a parameter or direction."""
+
+# ------------------------------------------------------------------------------------------------ one iteration, twice
+
+
+def averaging_of(rate: Number, coefficient: Number) -> tuple[Any, Any]:
+    """The SFA of every step that is a penalised gradient descent.
+
+    Args:
+        rate: eta, positive.
+        coefficient: lambda, or lambda F `[D]`, 0 or more, below 1 / eta.
+
+    Returns:
+        (alpha, beta): SFA's rate and its weight on the old model, of the shape of both arguments together.
+
+    Raises:
+        ConfigError: a rate or a coefficient that cannot be; at eta lambda >= 1 no SFA is that descent.
+
+    References: paper 002, section 4, below equation 7.
+    """
+    eta, penalty = np.asarray(rate, np.float64), np.asarray(coefficient, np.float64)
+    _expect("rate (eta)", eta, eta > 0, "a positive number")
+    _expect("coefficient (lambda)", penalty, penalty >= 0, "0 or more")
+    beta = eta * penalty
+    _expect("rate * coefficient (eta lambda)", beta, beta < 1, "below 1, as beta is at most 1 and alpha finite")
+    return (eta / (1 - beta))[()], beta[()]
+
+
+def penalty_of(alpha: Number, beta: Number) -> tuple[Any, Any]:
+    """The penalised gradient descent that is an SFA of every step, the other way round.
+
+    Args:
+        alpha: SFA's rate, positive.
+        beta: weight on the old model, in [0, 1); one a parameter where it is `[D]`.
+
+    Returns:
+        (rate, coefficient): eta and lambda.
+
+    Raises:
+        ConfigError: an alpha or a beta that cannot be; at beta 1 nothing is learnt, which no finite lambda does.
+    """
+    steps, weight = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
+    _expect("alpha", steps, steps > 0, "a positive number")
+    _expect("beta", weight, (weight >= 0) & (weight < 1), "at least 0 and below 1")
+    return (steps * (1 - weight))[()], (weight / (steps * (1 - weight)))[()]
+
+
+def _expect(name: str, value: np.ndarray, sound: np.ndarray, what: str) -> None:
+    wrong = ~(np.isfinite(value) & sound)
+    if wrong.any():
+        raise ConfigError(f"{name}: expected {what}, got {np.atleast_1d(value)[np.atleast_1d(wrong)][0]:g}")
+
+
+def averaged_path(
+    gradient: Gradient,
+    start: np.ndarray,
+    old: np.ndarray,
+    *,
+    alpha: Number,
+    beta: Number,
+    steps: int,
+    every: int = 1,
+) -> np.ndarray:
+    """SFA: gradient descent that is averaged with the old model at `every`-th steps and at the last (Algorithm 1).
+
+    With `alpha = eta` and `beta = eta F` it is the EWC of two updates, equations 13 and 14.
+
+    Returns:
+        `[steps + 1, D]`: the start and theta after each step, averaged where it was.
+    """
+    path = [np.array(start, np.float64)]
+    for step in range(1, steps + 1):
+        theta = path[-1] - alpha * gradient(path[-1])
+        path.append((1 - np.asarray(beta)) * theta + beta * old if step % every == 0 or step == steps else theta)
+    return np.array(path)
+
+
+def penalised_path(
+    gradient: Gradient,
+    start: np.ndarray,
+    old: np.ndarray,
+    *,
+    rate: Number,
+    coefficient: Number,
+    steps: int,
+    split: bool = False,
+) -> np.ndarray:
+    """Gradient descent on the new task's loss + 1/2 sum coefficient (theta - theta_o)^2 (equation 2; 12 for EWC).
+
+    Args:
+        gradient: of the new task's loss.
+        start: `[D]`.
+        old: theta_o `[D]`.
+        rate: eta.
+        coefficient: lambda, or lambda F `[D]`.
+        steps: of descent.
+        split: as two updates, where the second takes the penalty's gradient at the theta before the first; equal.
+
+    Returns:
+        `[steps + 1, D]`, as `averaged_path`.
+    """
+    path = [np.array(start, np.float64)]
+    for _ in range(steps):
+        before, pull = path[-1], np.asarray(coefficient) * (path[-1] - old)
+        if split:
+            moved = before - rate * gradient(before)
+            path.append(moved - rate * pull)
+        else:
+            path.append(before - rate * (gradient(before) + pull))
+    return np.array(path)
+
+
+def fisher_merge(
+    old: np.ndarray,
+    new: np.ndarray,
+    old_fisher: np.ndarray,
+    new_fisher: np.ndarray,
+    *,
+    old_weight: float = 1.0,
+    new_weight: float = 1.0,
+) -> np.ndarray:
+    """The minimiser of l_o/2 F_o (theta - theta_o)^2 + l_t/2 F_t (theta - theta_t)^2, parameter by parameter (equation
+    15).
+
+    Where both Fishers vanish nothing decides, and the mean with the weights is returned, the plain average for equal
+    ones. `checkpoints.methods.fisher` is the same on checkpoints.
+
+    Args:
+        old: theta_o `[D]`.
+        new: theta_t `[D]`.
+        old_fisher: F_o `[D]`, 0 or more.
+        new_fisher: F_t `[D]`, 0 or more.
+        old_weight: l_o, positive.
+        new_weight: l_t, positive.
+
+    Raises:
+        ConfigError: a weight that is not positive.
+        DataError: a negative Fisher value.
+    """
+    weights = np.array([old_weight, new_weight], np.float64)
+    _expect("old_weight, new_weight", weights, weights > 0, "positive numbers")
+    shares = np.stack([old_weight * np.asarray(old_fisher), new_weight * np.asarray(new_fisher)]).astype(np.float64)
+    if not (shares >= 0).all():
+        raise DataError(f"Expected Fisher values of 0 or more, got {shares.min():g}. Give mean squared gradients.")
+    shares[:, shares.sum(0) == 0] = weights[:, None]
+    merged: np.ndarray = (shares[0] * old + shares[1] * new) / shares.sum(0)
+    return merged
+
+
+# ---------------------------------------------------------------------------------------------------------- what p does
+
+
+def period(p: float, steps: int) -> int:
+    """Steps between averages, as the method `sfa` counts them: round(p T), at least 1."""
+    return max(1, round(p * steps))
+
+
+def kept_share(curvature: Number, *, alpha: float, beta: Number, every: int, steps: int | None = None) -> np.ndarray:
+    """What SFA keeps of the way from the optimum back to theta_o, in directions of a quadratic loss.
+
+    Args:
+        curvature: h, 0 or more, below 2 / alpha; any shape.
+        alpha: SFA's rate.
+        beta: weight on the old model, in [0, 1]; broadcasts with the curvature.
+        every: k, steps between averages.
+        steps: T, from theta_o on, with an average after the last in any case; None: the fixed point, after an average.
+
+    Returns:
+        u: 1 is theta_o, 0 the new task's optimum. The distance to theta_o is (1 - u) of that between the two, the
+        distance to the optimum u of it.
+
+    Raises:
+        ConfigError: a rate with which the steps do not converge, a beta outside [0, 1], no step between averages.
+    """
+    held, weight = np.asarray(curvature, np.float64), np.asarray(beta, np.float64)
+    _expect("alpha * curvature", alpha * held, (alpha * held >= 0) & (alpha * held < 2), "at least 0 and below 2")
+    _expect("beta", weight, (weight >= 0) & (weight <= 1), "0 to 1")
+    if every < 1 or (steps is not None and steps < 1):
+        raise ConfigError(f"every, steps: expected 1 or more, got {every} and {steps}")
+    factor = (1 - weight) * (1 - alpha * held) ** every
+    still = factor == 1  # no average, no curvature: theta stays where it was
+    limit = np.where(still, 1.0, weight / np.where(still, 1.0, 1 - factor))
+    if steps is None:
+        return limit
+    cycles, rest = divmod(steps, every)
+    kept: np.ndarray = limit + factor**cycles * (1 - limit)
+    return (1 - weight) * (1 - alpha * held) ** rest * kept + weight if rest else kept
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Quadratics:
+    """Two tasks whose losses are quadratic, each with its own optimum: 1/2 (theta - optimum)^T Hessian (theta -
+    optimum).
+
+    A task of linear regression with unit noise is one, and its Hessian is its exact Fisher information. Arrays are
+    copied to float64.
+
+    Raises:
+        ShapeError: matrices and optima do not fit together.
+        DataError: a Hessian that is not symmetric and positive definite.
+    """
+
+    old_hessian: np.ndarray
+    """`[D, D]`."""
+    new_hessian: np.ndarray
+    """`[D, D]`."""
+    old: np.ndarray
+    """theta_o `[D]`, the optimum of the old task, where fine-tuning starts."""
+    new: np.ndarray
+    """`[D]`, the optimum of the new task."""
+
+    def __post_init__(self) -> None:
+        for name in ("old", "new", "old_hessian", "new_hessian"):
+            value = np.array(getattr(self, name), np.float64)
+            wanted = [np.size(self.old)] * (2 if name.endswith("hessian") else 1)
+            if list(value.shape) != wanted:
+                raise ShapeError(f"{name}: expected {wanted}, got {list(value.shape)}.")
+            if value.ndim == 2 and not (np.allclose(value, value.T, atol=1e-12) and np.linalg.eigvalsh(value)[0] > 0):
+                raise DataError(f"{name}: expected a symmetric matrix with positive eigenvalues.")
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def curvature(self) -> float:
+        """The new task's largest; descent converges with rates below 2 over it."""
+        return float(np.linalg.eigvalsh(self.new_hessian)[-1])
+
+    def gradient(self, theta: np.ndarray) -> np.ndarray:
+        """Of the new task's loss, `[D]`."""
+        found: np.ndarray = self.new_hessian @ (theta - self.new)
+        return found
+
+    def losses(self, theta: np.ndarray) -> np.ndarray:
+        """`[3, ...]` at `[..., D]`: the old task's loss, the new task's, the distance to theta_o."""
+        away, left = theta - self.old, theta - self.new
+        old, new = (
+            np.einsum("...i,ij,...j->...", x, hessian, x) / 2
+            for x, hessian in ((away, self.old_hessian), (left, self.new_hessian))
+        )
+        return np.stack([old, new, np.linalg.norm(away, axis=-1)])
+
+    def along(self, metric: np.ndarray | None = None) -> Directions:
+        """The directions in which the new loss and a distance to theta_o are both sums of squares.
+
+        Args:
+            metric: of the distance, `[D, D]`, or `[D]` for a diagonal one (EWC's Fisher); None: plain (L2, SFA).
+        """
+        if metric is None:
+            whitened = np.eye(len(self.old))
+        else:
+            matrix = np.diag(metric) if metric.ndim == 1 else metric
+            whitened = np.linalg.inv(np.linalg.cholesky(matrix)).T
+        values, vectors = np.linalg.eigh(whitened.T @ self.new_hessian @ whitened)
+        basis = whitened @ vectors
+        return Directions(start=self.old, basis=basis, values=values, away=np.linalg.solve(basis, self.new - self.old))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Directions:
+    """Fine-tuning as the share learnt of each direction: theta = theta_o + basis (share * away), 1 - share is kept."""
+
+    start: np.ndarray
+    """theta_o `[D]`."""
+    basis: np.ndarray
+    """`[D, D]`, one direction a column, of length 1 in the metric."""
+    values: np.ndarray
+    """`[D]`: curvature of the new loss along each, rising."""
+    away: np.ndarray
+    """`[D]`: how far the new optimum is along each."""
+
+    def theta(self, kept: np.ndarray) -> np.ndarray:
+        """`[..., D]` for kept shares `[..., D]`."""
+        found: np.ndarray = self.start + ((1 - kept) * self.away) @ self.basis.T
+        return found
+
+    def new_loss(self, kept: np.ndarray) -> np.ndarray:
+        """The new task's loss `[...]`, as `Quadratics.losses` has it."""
+        found: np.ndarray = (kept**2) @ (self.values * self.away**2) / 2
+        return found
+
+    def penalised(self, coefficient: Number) -> np.ndarray:
+        """Shares kept `[..., D]` by the minimiser of the new loss + coefficient/2 distance^2: lambda / (lambda + h)."""
+        weight = np.asarray(coefficient, np.float64)[..., None]
+        found: np.ndarray = weight / (weight + self.values)
+        return found
+
+
+def random_quadratics(
+    *, dimension: int = 40, decay: float = 1.0, alignment: float = 0.5, rotation: float = 1.0, seed: int = 0
+) -> Quadratics:
+    """Two tasks with curvatures j^-decay each; arguments are explained in `QuadraticsSettings`.
+
+    Both optima are drawn alike in all directions; nothing depends on how far apart they are.
+
+    Raises:
+        ConfigError: settings that cannot be, with all that is wrong.
+    """
+    given = settings_value(
+        QuadraticsSettings, {"dimension": dimension, "decay": decay, "alignment": alignment, "rotation": rotation}
+    )
+    rng = np.random.default_rng(seed)
+    curvatures = np.arange(1.0, dimension + 1) ** -given.decay
+    old_basis = _turned(rng, dimension, given.rotation)
+    new_basis = old_basis @ _turned(rng, dimension, 1 - given.alignment)
+    old, new = rng.standard_normal((2, dimension))
+    hessians = [basis * curvatures @ basis.T for basis in (old_basis, new_basis)]
+    return Quadratics(
+        old_hessian=(hessians[0] + hessians[0].T) / 2, new_hessian=(hessians[1] + hessians[1].T) / 2, old=old, new=new
+    )
+
+
+def _turned(rng: np.random.Generator, dimension: int, share: float) -> np.ndarray:
+    """An orthogonal matrix between the identity (0) and one drawn uniformly (1)."""
+    drawn = rng.standard_normal((dimension, dimension)) / np.sqrt(dimension)
+    return np.linalg.qr((1 - share) * np.eye(dimension) + share * drawn)[0]
