@@ -35,6 +35,8 @@ class Estimate:
     """95 %, over seeds and evaluated samples; None where nothing is known of its noise."""
     by_seed: dict[str, float] = field(default_factory=dict)
     """The figure of each seed, which is a key of JSON and so text."""
+    samples_half: float = 0.0
+    """Half-width of the samples' part at 95 %; 0 where it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,11 @@ class ArmResult:
     strength: float | None
     """The leading parameter of a method: what a curve of the arms of its kind is drawn along."""
     order: list[str]
-    models: list[str]
+    retention: list[dict[str, Any]] = field(default_factory=list)
+    """Its methods, as the study has them."""
+    merge: dict[str, Any] = field(default_factory=dict)
+    """Method and parameters of a merge."""
+    models: list[str] = field(default_factory=list)
     """After each task; of arms that train all at once, the one at the end."""
     scores: dict[str, Estimate] = field(default_factory=dict)
     """By task, of the last model."""

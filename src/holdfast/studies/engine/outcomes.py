@@ -92,8 +92,13 @@ def known_papers() -> dict[str, tuple[str, Sequence[Statement[Any]]]]:
     from holdfast.studies.claims import STATEMENTS as ANNEALING
     from holdfast.studies.engine.papers import papers
     from holdfast.studies.residual.claims import STATEMENTS as RESIDUAL
+    from holdfast.studies.sequence.claims import STATEMENTS as AVERAGING
 
-    statements: dict[str, Sequence[Statement[Any]]] = {"label-annealing": ANNEALING, "residual": RESIDUAL}
+    statements: dict[str, Sequence[Statement[Any]]] = {
+        "label-annealing": ANNEALING,
+        "residual": RESIDUAL,
+        "sfa": AVERAGING,
+    }
     return {name: (papers()[name].title, found) for name, found in statements.items()}
 
 

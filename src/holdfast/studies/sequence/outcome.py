@@ -91,6 +91,8 @@ def _arm(chain: Chain) -> ArmResult:
         kind=chain.arm.kind,
         strength=chain.arm.strength,
         order=list(chain.order),
+        retention=chain.arm.retention,
+        merge=chain.arm.merge,
         models=list(chain.models),
     )
 
@@ -156,13 +158,13 @@ class _Figures:
             gained = self._gain(before, {s: self.folders[model, s] for s in seeds}, about)
             if gained is not None:
                 after = {s: about.before + g * _sign(about) for s, g in gained.by_seed.items()}
-                scores[task] = _estimate(gained.after, gained.interval_after, after)
+                scores[task] = _estimate(gained.after, gained.interval_after, after, gained.samples_half)
             shared = [s for s in seeds if (sequential.models[-1], s) in self.folders]
             if sequential is not arm and shared:
                 there = {s: self.folders[sequential.models[-1], s] for s in shared}
                 better = self._gain(there, {s: self.folders[model, s] for s in shared}, about)
                 if better is not None:
-                    against[task] = _estimate(better.value, better.interval, better.by_seed)
+                    against[task] = _estimate(better.value, better.interval, better.by_seed, better.samples_half)
         found = dataclasses.replace(arm, scores=scores, against=against, distance=self._distance(arm, seeds))
         if arm.kind in (SINGLE, MULTITASK) or len(arm.models) != len(arm.order):
             return found
@@ -227,8 +229,11 @@ def _half(interval: tuple[float, float] | None) -> float:
 
 def _over_seeds(by_seed: Mapping[int, float], *, samples_half: float = 0.0) -> Estimate:
     values = list(by_seed.values())
-    return _estimate(statistics.fmean(values), seeds_and_samples(values, samples_half), by_seed)
+    return _estimate(statistics.fmean(values), seeds_and_samples(values, samples_half), by_seed, samples_half)
 
 
-def _estimate(value: float, interval: tuple[float, float] | None, by_seed: Mapping[int, float]) -> Estimate:
-    return Estimate(value=value, interval=interval, by_seed={str(s): v for s, v in by_seed.items()})
+def _estimate(
+    value: float, interval: tuple[float, float] | None, by_seed: Mapping[int, float], samples_half: float
+) -> Estimate:
+    seeds = {str(s): v for s, v in by_seed.items()}
+    return Estimate(value=value, interval=interval, by_seed=seeds, samples_half=samples_half)

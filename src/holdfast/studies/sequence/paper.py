@@ -1,0 +1,17 @@
+"""Paper 002, as `holdfast reproduce` lists it."""
+
+from holdfast.studies.engine.papers import Paper
+
+PAPER = Paper(
+    name="sfa",
+    title="Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging",
+    about="Soup to Go: sequential fine-tuning with averaging, against rehearsal, penalties and merges",
+    recipes={"tasks": "tasks one after another"},
+    durations={
+        "quick": "two minutes",
+        "look": "10 minutes and, the first time, 15 for its base",
+        "thorough": "half an hour and, the first time, 15 minutes for its base",
+    },
+    function="holdfast.studies.sequence.reproduction:reproduce",
+    full="the paper's own models take a study file of yours: 'holdfast sequence --config FILE' (docs/sequence.md)",
+)
