@@ -267,6 +267,15 @@ def test_a_yaml_is_a_sound_configuration(content, place):
             (Path(name).mkdir if name.endswith("/") else Path(name).touch)()
         assert update_config({**config, "base": "owner/base", "instruct": "owner/instruct"}).models()
         return
+    if "\ntasks:" in content:
+        import yaml
+
+        from holdfast.studies.sequence.plan import sequence_config
+
+        values = yaml.safe_load(content)
+        values["train"]["model_name_or_path"] = "YOUR_MODEL"
+        assert sequence_config(values, source="example.yaml").models
+        return
     config = load_train_config(["--config", "example.yaml"])
     assert config.retention or config.evaluation.entries
 
