@@ -26,6 +26,7 @@ def test_arms_and_their_labels():
         [{"l2": {"coefficient": 0.1}}, {"train": {"learning_rate": 1e-3}}],
         {"merge": {"method": "task_arithmetic", "weights": [[0.25, 0.75], [0.5, 0.5]]}},
         {"merge": {"method": "ties", "density": [0.2, 0.5]}},
+        {"merge": {"method": "fisher", "samples": 8}},
     )
     assert problems == []
     assert [(a.kind, a.label, a.strength) for a in arms] == [
@@ -40,6 +41,7 @@ def test_arms_and_their_labels():
         ("merge", "merge: task arithmetic, weights 0.5/0.5", 0.5),
         ("merge", "merge: ties, density 0.2", None),
         ("merge", "merge: ties, density 0.5", None),
+        ("merge", "merge: fisher", None),
     ]
     assert arms[6].train == {"learning_rate": 1e-3} and arms[8].merge["weights"] == [0.5, 0.5]
 
@@ -50,6 +52,7 @@ def test_arms_and_their_labels():
         ({"sfaa": {}}, "arms[0]: unknown method 'sfaa'"),
         ("everything", "arms[0]: unknown method 'everything'"),
         ({"merge": {"method": "tis"}}, "Did you mean 'ties'?"),
+        ({"merge": {"method": "ties", "samples": 8}}, "samples"),
         ({"merge": {"weights": [1]}}, "arms[0].merge: expected a mapping such as"),
         ([{"l2": {}}, {"train": {"learning_rat": 1}}], "arms[0].train.learning_rat: no such key"),
     ],

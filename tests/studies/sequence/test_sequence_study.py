@@ -31,6 +31,7 @@ ARMS = [
     {"replay": {"fraction": 0.3}},
     {"ewc": {"coefficient": 10.0, "samples": 4}},
     {"merge": {"method": "linear"}},
+    {"merge": {"method": "fisher", "samples": 4}},
 ]
 
 

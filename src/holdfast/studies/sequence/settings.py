@@ -43,6 +43,8 @@ PLAIN = {
 }
 """Arms without parameters, as people call them."""
 CURVE_POINTS = 8
+SAMPLES = "samples"
+"""Of a merge by Fisher information: samples of each task's data that it is computed on; no parameter of the method."""
 _FILES = ("data", "fisher", "anchor", "previous", "cache_dir", "sha256")
 
 
@@ -267,7 +269,7 @@ def _strength(retention: Sequence[Mapping[str, Any]], varying: Sequence[str]) ->
 
 def _merges(value: Any, where: str, problems: list[str]) -> list[Arm]:
     """A merge with every combination of its parameters; a list of weights is one value, a list of lists several."""
-    from holdfast.checkpoints.methods.registry import merge_method
+    from holdfast.checkpoints.methods.registry import find_method, merge_method
 
     if not isinstance(value, Mapping) or not isinstance(value.get("method"), str):
         problems.append(f"{where}.{MERGE}: expected a mapping such as {{method: ties, density: 0.2}}, got {value!r}")
@@ -280,7 +282,8 @@ def _merges(value: Any, where: str, problems: list[str]) -> list[Arm]:
     for values in itertools.product(*tried.values()):
         parameters = dict(zip(tried, values, strict=True))
         try:
-            merge_method(value["method"], **parameters)
+            fitted = find_method(value["method"]).extras is not None
+            merge_method(value["method"], **{k: v for k, v in parameters.items() if not (fitted and k == SAMPLES)})
         except ConfigError as error:
             problems += [f"{where}.{MERGE}: {p}" for p in error.problems]
             return []

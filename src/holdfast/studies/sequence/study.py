@@ -21,6 +21,7 @@ from holdfast.studies.engine.storage import GRACE_SECONDS
 from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, Study, StudyState, Writer
 from holdfast.studies.engine.watching import CheckEveryStep
 from holdfast.studies.sequence.plan import MODEL, SEED, Model, SequenceConfig, check_models, sequence_config
+from holdfast.studies.sequence.settings import SAMPLES
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import Entry, EvaluationPlan
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 FISHER = "fisher"
 """Folder of a run in which EWC keeps its Fisher diagonal."""
+FISHER_SAMPLES = 64
 MEASURED = "evaluations"
 """Beside a merged model: what was measured of it."""
 
@@ -203,10 +205,15 @@ class SequenceStudy(Study[SequenceConfig]):
         config, out = self.settings, self.settings.output_dir
         folder, parameters = config.folder(model.name, task.seed), dict(model.merge)
         method = str(parameters.pop("method"))
-        base: dict[str, Any] = {"base": config.base} if find_method(method).needs_base else {}
         if not _whole(folder):
             parts = [config.folder(n, task.seed) for n in model.parts]
-            merge(parts, folder, method=method, overwrite=True, **base, **parameters)
+            if find_method(method).needs_base:
+                parameters["base"] = config.base
+            if find_method(method).extras is not None:
+                samples = int(parameters.pop(SAMPLES, FISHER_SAMPLES))
+                data = [str(config.filled(config.tasks[t].train["dataset_name"])) for t in model.trained]
+                parameters["fisher"] = [_fisher(*one, samples) for one in zip(parts, data, strict=True)]
+            merge(parts, folder, method=method, overwrite=True, **parameters)
         place = folder.with_name(f"{folder.name}.{MEASURED}")
         evaluate_models(
             [ModelRequest(name=str(folder), label=MODEL)],
@@ -304,6 +311,14 @@ def _curves(run: RunFolder, plan: EvaluationPlan) -> dict[str, list[tuple[float,
             if one is not None and total:
                 found.setdefault(entry.suite, []).append((step / total, one.metrics[one.primary].value))
     return found
+
+
+def _fisher(model: Path, data: str, samples: int) -> Path:
+    """The Fisher diagonal of a single-task model on its task's data, computed once and kept beside the model."""
+    from holdfast.runs.fisher import compute_fisher
+
+    place = model.with_name(f"{model.name}.{FISHER}")
+    return compute_fisher(model, data, samples=samples, output_dir=place, overwrite=True).folder
 
 
 def _whole(folder: Path) -> bool:
