@@ -11,6 +11,7 @@
     answers, calibration, flips     confidence, whether it comes true, and the questions whose answers changed
     residual_report                 an update or a study of the instruction residual, over one table of measures
     residual_table, residual_charts (paper_004: what its paper prints)
+    sequence_report                 tasks one after another: the plane of the tasks, forgetting curves
     distance_report                 how far one checkpoint lies from another
     claims_report, theory_report    a paper's claims beside what was found; theories: statements checked, geometry
     averaging_report                (theory of paper 002: averaging beside penalties)
