@@ -144,3 +144,22 @@ def test_another_study_is_not_continued(asked):
     assert config.differences(config.resolved) == []
     other = dataclasses.replace(config, resolved={**config.resolved, "curve": 3})
     assert other.differences(config.resolved) == ["curve: was 2, is 3"]
+
+
+@pytest.mark.slow
+def test_the_papers_claims_on_a_base_of_seconds(tmp_path, monkeypatch):
+    from holdfast.errors import ConfigError
+    from holdfast.studies.sequence.reproduction import reproduce
+    from holdfast.support.files import read_json
+
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    claims = reproduce(size="quick", workers=1, output_dir=tmp_path / "out", console=quiet())
+    assert [c.number for c in claims][:2] == ["1", "2a"]
+    written = read_json(tmp_path / "out" / "claims.json")
+    assert written["size"] == "quick" and len(written["claims"]) == len(claims)
+    assert (tmp_path / "out" / "tasks" / "report.html").is_file()
+    again = reproduce(size="quick", workers=1, output_dir=tmp_path / "out", console=(console := quiet()))
+    assert [c.verdict for c in again] == [c.verdict for c in claims]
+    assert "is finished; nothing is run again" in console.file.getvalue()
+    with pytest.raises(ConfigError, match="size: expected one of quick, look, thorough"):
+        reproduce(size="full", output_dir=tmp_path / "full")

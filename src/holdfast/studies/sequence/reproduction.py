@@ -64,17 +64,20 @@ def reproduce(
     """
     import yaml
 
+    from holdfast.studies.engine.small import fill
     from holdfast.studies.sequence.plan import sequence_config
     from holdfast.studies.sequence.study import run_sequence
+    from holdfast.worlds.small_settings import make_setting
 
     if reproduction.known_size(size) not in CHANGES:
         raise ConfigError(f"size: expected one of {', '.join(CHANGES)}, got {size!r}: {PAPER.full}.")
     path = Path(__file__).resolve().parents[1] / "recipes" / "sequence" / "tasks-tiny.yaml"
-    values = {
-        **reproduction.changed(yaml.safe_load(path.read_text(encoding="utf-8")), CHANGES[size]),
-        "name": RECIPE,
-        "output_dir": str(Path(output_dir) / RECIPE),
-    }
+    folder = Path(output_dir) / RECIPE
+    values = reproduction.changed(yaml.safe_load(path.read_text(encoding="utf-8")), CHANGES[size])
+    if size == "quick":  # with a base of seconds
+        names = make_setting(values.pop("small"), folder / "data", quick=True, console=console)
+        values = fill(values, names)
+    values |= {"name": RECIPE, "output_dir": str(folder)}
     config = sequence_config(values, source=path.name)
     return reproduction.reproduce(
         PAPER,
