@@ -27,6 +27,21 @@ def test_the_copy_is_frozen_and_gives_the_models_states_and_head():
     assert teacher.hidden({"input_ids": IDS})[1].weight_VH.data_ptr() == teacher.model.lm_head.weight.data_ptr()
 
 
+def test_a_teacher_may_be_an_earlier_checkpoint(tmp_path):
+    earlier = build_model()
+    with torch.no_grad():
+        for parameter in earlier.parameters():
+            parameter.add_(0.01)
+    earlier.save_pretrained(tmp_path / "earlier")
+    model = build_model()
+    hidden, head = OnlineTeacher(freeze_copy(model, weights=str(tmp_path / "earlier"))).hidden({"input_ids": IDS})
+    wanted = OnlineTeacher(freeze_copy(earlier)).hidden({"input_ids": IDS})
+    assert torch.equal(hidden, wanted[0]) and torch.equal(head.weight_VH, wanted[1].weight_VH)
+    assert not torch.equal(hidden, OnlineTeacher(freeze_copy(model)).hidden({"input_ids": IDS})[0])
+    with pytest.raises(ModelError):
+        freeze_copy(build_model(layers=4), weights=str(tmp_path / "earlier"))
+
+
 def test_training_the_student_does_not_move_the_teacher():
     model = build_model()
     teacher = OnlineTeacher(freeze_copy(model))

@@ -3,10 +3,11 @@
     loss = CE + weight * KL(softmax(w / T) || softmax(z / T))
         w: teacher logits, z: student logits, nats per token
 
-The teacher is the start model, in one of three forms: a second frozen copy (`online`); for LoRA students the same model
-with its adapters switched off (`adapter_off`), which needs no second copy; or its last hidden states, computed once and
-read from disk in every epoch and every run (`cached`). All give the exact KL over the whole vocabulary. The op in
-`ops.annealing` computes both terms and their gradient in one pass.
+The teacher is the start model, in one of three forms: a second frozen copy (`online`, which may also have the weights
+of an earlier checkpoint); for LoRA students the same model with its adapters switched off (`adapter_off`), which needs
+no second copy; or its last hidden states, computed once and read from disk in every epoch and every run (`cached`). All
+give the exact KL over the whole vocabulary. The op in `ops.annealing` computes both terms and their gradient in one
+pass.
 
 Cost a step: one more vocabulary product a token, and, unless cached, the teacher's forward pass: about 1.33 times
 direct fine-tuning.
@@ -14,17 +15,28 @@ direct fine-tuning.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
-from holdfast.retention.method import ActiveMethod, Passive, RetentionMethod, TeacherSettings, TokenLoss
+from holdfast.retention.anchor import START, anchor_problems
+from holdfast.retention.method import (
+    ActiveMethod,
+    Earlier,
+    NamedParams,
+    Passive,
+    RetentionMethod,
+    TeacherSettings,
+    TokenLoss,
+)
 
 if TYPE_CHECKING:
     from holdfast.retention.anchor import Anchors
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 _BELONGS = {
+    "teacher_model": ("online",),
     "teacher_dtype": ("auto", "online"),
     "teacher_bits": ("online",),
     "teacher_on_cpu": ("online",),
@@ -68,6 +80,9 @@ class LabelAnnealing(RetentionMethod):
     teacher: Literal["auto", "online", "adapter_off", "cached"] = "auto"
     """What the teacher is: online: a frozen second copy; adapter_off: LoRA's base with adapters off; cached: its
     states, computed once and kept on disk; auto: adapter_off under LoRA, else online."""
+    teacher_model: str = START
+    """Whose model an online teacher is: 'start', or the folder of an earlier checkpoint of the same architecture, such
+    as the base of a sequence of tasks; the KL then does not begin at 0."""
     teacher_dtype: Dtype | None = None
     """dtype of an online teacher; empty: the start model's."""
     teacher_bits: Literal[8, 4] | None = None
@@ -92,7 +107,7 @@ class LabelAnnealing(RetentionMethod):
                 f"label_annealing.beta: says something with direction: jsd only, got direction {self.direction!r}"
             )
         for key, teachers in _BELONGS.items():
-            if getattr(self, key) not in (None, False) and self.teacher not in teachers:
+            if getattr(self, key) not in (None, False, START) and self.teacher not in teachers:
                 found.append(
                     f"label_annealing.{key}: says something with teacher: {teachers[-1]} only, got teacher "
                     f"{self.teacher!r}"
@@ -107,7 +122,16 @@ class LabelAnnealing(RetentionMethod):
                 "teacher_on_cpu; choose "
                 "one way to save memory"
             )
-        return found
+        return found + anchor_problems("label_annealing.teacher_model", self.teacher_model)
+
+    @classmethod
+    def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
+        """`teacher_model: base` is the base of the sequence."""
+        base = {"teacher_model": earlier.base} if parameters.get("teacher_model") == "base" else {}
+        return [{**parameters, **base}]
+
+    def check_weights(self, named: NamedParams) -> list[str]:
+        return anchor_problems("label_annealing.teacher_model", self.teacher_model, named)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         return _Weight(self.weight)
@@ -121,6 +145,7 @@ class LabelAnnealing(RetentionMethod):
             tokens=self.tokens,
             teacher=TeacherSettings(
                 kind=self.teacher,
+                model=self.teacher_model,
                 dtype=self.teacher_dtype,
                 bits=self.teacher_bits,
                 on_cpu=self.teacher_on_cpu,

@@ -123,6 +123,8 @@ class TeacherSettings:
 
     kind: str = "auto"
     """"auto", "online", "adapter_off" or "cached"."""
+    model: str = "start"
+    """Whose weights an online teacher has: the start's, or those of a checkpoint's folder."""
     dtype: str | None = None
     """dtype of an online teacher's weights; None: the start model's."""
     bits: int | None = None
@@ -233,6 +235,8 @@ class Earlier:
 
     data: tuple[str, ...]
     """The training data of each earlier task; at least one."""
+    base: str = ""
+    """The model that the first task began with."""
     fisher: str = ""
     """Folder of the Fisher diagonal that the run before used, where it used one."""
 

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import ModelError
 from holdfast.ops.heads import Head, causal_lm, describe_head, is_distributed_tensor, is_sharded, run_outside
+from holdfast.retention.anchor import START, load_anchor
 from holdfast.retention.offload import HostLayers, decoder_layers
 from holdfast.retention.quantize import keep_unpacked, quantize_linears
 
@@ -200,11 +201,24 @@ class _FrozenHead:
         return head
 
 
-def freeze_copy(model: nn.Module, *, dtype: torch.dtype | None = None) -> nn.Module:
-    """A deep copy of the causal LM for `OnlineTeacher`, optionally in another dtype.
+def freeze_copy(model: nn.Module, *, dtype: torch.dtype | None = None, weights: str = START) -> nn.Module:
+    """A deep copy of the causal LM for `OnlineTeacher`.
 
     A trainer may have replaced `forward` on the instance; the copy gets its class's own again.
+
+    Args:
+        model: of which a copy is made.
+        dtype: of the copy; None: the model's.
+        weights: "start", the model's own, or the folder of a checkpoint of the same architecture.
+
+    Raises:
+        ModelError: the folder lacks parameters or has other shapes.
     """
     copied = copy.deepcopy(causal_lm(model))
     copied.__dict__.pop("forward", None)
+    if weights != START:
+        named = dict(copied.named_parameters())
+        with torch.no_grad():
+            for name, tensor in load_anchor(weights, named).items():
+                named[name].copy_(tensor)
     return copied.to(dtype) if dtype is not None else copied

@@ -41,7 +41,7 @@ from holdfast.checkpoints.live_tensors import gathered
 from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.ops.heads import causal_lm, check_head
-from holdfast.retention.anchor import Anchors
+from holdfast.retention.anchor import START, Anchors
 from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures, StepInfo, TeacherSettings, TokenLoss
 from holdfast.retention.quantize import keep_unpacked
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
@@ -116,8 +116,9 @@ class RetentionMixin(WholeCheckpoints):
             # Before the trainer wraps or changes anything: the teacher is the bare start model.
             # A model that DeepSpeed casts meets a teacher of the same dtype, or the student would not begin at KL 0.
             cast = engine_dtype(kwargs.get("args", args[1] if len(args) > 1 else None))
-            named_dtype = self._token_loss.teacher.dtype
-            copied = freeze_copy(model, dtype=getattr(torch, named_dtype) if named_dtype else cast)
+            asked = self._token_loss.teacher
+            dtype = getattr(torch, asked.dtype) if asked.dtype else cast
+            copied = freeze_copy(model, dtype=dtype, weights=asked.model)
         super().__init__(*args, **kwargs)
         keep_unpacked(self.model)
         # Makes Trainer count the step's trained tokens for compute_loss, with labels shifted as the loss shifts them.
@@ -168,6 +169,8 @@ class RetentionMixin(WholeCheckpoints):
                 else f"{asked.bits} bits"
             )
             self.teacher_info.update(dtype=dtype, on_cpu=asked.on_cpu)
+            if asked.model != START:
+                self.teacher_info["model"] = asked.model
         return teacher, None
 
     def prepare_teacher(self, say: Callable[[str], None] = logger.info) -> None:

@@ -66,7 +66,10 @@ def test_an_arm_stands_once():
 
 
 def test_what_methods_take_from_earlier_tasks():
-    earlier = Earlier(data=("a", "b"), fisher="runs/f")
+    earlier = Earlier(data=("a", "b"), base="models/base", fisher="runs/f")
+    assert completed([{"label_annealing": {"weight": 1.0, "teacher": "online", "teacher_model": "base"}}], earlier) == [
+        {"label_annealing": {"weight": 1.0, "teacher": "online", "teacher_model": "models/base"}}
+    ]
     assert completed([{"replay": {"fraction": 0.2}}, {"sfa": {"p": 0.5}}], earlier) == [
         {"replay": {"fraction": 0.1, "data": "a"}},
         {"replay": {"fraction": 0.1, "data": "b"}},

@@ -94,6 +94,9 @@ def test_three_tasks_in_a_chain(asked):
     from holdfast.records.run import RunFolder
 
     arms = [{"ewc": {"coefficient": 1.0, "samples": 4}}, {"replay": {"fraction": 0.4}}]
+    arms += [
+        {"label_annealing": {"weight": 1.0, "teacher": "online", "teacher_model": model}} for model in ("start", "base")
+    ]
     config = sequence_config(asked(names=("rivers", "letters", "music"), arms=arms, keep="final", curve=0))
     record = run_sequence(config, console=quiet(), workers=1)
     by_arm = {a.arm: [config.folder(n, 0) for n in a.models] for a in record.arms}
@@ -106,6 +109,11 @@ def test_three_tasks_in_a_chain(asked):
         ("rivers_train.jsonl", 0.2),
         ("letters_train.jsonl", 0.2),
     ]
+    of_start, of_base = (RunFolder(folders[2]) for arm, folders in by_arm.items() if "label annealing" in arm)
+    assert of_start.metrics()[0]["kl"] < 1e-6 < of_base.metrics()[0]["kl"], (
+        "the base is not where the third task begins"
+    )
+    assert of_base.read().training["teacher"]["model"] == config.base
     for folders in by_arm.values():
         assert [(f / "model.safetensors").is_file() for f in folders] == [False, False, True]
     assert all(len(a.matrix) == 4 for a in record.arms) and not any(m.curves for m in record.models)

@@ -190,7 +190,7 @@ class SequenceConfig:
         earlier = [str(self.tasks[t].train["dataset_name"]) for t in model.trained[:-1]]
         retention = settings.pop("retention")
         if earlier:
-            retention = completed(retention, Earlier(data=tuple(earlier), fisher=fisher))
+            retention = completed(retention, Earlier(data=tuple(earlier), base=self.base, fisher=fisher))
         retention = retention or "none"
         return self.filled({**settings, "retention": retention, "output_dir": str(self.folder(model.name, seed))})
 
