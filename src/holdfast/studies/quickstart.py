@@ -53,7 +53,7 @@ SOURCE = ("source", "prose")
 TARGET = ("target", "code")
 REAL_TARGET = ("target", "replies")
 REAL_MODEL = "smollm2-135m-instruct"
-REAL_MINUTES = 60
+REAL_MINUTES = 30
 """Of two cores, at most; said beforehand."""
 HIGH, LOW = 5e-4, 1e-4
 """Learning rates of the real model's arms."""

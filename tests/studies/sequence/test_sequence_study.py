@@ -38,7 +38,8 @@ ARMS = [
 @pytest.mark.slow
 def test_every_arm_in_every_figure(asked, tmp_path):
     config = sequence_config(asked(arms=ARMS, keep="all", seeds=[0, 1]))
-    record = run_sequence(config, console=quiet(), workers=1)
+    record = run_sequence(config, console=(console := quiet()), workers=1)
+    assert f"two: {len(config.jobs())} models, 1 worker" in console.file.getvalue(), "seeds are among the models"
     assert record.status == "finished" and [m.state for m in record.models] == ["complete"] * len(config.jobs())
     assert read_sequence(config.output_dir) == record
     assert (config.output_dir / "report.html").is_file()

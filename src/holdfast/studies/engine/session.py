@@ -149,7 +149,7 @@ def _run_jobs(opened: Opened, workers: int, console: Any) -> None:
         latest = opened.state().latest
     left = [j for j in latest if j.open]
     before = f", {len(latest) - len(left)} ended before" if len(latest) > len(left) else ""
-    repeated = len({cell for j in left for cell in study.cells(j.attributes)})
+    repeated = max((len(study.cells(j.attributes)) for j in left), default=1)
     size = f"{_count(len(left), study.noun)}{f' x {repeated} repetitions' if repeated > 1 else ''}{before}"
     out = study.settings.output_dir
     say(console, f"{study.settings.name}: {size}, {_count(workers, 'worker')}. Folder: {out}")
