@@ -140,8 +140,8 @@ def lead(record: SequenceRecord) -> str:
     if best is not None:
         kept = ", ".join(f"{_figure(record, t, best.scores[t])} on {t}" for t in order)
         text += (
-            f" Of {of} arms that train one task after the other without old data, {best.arm} keeps most: {kept}. "
-            "As the best of several it is probably flattered."
+            f" Of the arms that train one task after the other without old data, {of} learn {last} nearly as well; of "
+            f"these {best.arm} keeps most: {kept}." + (" As the best of several it is flattered." if of > 1 else "")
         )
     return text
 
@@ -149,12 +149,21 @@ def lead(record: SequenceRecord) -> str:
 NEEDS_OLD_DATA = ("replay", "multitask")
 
 
+MOST_LOST = 0.25
+"""Of what sequential fine-tuning learns of the last task, that an arm of the headline may learn less."""
+
+
 def _best(record: SequenceRecord, arms: Any, order: Sequence[str]) -> tuple[ArmResult | None, int]:
-    """The arm that keeps most of the earlier tasks, mean over them, and of how many."""
+    """The arm that keeps most of the earlier tasks, mean over them, among those that learn the last one nearly as well
+    as sequential fine-tuning; and of how many."""
+    about, sequential = record.tasks[order[-1]], next(a for a in arms if a.kind == SEQUENTIAL)
+    learnt = abs(sequential.scores[order[-1]].value - about.before)
     held = [
         a
         for a in arms
-        if a.kind not in (SEQUENTIAL, SINGLE, MULTITASK, MERGE)
+        if order[-1] in a.against
+        and a.against[order[-1]].value >= -MOST_LOST * learnt
+        and a.kind not in (SEQUENTIAL, SINGLE, MULTITASK, MERGE)
         and not any(part in NEEDS_OLD_DATA for part in a.kind.split("+"))
         and all(t in a.against for t in order[:-1])
     ]
@@ -196,7 +205,8 @@ def _order(record: SequenceRecord, order: list[str]) -> Section | None:
     shown: list[Any] = [
         *b.side_by_side(charts),
         Panel([_scores(record, arms, order)], "card"),
-        *b.side_by_side([_distances(record, arms, order), *_forgetting_curves(record, arms, order)]),
+        *_forgetting_curves(record, arms, order),
+        _distances(record, arms, order),
         _measures(arms),
         *(_matrices(arms, order)),
     ]
@@ -274,8 +284,8 @@ def _kind_name(kind: str, arms: Sequence[ArmResult]) -> str:
 
 def _colour(kind: str, arms: Sequence[ArmResult]) -> str:
     """One a kind, the same on every plot of an order."""
-    kinds = list(dict.fromkeys(a.kind for a in arms if a.kind != SINGLE))
-    return COLOURS[kinds.index(kind) % len(COLOURS)]
+    kinds = list(dict.fromkeys(a.kind for a in arms if a.kind not in (SINGLE, MERGE)))
+    return "muted" if kind == MERGE else COLOURS[kinds.index(kind) % len(COLOURS)]
 
 
 def _symbol(kind: str) -> str:

@@ -71,6 +71,7 @@ def test_every_arm_in_every_figure(asked, tmp_path):
     assert sequential.measures["average_accuracy"].value == pytest.approx(sum(matrix[2]) / 2)
     assert sequential.measures["backward_transfer"].value == pytest.approx(matrix[2][0] - matrix[1][0])
     assert arms["SFA, p 1, beta 1"].measures["backward_transfer"].value == 0
+    assert not sequential.against and not sequential.measures_against
     assert not single.matrix and not arms["multitask training"].matrix
 
     # held-out losses on the way: start, middle and end of the second task

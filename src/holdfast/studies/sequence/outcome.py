@@ -196,7 +196,7 @@ class _Figures:
             halves = [_half(m.measures[name].interval) for m in mine.values()]
             measures[name] = _over_seeds(by_seed, samples_half=statistics.fmean(halves))
             shared = {s: v - theirs[s].measures[name].value for s, v in by_seed.items() if s in theirs}
-            if sequential is not arm and shared:
+            if sequential.arm != arm.arm and shared:
                 against[name] = _over_seeds(shared)
         matrix = np.mean([m.scores for m in mine.values()], axis=0).tolist()
         return dataclasses.replace(arm, matrix=matrix, measures=measures, measures_against=against)

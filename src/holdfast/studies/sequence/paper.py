@@ -9,8 +9,8 @@ PAPER = Paper(
     recipes={"tasks": "tasks one after another"},
     durations={
         "quick": "two minutes",
-        "look": "10 minutes and, the first time, 15 for its base",
-        "thorough": "half an hour and, the first time, 15 minutes for its base",
+        "look": "8 minutes and, the first time, 20 for its base",
+        "thorough": "45 minutes and, the first time, 20 minutes for its base",
     },
     function="holdfast.studies.sequence.reproduction:reproduce",
     full="the paper's own models take a study file of yours: 'holdfast sequence --config FILE' (docs/sequence.md)",
