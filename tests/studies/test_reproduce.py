@@ -17,6 +17,7 @@ from holdfast.studies import reproduce as module
 from holdfast.studies.claims import RECIPES, STATEMENTS
 from holdfast.studies.engine import reproduction
 from holdfast.studies.engine.claims import UNKNOWN, Claim, Figure
+from holdfast.studies.engine.small import name_of
 from holdfast.studies.reproduce import missing, recipe_file, reproduce
 from holdfast.studies.tradeoff import session
 from holdfast.studies.tradeoff.paper import PAPER
@@ -64,7 +65,7 @@ def test_every_twin_is_a_valid_study(recipe):
     path = recipe_file(recipe)
     config = load_study(path)
     assert config.name == f"{recipe}-tiny"
-    assert config.small == recipe
+    assert name_of(config.small) == recipe
     assert config.seeds == (0, 1, 2, 3, 4) and config.train["max_steps"] == 400
     assert 1e-4 <= config.train["learning_rate"] <= 4e-4
     assert config.select == {"rule": "paper"}
@@ -143,7 +144,7 @@ def test_a_look_is_smaller_than_the_whole_and_says_that_it_is_one(tmp_path, quie
     assert [c.name for c in look] == [c.name for c in thorough]
     for small, large in zip(look, thorough, strict=True):
         assert len(small.seeds) < len(large.seeds) and len(small.trials()) <= len(large.trials())
-        assert small.output_dir == tmp_path / "look" / large.small
+        assert small.output_dir == tmp_path / "look" / name_of(large.small)
     found = read_json(tmp_path / "look" / "claims.json")
     assert found["size"] == "look" and "This is a look" in (tmp_path / "look" / "claims.html").read_text()
 

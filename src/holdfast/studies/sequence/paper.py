@@ -10,7 +10,7 @@ PAPER = Paper(
     durations={
         "quick": "two minutes",
         "look": "8 minutes and, the first time, 20 for its base",
-        "thorough": "45 minutes and, the first time, 20 minutes for its base",
+        "thorough": "half an hour by estimate and, the first time, 20 minutes for its base",
     },
     function="holdfast.studies.sequence.reproduction:reproduce",
     full="the paper's own models take a study file of yours: 'holdfast sequence --config FILE' (docs/sequence.md)",
