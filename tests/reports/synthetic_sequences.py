@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.records.sequence import ArmResult, Estimate, MadeModel, SequenceRecord, TaskScore
+from holdfast.records.sequence import ArmResult, Estimate, SequenceModel, SequenceRecord, TaskScore
 
 
 def about(value: float, half: float = 0.02) -> Estimate:
@@ -36,7 +36,7 @@ def sequence(tasks: tuple[str, ...] = ("math", "law"), *, status: str = "finishe
             curve = [(0.0, 1.0), (0.5, 1.6 - old), (1.0, 2.0 - 2 * old)] if stage or kind == "single" else []
             for seed in (0, 1):
                 models.append(
-                    MadeModel(
+                    SequenceModel(
                         name=name,
                         label=f"{label}: {', '.join(tasks[: stage + 1])}",
                         seed=seed,
@@ -63,6 +63,7 @@ def sequence(tasks: tuple[str, ...] = ("math", "law"), *, status: str = "finishe
             ArmResult(
                 arm=label,
                 kind=kind,
+                old_data=kind in ("single", "multitask", "replay", "merge"),
                 strength=strength,
                 order=list(tasks),
                 models=names,

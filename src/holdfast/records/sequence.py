@@ -55,7 +55,7 @@ class TaskScore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MadeModel:
+class SequenceModel:
     """One model with one seed: trained from another one on a task, or merged of several."""
 
     name: str
@@ -68,6 +68,8 @@ class MadeModel:
     """The model that its training began with; "" the base."""
     folder: str = ""
     """Relative to the study's; "" before it is made."""
+    evaluations: str = ""
+    """What was measured of it, relative to the study's folder."""
     state: str = "waiting"
     """"waiting", "running", "complete" or "failed"."""
     reason: str | None = None
@@ -97,6 +99,8 @@ class ArmResult:
     """Its methods, as the study has them."""
     merge: dict[str, Any] = field(default_factory=dict)
     """Method and parameters of a merge."""
+    old_data: bool = False
+    """Whether it reads data of earlier tasks while a later one is trained, or has all tasks at once."""
     models: list[str] = field(default_factory=list)
     """After each task; of arms that train all at once, the one at the end."""
     scores: dict[str, Estimate] = field(default_factory=dict)
@@ -104,7 +108,7 @@ class ArmResult:
     against: dict[str, Estimate] = field(default_factory=dict)
     """By task: how much better than sequential fine-tuning, paired by seed and sample; above 0 is better."""
     distance: Estimate | None = None
-    """Of the last model, see `MadeModel.distance`."""
+    """Of the last model, see `SequenceModel.distance`."""
     matrix: list[list[float]] = field(default_factory=list)
     """`[stage][task]`, stage 0 being the base, higher is better, mean over the seeds; empty where there are no
     stages, or the tasks' units have no mean."""
@@ -129,7 +133,7 @@ class SequenceRecord:
     """By name; empty before anything was measured."""
     orders: list[list[str]]
     seeds: list[int]
-    models: list[MadeModel]
+    models: list[SequenceModel]
     arms: list[ArmResult]
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)

@@ -146,9 +146,6 @@ def lead(record: SequenceRecord) -> str:
     return text
 
 
-NEEDS_OLD_DATA = ("replay", "multitask")
-
-
 MOST_LOST = 0.25
 """Of what sequential fine-tuning learns of the last task, that an arm of the headline may learn less."""
 
@@ -163,8 +160,8 @@ def _best(record: SequenceRecord, arms: Any, order: Sequence[str]) -> tuple[ArmR
         for a in arms
         if order[-1] in a.against
         and a.against[order[-1]].value >= -MOST_LOST * learnt
-        and a.kind not in (SEQUENTIAL, SINGLE, MULTITASK, MERGE)
-        and not any(part in NEEDS_OLD_DATA for part in a.kind.split("+"))
+        and a.kind != SEQUENTIAL
+        and not a.old_data
         and all(t in a.against for t in order[:-1])
     ]
     if not held or len({record.tasks[t].unit for t in order[:-1]}) > 1:

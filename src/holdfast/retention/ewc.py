@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
-from holdfast.errors import ModelError
+from holdfast.errors import ConfigError, ModelError
 from holdfast.retention.anchor import START, Anchors, Keep, anchor_problems, kept_anchor, open_anchor
 from holdfast.retention.fisher import (
     Diagonal,
@@ -111,9 +111,18 @@ class EWC(RetentionMethod):
 
     @classmethod
     def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
-        """The Fisher information of the last task's data, added to that of those before."""
+        """The Fisher information of the last task's data, added to that of those before.
+
+        Raises:
+            ConfigError: that of those before is gone.
+        """
         if parameters.get("data") or parameters.get("fisher"):
             return [dict(parameters)]
+        if len(earlier.data) > 1 and earlier.fisher == "":
+            raise ConfigError(
+                f"ewc: expected the Fisher information of the {len(earlier.data) - 1} tasks before the last one in the "
+                "folder of the run before, got none. Make that run again."
+            )
         return [{**parameters, "data": earlier.data[-1], **({"fisher": earlier.fisher} if earlier.fisher else {})}]
 
     def problems(self) -> list[str]:

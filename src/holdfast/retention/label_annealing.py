@@ -81,7 +81,7 @@ class LabelAnnealing(RetentionMethod):
     """What the teacher is: online: a frozen second copy; adapter_off: LoRA's base with adapters off; cached: its
     states, computed once and kept on disk; auto: adapter_off under LoRA, else online."""
     teacher_model: str = START
-    """Whose model an online teacher is: 'start', or the folder of an earlier checkpoint of the same architecture, such
+    """Which model an online teacher is: 'start', or the folder of an earlier checkpoint of the same architecture, such
     as the base of a sequence of tasks; the KL then does not begin at 0."""
     teacher_dtype: Dtype | None = None
     """dtype of an online teacher; empty: the start model's."""

@@ -237,8 +237,9 @@ class Earlier:
     """The training data of each earlier task; at least one."""
     base: str = ""
     """The model that the first task began with."""
-    fisher: str = ""
-    """Folder of the Fisher diagonal that the run before used, where it used one."""
+    fisher: str | None = None
+    """Folder of the Fisher diagonal that the arm's own run before used; "" where it used none, None where that run is
+    still to come."""
 
 
 @dataclass(frozen=True, kw_only=True)

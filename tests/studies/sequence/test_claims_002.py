@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.records.sequence import ArmResult, Estimate, SequenceRecord, TaskScore
+from holdfast.records.sequence import ArmResult, Estimate, SequenceModel, SequenceRecord, TaskScore
 from holdfast.studies.engine.claims import FAILS, HOLDS, UNKNOWN
-from holdfast.studies.sequence.claims import check_claims
+from holdfast.studies.sequence.claims import _Pair, check_claims
 
 ALL = ("1", "2a", "2b", "3a", "3b", "3c", "3d", "3e", "3f", "4", "5")
 FIGURES: dict[str, tuple[float, float, float | None]] = {
@@ -141,6 +141,19 @@ def test_what_is_missing_is_named():
     assert {c.verdict for c in check_claims(None)} == {UNKNOWN}
     unmeasured = dataclasses.replace(study(), tasks={}, arms=[])
     assert {c.reason for c in check_claims(unmeasured)} == {"Nothing was measured."}
+
+
+def test_sequential_fine_tuning_at_another_rate_is_not_taken_for_the_reference():
+    record = study()
+    other = dataclasses.replace(record.arms[1], arm="sequential, rate 1", kind="sequential")
+    more = dataclasses.replace(record, arms=[*record.arms, other])
+    pair = _Pair(more, ["math", "law"], "math")
+    assert pair.against(other, "math") == pair.against(more.arms[1], "math") != pair.against(more.arms[0], "math")
+
+
+def test_models_that_failed_leave_nothing_to_tell():
+    failed = SequenceModel(name="x", label="x", seed=0, trained=["math"], state="failed", reason="no memory")
+    assert {c.verdict for c in check_claims(dataclasses.replace(study(), models=[failed]))} == {UNKNOWN}
 
 
 def test_losses_count_downwards():

@@ -65,6 +65,14 @@ def test_an_arm_stands_once():
     assert arms_of("single", "single")[1] == ["arms: 'single task' stands there twice"]
 
 
+def test_who_reads_old_data():
+    """EWC computes its Fisher information on it."""
+    arms, _ = arms_of(
+        "single", {"sfa": {}}, {"replay": {}}, {"ewc": {}}, {"label_annealing": {}}, {"merge": {"method": "linear"}}
+    )
+    assert [a.old_data for a in arms] == [False, True, False, True, True, False, True]
+
+
 def test_what_methods_take_from_earlier_tasks():
     earlier = Earlier(data=("a", "b"), base="models/base", fisher="runs/f")
     assert completed([{"label_annealing": {"weight": 1.0, "teacher": "online", "teacher_model": "base"}}], earlier) == [
@@ -82,6 +90,10 @@ def test_what_methods_take_from_earlier_tasks():
         {"multitask": {"data": "a"}},
         {"multitask": {"data": "b"}},
     ]
+    with pytest.raises(ConfigError, match="Fisher information of the 1 tasks before the last one"):
+        completed([{"ewc": {}}], Earlier(data=("a", "b"), fisher=""))
+    assert completed([{"ewc": {}}], Earlier(data=("a",), fisher="")) == [{"ewc": {"data": "a"}}]
+    assert completed([{"ewc": {}}], Earlier(data=("a", "b"))) == [{"ewc": {"data": "b"}}], "still to come"
     given = [{"replay": {"data": "own", "fraction": 0.5}}, {"ewc": {"fisher": "mine"}}, {"multitask": {"data": "c"}}]
     assert completed(given, earlier) == given
 
@@ -122,6 +134,11 @@ def test_three_tasks_go_on_from_the_arm_that_is_named(asked):
         assert all(len(models) == 3 and models[0] == quarter[0] for models in by_arm.values())
         starts = {models[2].start for models in by_arm.values()}
         assert starts == {quarter[1].name} if same else len(starts) == 4
+    third = next(m for m in shared.models.values() if m.label == "L2, coefficient 0.1: rivers, letters, music")
+    assert (
+        shared.models[third.before].label == "L2, coefficient 0.1: rivers, letters" != shared.models[third.start].label
+    )
+    assert {third.before, third.start} <= set(third.needs)
     assert [c.arm.label for c in shared.chains] == [
         "sequential fine-tuning",
         "SFA, p 0.5",

@@ -122,6 +122,20 @@ def test_three_tasks_in_a_chain(asked):
 
 
 @pytest.mark.slow
+def test_ewc_has_all_fisher_information_where_it_goes_on_from_another_arm(asked):
+    from holdfast.records.run import RunFolder
+
+    arms = [{"ewc": {"coefficient": 1.0, "samples": 4}}, {"sfa": {"p": 0.5}}]
+    names = ("rivers", "letters", "music")
+    config = sequence_config(asked(names=names, arms=arms, continue_from="SFA, p 0.5", curve=0))
+    record = run_sequence(config, console=quiet(), workers=1)
+    ewc, sfa = (next(a for a in record.arms if a.kind == kind) for kind in ("ewc", "sfa"))
+    third = RunFolder(config.folder(ewc.models[2], 0)).read()
+    assert config.models[ewc.models[2]].start == sfa.models[1]
+    assert third.retention[0]["fisher"] == str(config.folder(ewc.models[1], 0) / "fisher")
+
+
+@pytest.mark.slow
 def test_two_workers_and_a_failure_in_the_middle(asked, tmp_path):
     """A model that cannot be trained takes along those that need it, and no others; the same call goes on."""
     extra = tmp_path / "extra.jsonl"
@@ -133,7 +147,7 @@ def test_two_workers_and_a_failure_in_the_middle(asked, tmp_path):
     extra.unlink()
     with pytest.raises(HoldfastError, match="2 of 5 models failed") as error:
         run_sequence(config, console=quiet(), workers=1)
-    assert "extra.jsonl" in str(error.value) and f"needs {broken.label}, which is not there" in str(error.value)
+    assert "extra.jsonl" in str(error.value) and f"depends on {broken.label}, which was not made" in str(error.value)
     found = read_sequence(config.output_dir)
     assert found.arms[0].scores and not found.arms[1].scores
     assert "Some models failed." in (config.output_dir / "report.html").read_text()

@@ -49,7 +49,7 @@ def recorded(small: str | None) -> str | None:
     return f"{name}{MADE_OF}{begun or setting_version(name)}" if name else None
 
 
-def made(small: str, folder: Path, *, source: str, console: Any = None) -> dict[str, str]:
+def make_files(small: str, folder: Path, *, source: str, console: Any = None) -> dict[str, str]:
     """Makes a setting's base and files, or finds them made.
 
     Args:
@@ -76,7 +76,7 @@ def made(small: str, folder: Path, *, source: str, console: Any = None) -> dict[
     return make_setting(name_of(small), folder, seed=0, console=console)
 
 
-def known(folder: Path) -> dict[str, str]:
+def existing_files(folder: Path) -> dict[str, str]:
     """What a setting's names stand for where it was made in a folder before; empty where it was not."""
     from holdfast.support.files import read_object
 

@@ -143,7 +143,8 @@ class _Pair:
 
     def against(self, arm: ArmResult, task: str) -> OverSeeds | None:
         """Over sequential fine-tuning."""
-        if arm.kind == SEQUENTIAL and not arm.retention:
+        sequential = self.one(SEQUENTIAL)
+        if sequential is not None and arm.arm == sequential.arm:
             seeds = {int(s): 0.0 for s in arm.scores[task].by_seed} if task in arm.scores else {}
             return OverSeeds(value=0.0, by_seed=seeds, samples_half=0.0) if seeds else None
         found = arm.against.get(task)
@@ -462,6 +463,9 @@ def forgets(record: SequenceRecord) -> list[Precondition]:
 
 
 def _lacking(record: SequenceRecord) -> str | None:
+    failed = sum(m.state == "failed" for m in record.models)
+    if failed:
+        return f"{failed} {'model' if failed == 1 else 'models'} failed; the same command tries them again"
     return None if record.tasks else "nothing was measured"
 
 

@@ -28,7 +28,7 @@ from holdfast.records.sequence import (
     SINGLE,
     ArmResult,
     Estimate,
-    MadeModel,
+    SequenceModel,
     SequenceRecord,
     TaskScore,
 )
@@ -53,13 +53,14 @@ def sequence_record(
     for job in state.latest:
         model, made = config.models[job.attributes[MODEL]], dict(next(iter(results.get(job.number, ())), {}))
         models.append(
-            MadeModel(
+            SequenceModel(
                 name=model.name,
                 label=model.label,
                 seed=int(job.attributes[SEED]),
                 trained=list(model.trained),
                 start=model.start,
                 folder=made.get("folder", ""),
+                evaluations=made.get("evaluations", ""),
                 state=job.state,
                 reason=job.attributes.get(stored.REASON),
                 tokens=int(made.get("tokens", 0)),
@@ -93,6 +94,7 @@ def _arm(chain: Chain) -> ArmResult:
         order=list(chain.order),
         retention=chain.arm.retention,
         merge=chain.arm.merge,
+        old_data=chain.arm.old_data,
         models=list(chain.models),
     )
 
@@ -116,7 +118,8 @@ class _Figures:
 
     def __init__(self, record: SequenceRecord, config: SequenceConfig) -> None:
         self.record, self.config, self.out = record, config, Path(config.output_dir)
-        self.folders = {(m.name, m.seed): self._measured(m) for m in record.models if m.state == "complete"}
+        whole = [m for m in record.models if m.state == "complete"]
+        self.folders = {(m.name, m.seed): EvaluationFolder(self.out / m.evaluations) for m in whole}
         self.distances = {(m.name, m.seed): m.distance for m in record.models if m.state == "complete"}
         self.base = next(self._starts(), None)
         self.tasks: dict[str, TaskScore] = {}
@@ -130,12 +133,6 @@ class _Figures:
                 about = {"unit": metric.unit, "higher_is_better": metric.higher_is_better, "before": metric.value}
                 self.tasks[task] = TaskScore(suite=suite, name=name, metric=one.primary, **about)
         self._matrices: dict[tuple[str, ...], dict[int, StageMatrix]] = {}
-
-    def _measured(self, model: MadeModel) -> EvaluationFolder:
-        if self.config.models[model.name].merge:
-            place = self.config.folder(model.name, model.seed)
-            return EvaluationFolder(place.with_name(f"{place.name}.evaluations") / MODEL)
-        return RunFolder(self.config.folder(model.name, model.seed)).evaluated("result")
 
     def _starts(self) -> Any:
         """What was measured of the base: every model that was trained from it was held against it."""
@@ -159,6 +156,8 @@ class _Figures:
             if gained is not None:
                 after = {s: about.before + g * _sign(about) for s, g in gained.by_seed.items()}
                 scores[task] = _estimate(gained.after, gained.interval_after, after, gained.samples_half)
+            else:
+                self.notes.append(f"{arm.arm}: {task} cannot be scored; a figure is not finite, or was not compared.")
             shared = [s for s in seeds if (sequential.models[-1], s) in self.folders]
             if sequential is not arm and shared:
                 there = {s: self.folders[sequential.models[-1], s] for s in shared}

@@ -47,6 +47,8 @@ class Model:
     """The tasks behind it, the oldest first."""
     start: str = ""
     """The model that training begins with; "" the base."""
+    before: str = ""
+    """The arm's own model after the task before, which it may not start from (`continue_from`)."""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Of training, without model, seed, folder and measuring; empty for a merge."""
     merge: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -59,12 +61,12 @@ class Model:
     @property
     def needs(self) -> tuple[str, ...]:
         """The models that have to be there."""
-        return tuple(dict.fromkeys(n for n in (self.start, *self.parts, self.reference) if n))
+        return tuple(dict.fromkeys(n for n in (self.start, self.before, *self.parts, self.reference) if n))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """An arm's way through one order of the tasks."""
+    """The models of one arm in one order of the tasks."""
 
     arm: Arm
     order: tuple[str, ...]
@@ -176,14 +178,14 @@ class SequenceConfig:
         kind = "models" if self.models[name].merge else "runs"
         return self.output_dir / kind / name / f"seed-{seed}"
 
-    def training(self, model: Model, seed: int, *, start: str, fisher: str = "") -> dict[str, Any]:
+    def training(self, model: Model, seed: int, *, start: str, fisher: str | None = None) -> dict[str, Any]:
         """The configuration of a model's training, as `holdfast train --config` takes it.
 
         Args:
             model: which is trained.
             seed: of this repetition.
             start: folder of the model that it begins with.
-            fisher: folder of the Fisher diagonal of the run before, where that has one.
+            fisher: see `Earlier.fisher`.
         """
         settings: dict[str, Any] = {**model.settings, "model_name_or_path": start, "seed": seed}
         settings["evaluation"] = self.evaluation
@@ -333,7 +335,14 @@ class _Plan:
         self.config, self.models = config, dict[str, Model]()
 
     def trained(
-        self, order: Sequence[str], arm: Arm, *, start: str = "", reference: str | None = None, label: str
+        self,
+        order: Sequence[str],
+        arm: Arm,
+        *,
+        start: str = "",
+        before: str = "",
+        reference: str | None = None,
+        label: str,
     ) -> str:
         """A training on the last task of `order`."""
         config, task = self.config, self.config.tasks[order[-1]]
@@ -345,12 +354,13 @@ class _Plan:
             "retention": arm.retention if later else [],
         }
         settings.pop("model_name_or_path")
-        deciding = [start, list(order), settings, config.train["model_name_or_path"]]
+        deciding = [start, before, list(order), settings, config.train["model_name_or_path"]]
         model = Model(
             name=_folder_name([*order, *([arm.label] if later and arm.kind != SEQUENTIAL else [])], deciding),
             label=label,
             trained=tuple(order),
             start=start,
+            before=before,
             settings=settings,
             reference=start if reference is None else reference,
         )
@@ -398,11 +408,11 @@ def _through(plan: _Plan, order: Sequence[str], arm: Arm, start_from: Sequence[s
     models: list[str] = []
     for count in range(1, len(order) + 1):
         done = order[:count]
-        start = "" if count == 1 else models[-1]
+        before = start = "" if count == 1 else models[-1]
         if count > 2 and start_from:
             start = start_from[count - 2]
         label = PLAIN[SINGLE] if count == 1 else arm.label
-        models.append(plan.trained(done, arm, start=start, label=f"{label}: {', '.join(done)}"))
+        models.append(plan.trained(done, arm, start=start, before=before, label=f"{label}: {', '.join(done)}"))
     return tuple(models)
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from holdfast.config.declare import MAX_SEED, Meta
+from holdfast.config.declare import MAX_SEED, Meta, settings_of
 from holdfast.config.decode import decode
 from holdfast.config.values import Mistake, Refused
 from holdfast.errors import ConfigError, did_you_mean
@@ -188,6 +188,14 @@ class Arm:
     """Of a merge: its method, its weights and other parameters."""
     strength: float | None = None
     """See `ArmResult.strength`."""
+
+    @property
+    def old_data(self) -> bool:
+        """See `ArmResult.old_data`: methods that read data declare a setting for it."""
+        from holdfast.retention.registry import method_class
+
+        methods = [method_class(next(iter(m))) for m in self.retention]
+        return not self.chained or any(s.name == "data" for cls in methods for s in settings_of(cls))
 
     @property
     def chained(self) -> bool:

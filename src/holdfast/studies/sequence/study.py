@@ -16,7 +16,7 @@ from holdfast.records.run import RunFolder
 from holdfast.records.sequence import RECORD_FILE, SequenceRecord, write_sequence
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.progress import share_of_run
-from holdfast.studies.engine.small import known, made
+from holdfast.studies.engine.small import existing_files, make_files
 from holdfast.studies.engine.storage import GRACE_SECONDS
 from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, Study, StudyState, Writer
 from holdfast.studies.engine.watching import CheckEveryStep
@@ -36,8 +36,8 @@ MEASURED = "evaluations"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
-    """What came of one model with one seed."""
+class ModelResult:
+    """One model with one seed, trained or merged, and measured."""
 
     folder: str
     """Relative to the study's."""
@@ -87,7 +87,7 @@ class SequenceStudy(Study[SequenceConfig]):
     def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> SequenceStudy:
         """See `Study.load`."""
         config = sequence_config(resolved, source=f"study '{resolved['name']}'", check=False)
-        names = known(output_dir / "data") if config.small else {}
+        names = existing_files(output_dir / "data") if config.small else {}
         return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir, names=names))
 
     def open_folder(self, console: Any) -> None:
@@ -114,7 +114,7 @@ class SequenceStudy(Study[SequenceConfig]):
         config = self.settings
         if config.small is None:
             return self
-        names = made(config.small, config.output_dir / "data", source=config.name, console=console)
+        names = make_files(config.small, config.output_dir / "data", source=config.name, console=console)
         filled = dataclasses.replace(config, names=names)
         problems = check_models(filled)
         if problems:
@@ -127,7 +127,7 @@ class SequenceStudy(Study[SequenceConfig]):
 
     # ---------------------------------------------------------------------------------------------------------- models
 
-    def make(self, task: Task) -> Made:
+    def make(self, task: Task) -> ModelResult:
         """One model, made and measured.
 
         Raises:
@@ -138,7 +138,7 @@ class SequenceStudy(Study[SequenceConfig]):
         missing = [n for n in model.needs if not _whole(config.folder(n, task.seed))]
         if missing:
             labels = ", ".join(config.models[n].label for n in missing)
-            raise HoldfastError(f"needs {labels}, which {'is' if len(missing) == 1 else 'are'} not there")
+            raise HoldfastError(f"depends on {labels}, which {'was' if len(missing) == 1 else 'were'} not made")
         began = time.monotonic()
         made = self._merge(model, task) if model.merge else self._train(model, task)
         folder = config.folder(model.name, task.seed)
@@ -151,15 +151,15 @@ class SequenceStudy(Study[SequenceConfig]):
             score=_mean_score(EvaluationFolder(out / made.evaluations), config.leading),
         )
 
-    def _train(self, model: Model, task: Task) -> Made:
+    def _train(self, model: Model, task: Task) -> ModelResult:
         from holdfast.runs.config import train_config
         from holdfast.runs.launched import train_in_processes
         from holdfast.runs.run import train
 
         config, out = self.settings, self.settings.output_dir
-        before = config.folder(model.start, task.seed) if model.start else None
-        start = str(before or config.base)
-        fisher = str(before / FISHER) if before is not None and (before / FISHER).is_dir() else ""
+        start = str(config.folder(model.start, task.seed) if model.start else config.base)
+        place = config.folder(model.before, task.seed) / FISHER if model.before else None
+        fisher = str(place) if place is not None and place.is_dir() else ""
         wanted = train_config(config.training(model, task.seed, start=start, fisher=fisher))
         run = RunFolder(config.folder(model.name, task.seed))
         curves: dict[str, list[tuple[float, float]]] = {}
@@ -171,7 +171,7 @@ class SequenceStudy(Study[SequenceConfig]):
             train(wanted, console=task.console, evaluation_cache=out / "evaluations", callbacks=callbacks)
             curves = _curves(run, watched) if config.curve else {}
         record = run.read()
-        return Made(
+        return ModelResult(
             folder="",
             evaluations=run.evaluated("result").path.relative_to(out).as_posix(),
             seconds=0.0,
@@ -197,7 +197,7 @@ class SequenceStudy(Study[SequenceConfig]):
             )
         ]
 
-    def _merge(self, model: Model, task: Task) -> Made:
+    def _merge(self, model: Model, task: Task) -> ModelResult:
         from holdfast.checkpoints.merge import merge
         from holdfast.checkpoints.methods.registry import find_method
         from holdfast.evaluation.session import ModelRequest, evaluate_models
@@ -223,7 +223,7 @@ class SequenceStudy(Study[SequenceConfig]):
             console=task.console,
             say=lambda line: None,
         )
-        return Made(folder="", evaluations=(place / MODEL).relative_to(out).as_posix(), seconds=0.0)
+        return ModelResult(folder="", evaluations=(place / MODEL).relative_to(out).as_posix(), seconds=0.0)
 
     def values(self, task: Task) -> Sequence[float]:
         """The mean score."""

@@ -21,7 +21,7 @@ from holdfast.statistics.selection import select_all
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.progress import share_of_run
-from holdfast.studies.engine.small import fill, made
+from holdfast.studies.engine.small import fill, make_files
 from holdfast.studies.engine.study import (
     COMPLETE,
     LABEL,
@@ -130,7 +130,7 @@ class Tradeoff(Study[StudyConfig]):
         config = self.settings
         if config.small is None:
             return self
-        names = made(config.small, config.output_dir / "data", source=config.name, console=console)
+        names = make_files(config.small, config.output_dir / "data", source=config.name, console=console)
         alternatives = [dataclasses.replace(a, retention=fill(a.retention, names)) for a in config.space.alternatives]
         space = dataclasses.replace(config.space, alternatives=alternatives)
         filled = dataclasses.replace(config, train=fill(config.train, names), space=space)
