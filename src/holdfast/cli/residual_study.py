@@ -97,16 +97,13 @@ def run(argv: list[str]) -> int:
 
 def run_on_study(step: str, argv: list[str]) -> int:
     """`holdfast residual worker`, `status` and `report`."""
-    if step == "worker":
-        return study_commands.worker(WORKER.read(argv), _kind)
-    if step == "status":
-        return study_commands.status(STATUS.read(argv), _kind)
-    request = REPORT.read(argv)
+    return study_commands.on_study((WORKER, STATUS, REPORT), step, argv, _kind, _show)
+
+
+def _show() -> Any:
     from holdfast.reports.residual_report import print_update
 
-    with study_commands.opened(request, _kind()) as found:
-        study_commands.report(found, print_update)
-    return 0
+    return print_update
 
 
 def _kind() -> Any:

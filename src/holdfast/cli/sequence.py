@@ -14,7 +14,6 @@ from holdfast.config.values import Mistake
 from holdfast.studies.sequence.settings import SequenceSettings
 
 PROG = "holdfast sequence"
-STEPS = ("worker", "status", "report")
 
 DESCRIPTION = """\
 Fine-tunes a model on tasks one after another, in every way that is asked for, and measures all tasks after each: plain
@@ -73,8 +72,8 @@ REPORT = study_commands.report_command(PROG)
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast sequence --help`."""
-    if argv[:1] and argv[0] in STEPS:
-        return _on_study(argv[0], argv[1:])
+    if argv[:1] and argv[0] in study_commands.STEPS:
+        return study_commands.on_study((WORKER, STATUS, REPORT), argv[0], argv[1:], _kind, _show)
     given = COMMAND.given(argv)
     if given.file is None:
         text = f"is missing: expected a study, as in '{PROG} --config tasks.yaml'."
@@ -100,17 +99,10 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _on_study(step: str, argv: list[str]) -> int:
-    if step == "worker":
-        return study_commands.worker(WORKER.read(argv), _kind)
-    if step == "status":
-        return study_commands.status(STATUS.read(argv), _kind)
-    request = REPORT.read(argv)
+def _show() -> Any:
     from holdfast.reports.sequence_report import print_sequence
 
-    with study_commands.opened(request, _kind()) as found:
-        study_commands.report(found, print_sequence)
-    return 0
+    return print_sequence
 
 
 def _kind() -> Any:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.studies.engine.session import Opened
 
 WATCH_SECONDS = 3.0
+STEPS = ("worker", "status", "report")
 Kind = Callable[[], Any]
 """Imports the class of a study; called once the options are known to be sound."""
 
@@ -212,6 +213,32 @@ def report(found: Opened, show: Callable[[Any, Path, Any], None]) -> None:
     from holdfast.studies.engine.session import finish
 
     show(finish(found), Path(found.study.settings.output_dir), stdout_console())
+
+
+def on_study(
+    commands: tuple[Command[Any], Command[Any], Command[Any]],
+    step: str,
+    argv: list[str],
+    kind: Kind,
+    show: Callable[[], Callable[..., None]],
+) -> int:
+    """`PROG worker`, `PROG status` and `PROG report` of a study without options of its own.
+
+    Args:
+        commands: these three.
+        step: one of `STEPS`.
+        argv: what follows it.
+        kind: imports the study's class.
+        show: imports what prints a record, `print(record, folder, console)`.
+    """
+    command = commands[STEPS.index(step)]
+    if step == "worker":
+        return worker(command.read(argv), kind)
+    if step == "status":
+        return status(command.read(argv), kind)
+    with opened(command.read(argv), kind()) as found:
+        report(found, show())
+    return 0
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import signal
 import time
@@ -70,9 +71,8 @@ def make_models(
         several = min(workers if workers is not None else min(2, cores()), len(jobs))
         if several > 1 and sum(_steps_of(job.recipe, job.part) for job in jobs) >= WORTH_STEPS:
             _side_by_side(recipes, jobs, folder, several, console)
-        for (
-            recipe
-        ) in recipes:  # what the workers made is found; what one of them could not make is made, or fails, here
+        # what the workers made is found; what one of them could not make is made, or fails, here
+        for recipe in recipes:
             base = make_base(recipe, console=console)
             made.append({BASE: base})
             for part in _parts(recipe)[1:]:
@@ -91,7 +91,7 @@ def make_base(recipe: WorldRecipe, *, console: Any = None, callbacks: Sequence[A
     Raises:
         Interrupted: Ctrl-C; the same call goes on.
     """
-    return cached_base(
+    return _base_made(recipe) or cached_base(
         pretraining_texts(recipe),
         base_recipe(recipe),
         vocabulary=_vocabulary(recipe),
@@ -102,8 +102,14 @@ def make_base(recipe: WorldRecipe, *, console: Any = None, callbacks: Sequence[A
 
 def _base_made(recipe: WorldRecipe) -> Path | None:
     """The base of a world where it is in the cache."""
-    folder = base_folder(pretraining_texts(recipe), base_recipe(recipe), vocabulary=_vocabulary(recipe))
+    folder = tuning_cache().parent / _base_place(recipe)
     return folder if (folder / "base.json").is_file() else None
+
+
+@functools.lru_cache(maxsize=32)
+def _base_place(recipe: WorldRecipe) -> Path:
+    """Where the base lies below the cache. It follows from all its texts, which take seconds to draw."""
+    return base_folder(pretraining_texts(recipe), base_recipe(recipe), vocabulary=_vocabulary(recipe), cache=Path())
 
 
 def _vocabulary(recipe: WorldRecipe) -> Vocabulary:

@@ -181,6 +181,7 @@ def test_the_resolved_study_is_one_itself(asked):
         ({"seeds": [0, 0]}, "seeds: expected each once"),
         ({"curve": -1}, "curve: expected a whole number of at least 0"),
         ({"armz": []}, "armz"),
+        ({"arms": [[{"sfa": {}}, {"train": {"use_peft": True}}]]}, "use_peft: a task begins with the whole model"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_trained(asked, changes, words):

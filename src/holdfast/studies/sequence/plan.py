@@ -230,7 +230,8 @@ def sequence_config(
     assert asked is not None
     problems: list[str] = []
     known = list(known_settings())
-    for where, train in (("train", asked.train), *((f"tasks.{n}.train", t.train) for n, t in asked.tasks.items())):
+    parts = {"train": asked.train, **{f"tasks.{n}.train": t.train for n, t in asked.tasks.items()}}
+    for where, train in parts.items():
         problems += [f"{where}.{k}: is set by the study; leave it out." for k in train if k in OWN]
         problems += [
             f"{where}.{k}: no such key in a training configuration.{did_you_mean(k, known)}"
@@ -244,6 +245,12 @@ def sequence_config(
             f"tasks.{name}.train.{k}: is common to all tasks; put it under train." for k in ONE if k in task.train
         ]
     arms = read_arms(asked.arms, known, problems)
+    problems += [
+        f"{where}.use_peft: a task begins with the whole model that the one before left, which an adapter is not. "
+        "Leave it out."
+        for where, train in (*parts.items(), *((f"arms: {arm.label}: train", arm.train) for arm in arms))
+        if train.get("use_peft")
+    ]
     orders = asked.orders or (tuple(asked.tasks),)
     labels = [arm.label for arm in arms if arm.chained]
     if asked.continue_from and asked.continue_from not in labels:
