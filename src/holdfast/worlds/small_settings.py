@@ -311,6 +311,17 @@ def _math(making: _Making) -> dict[str, Path]:
     }
 
 
+def _digits(making: _Making) -> dict[str, Path]:
+    from holdfast.data.images import read_images, write_samples
+    from holdfast.training.classifier import Network, save_network
+
+    images, found = read_images("digits", seed=making.seed), dict[str, Path]()
+    for name, classes in (("even", range(0, 10, 2)), ("odd", range(1, 10, 2))):
+        found |= write_samples(making.folder, name, images.of_classes(classes))
+    network = Network(inputs=64, hidden=(64,), outputs=10, seed=making.seed)
+    return {"base": save_network(network, making.folder / "base"), **found}
+
+
 def _alignment_tax(making: _Making) -> dict[str, Path]:
     return {
         "base": _base(making),
@@ -432,6 +443,19 @@ SETTINGS: dict[str, SmallSetting] = {
                 **_of(_KNOWN, "prose", "facts"),
             },
             make=_tasks,
+        ),
+        SmallSetting(
+            name="digits",
+            sentence="A network of 64 neurons learns scanned digits, the even ones and then the odd ones.",
+            stands_for="split MNIST",
+            placeholders={
+                "base": "the network before it has learnt anything",
+                "even_train": "even digits: 64 pixels and the class of ten",
+                "even_heldout": "others of them",
+                "odd_train": "odd digits",
+                "odd_heldout": "others of them",
+            },
+            make=_digits,
         ),
         SmallSetting(
             name="niche_knowledge",

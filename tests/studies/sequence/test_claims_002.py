@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.records.sequence import ArmResult, Estimate, SequenceModel, SequenceRecord, TaskScore
 from holdfast.studies.engine.claims import FAILS, HOLDS, UNKNOWN
-from holdfast.studies.sequence.claims import _Pair, check_claims
+from holdfast.studies.sequence.claims import DIGITS, RECIPE, _Pair, check_claims
 
 ALL = ("1", "2a", "2b", "3a", "3b", "3c", "3d", "3e", "3f", "4", "5")
 FIGURES: dict[str, tuple[float, float, float | None]] = {
@@ -75,12 +75,16 @@ def study(*, half: float = 0.005, seeds: int = 3, left: tuple[str, ...] = (), **
     )
 
 
+def judged(record: SequenceRecord | None, recipe: str = RECIPE):
+    return check_claims({recipe: record})
+
+
 def verdicts(record: SequenceRecord | None) -> dict[str, str]:
-    return {claim.number: claim.verdict for claim in check_claims(record)}
+    return {claim.number: claim.verdict for claim in judged(record)}
 
 
 def test_every_claim_holds_where_it_should():
-    claims = check_claims(study())
+    claims = judged(study())
     assert {c.number: c.verdict for c in claims} == dict.fromkeys(ALL, HOLDS), [
         (c.number, c.reason) for c in claims if c.verdict != HOLDS
     ]
@@ -129,18 +133,18 @@ def test_noise_makes_no_verdict():
     ],
 )
 def test_what_was_not_learnt_or_not_forgotten_decides_nothing(changes, words):
-    claims = check_claims(study(**changes))
+    claims = judged(study(**changes))
     assert {c.verdict for c in claims} == {UNKNOWN}
     assert all(words in c.reason for c in claims)
 
 
 def test_what_is_missing_is_named():
-    found = {c.number: c for c in check_claims(study(left=("replay", "ties", "ewc coefficient=10", "sfa p=0.5")))}
+    found = {c.number: c for c in judged(study(left=("replay", "ties", "ewc coefficient=10", "sfa p=0.5")))}
     assert {n for n, c in found.items() if c.verdict == UNKNOWN} == {"2a", "3a", "3c", "3d", "3f"}
     assert "rehearsal was not measured" in found["3a"].reason
-    assert {c.verdict for c in check_claims(None)} == {UNKNOWN}
+    assert {c.verdict for c in judged(None)} == {UNKNOWN}
     unmeasured = dataclasses.replace(study(), tasks={}, arms=[])
-    assert {c.reason for c in check_claims(unmeasured)} == {"Nothing was measured."}
+    assert {c.reason for c in judged(unmeasured)} == {"Nothing was measured."}
 
 
 def test_sequential_fine_tuning_at_another_rate_is_not_taken_for_the_reference():
@@ -153,7 +157,7 @@ def test_sequential_fine_tuning_at_another_rate_is_not_taken_for_the_reference()
 
 def test_models_that_failed_leave_nothing_to_tell():
     failed = SequenceModel(name="x", label="x", seed=0, trained=["math"], state="failed", reason="no memory")
-    assert {c.verdict for c in check_claims(dataclasses.replace(study(), models=[failed]))} == {UNKNOWN}
+    assert {c.verdict for c in judged(dataclasses.replace(study(), models=[failed]))} == {UNKNOWN}
 
 
 def test_losses_count_downwards():
@@ -172,5 +176,41 @@ def test_losses_count_downwards():
 
 
 def test_one_seed_is_warned_of():
-    assert all(any("One seed" in w for w in c.warnings) for c in check_claims(study(seeds=1)) if c.verdict != UNKNOWN)
+    assert all(any("One seed" in w for w in c.warnings) for c in judged(study(seeds=1)) if c.verdict != UNKNOWN)
     assert verdicts(study(seeds=1))["1"] == HOLDS
+
+
+SMALL = ("1s", "6a", "6b", "6c", "6d")
+
+
+def small(record: SequenceRecord) -> dict[str, str]:
+    return {claim.number: claim.verdict for claim in judged(record, DIGITS)}
+
+
+def test_the_best_of_each_curve():
+    """Figure 1: the best mean of both tasks, and which arm is best is said by the other seeds."""
+    assert small(study()) == dict.fromkeys(SMALL, HOLDS)
+    assert small(study(**{"ewc coefficient=10": (0.25, 0.80, 60.0)}))["6a"] == FAILS
+    assert small(study(**{"l2 coefficient=0.1": (0.40, 0.80, 50.0)}))["6b"] == FAILS
+    assert small(study(**{"ewc coefficient=10": (0.40, 0.80, 60.0)}))["6c"] == FAILS
+    assert small(study(half=0.2))["6a"] == UNKNOWN
+    assert small(study(seeds=1))["6a"] == UNKNOWN, "no other seed to choose by"
+    weak = {"l2 coefficient=0.01": (0.03, 0.80, 80.0), "l2 coefficient=1.0": (0.40, 0.10, 5.0)}
+    assert small(study(**weak)) == dict.fromkeys(SMALL, HOLDS), "a method's other arms do not matter"
+
+
+def test_an_arm_that_was_lucky_once_is_not_the_best():
+    record = study(left=("l2 coefficient=0.1",), **{"l2 coefficient=0.01": (0.05, 0.80, 80.0)})
+    lucky = next(a for a in record.arms if a.kind == "l2")
+    against = {t: dataclasses.replace(e, by_seed={**e.by_seed, "0": 5.0}) for t, e in lucky.against.items()}
+    other = dataclasses.replace(lucky, arm="l2 b", against=against)
+    steady = dataclasses.replace(
+        lucky,
+        arm="l2 c",
+        against={t: dataclasses.replace(e, by_seed={"0": 0.1, "1": 0.1, "2": 0.1}) for t, e in lucky.against.items()},
+    )
+    from holdfast.studies.sequence.claims import _best
+
+    pair = _Pair(record, ["math", "law"], "math")
+    found = _best(pair, [other, steady])
+    assert found.by_seed[0] == pytest.approx(0.1), "seed 0's luck does not choose for seed 0"

@@ -6,7 +6,7 @@ PAPER = Paper(
     name="sfa",
     title="Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging",
     about="Soup to Go: sequential fine-tuning with averaging, against rehearsal, penalties and merges",
-    recipes={"tasks": "tasks one after another"},
+    recipes={"tasks": "tasks one after another", "digits": "small networks on two halves of the digits (figure 1)"},
     durations={
         "quick": "two minutes",
         "look": "8 minutes and, the first time, 20 for its base",

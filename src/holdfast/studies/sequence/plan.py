@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +20,11 @@ from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.sequence import MULTITASK, SEQUENTIAL, SINGLE
 from holdfast.retention.method import Earlier
 from holdfast.studies.engine import small as small_settings
+from holdfast.studies.sequence.kinds import KINDS, Kind
 from holdfast.studies.sequence.settings import PLAIN, Arm, SequenceSettings, TaskSettings, read_arms
 from holdfast.support.files import fingerprint, to_jsonable
 
 if TYPE_CHECKING:
-    from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.studies.engine.study import Job
 
 MODEL, SEED = "model", "seed"
@@ -80,6 +79,7 @@ class SequenceConfig:
     """A study as `sequence_config` gives it."""
 
     name: str
+    kind: Kind
     train: dict[str, Any]
     tasks: dict[str, TaskSettings]
     orders: tuple[tuple[str, ...], ...]
@@ -124,11 +124,9 @@ class SequenceConfig:
         return small_settings.fill(value, self.names) if self.names else value
 
     @functools.cached_property
-    def measured(self) -> EvaluationPlan:
+    def measured(self) -> Any:
         """The same as the code that measures takes it."""
-        from holdfast.evaluation.suite import parse_evaluation
-
-        return parse_evaluation(self.evaluation)[0]
+        return self.kind.read_evaluation(self.evaluation)[0]
 
     @functools.cached_property
     def leading(self) -> dict[str, tuple[str, str]]:
@@ -222,14 +220,13 @@ def sequence_config(
     Raises:
         ConfigError: with every mistake at once.
     """
-    from holdfast.runs.settings import known_settings
-
     given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
     asked, mistakes = decode(SequenceSettings, given.set_here(SequenceSettings))
     given.check(mistakes)
     assert asked is not None
     problems: list[str] = []
-    known = list(known_settings())
+    kind = KINDS[asked.kind]
+    known = kind.keys()
     parts = {"train": asked.train, **{f"tasks.{n}.train": t.train for n, t in asked.tasks.items()}}
     for where, train in parts.items():
         problems += [f"{where}.{k}: is set by the study; leave it out." for k in train if k in OWN]
@@ -265,6 +262,7 @@ def sequence_config(
     resolved = {k: v for k, v in to_jsonable(asked).items() if k not in ("workers", "storage")} | {"small": small}
     config = SequenceConfig(
         name=asked.name,
+        kind=kind,
         train=asked.train,
         tasks=asked.tasks,
         orders=orders,
@@ -293,9 +291,7 @@ def check_models(config: SequenceConfig) -> list[str]:
     Args:
         config: with nothing left open.
     """
-    from holdfast.evaluation.suite import parse_evaluation
-
-    measuring = [f"tasks.{problem}" for problem in parse_evaluation(config.evaluation)[1]]
+    measuring = [f"tasks.{problem}" for problem in config.kind.read_evaluation(config.evaluation)[1]]
     return measuring or _training_problems(config)
 
 
@@ -313,22 +309,13 @@ def _unknown_names(config: SequenceConfig) -> list[str]:
 def _training_problems(config: SequenceConfig) -> list[str]:
     """What the code that trains says of every model's configuration, each thing once; the base stands in for models
     that are not there yet."""
-    from holdfast.runs.config import train_config
-
     found: list[str] = []
-    environment = dict(os.environ)
     for model in config.models.values():
         if model.merge:
             continue
         settings = config.training(model, config.seeds[0], start=config.base)
-        try:
-            train_config({**settings, "output_dir": str(config.output_dir / "runs" / "checked")})
-        except ConfigError as error:
-            new = [p for p in error.problems if not any(p in known for known in found)]
-            found += [f"{model.label}: {problem}" for problem in new]
-        finally:
-            os.environ.clear()
-            os.environ.update(environment)
+        problems = config.kind.problems({**settings, "output_dir": str(config.output_dir / "runs" / "checked")})
+        found += [f"{model.label}: {p}" for p in problems if not any(p in known for known in found)]
     return found
 
 

@@ -97,6 +97,8 @@ class SequenceSettings:
 
     name: str = "sequence"
     """Of the study in its storage and on its page; default: the file's name."""
+    kind: Literal["language", "classifier"] = "language"
+    """What is trained: language models, or small networks that tell classes apart (docs/sequence.md)."""
     train: dict[str, Any] = field(default_factory=dict)
     """Keys of 'holdfast train' that all tasks share: the base (`model_name_or_path`), rates, steps."""
     small: Annotated[str | None, Meta(json_schema=small_settings.settings_schema)] = None

@@ -12,20 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.records.evaluation import EvaluationFolder
-from holdfast.records.run import RunFolder
 from holdfast.records.sequence import RECORD_FILE, SequenceRecord, write_sequence
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.small import existing_files, make_files
 from holdfast.studies.engine.storage import GRACE_SECONDS
 from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, Study, StudyState, Writer
-from holdfast.studies.engine.watching import CheckEveryStep
 from holdfast.studies.sequence.plan import MODEL, SEED, Model, SequenceConfig, check_models, sequence_config
 from holdfast.studies.sequence.settings import SAMPLES
 
 if TYPE_CHECKING:
-    from holdfast.evaluation.entries import Entry, EvaluationPlan
-    from holdfast.runs.measuring import Point
     from holdfast.studies.engine.worker import Task
 
 FISHER = "fisher"
@@ -99,11 +95,10 @@ class SequenceStudy(Study[SequenceConfig]):
         import os
 
         from holdfast.checkpoints.named import located
-        from holdfast.models import check_model
 
         name = self.settings.base
         if os.path.isdir(located(name)) and not (self.settings.output_dir / RECORD_FILE).is_file():
-            check_model(name, trust_remote_code=bool(self.settings.train.get("trust_remote_code")))
+            self.settings.kind.check_base(name, self.settings.train)
 
     def prepare(self, console: Any) -> SequenceStudy:
         """The study with what `small:` makes; every model's training is checked then.
@@ -152,55 +147,24 @@ class SequenceStudy(Study[SequenceConfig]):
         )
 
     def _train(self, model: Model, task: Task) -> ModelResult:
-        from holdfast.runs.config import train_config
-        from holdfast.runs.launched import train_in_processes
-        from holdfast.runs.run import train
-
         config, out = self.settings, self.settings.output_dir
         start = str(config.folder(model.start, task.seed) if model.start else config.base)
         place = config.folder(model.before, task.seed) / FISHER if model.before else None
         fisher = str(place) if place is not None and place.is_dir() else ""
-        wanted = train_config(config.training(model, task.seed, start=start, fisher=fisher))
-        run = RunFolder(config.folder(model.name, task.seed))
-        curves: dict[str, list[tuple[float, float]]] = {}
-        if wanted.processes > 1:
-            train_in_processes(wanted, run.path, evaluations=out / "evaluations")
-        else:
-            watched = _losses(wanted.evaluation, model.trained[:-1] or tuple(config.tasks))
-            callbacks = [CheckEveryStep(task.check), *self._measuring(wanted, run, watched, task)]
-            train(wanted, console=task.console, evaluation_cache=out / "evaluations", callbacks=callbacks)
-            curves = _curves(run, watched) if config.curve else {}
-        record = run.read()
+        settings = config.training(model, task.seed, start=start, fisher=fisher)
+        watched = model.trained[:-1] or tuple(config.tasks)
+        made = config.kind.train(settings, watched, config.curve, cache=out / "evaluations", task=task)
         return ModelResult(
             folder="",
-            evaluations=run.evaluated("result").path.relative_to(out).as_posix(),
+            evaluations=made.measured.path.relative_to(out).as_posix(),
             seconds=0.0,
-            tokens=int(record.training.get("tokens") or 0),
-            curves=curves,
+            tokens=made.tokens,
+            curves=made.curves,
         )
-
-    def _measuring(self, wanted: Any, run: RunFolder, plan: EvaluationPlan, task: Task) -> list[Any]:
-        """Measures held-out losses on the way."""
-        from holdfast.runs.measuring import MeasureAt
-
-        points = self.settings.curve
-        if not points or not plan.entries:
-            return []
-        return [
-            MeasureAt(
-                shares=[i / points for i in range(1, points)],
-                plan=plan,
-                folder=run.path / CURVES,
-                key=f"{wanted.key}-{task.seed}",
-                reached=_measure,
-                start=run.evaluated("start"),
-            )
-        ]
 
     def _merge(self, model: Model, task: Task) -> ModelResult:
         from holdfast.checkpoints.merge import merge
         from holdfast.checkpoints.methods.registry import find_method
-        from holdfast.evaluation.session import ModelRequest, evaluate_models
 
         config, out = self.settings, self.settings.output_dir
         folder, parameters = config.folder(model.name, task.seed), dict(model.merge)
@@ -212,18 +176,14 @@ class SequenceStudy(Study[SequenceConfig]):
             if find_method(method).extras is not None:
                 samples = int(parameters.pop(SAMPLES, FISHER_SAMPLES))
                 data = [str(config.filled(config.tasks[t].train["dataset_name"])) for t in model.trained]
-                parameters["fisher"] = [_fisher(*one, samples) for one in zip(parts, data, strict=True)]
+                parameters["fisher"] = [
+                    config.kind.fisher(part, text, part.with_name(f"{part.name}.{FISHER}"), samples=samples)
+                    for part, text in zip(parts, data, strict=True)
+                ]
             merge(parts, folder, method=method, overwrite=True, **parameters)
         place = folder.with_name(f"{folder.name}.{MEASURED}")
-        evaluate_models(
-            [ModelRequest(name=str(folder), label=MODEL)],
-            config.measured,
-            place,
-            cache=str(out / "evaluations"),
-            console=task.console,
-            say=lambda line: None,
-        )
-        return ModelResult(folder="", evaluations=(place / MODEL).relative_to(out).as_posix(), seconds=0.0)
+        found = config.kind.measure(folder, config.measured, place, cache=out / "evaluations", task=task)
+        return ModelResult(folder="", evaluations=found.path.relative_to(out).as_posix(), seconds=0.0)
 
     def values(self, task: Task) -> Sequence[float]:
         """The mean score."""
@@ -279,46 +239,6 @@ class SequenceStudy(Study[SequenceConfig]):
         from holdfast.reports.sequence_report import write_sequence_report
 
         return lambda path: write_sequence_report(path, record)
-
-
-CURVES = "along"
-"""Folder of a run with what was measured on the way."""
-
-
-def _measure(point: Point) -> None:
-    point.measure()
-
-
-def _losses(plan: EvaluationPlan, tasks: Sequence[str]) -> EvaluationPlan:
-    """What is measured on the way: the first held-out text of each of these tasks."""
-    chosen: dict[str, Entry] = {}
-    for entry in plan.entries:
-        if entry.suite in tasks and entry.kind == "perplexity":
-            chosen.setdefault(entry.suite, entry)
-    return dataclasses.replace(plan, entries=tuple(chosen.values()), averages=())
-
-
-def _curves(run: RunFolder, plan: EvaluationPlan) -> dict[str, list[tuple[float, float]]]:
-    """By task: (share of the steps, nats a token), the start and the end among them."""
-    total = int(run.read().training.get("steps") or 0)
-    places = [(0, run.evaluated("start")), (total, run.evaluated("result"))]
-    for folder in (run.path / CURVES).glob("step-*"):
-        places.append((int(folder.name.partition("-")[2]), EvaluationFolder(folder)))
-    found: dict[str, list[tuple[float, float]]] = {}
-    for step, measured in sorted(places, key=lambda p: p[0]):
-        for entry in plan.entries:
-            one = measured.find(entry.suite, entry.name)
-            if one is not None and total:
-                found.setdefault(entry.suite, []).append((step / total, one.metrics[one.primary].value))
-    return found
-
-
-def _fisher(model: Path, data: str, samples: int) -> Path:
-    """The Fisher diagonal of a single-task model on its task's data, computed once and kept beside the model."""
-    from holdfast.runs.fisher import compute_fisher
-
-    place = model.with_name(f"{model.name}.{FISHER}")
-    return compute_fisher(model, data, samples=samples, output_dir=place, overwrite=True).folder
 
 
 def _whole(folder: Path) -> bool:

@@ -1,0 +1,258 @@
+"""What a sequence study may train: language models, or classifiers. All that differs between them is here: the keys of
+a training, what measures it, and how one model is trained and measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.errors import ConfigError
+from holdfast.records.evaluation import EvaluationFolder
+from holdfast.records.run import RunFolder
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.entries import Entry, EvaluationPlan
+    from holdfast.runs.measuring import Point
+    from holdfast.studies.engine.worker import Task
+
+LANGUAGE, CLASSIFIER = "language", "classifier"
+CURVES = "along"
+"""Folder of a run with what was measured on the way."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What came of a training."""
+
+    measured: EvaluationFolder
+    """Of its result."""
+    tokens: int = 0
+    """Seen in training; samples, of a classifier."""
+    curves: dict[str, list[tuple[float, float]]] = dataclasses.field(default_factory=dict)
+    """By task: (share of the steps, held-out loss)."""
+
+
+class Kind(Protocol):
+    """See the module."""
+
+    def keys(self) -> list[str]:
+        """Of a training configuration."""
+
+    def read_evaluation(self, evaluation: Mapping[str, list[Any]]) -> tuple[Any, list[str]]:
+        """What is measured, suite by suite, with `entries` that have `suite` and `name`; and what is wrong with it."""
+
+    def problems(self, settings: Mapping[str, Any]) -> list[str]:
+        """What is wrong with a training configuration."""
+
+    def check_base(self, name: str, train: Mapping[str, Any]) -> None:
+        """Looks at the base's files.
+
+        Raises:
+            ModelError: the base is not whole.
+        """
+
+    def train(
+        self, settings: Mapping[str, Any], tasks: Sequence[str], points: int, *, cache: Path, task: Task
+    ) -> Trained:
+        """Trains and measures a model.
+
+        Args:
+            settings: the training configuration.
+            tasks: whose held-out losses are measured on the way.
+            points: how often.
+            cache: for evaluations.
+            task: what the worker does.
+        """
+
+    def measure(self, model: Path, plan: Any, place: Path, *, cache: Path, task: Task) -> EvaluationFolder:
+        """Measures a model that was not trained, such as a merge."""
+
+    def fisher(self, model: Path, data: str, place: Path, *, samples: int) -> Path:
+        """The Fisher diagonal of a model on a task's data, computed once."""
+
+
+class LanguageModels:
+    """See `Kind`: `holdfast train` and `holdfast evaluate`."""
+
+    def keys(self) -> list[str]:
+        """See `Kind`."""
+        from holdfast.runs.settings import known_settings
+
+        return list(known_settings())
+
+    def read_evaluation(self, evaluation: Mapping[str, list[Any]]) -> tuple[EvaluationPlan, list[str]]:
+        """See `Kind`."""
+        from holdfast.evaluation.suite import parse_evaluation
+
+        return parse_evaluation(evaluation)
+
+    def problems(self, settings: Mapping[str, Any]) -> list[str]:
+        """See `Kind`."""
+        from holdfast.runs.config import train_config
+
+        environment = dict(os.environ)
+        try:
+            train_config(settings)
+        except ConfigError as error:
+            return error.problems
+        finally:
+            os.environ.clear()
+            os.environ.update(environment)
+        return []
+
+    def check_base(self, name: str, train: Mapping[str, Any]) -> None:
+        """See `Kind`."""
+        from holdfast.models import check_model
+
+        check_model(name, trust_remote_code=bool(train.get("trust_remote_code")))
+
+    def train(
+        self, settings: Mapping[str, Any], tasks: Sequence[str], points: int, *, cache: Path, task: Task
+    ) -> Trained:
+        """See `Kind`."""
+        from holdfast.runs.config import train_config
+        from holdfast.runs.launched import train_in_processes
+        from holdfast.runs.run import train
+        from holdfast.studies.engine.watching import CheckEveryStep
+
+        wanted = train_config(settings)
+        run = RunFolder(settings["output_dir"])
+        curves: dict[str, list[tuple[float, float]]] = {}
+        if wanted.processes > 1:
+            train_in_processes(wanted, run.path, evaluations=cache)
+        else:
+            watched = _losses(wanted.evaluation, tasks)
+            callbacks = [CheckEveryStep(task.check), *_measuring(wanted, run, watched, points, task)]
+            train(wanted, console=task.console, evaluation_cache=cache, callbacks=callbacks)
+            curves = _curves(run, watched) if points else {}
+        tokens = int(run.read().training.get("tokens") or 0)
+        return Trained(measured=run.evaluated("result"), tokens=tokens, curves=curves)
+
+    def measure(self, model: Path, plan: EvaluationPlan, place: Path, *, cache: Path, task: Task) -> EvaluationFolder:
+        """See `Kind`."""
+        from holdfast.evaluation.session import ModelRequest, evaluate_models
+
+        request = ModelRequest(name=str(model), label=_MEASURED)
+        evaluate_models([request], plan, place, cache=str(cache), console=task.console, say=lambda line: None)
+        return EvaluationFolder(place / _MEASURED)
+
+    def fisher(self, model: Path, data: str, place: Path, *, samples: int) -> Path:
+        """See `Kind`."""
+        from holdfast.runs.fisher import compute_fisher
+
+        return compute_fisher(model, data, samples=samples, output_dir=place, overwrite=True).folder
+
+
+class Classifiers:
+    """See `Kind`: small networks on samples with a label each."""
+
+    def keys(self) -> list[str]:
+        """See `Kind`."""
+        from holdfast.runs.classifier import known_keys
+
+        return known_keys()
+
+    def read_evaluation(self, evaluation: Mapping[str, list[Any]]) -> tuple[Any, list[str]]:
+        """See `Kind`."""
+        from holdfast.runs.classifier import read_plan
+
+        return read_plan(evaluation)
+
+    def problems(self, settings: Mapping[str, Any]) -> list[str]:
+        """See `Kind`."""
+        from holdfast.runs.classifier import classifier_config
+
+        return classifier_config(settings)[1]
+
+    def check_base(self, name: str, train: Mapping[str, Any]) -> None:
+        """See `Kind`."""
+        from holdfast.training.classifier import load_network
+
+        load_network(name)
+
+    def train(
+        self, settings: Mapping[str, Any], tasks: Sequence[str], points: int, *, cache: Path, task: Task
+    ) -> Trained:
+        """See `Kind`."""
+        from holdfast.runs.classifier import classifier_config, train_classifier
+
+        config, problems = classifier_config(settings)
+        if config is None or problems:
+            raise ConfigError(problems)
+        run, curves = train_classifier(
+            config,
+            on_step=lambda step, steps: task.check(),
+            curve=[i / points for i in range(1, points)] if points else (),
+            watched=tasks if points else (),
+        )
+        return Trained(measured=run.evaluated("result"), tokens=int(run.read().training["tokens"]), curves=curves)
+
+    def measure(self, model: Path, plan: Any, place: Path, *, cache: Path, task: Task) -> EvaluationFolder:
+        """See `Kind`."""
+        from holdfast.runs.classifier import evaluate_classifier, weights_hash
+        from holdfast.training.classifier import load_network
+
+        found = EvaluationFolder(place / _MEASURED)
+        identity = {"name": str(model), "hash": weights_hash(model)}
+        evaluate_classifier(load_network(model), plan, found, identity=identity)
+        return found
+
+    def fisher(self, model: Path, data: str, place: Path, *, samples: int) -> Path:
+        """See `Kind`."""
+        from holdfast.training.classifier import fisher_information, load_network, read_samples
+
+        return fisher_information(load_network(model), read_samples(data), place, count=samples)
+
+
+KINDS: dict[str, Kind] = {LANGUAGE: LanguageModels(), CLASSIFIER: Classifiers()}
+"""By name, as `kind:` has it."""
+_MEASURED = "model"
+
+
+def _losses(plan: EvaluationPlan, tasks: Sequence[str]) -> EvaluationPlan:
+    """What is measured on the way: the first held-out text of each of these tasks."""
+    chosen: dict[str, Entry] = {}
+    for entry in plan.entries:
+        if entry.suite in tasks and entry.kind == "perplexity":
+            chosen.setdefault(entry.suite, entry)
+    return dataclasses.replace(plan, entries=tuple(chosen.values()), averages=())
+
+
+def _measuring(wanted: Any, run: RunFolder, plan: EvaluationPlan, points: int, task: Task) -> list[Any]:
+    """Measures held-out losses on the way."""
+    from holdfast.runs.measuring import MeasureAt
+
+    if not points or not plan.entries:
+        return []
+    return [
+        MeasureAt(
+            shares=[i / points for i in range(1, points)],
+            plan=plan,
+            folder=run.path / CURVES,
+            key=f"{wanted.key}-{task.seed}",
+            reached=_measure,
+            start=run.evaluated("start"),
+        )
+    ]
+
+
+def _measure(point: Point) -> None:
+    point.measure()
+
+
+def _curves(run: RunFolder, plan: EvaluationPlan) -> dict[str, list[tuple[float, float]]]:
+    """By task: (share of the steps, nats a token), the start and the end among them."""
+    total = int(run.read().training.get("steps") or 0)
+    places = [(0, run.evaluated("start")), (total, run.evaluated("result"))]
+    for folder in (run.path / CURVES).glob("step-*"):
+        places.append((int(folder.name.partition("-")[2]), EvaluationFolder(folder)))
+    found: dict[str, list[tuple[float, float]]] = {}
+    for step, measured in sorted(places, key=lambda p: p[0]):
+        for entry in plan.entries:
+            one = measured.find(entry.suite, entry.name)
+            if one is not None and total:
+                found.setdefault(entry.suite, []).append((step / total, one.metrics[one.primary].value))
+    return found

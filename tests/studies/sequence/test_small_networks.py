@@ -1,0 +1,133 @@
+"""Sequences of small networks: figure 1's study through the same engine, arms and figures as language models."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+from safetensors.torch import load_file
+
+from holdfast.data.images import read_images, write_samples
+from holdfast.errors import ConfigError
+from holdfast.records.evaluation import EvaluationFolder
+from holdfast.runs.classifier import classifier_config, train_classifier
+from holdfast.studies.sequence.plan import sequence_config
+from holdfast.studies.sequence.study import run_sequence
+from holdfast.training.classifier import Network, save_network
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    place, digits = tmp_path_factory.mktemp("small"), read_images("digits")
+    found = {"base": save_network(Network(inputs=64, hidden=(16,), outputs=10), place / "base")}
+    for name, classes in (("even", range(0, 10, 2)), ("odd", range(1, 10, 2))):
+        found |= write_samples(place, name, digits.of_classes(classes))
+    return {name: str(path) for name, path in found.items()}
+
+
+def asked(files, out, **changes):
+    tasks = {
+        name: {
+            "train": {"dataset_name": files[f"{name}_train"]},
+            "evaluation": [{"accuracy": files[f"{name}_heldout"], "name": "digits"}],
+        }
+        for name in ("even", "odd")
+    }
+    train = {"model_name_or_path": files["base"], "learning_rate": 0.2, "max_steps": 60}
+    arms = ["single", "multitask", {"sfa": {"p": [1, 0.1]}}, {"sfa": {"p": 1, "beta": [0, 1]}}]
+    old = [{"replay": {"fraction": 0.5}}, {"ewc": {"coefficient": 10.0, "samples": 8}}]
+    merges = [{"merge": {"method": "linear"}}, {"merge": {"method": "fisher", "samples": 8}}]
+    return {
+        "name": "digits",
+        "kind": "classifier",
+        "train": train,
+        "tasks": tasks,
+        "arms": [*arms, *old, *merges],
+        "keep": "all",
+        "curve": 4,
+        "output_dir": str(out),
+        **changes,
+    }
+
+
+def test_every_arm(files, tmp_path):
+    config = sequence_config(asked(files, tmp_path / "out"))
+    record = run_sequence(config, console=Console(file=io.StringIO()), workers=1)
+    assert [m.state for m in record.models] == ["complete"] * len(config.jobs()), [m.reason for m in record.models]
+    arms = {a.arm: a for a in record.arms}
+    place = {a.arm: config.folder(a.models[-1], 0) for a in record.arms}
+
+    def weights(name):
+        return load_file(place[name] / "model.safetensors")
+
+    plain, start = (
+        weights("sequential fine-tuning"),
+        load_file(config.folder(arms["single task"].models[0], 0) / "model.safetensors"),
+    )
+    for name, tensor in plain.items():
+        assert (weights("SFA, p 1, beta 0")[name] == tensor).all()
+        assert (weights("SFA, p 1, beta 1")[name] == start[name]).all()
+    assert arms["SFA, p 1"].distance.value == pytest.approx(arms["sequential fine-tuning"].distance.value / 2, rel=1e-5)
+    kept = {name: arm.scores["even"].value for name, arm in arms.items()}
+    assert kept["sequential fine-tuning"] < 0.6 < kept["replay, fraction 0.5"]
+    assert record.tasks["even"].unit == "accuracy" and record.tasks["even"].before < 0.4
+    curve = next(m for m in record.models if m.name == arms["sequential fine-tuning"].models[-1]).curves["even"]
+    assert [x for x, _ in curve] == [0.0, 0.25, 0.5, 0.75, 1.0] and curve[-1][1] > curve[0][1]
+    samples = EvaluationFolder(config.output_dir / record.models[0].evaluations).samples("even", "digits")
+    assert len(samples) > 250 and {"doc", "nats", "acc", "gold", "answer"} == set(samples[0])
+    assert "accuracy" in (config.output_dir / "report.html").read_text()
+
+
+def test_a_finished_run_is_found_done(files, tmp_path):
+    values = {
+        "model_name_or_path": files["base"],
+        "dataset_name": files["even_train"],
+        "max_steps": 5,
+        "evaluation": {"even": [{"accuracy": files["even_heldout"]}]},
+        "output_dir": str(tmp_path / "run"),
+    }
+    config, problems = classifier_config(values)
+    assert not problems
+    steps: list[int] = []
+    first = train_classifier(config, on_step=lambda step, of: steps.append(step), curve=[0.5], watched=["even"])
+    again = train_classifier(config, on_step=lambda step, of: steps.append(step), curve=[0.5], watched=["even"])
+    assert steps == [1, 2, 3, 4, 5] and again[1] == first[1] and len(first[1]["even"]) == 3
+    train_classifier(
+        classifier_config({**values, "learning_rate": 0.3})[0], on_step=lambda step, of: steps.append(step)
+    )
+    assert len(steps) == 10, "another rate is another run"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda v: v["train"].update(learning_rat=1), "Did you mean 'learning_rate'?"),
+        (lambda v: v["train"].update(learning_rate=-1), "learning_rate"),
+        (lambda v: v["train"].update(packing=True), "packing: no such key in a training configuration"),
+        (lambda v: v["train"].update(momentum=0.9, optim="adam"), "momentum: belongs to sgd"),
+        (lambda v: v["train"].update(groups=[[0, 2], [1]]), r"the classes \[4, 6, 8\]"),
+        (lambda v: v["train"].update(groups="all"), "lists of classes"),
+        (lambda v: v["tasks"]["odd"].update(evaluation=[{"perplexity": "x"}]), "tasks.odd"),
+        (lambda v: v["tasks"]["odd"].update(evaluation=[{"accuracy": "gone.safetensors"}]), "no such file"),
+        (lambda v: v["train"].update(model_name_or_path="nowhere"), "holds no whole classifier"),
+    ],
+)
+def test_mistakes_are_named_before_training(files, tmp_path, change, words):
+    values = asked(files, tmp_path / "out")
+    change(values)
+    with pytest.raises(ConfigError, match=words):
+        sequence_config(values)
+
+
+def test_the_shipped_study_is_planned():
+    from holdfast.studies.sequence.reproduction import CHANGES
+
+    assert set(CHANGES) == {"tasks", "digits"} and all(
+        set(c) == {"quick", "look", "thorough"} for c in CHANGES.values()
+    )
+    values = yaml.safe_load(Path("configs/sequence/digits.yaml").read_text(encoding="utf-8"))
+    config = sequence_config(values)
+    assert config.kind.keys() and len(config.models) > 40
