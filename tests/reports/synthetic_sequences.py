@@ -66,6 +66,7 @@ def sequence(tasks: tuple[str, ...] = ("math", "law"), *, status: str = "finishe
                 old_data=kind in ("single", "multitask", "replay", "merge"),
                 strength=strength,
                 order=list(tasks),
+                retention={"sfa": [{"sfa": {"p": strength}}], "replay": [{"replay": {"fraction": 0.1}}]}.get(kind, []),
                 models=names,
                 scores=scores,
                 against=against,

@@ -40,6 +40,31 @@ def test_the_plane_joins_the_arms_of_a_method_along_its_strength():
     assert {(r.x, r.y) for r in chart.rules} == {(75.0, None), (None, 38.0)}
 
 
+def test_a_curve_for_each_value_of_the_other_parameter():
+    """Figure 1: along p, one curve a beta."""
+    record = sequence()
+    once = next(a for a in record.arms if a.arm == "SFA, p 1")
+    more = [
+        dataclasses.replace(once, arm=f"SFA, p {p}, beta 0.2", retention=[{"sfa": {"p": p, "beta": 0.2}}])
+        for p in (0.5, 0.1, 1)
+    ]
+    chart = charts(dataclasses.replace(record, arms=[*record.arms, *more]))["math kept against law learnt"]
+    curves = {m.name: [r["arm"] for r in m.rows or []] for m in chart.marks if m.name.startswith("SFA")}
+    assert curves == {
+        "SFA": ["SFA, p 0.25", "SFA, p 0.5", "SFA, p 1"],
+        "SFA, beta 0.2": ["SFA, p 0.1, beta 0.2", "SFA, p 0.5, beta 0.2", "SFA, p 1, beta 0.2"],
+    }
+
+
+def test_many_arms_leave_the_best_of_each_kind_along_training():
+    record = sequence()
+    best = next(a for a in record.arms if a.arm == "SFA, p 0.25")
+    worse = [dataclasses.replace(best, arm=f"SFA {i}", scores={t: about(0.1) for t in best.scores}) for i in range(12)]
+    chart = charts(dataclasses.replace(record, arms=[*record.arms, *worse]))["math while later tasks are trained"]
+    shown = [row["arm"] for row in chart.rows]
+    assert "SFA, p 0.25" in shown and not any(name.startswith("SFA ") for name in shown) and "never saw math" in shown
+
+
 def test_losses_run_downwards():
     record = sequence()
     tasks = {t: dataclasses.replace(s, unit="nats/token", higher_is_better=False) for t, s in record.tasks.items()}

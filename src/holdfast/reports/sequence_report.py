@@ -7,6 +7,7 @@ so that better is up and to the right on every plot.
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from collections.abc import Sequence
@@ -54,6 +55,8 @@ MEASURES = {
 }
 LOST = {"average_accuracy": False, "backward_transfer": False, "forgetting": True, "forward_transfer": False}
 """Of `MEASURES`, those of which less is better."""
+MOST_CURVES = 12
+"""That a plot of losses along training shows; of more arms the best of each kind."""
 
 
 def write_sequence_report(path: str | os.PathLike[str], record: SequenceRecord) -> Path:
@@ -235,26 +238,25 @@ def _plane(record: SequenceRecord, arms: Sequence[ArmResult], old: str, new: str
             "x": _value(record, new, a.scores[new]),
             "y": _value(record, old, a.scores[old]),
             "kind": a.kind,
-            "strength": a.strength,
         }
         for a in held
     ]
     base = {t: Estimate(value=record.tasks[t].before) for t in (new, old)}
     rows.append({"arm": "base", "x": _value(record, new, base[new]), "y": _value(record, old, base[old]), "kind": ""})
     marks = [Mark(where={"kind": ""}, name="base", colour="muted", symbol="x")]
-    for place, kind in enumerate(dict.fromkeys(a.kind for a in held)):
-        mine = [r for r in rows if r["kind"] == kind]
-        line = len(mine) > 1 and all(r["strength"] is not None for r in mine) and kind != SEQUENTIAL
-        marks.append(
-            Mark(
-                kind="line" if line else "points",
-                rows=sorted(mine, key=lambda r: r["strength"]) if line else mine,
-                name=_kind_name(kind, arms),
-                colour=_colour(kind, arms),
-                symbol=_symbol(kind),
-                dash=DASHES[place // len(COLOURS) % len(DASHES)],
+    by_arm = {r["arm"]: r for r in rows}
+    for kind in dict.fromkeys(a.kind for a in held):
+        for place, (name, mine) in enumerate(_curves_of([a for a in held if a.kind == kind])):
+            marks.append(
+                Mark(
+                    kind="line" if len(mine) > 1 and kind in {a.kind for a in held if a.retention} else "points",
+                    rows=[by_arm[a.arm] for a in mine],
+                    name=", ".join([_kind_name(kind, arms), *name]),
+                    colour=_colour(kind, arms),
+                    symbol=_symbol(kind),
+                    dash=DASHES[place % len(DASHES)],
+                )
             )
-        )
     rules = []
     if single is not None:
         rules += [Rule(x=_value(record, new, single.scores[new]).value)] if new in single.scores else []
@@ -272,6 +274,25 @@ def _plane(record: SequenceRecord, arms: Sequence[ArmResult], old: str, new: str
         height=420,
         legend=True,
     )
+
+
+def _curves_of(arms: Sequence[ArmResult]) -> list[tuple[list[str], list[ArmResult]]]:
+    """Arms of one kind as curves, each along the parameter that has most values; a curve for each combination of what
+    else their labels say, of which the curve's name has what differs."""
+    given = [{k: v for m in a.retention for p in m.values() for k, v in (p or {}).items()} for a in arms]
+    values = {k: {str(g.get(k)) for g in given} for k in dict.fromkeys(k for g in given for k in g)}
+    along = max(values, key=lambda k: len(values[k]), default="")
+    if not along or not all(isinstance(g.get(along), (int, float)) for g in given):
+        return [([], [a]) for a in arms] if len(values) > 1 else [([], list(arms))]
+    curves: dict[tuple[str, ...], list[tuple[float, ArmResult]]] = {}
+    for arm, one in zip(arms, given, strict=True):
+        rest = [p for p in arm.arm.split(", ")[1:] if not p.startswith(f"{along.replace('_', ' ')} ")]
+        curves.setdefault(tuple(rest), []).append((float(one[along]), arm))
+    common = set.intersection(*map(set, curves))
+    return [
+        ([part for part in rest if part not in common], [a for _, a in sorted(curve, key=lambda pair: pair[0])])
+        for rest, curve in curves.items()
+    ]
 
 
 def _kind_name(kind: str, arms: Sequence[ArmResult]) -> str:
@@ -358,9 +379,29 @@ def _distances(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequenc
     )
 
 
+def _best_of_each(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str]) -> list[ArmResult]:
+    """All arms, or where they are too many for a plot of each kind the one with the largest part of what training each
+    task alone gains, all tasks together."""
+    single = next((a for a in arms if a.kind == SINGLE), None)
+    if len(arms) <= MOST_CURVES or single is None:
+        return list(arms)
+
+    def gained(arm: ArmResult) -> float:
+        parts = []
+        for task in (t for t in order if t in arm.scores and t in single.scores):
+            before, learnt = record.tasks[task].before, single.scores[task].value
+            parts.append((arm.scores[task].value - before) / (learnt - before) if learnt != before else 0.0)
+        return sum(parts) if len(parts) == len(order) else -math.inf
+
+    kinds = dict.fromkeys((a.kind, a.merge.get("method")) for a in arms)
+    return [max((a for a in arms if (a.kind, a.merge.get("method")) == k), key=gained) for k in kinds]
+
+
 def _forgetting_curves(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str]) -> list[Chart]:
     """An earlier task's held-out loss along later training: the paper's figures 8 and 9."""
     models = {(m.name, m.seed): m for m in record.models}
+    arms, chosen_arms = _best_of_each(record, arms, order), len(arms) > MOST_CURVES
+    unit = "sample" if record.config.get("kind") == "classifier" else "token"
     charts = []
     for place, task in enumerate(order[:-1]):
         rows: list[dict[str, Any]] = []
@@ -400,8 +441,9 @@ def _forgetting_curves(record: SequenceRecord, arms: Sequence[ArmResult], order:
                 columns=[Col("Arm", "arm", numeric=False), Col("Loss at the end", "end")],
                 marks=marks,
                 x=Axis(title=f"tasks after {task}"),
-                y=Axis(title="held-out loss, nats per token"),
-                caption="Mean over the seeds.",
+                y=Axis(title=f"held-out loss, nats per {unit}"),
+                caption="Mean over the seeds."
+                + (" Of each method the arm that ends with most of all tasks." if chosen_arms else ""),
                 legend=True,
                 height=360,
             )
