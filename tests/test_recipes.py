@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import re
 import shlex
 from pathlib import Path
@@ -51,7 +52,13 @@ RESIDUAL = {
     "tiny": 112,
 }
 """Of paper 004: models that each makes, given ones among them."""
-SEQUENCE = {"tasks-tiny": (60, 60), "digits": (61, 60)}
+SEQUENCE = {
+    "tasks-tiny": (60, 60),
+    "digits": (61, 60),
+    "pairs": (75, 76),
+    "three-tasks": (47, 26),
+    "six-tasks": (31, 6),
+}
 """Of paper 002: models that each makes with a seed, and its ways through the orders."""
 
 
@@ -290,7 +297,12 @@ def test_a_sequence_study_is_sound(name: str) -> None:
     from holdfast.studies.sequence.plan import sequence_config
 
     text = text_of(f"sequence/{name}")
-    config = sequence_config(yaml.safe_load(text), source=name)
+    row = {"prompt": "a", "completion": " b", "options": [" b", " c"], "answer": 0}
+    for file in set(re.findall(r"[\w.-]+\.jsonl\b", text)):
+        Path(file).write_text(json.dumps(row) + "\n")
+    values = yaml.safe_load(text)
+    values["train"] |= {} if values.get("kind") == "classifier" else {"use_cpu": True}
+    config = sequence_config(values, source=name)
     assert (len(config.models), len(config.chains)) == SEQUENCE[name]
     assert config.name == name and config.output_dir == Path("runs/sequence") / name
     assert text.startswith("# ") and f"configs/sequence/{name}.yaml" in text

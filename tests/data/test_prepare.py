@@ -544,6 +544,70 @@ def test_starcoder_instructions():
     ]
 
 
+def test_magicoder():
+    prepared("magicoder", jsonl("a.jsonl", [{"instruction": "Write f.", "response": "def f(): ..."}]))
+    assert rows_of() == [{"prompt": "Write f.\n\n", "completion": "def f(): ..."}]
+
+
+HOLDINGS = [f"holding that {i} is so" for i in range(5)]
+LAW = {
+    "lexglue.jsonl": [{"context": "See Roe (<HOLDING>).", "endings": HOLDINGS, "label": 3}],
+    "casehold.csv": "id,citing_prompt,holding_0,holding_1,holding_2,holding_3,holding_4,label\n"
+    '0,"A, B (<HOLDING>)",a,b,c,d,e,1\n',
+    "tos.jsonl": [{"text": "We may end this.", "labels": [1, 4]}, {"text": "Hello.", "labels": []}],
+    "tos2.jsonl": [{"text": "We may change this.", "label": 1}],
+    "overruling.jsonl": [{"index": 0, "text": "We overrule Roe.", "answer": "Yes"}],
+}
+
+
+def test_law_from_every_release_mixed():
+    for name, content in LAW.items():
+        Path(name).write_text(content) if isinstance(content, str) else jsonl(name, content)
+    prepared("law", *LAW)
+    rows = {(r["task"], r["prompt"].split("\n")[0]): r for r in rows_of()}
+    assert {key: (row["completion"], row["answer"]) for key, row in rows.items()} == {
+        ("casehold", "See Roe (<HOLDING>)."): (" holding that 3 is so", 3),
+        ("casehold", "A, B (<HOLDING>)"): (" b", 1),
+        ("terms_of_service", "We may end this."): (" Yes", 1),
+        ("terms_of_service", "Hello."): (" No", 0),
+        ("terms_of_service", "We may change this."): (" Yes", 1),
+        ("overruling", "We overrule Roe."): (" Yes", 1),
+    }
+    assert all(
+        r["completion"] == r["options"][r["answer"]] and r["prompt"].endswith("\nAnswer:") for r in rows.values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"context": "a", "endings": HOLDINGS[:4], "label": 0}, "expected 5 holdings"),
+        ({"context": "a", "endings": HOLDINGS, "label": 5}, "'label' is 5, expected a number from 0 to 4"),
+        ({"context": "a", "endings": HOLDINGS, "label": None}, "'label' is None"),
+        ({"text": "a", "labels": "unfair"}, "expected a list of kinds"),
+        ({"text": "a", "answer": "perhaps"}, "expected Yes or No"),
+        ({"text": "a", "label": True}, "expected a number from 0 to 1"),
+        ({"question": "a"}, "no 'text'"),
+    ],
+)
+def test_law_that_is_not_as_published(record, words):
+    with pytest.raises(DataError, match=words):
+        prepared("law", jsonl("a.jsonl", [record]))
+
+
+def test_law_is_asked_as_choices(tmp_path):
+    """The rows are what the `choices` entry reads, each task with its own accuracy."""
+    from holdfast.evaluation.suite import parse_evaluation
+    from holdfast.evaluation.text.choices import read_choices
+    from tiny import build_tokenizer
+
+    prepared("law", jsonl("a.jsonl", LAW["tos.jsonl"] + LAW["lexglue.jsonl"]), output="law.jsonl")
+    plan, problems = parse_evaluation({"target": [{"choices": "law.jsonl", "name": "law", "group": "task"}]})
+    assert not problems
+    questions = read_choices(plan.entries[0], build_tokenizer())
+    assert len(questions) == 3
+
+
 def turn(role: str, content: str | None) -> dict:
     return {"role": role, "content": content}
 
@@ -673,6 +737,8 @@ def test_every_format_is_read_by_training(tmp_path):
         "metamath": jsonl("m.jsonl", metamath(5)),
         "stackexchange": dump(*POSTS),
         "starcoder_instructions": jsonl("s.jsonl", [{"prompt": "a", "response": "b"}]),
+        "magicoder": jsonl("mc.jsonl", [{"instruction": "a", "response": "b"}]),
+        "law": jsonl("l.jsonl", LAW["tos.jsonl"]),
         "ultrachat": jsonl("u.jsonl", [{"id": "1", "data": ["a", "b"]}]),
         "quality": jsonl("q.jsonl", [quality_row("1", 1)]),
         "corpus": jsonl("c.jsonl", [{"text": "A document.", "date": "2024-01-15"}]),
@@ -686,6 +752,8 @@ def test_every_format_is_read_by_training(tmp_path):
         "metamath": "question_answer",
         "stackexchange": "question_answer",
         "starcoder_instructions": "prompt_completion",
+        "magicoder": "prompt_completion",
+        "law": "prompt_completion",
         "ultrachat": "chat",
         "quality": "text",
         "corpus": "text",

@@ -148,6 +148,9 @@ def read_plan(evaluation: Mapping[str, Any]) -> tuple[ClassifierPlan, list[str]]
     entries: list[Measured] = []
     problems: list[str] = []
     for suite, items in evaluation.items():
+        if not isinstance(items, (list, Mapping, str)):
+            problems.append(f"{suite}: expected entries such as {{accuracy: FILE}}, got {items!r}.")
+            continue
         for number, item in enumerate(items if isinstance(items, list) else [items]):
             one, mistakes = decode(AccuracyEntry, item if isinstance(item, Mapping) else {"accuracy": item})
             problems += [f"{suite}[{number}]: {m.sentence()}" for m in mistakes]

@@ -63,6 +63,8 @@ class SmallSetting:
     placeholders: dict[str, str]
     """What `make_setting` returns a path for, and what lies there."""
     make: Callable[[_Making], dict[str, Path]]
+    classifier: bool = False
+    """Whether its base is a small network rather than a language model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -456,6 +458,7 @@ SETTINGS: dict[str, SmallSetting] = {
                 "odd_heldout": "others of them",
             },
             make=_digits,
+            classifier=True,
         ),
         SmallSetting(
             name="niche_knowledge",

@@ -3,7 +3,7 @@
 | module | what |
 |---|---|
 | registry | the formats by name |
-| metamath, stackexchange, starcoder_instructions, ultrachat, quality | one format each: what a record says, as a row |
+| law, metamath, stackexchange, starcoder_instructions, ultrachat, quality | one format each: a record as a row |
 | corpus | new text of any kind, as documents with dates |
 | wet, dates, near_duplicates | for corpora: WARC records of text, the day a date says, documents that are nearly the
 same |

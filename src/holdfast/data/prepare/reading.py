@@ -153,8 +153,8 @@ def text_of(record: Mapping[str, Any], *names: str) -> str:
 
 
 def records(file: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Records of one JSON, JSON Lines or Parquet file with their places; None for one that was malformed already as
-    JSON, and is counted.
+    """Records of one JSON, JSON Lines, Parquet or CSV file with their places; None for one that was malformed already
+    as JSON, and is counted.
 
     Args:
         file: with the ending of its kind; another ending is read as JSON.
@@ -164,7 +164,7 @@ def records(file: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any] 
         DataError: the file cannot be read on, or not at all.
     """
     kind = kind_of(file)
-    if kind == "parquet":
+    if kind in ("parquet", "csv"):
         number = 0
         for table in file_tables(file, advance=reading.advance):
             for record in table.to_pylist():

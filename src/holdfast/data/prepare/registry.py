@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.config.declare import settings_of
-from holdfast.data.prepare import corpus, metamath, quality, stackexchange, starcoder_instructions, ultrachat
+from holdfast.data.prepare import corpus, law, metamath, quality, stackexchange, starcoder_instructions, ultrachat
 from holdfast.data.prepare.reading import PreparedRow, Reading
 from holdfast.data.readers import split_name
 
@@ -69,6 +69,18 @@ FORMATS: dict[str, Format] = {
         rows="prompt, completion",
         read=starcoder_instructions.read,
         known_by=_columns("instruction response", "prompt response"),
+    ),
+    "magicoder": Format(
+        about="Magicoder-Evol-Instruct-110K, data-evol_instruct-decontaminated.jsonl",
+        rows="prompt, completion",
+        read=starcoder_instructions.read,
+    ),
+    "law": Format(
+        about="CaseHOLD, unfair terms of service (LexGLUE), Overruling (LegalBench); .parquet, .jsonl, .csv; mixed",
+        rows="prompt, completion, options, answer, task",
+        read=law.read,
+        files=(*JSON_FILES, ".csv", ".tsv"),
+        known_by=_columns("context endings", "citing_prompt holding_0", "text labels"),
     ),
     "ultrachat": Format(
         about="UltraChat (id, data) or UltraChat 200k (prompt, messages), .jsonl or .parquet",

@@ -19,11 +19,16 @@ MADE_OF = "@"
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
 
 
-def settings_schema() -> dict[str, Any]:
-    """JSON Schema of the key."""
+def known_settings(*, classifiers: bool = False) -> list[str]:
+    """Names of the settings whose base is a language model, or a small network."""
     from holdfast.worlds.small_settings import SETTINGS
 
-    return {"enum": list(SETTINGS)}
+    return [name for name, one in SETTINGS.items() if one.classifier == classifiers]
+
+
+def settings_schema() -> dict[str, Any]:
+    """JSON Schema of the key, where language models are trained."""
+    return {"enum": known_settings()}
 
 
 def name_of(small: str | None) -> str:
@@ -31,14 +36,17 @@ def name_of(small: str | None) -> str:
     return (small or "").partition(MADE_OF)[0]
 
 
-def problem_with(small: str | None) -> str | None:
-    """What is wrong with a name, None where nothing is."""
-    from holdfast.worlds.small_settings import SETTINGS
+def problem_with(small: str | None, *, classifiers: bool = False) -> str | None:
+    """What is wrong with a name, None where nothing is.
 
-    name = name_of(small)
-    if small is None or name in SETTINGS:
+    Args:
+        small: the name.
+        classifiers: whether small networks are trained rather than language models.
+    """
+    name, known = name_of(small), known_settings(classifiers=classifiers)
+    if small is None or name in known:
         return None
-    return f"expected one of {', '.join(SETTINGS)}, got {name!r}.{did_you_mean(name, SETTINGS)}"
+    return f"expected one of {', '.join(known)}, got {name!r}.{did_you_mean(name, known)}"
 
 
 def recorded(small: str | None) -> str | None:

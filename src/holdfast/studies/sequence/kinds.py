@@ -41,8 +41,9 @@ class Kind(Protocol):
     def keys(self) -> list[str]:
         """Of a training configuration."""
 
-    def read_evaluation(self, evaluation: Mapping[str, list[Any]]) -> tuple[Any, list[str]]:
-        """What is measured, suite by suite, with `entries` that have `suite` and `name`; and what is wrong with it."""
+    def read_evaluation(self, evaluation: Mapping[str, Any]) -> tuple[Any, list[str]]:
+        """What is measured, suite by suite beside what they share, with `entries` that have `suite` and `name`; and
+        what is wrong with it."""
 
     def problems(self, settings: Mapping[str, Any]) -> list[str]:
         """What is wrong with a training configuration."""
@@ -83,7 +84,7 @@ class LanguageModels:
 
         return list(known_settings())
 
-    def read_evaluation(self, evaluation: Mapping[str, list[Any]]) -> tuple[EvaluationPlan, list[str]]:
+    def read_evaluation(self, evaluation: Mapping[str, Any]) -> tuple[EvaluationPlan, list[str]]:
         """See `Kind`."""
         from holdfast.evaluation.suite import parse_evaluation
 
@@ -155,7 +156,7 @@ class Classifiers:
 
         return known_keys()
 
-    def read_evaluation(self, evaluation: Mapping[str, list[Any]]) -> tuple[Any, list[str]]:
+    def read_evaluation(self, evaluation: Mapping[str, Any]) -> tuple[Any, list[str]]:
         """See `Kind`."""
         from holdfast.runs.classifier import read_plan
 

@@ -82,6 +82,8 @@ class SequenceConfig:
     kind: Kind
     train: dict[str, Any]
     tasks: dict[str, TaskSettings]
+    shared: dict[str, Any]
+    """What all tasks share in measuring."""
     orders: tuple[tuple[str, ...], ...]
     arms: list[Arm]
     continue_from: str
@@ -115,9 +117,9 @@ class SequenceConfig:
         return str(self.filled(self.train["model_name_or_path"]))
 
     @property
-    def evaluation(self) -> dict[str, list[Any]]:
-        """What is measured of every model: a suite a task."""
-        return {name: self.filled(task.evaluation) for name, task in self.tasks.items()}
+    def evaluation(self) -> dict[str, Any]:
+        """What is measured of every model: a suite a task, and what they share."""
+        return {**{name: self.filled(task.evaluation) for name, task in self.tasks.items()}, **self.shared}
 
     def filled(self, value: Any) -> Any:
         """A value with the names of the small setting in it replaced, where they are known."""
@@ -265,6 +267,7 @@ def sequence_config(
         kind=kind,
         train=asked.train,
         tasks=asked.tasks,
+        shared=asked.evaluation,
         orders=orders,
         arms=arms,
         continue_from=asked.continue_from,

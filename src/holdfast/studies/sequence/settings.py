@@ -87,6 +87,21 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
     return found
 
 
+def _shared_keys() -> list[str]:
+    """Settings of a plan that are not about a model before its training."""
+    from holdfast.evaluation.entries import PlanSettings
+
+    return [s.name for s in settings_of(PlanSettings) if s.name != "before"]
+
+
+def _shared_schema() -> dict[str, Any]:
+    return {"type": "object", "propertyNames": {"enum": _shared_keys()}}
+
+
+def _small_schema() -> dict[str, Any]:
+    return {"enum": [*small_settings.known_settings(), *small_settings.known_settings(classifiers=True)]}
+
+
 def _lists_of_names() -> dict[str, Any]:
     return {"type": "array", "items": {"type": "array", "items": {"type": "string"}, "minItems": 2}}
 
@@ -101,8 +116,8 @@ class SequenceSettings:
     """What is trained: language models, or small networks that tell classes apart (docs/sequence.md)."""
     train: dict[str, Any] = field(default_factory=dict)
     """Keys of 'holdfast train' that all tasks share: the base (`model_name_or_path`), rates, steps."""
-    small: Annotated[str | None, Meta(json_schema=small_settings.settings_schema)] = None
-    """Build a small base and data offline, for a study of minutes: tasks."""
+    small: Annotated[str | None, Meta(json_schema=_small_schema)] = None
+    """Build a small base and data offline, for a study of minutes: tasks, or of kind classifier digits."""
     tasks: Annotated[
         dict[str, TaskSettings],
         Meta(
@@ -120,6 +135,8 @@ class SequenceSettings:
         ),
     ] = field(default_factory=dict)
     """Tasks by name, each with `train` (its data at least) and `evaluation` (entries; the first is its score)."""
+    evaluation: Annotated[dict[str, Any], Meta(json_schema=_shared_schema)] = field(default_factory=dict)
+    """What all tasks share in measuring: batch_size, confidence, seed, allow_code_execution."""
     orders: Annotated[tuple[tuple[str, ...], ...], Meta(json_schema=_lists_of_names)] = ()
     """In which orders the tasks are trained; default: as they are listed."""
     arms: list[Any] = field(default_factory=lambda: [SEQUENTIAL, SINGLE, MULTITASK])
@@ -146,7 +163,7 @@ class SequenceSettings:
         if not _NAME.fullmatch(self.name):
             text = f"expected letters, digits, '.', '_' and '-', got {self.name!r}."
             found.append(Mistake(path=("name",), text=text))
-        if (wrong := small_settings.problem_with(self.small)) is not None:
+        if (wrong := small_settings.problem_with(self.small, classifiers=self.kind == "classifier")) is not None:
             found.append(Mistake(path=("small",), text=wrong))
         if not self.train.get("model_name_or_path"):
             text = "is missing: the base that all tasks begin with, a folder or a hub id."
@@ -154,6 +171,13 @@ class SequenceSettings:
         if len(self.tasks) < 2:
             text = f"expected at least two, one after the other, got {len(self.tasks)}."
             found.append(Mistake(path=("tasks",), text=text))
+        found += [
+            Mistake(
+                path=("evaluation", key), text=f"no such key.{did_you_mean(key, _shared_keys())} Entries: under tasks."
+            )
+            for key in self.evaluation
+            if key not in _shared_keys()
+        ]
         for order in self.orders:
             found += [
                 Mistake(path=("orders",), text=f"no such task: {t!r}.{did_you_mean(t, self.tasks)}")
