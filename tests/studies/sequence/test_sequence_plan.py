@@ -181,6 +181,14 @@ def test_the_resolved_study_is_one_itself(asked):
         ({"seeds": [0, 0]}, "seeds: expected each once"),
         ({"curve": -1}, "curve: expected a whole number of at least 0"),
         ({"armz": []}, "armz"),
+        ({"evaluation": {"batch_sise": 2}}, "evaluation.batch_sise: no such key. Did you mean 'batch_size'?"),
+        ({"evaluation": {"before": False}}, "evaluation.before: no such key"),
+        ({"small": "digits"}, "small: expected one of"),
+        ({"kind": "classifer"}, "kind: expected one of language, classifier"),
+        (
+            {"arms": [[{"sfa": {}}, {"train": {"eos_token": "x"}}]]},
+            "train.eos_token: is common to all arms; put it under train",
+        ),
         ({"arms": [[{"sfa": {}}, {"train": {"use_peft": True}}]]}, "use_peft: a task begins with the whole model"),
     ],
 )
@@ -188,6 +196,19 @@ def test_mistakes_are_named_before_anything_is_trained(asked, changes, words):
     with pytest.raises(ConfigError) as refused:
         sequence_config(asked(**changes))
     assert words in str(refused.value)
+
+
+def test_tasks_read_text_in_the_same_way(asked):
+    request = asked()
+    request["tasks"]["letters"]["train"]["chat_template_path"] = "other"
+    with pytest.raises(ConfigError, match=r"tasks.letters.train.chat_template_path: is common to all tasks"):
+        sequence_config(request)
+
+
+def test_what_tasks_share_in_measuring(asked):
+    config = sequence_config(asked(evaluation={"batch_size": 3, "seed": 5}))
+    assert config.measured.batch_size == 3 and config.measured.seed == 5
+    assert [e.suite for e in config.measured.entries] == ["rivers", "letters"]
 
 
 def test_what_the_training_code_refuses_is_named_too(asked):

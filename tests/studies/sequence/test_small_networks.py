@@ -101,6 +101,18 @@ def test_a_finished_run_is_found_done(files, tmp_path):
     assert len(steps) == 10, "another rate is another run"
 
 
+def test_a_base_that_changed_since_is_not_gone_on_from(files, tmp_path):
+    base = save_network(Network(inputs=64, hidden=(16,), outputs=10), tmp_path / "base")
+    values = asked({**files, "base": str(base)}, tmp_path / "out", arms=["single"], curve=0)
+    values["train"]["max_steps"] = 3
+    quiet = Console(file=io.StringIO())
+    first = run_sequence(sequence_config(values), console=quiet, workers=1)
+    assert run_sequence(sequence_config(values), console=quiet, workers=1).models == first.models
+    save_network(Network(inputs=64, hidden=(16,), outputs=10, seed=1), base)
+    with pytest.raises(ConfigError, match="have changed since the study began"):
+        run_sequence(sequence_config(values), console=quiet, workers=1)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -31,8 +31,9 @@ MODEL, SEED = "model", "seed"
 """Attributes of a job."""
 OWN = ("seed", "data_seed", "output_dir", "evaluation", "retention")
 """Keys of a training configuration that the study sets itself."""
-ONE = ("model_name_or_path",)
-"""Keys that cannot differ between tasks."""
+ONE = ("model_name_or_path", "chat_template_path", "eos_token", "pad_token")
+"""Keys that cannot differ between tasks: the base and how it reads text, or scores of one task by the model of another
+would mean nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +245,12 @@ def sequence_config(
             f"tasks.{name}.train.{k}: is common to all tasks; put it under train." for k in ONE if k in task.train
         ]
     arms = read_arms(asked.arms, known, problems)
+    problems += [
+        f"arms: {arm.label}: train.{k}: is common to all arms; put it under train."
+        for arm in arms
+        for k in ONE
+        if k in arm.train
+    ]
     problems += [
         f"{where}.use_peft: a task begins with the whole model that the one before left, which an adapter is not. "
         "Leave it out."

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 FISHER = "fisher"
 """Folder of a run in which EWC keeps its Fisher diagonal."""
 FISHER_SAMPLES = 64
+BASE = "base.json"
+"""In the study's folder: whose weights all tasks begin with."""
 MEASURED = "evaluations"
 """Beside a merged model: what was measured of it."""
 
@@ -77,7 +79,7 @@ class SequenceStudy(Study[SequenceConfig]):
     """The sequence study."""
 
     noun: ClassVar[str] = "model"
-    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data")
+    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", BASE)
 
     @classmethod
     def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> SequenceStudy:
@@ -104,10 +106,11 @@ class SequenceStudy(Study[SequenceConfig]):
         """The study with what `small:` makes; every model's training is checked then.
 
         Raises:
-            ConfigError: with every mistake at once.
+            ConfigError: with every mistake at once; the base has other weights than when the study began.
         """
         config = self.settings
         if config.small is None:
+            self._check_same_base()
             return self
         names = make_files(config.small, config.output_dir / "data", source=config.name, console=console)
         filled = dataclasses.replace(config, names=names)
@@ -115,6 +118,27 @@ class SequenceStudy(Study[SequenceConfig]):
         if problems:
             raise ConfigError(problems, source=config.name)
         return SequenceStudy(filled)
+
+    def _check_same_base(self) -> None:
+        """Models that came from other weights cannot be compared with the next ones."""
+        import os
+
+        from holdfast.checkpoints.named import located
+        from holdfast.checkpoints.reader import checkpoint_hash
+        from holdfast.support.files import read_object, write_json
+
+        folder, file = located(self.settings.base), self.settings.output_dir / BASE
+        if not os.path.isdir(folder):  # a hub's id
+            return
+        found = checkpoint_hash(folder)
+        begun = str(read_object(file)["sha256"]) if file.is_file() else found
+        if begun != found:
+            raise ConfigError(
+                f"train.model_name_or_path: the weights in {self.settings.base} have changed since the study began "
+                f"({begun[:12]} then, {found[:12]} now). Put the old ones back, or choose another output_dir.",
+                source=self.settings.name,
+            )
+        write_json(file, {"name": self.settings.base, "sha256": found})
 
     def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
         """A job has one seed."""
