@@ -21,7 +21,7 @@ from holdfast.records.evaluation import SCHEMA
 from holdfast.support.files import read_as, write_json
 
 RECORD_FILE = "sequence.json"
-SEQUENTIAL, SINGLE, MULTITASK, MERGE = "sequential", "single", "multitask", "merge"
+SEQUENTIAL, SINGLE, MULTITASK, MERGE, RESIDUAL = "sequential", "single", "multitask", "merge", "residual"
 """Kinds of arms that are no retention methods."""
 
 
@@ -91,14 +91,14 @@ class ArmResult:
     arm: str
     """Its label."""
     kind: str
-    """"sequential", "single", "multitask", "merge", or the names of retention methods joined by "+"."""
+    """"sequential", "single", "multitask", "merge", "residual", or the names of retention methods joined by "+"."""
     strength: float | None
     """The leading parameter of a method: what a curve of the arms of its kind is drawn along."""
     order: list[str]
     retention: list[dict[str, Any]] = field(default_factory=list)
     """Its methods, as the study has them."""
     merge: dict[str, Any] = field(default_factory=dict)
-    """Method and parameters of a merge."""
+    """Method and parameters of a merge, or of what is added to another base."""
     old_data: bool = False
     """Whether it reads data of earlier tasks while a later one is trained, or has all tasks at once."""
     models: list[str] = field(default_factory=list)
@@ -107,6 +107,8 @@ class ArmResult:
     """By task, of the last model."""
     against: dict[str, Estimate] = field(default_factory=dict)
     """By task: how much better than sequential fine-tuning, paired by seed and sample; above 0 is better."""
+    source: dict[str, list[Estimate | None]] = field(default_factory=dict)
+    """By what should be kept (`SequenceRecord.source`): of each of `models`; None where it cannot be scored."""
     distance: Estimate | None = None
     """Of the last model, see `SequenceModel.distance`."""
     matrix: list[list[float]] = field(default_factory=list)
@@ -135,6 +137,8 @@ class SequenceRecord:
     seeds: list[int]
     models: list[SequenceModel]
     arms: list[ArmResult]
+    source: dict[str, TaskScore] = field(default_factory=dict)
+    """What the base knows and should keep beside the tasks, by the entry's name."""
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)

@@ -55,6 +55,8 @@ MEASURES = {
 }
 LOST = {"average_accuracy": False, "backward_transfer": False, "forgetting": True, "forward_transfer": False}
 """Of `MEASURES`, those of which less is better."""
+MOST_TASKS = 4
+"""That a page draws one by one."""
 MOST_CURVES = 12
 """That a plot of losses along training shows; of more arms the best of each kind."""
 
@@ -129,19 +131,21 @@ def lead(record: SequenceRecord) -> str:
     if sequential is None or not sequential.scores:
         left = sum(m.state != "complete" for m in record.models)
         return f"Not measured yet: {plural(left, 'model')} of {len(record.models)} still to be made."
-    last, earlier = order[-1], order[:-1]
+    some = _some(order)
+    last, earlier = order[-1], some[:-1]
     single = next((a for a in arms.values() if a.kind == SINGLE and a.scores), None)
     lost = []
     for task in (t for t in earlier if t in sequential.scores):
         before = f" ({_figure(record, task, single.scores[task])} right after it)" if single else ""
         lost.append(f"{_figure(record, task, sequential.scores[task])} on {task}{before}")
+    tasks = listed(list(order)) if some == list(order) else f"{len(order)} tasks, {order[0]} to {last},"
     text = (
-        f"After {listed(list(order))} one after the other, sequential fine-tuning scores {', '.join(lost)} and "
+        f"After {tasks} one after the other, sequential fine-tuning scores {', '.join(lost)} and "
         f"{_figure(record, last, sequential.scores[last])} on {last}."
     )
     best, of = _best(record, arms.values(), order)
     if best is not None:
-        kept = ", ".join(f"{_figure(record, t, best.scores[t])} on {t}" for t in order)
+        kept = ", ".join(f"{_figure(record, t, best.scores[t])} on {t}" for t in some)
         text += (
             f" Of the arms that train one task after the other without old data, {of} learn {last} nearly as well; of "
             f"these {best.arm} keeps most: {kept}." + (" As the best of several it is flattered." if of > 1 else "")
@@ -201,16 +205,106 @@ def _order(record: SequenceRecord, order: list[str]) -> Section | None:
     arms = [a for a in record.of(order) if a.scores]
     if not arms:
         return None
-    charts = [_plane(record, arms, task, order[-1]) for task in order[:-1]]
+    some = _some(order)
+    charts = [_plane(record, arms, task, order[-1]) for task in some[:-1]]
+    along = [_along(record, arms, order, name, about) for name, about in record.source.items()]
     shown: list[Any] = [
         *b.side_by_side(charts),
-        Panel([_scores(record, arms, order)], "card"),
-        *_forgetting_curves(record, arms, order),
+        Panel([_scores(record, arms, some)], "card"),
+        *b.side_by_side([c for c in (*along, *_chains(record, arms, order)) if c is not None]),
+        *_forgetting_curves(record, arms, order, some),
         _distances(record, arms, order),
         _measures(arms),
         *(_matrices(arms, order)),
     ]
     return Section(" → ".join(order), [s for s in shown if s is not None], anchor="order-" + "-".join(order))
+
+
+def _some(order: Sequence[str]) -> list[str]:
+    """All tasks of a short chain; of a long one the first, one in the middle and the last two, the others being in the
+    matrix."""
+    if len(order) <= MOST_TASKS:
+        return list(order)
+    return [order[0], order[len(order) // 2 - 1], order[-2], order[-1]]
+
+
+def _along(
+    record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str], name: str, about: TaskScore
+) -> Chart | None:
+    """What the base knows, after each task."""
+    factor = 100.0 if is_share(about.unit, values=[about.before]) else 1.0
+    lines = []
+    for arm in _best_of_each(record, arms, order):
+        after = arm.source.get(name, [])
+        if len(after) == len(order) and arm.kind != SINGLE and all(e is not None for e in after):
+            lines.append((arm.arm, [about.before, *(e.value for e in after if e is not None)]))
+    unit = "%" if factor == 100 else about.unit
+    direction = "" if about.higher_is_better else ", lower is better"
+    return _stages(f"{name} along the tasks", lines, order, factor, f"{name} ({unit}{direction})")
+
+
+def _chains(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str]) -> list[Chart | None]:
+    """What is learnt of each task when it comes, and what is left of all before it."""
+    first = record.tasks[order[0]]
+    if len(order) <= 2:
+        return []
+    sign = 1.0 if first.higher_is_better else -1.0
+    factor = 100.0 if is_share(first.unit, values=[first.before]) else 1.0
+    learnt, left = [], []
+    for arm in _best_of_each(record, arms, order):
+        if len(arm.matrix) == len(order) + 1:
+            learnt.append((arm.arm, [sign * arm.matrix[k][k - 1] for k in range(1, len(order) + 1)]))
+            means = [statistics.fmean(arm.matrix[k][: k - 1]) for k in range(2, len(order) + 1)]
+            left.append((arm.arm, [sign * m for m in means]))
+    unit = "%" if factor == 100 else first.unit
+    return [
+        _stages("Each task when it was trained", learnt, order, factor, f"score of the task ({unit})", first=1),
+        _stages("All tasks before", left, order, factor, f"mean of earlier tasks ({unit})", first=2),
+    ]
+
+
+def _stages(
+    title: str,
+    lines: Sequence[tuple[str, list[float]]],
+    order: Sequence[str],
+    factor: float,
+    axis: str,
+    *,
+    first: int = 0,
+) -> Chart | None:
+    """Arms along the stages of a chain; stage 0 is the base."""
+    if not lines:
+        return None
+    rows: list[dict[str, Any]] = [
+        {
+            "arm": arm,
+            "x": list(range(first, first + len(values))),
+            "y": [factor * v for v in values],
+            "end": factor * values[-1],
+        }
+        for arm, values in lines
+    ]
+    names = ["base", *order]
+    return Chart(
+        title=title,
+        rows=rows,
+        columns=[Col("Arm", "arm", numeric=False), Col("At the end", "end")],
+        marks=[
+            Mark(
+                kind="curves",
+                rows=[row],
+                name=row["arm"],
+                colour=COLOURS[i % len(COLOURS)],
+                dash=DASHES[i // len(COLOURS) % len(DASHES)],
+            )
+            for i, row in enumerate(rows)
+        ],
+        x=Axis(title="after the task", ticks=[(t, names[t]) for t in range(first, len(names))]),
+        y=Axis(title=axis),
+        caption="Mean over the seeds.",
+        legend=True,
+        height=360,
+    )
 
 
 def _value(record: SequenceRecord, task: str, estimate: Estimate) -> Value:
@@ -397,13 +491,15 @@ def _best_of_each(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequ
     return [max((a for a in arms if (a.kind, a.merge.get("method")) == k), key=gained) for k in kinds]
 
 
-def _forgetting_curves(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str]) -> list[Chart]:
+def _forgetting_curves(
+    record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[str], some: Sequence[str]
+) -> list[Chart]:
     """An earlier task's held-out loss along later training: the paper's figures 8 and 9."""
     models = {(m.name, m.seed): m for m in record.models}
     arms, chosen_arms = _best_of_each(record, arms, order), len(arms) > MOST_CURVES
     unit = "sample" if record.config.get("kind") == "classifier" else "token"
     charts = []
-    for place, task in enumerate(order[:-1]):
+    for place, task in ((p, t) for p, t in enumerate(order[:-1]) if t in some):
         rows: list[dict[str, Any]] = []
         for arm in arms:
             chosen = arm.models[place + 1 :] if len(arm.models) == len(order) else []

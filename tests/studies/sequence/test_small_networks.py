@@ -81,6 +81,48 @@ def test_every_arm(files, tmp_path):
     assert "accuracy" in (config.output_dir / "report.html").read_text()
 
 
+def test_what_the_base_knows_and_another_base_with_the_residual(files, tmp_path):
+    """A start that knows the even digits goes on to three tasks; so does its base, to which the residual is added."""
+    start = Path(files["base"]).with_name("start")
+    learn = {"model_name_or_path": files["base"], "dataset_name": files["even_train"], "learning_rate": 0.2}
+    config, _ = classifier_config({**learn, "max_steps": 60, "output_dir": str(start)})
+    train_classifier(config)
+    tasks, digits = {}, read_images("digits")
+    for name, classes in (("one", (1, 3)), ("two", (5, 7)), ("three", (9, 3))):
+        made = write_samples(tmp_path, name, digits.of_classes(classes))
+        train = {"dataset_name": str(made[f"{name}_train"])}
+        tasks[name] = {"train": train, "evaluation": [{"accuracy": str(made[f"{name}_heldout"])}]}
+    values = asked(files, tmp_path / "out", tasks=tasks, curve=0)
+    values["arms"] = ["single", {"sfa": {"p": 0.5}}, {"residual": {"base": files["base"], "scale": [0.5, 1]}}]
+    values["source"] = [{"accuracy": files["even_heldout"], "name": "even"}]
+    values["train"] |= {"model_name_or_path": str(start), "max_steps": 10, "learning_rate": 0.05}
+    study = sequence_config(values)
+    record = run_sequence(study, console=Console(file=io.StringIO()), workers=1)
+    assert [m.state for m in record.models] == ["complete"] * len(study.jobs()), [m.reason for m in record.models]
+    arms = {a.arm: a for a in record.arms}
+    half, whole = arms["instruction residual, scale 0.5"], arms["instruction residual, scale 1"]
+    assert len(whole.models) == 3 and not whole.old_data
+
+    def weights(folder):
+        return load_file(Path(folder) / "model.safetensors")["output.weight"]
+
+    for stage in range(3):
+        place = study.folder(whole.models[stage], 0)
+        continued = study.folder(study.models[whole.models[stage]].parts[0], 0)
+        assert study.models[half.models[stage]].parts == study.models[whole.models[stage]].parts, "continued once"
+        expected = weights(continued) + weights(start) - weights(files["base"])
+        assert (weights(place) - expected).abs().max() < 1e-6
+    known = record.source["even"]
+    assert known.unit == "accuracy" and known.before > 0.8
+    sequential = [e.value for e in arms["sequential fine-tuning"].source["even"]]
+    assert len(sequential) == 3 and sequential[-1] < known.before
+    assert set(arms["single task"].source) == {"even"} and record.tasks["one"].before < 0.2, (
+        "of the start, not its base"
+    )
+    page = (study.output_dir / "report.html").read_text()
+    assert "even along the tasks" in page and "All tasks before" in page
+
+
 def test_a_finished_run_is_found_done(files, tmp_path):
     values = {
         "model_name_or_path": files["base"],

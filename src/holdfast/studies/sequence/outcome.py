@@ -110,7 +110,7 @@ def with_figures(record: SequenceRecord, config: SequenceConfig) -> SequenceReco
         return record
     arms = [figures.arm(arm) for arm in record.arms]
     notes = [*record.notes, *(n for n in figures.notes if n not in record.notes)]
-    return dataclasses.replace(record, tasks=figures.tasks, arms=arms, notes=notes)
+    return dataclasses.replace(record, tasks=figures.tasks, source=figures.source, arms=arms, notes=notes)
 
 
 class _Figures:
@@ -122,24 +122,46 @@ class _Figures:
         self.folders = {(m.name, m.seed): EvaluationFolder(self.out / m.evaluations) for m in whole}
         self.distances = {(m.name, m.seed): m.distance for m in record.models if m.state == "complete"}
         self.base = next(self._starts(), None)
-        self.tasks: dict[str, TaskScore] = {}
         self.notes: list[str] = []
-        if self.base is not None:
-            for task, (suite, name) in config.leading.items():
-                one = self.base.find(suite, name)
-                if one is None:
-                    raise DataError(f"{self.base.path}: {suite}/{name} was not measured")
-                metric = one.metrics[one.primary]
-                about = {"unit": metric.unit, "higher_is_better": metric.higher_is_better, "before": metric.value}
-                self.tasks[task] = TaskScore(suite=suite, name=name, metric=one.primary, **about)
+        self.tasks, self.source = self._scored(config.leading), self._scored(config.kept)
         self._matrices: dict[tuple[str, ...], dict[int, StageMatrix]] = {}
 
     def _starts(self) -> Any:
         """What was measured of the base: every model that was trained from it was held against it."""
         for name, seed in self.folders:
             model = self.config.models[name]
-            if not model.merge and not model.start:
+            if not model.merge and not model.start and not model.origin:
                 yield RunFolder(self.config.folder(name, seed)).evaluated("start")
+
+    def _scored(self, entries: Mapping[str, tuple[str, str]]) -> dict[str, TaskScore]:
+        found = {}
+        for key, (suite, name) in entries.items() if self.base is not None else ():
+            one = self.base.find(suite, name) if self.base is not None else None
+            if one is None:
+                raise DataError(f"{suite}/{name} was not measured of the base")
+            metric = one.metrics[one.primary]
+            about = {"unit": metric.unit, "higher_is_better": metric.higher_is_better, "before": metric.value}
+            found[key] = TaskScore(suite=suite, name=name, metric=one.primary, **about)
+        return found
+
+    def _kept(self, arm: ArmResult, seeds: Sequence[int]) -> dict[str, list[Estimate | None]]:
+        """What should be kept, of each of an arm's models."""
+        assert self.base is not None
+        before, found = dict.fromkeys(seeds, self.base), {}
+        for key, about in self.source.items():
+            gains = [self._gain(before, {s: self.folders[m, s] for s in seeds}, about) for m in arm.models]
+            found[key] = [
+                None
+                if g is None
+                else _estimate(
+                    g.after,
+                    g.interval_after,
+                    {s: about.before + v * _sign(about) for s, v in g.by_seed.items()},
+                    g.samples_half,
+                )
+                for g in gains
+            ]
+        return found
 
     def arm(self, arm: ArmResult) -> ArmResult:
         """One arm with what is known of it."""
@@ -164,7 +186,8 @@ class _Figures:
                 better = self._gain(there, {s: self.folders[model, s] for s in shared}, about)
                 if better is not None:
                     against[task] = _estimate(better.value, better.interval, better.by_seed, better.samples_half)
-        found = dataclasses.replace(arm, scores=scores, against=against, distance=self._distance(arm, seeds))
+        distance, kept = self._distance(arm, seeds), self._kept(arm, seeds)
+        found = dataclasses.replace(arm, scores=scores, against=against, distance=distance, source=kept)
         if arm.kind in (SINGLE, MULTITASK) or len(arm.models) != len(arm.order):
             return found
         return self._with_matrix(found, seeds, sequential)

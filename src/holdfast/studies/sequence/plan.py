@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.config.decode import Given, decode
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.records.sequence import MULTITASK, SEQUENTIAL, SINGLE
+from holdfast.records.sequence import MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
 from holdfast.retention.method import Earlier
 from holdfast.studies.engine import small as small_settings
 from holdfast.studies.sequence.kinds import KINDS, Kind
-from holdfast.studies.sequence.settings import PLAIN, Arm, SequenceSettings, TaskSettings, read_arms
+from holdfast.studies.sequence.settings import PLAIN, SOURCE, Arm, SequenceSettings, TaskSettings, read_arms
 from holdfast.support.files import fingerprint, to_jsonable
 
 if TYPE_CHECKING:
@@ -47,12 +47,14 @@ class Model:
     """The tasks behind it, the oldest first."""
     start: str = ""
     """The model that training begins with; "" the base."""
+    origin: str = ""
+    """Another base that training begins with, a folder or hub id."""
     before: str = ""
     """The arm's own model after the task before, which it may not start from (`continue_from`)."""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Of training, without model, seed, folder and measuring; empty for a merge."""
     merge: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Method and parameters of a merge."""
+    """Method and parameters of a merge, or of what is added."""
     parts: tuple[str, ...] = ()
     """The models that are merged."""
     reference: str = ""
@@ -83,6 +85,8 @@ class SequenceConfig:
     kind: Kind
     train: dict[str, Any]
     tasks: dict[str, TaskSettings]
+    source: list[Any]
+    """What should be kept beside the tasks."""
     shared: dict[str, Any]
     """What all tasks share in measuring."""
     orders: tuple[tuple[str, ...], ...]
@@ -120,7 +124,8 @@ class SequenceConfig:
     @property
     def evaluation(self) -> dict[str, Any]:
         """What is measured of every model: a suite a task, and what they share."""
-        return {**{name: self.filled(task.evaluation) for name, task in self.tasks.items()}, **self.shared}
+        source = {SOURCE: self.filled(self.source)} if self.source else {}
+        return {**source, **{name: self.filled(task.evaluation) for name, task in self.tasks.items()}, **self.shared}
 
     def filled(self, value: Any) -> Any:
         """A value with the names of the small setting in it replaced, where they are known."""
@@ -138,6 +143,11 @@ class SequenceConfig:
         for entry in self.measured.entries:
             found.setdefault(entry.suite, (entry.suite, entry.name))
         return {task: found[task] for task in self.tasks}
+
+    @functools.cached_property
+    def kept(self) -> dict[str, tuple[str, str]]:
+        """What should be kept beside the tasks, by name: (suite, name)."""
+        return {e.name: (e.suite, e.name) for e in self.measured.entries if e.suite == SOURCE}
 
     @functools.cached_property
     def plan(self) -> tuple[dict[str, Model], list[Chain]]:
@@ -274,6 +284,7 @@ def sequence_config(
         kind=kind,
         train=asked.train,
         tasks=asked.tasks,
+        source=asked.source,
         shared=asked.evaluation,
         orders=orders,
         arms=arms,
@@ -323,7 +334,7 @@ def _training_problems(config: SequenceConfig) -> list[str]:
     for model in config.models.values():
         if model.merge:
             continue
-        settings = config.training(model, config.seeds[0], start=config.base)
+        settings = config.training(model, config.seeds[0], start=config.filled(model.origin) or config.base)
         problems = config.kind.problems({**settings, "output_dir": str(config.output_dir / "runs" / "checked")})
         found += [f"{model.label}: {p}" for p in problems if not any(p in known for known in found)]
     return found
@@ -344,11 +355,12 @@ class _Plan:
         arm: Arm,
         *,
         start: str = "",
+        origin: str = "",
         before: str = "",
         reference: str | None = None,
         label: str,
     ) -> str:
-        """A training on the last task of `order`."""
+        """A training on the last task of `order`, from a model of the plan, from another base, or from the base."""
         config, task = self.config, self.config.tasks[order[-1]]
         later = len(order) > 1
         settings = {
@@ -358,12 +370,20 @@ class _Plan:
             "retention": arm.retention if later else [],
         }
         settings.pop("model_name_or_path")
-        deciding = [start, before, list(order), settings, config.train["model_name_or_path"]]
+        deciding = [
+            start,
+            before,
+            list(order),
+            settings,
+            config.train["model_name_or_path"],
+            *([origin] if origin else []),
+        ]
         model = Model(
             name=_folder_name([*order, *([arm.label] if later and arm.kind != SEQUENTIAL else [])], deciding),
             label=label,
             trained=tuple(order),
             start=start,
+            origin=origin,
             before=before,
             settings=settings,
             reference=start if reference is None else reference,
@@ -371,7 +391,7 @@ class _Plan:
         return self.models.setdefault(model.name, model).name
 
     def merged(self, order: Sequence[str], arm: Arm, parts: Sequence[str], reference: str) -> str:
-        """A merge of single-task models."""
+        """A merge of models, or something added to one."""
         model = Model(
             name=_folder_name([*order, arm.label], [list(parts), arm.merge]),
             label=f"{arm.label}: {', '.join(order)}",
@@ -395,6 +415,8 @@ def _plan(config: SequenceConfig) -> tuple[dict[str, Model], list[Chain]]:
         for arm in config.arms:
             if arm.chained:
                 models = through(arm, start_from) if arm.label != config.continue_from else start_from or through(arm)
+            elif arm.kind == RESIDUAL:
+                models = _residual(plan, order, arm)
             elif arm.kind == SINGLE:
                 models = tuple(_single(plan, task) for task in order)
             elif arm.kind == MULTITASK:
@@ -417,6 +439,18 @@ def _through(plan: _Plan, order: Sequence[str], arm: Arm, start_from: Sequence[s
             start = start_from[count - 2]
         label = PLAIN[SINGLE] if count == 1 else arm.label
         models.append(plan.trained(done, arm, start=start, before=before, label=f"{label}: {', '.join(done)}"))
+    return tuple(models)
+
+
+def _residual(plan: _Plan, order: Sequence[str], arm: Arm) -> tuple[str, ...]:
+    """After each task another base, continued on all tasks so far, plus what the start has over it."""
+    base, models, continued = str(arm.merge["base"]), list[str](), ""
+    for count in range(1, len(order) + 1):
+        done, label = order[:count], f"continued base: {', '.join(order[:count])}"
+        plain = plan.config.arms[0]
+        origin = "" if continued else base
+        continued = plan.trained(done, plain, start=continued, origin=origin, label=label)
+        models.append(plan.merged(done, arm, [continued], models[-1] if models else ""))
     return tuple(models)
 
 

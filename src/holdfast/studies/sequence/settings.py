@@ -14,6 +14,7 @@ arms:
   - sfa: {p: [1, 0.5, 0.25]}                        # any retention method; a list is tried value by value
   - [{l2: {coefficient: 0.01}}, {train: {learning_rate: 2.0e-5}}]
   - merge: {method: task_arithmetic, weights: [[0.25, 0.75], [0.5, 0.5]]}     # of the single-task models
+  - residual: {base: BASE}                          # continue another base, and add what the start has over it
 ```
 """
 
@@ -31,7 +32,7 @@ from holdfast.config.declare import MAX_SEED, Meta, settings_of
 from holdfast.config.decode import decode
 from holdfast.config.values import Mistake, Refused
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.records.sequence import MERGE, MULTITASK, SEQUENTIAL, SINGLE
+from holdfast.records.sequence import MERGE, MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
 from holdfast.studies.engine import small as small_settings
 from holdfast.studies.engine.space import DIRECT, read_space
 
@@ -43,6 +44,8 @@ PLAIN = {
 }
 """Arms without parameters, as people call them."""
 CURVE_POINTS = 8
+SOURCE = "source"
+"""Suite of what should be kept."""
 SAMPLES = "samples"
 """Of a merge by Fisher information: samples of each task's data that it is computed on; no parameter of the method."""
 _FILES = ("data", "fisher", "anchor", "previous", "cache_dir", "sha256")
@@ -137,6 +140,8 @@ class SequenceSettings:
     """Tasks by name, each with `train` (its data at least) and `evaluation` (entries; the first is its score)."""
     evaluation: Annotated[dict[str, Any], Meta(json_schema=_shared_schema)] = field(default_factory=dict)
     """What all tasks share in measuring: batch_size, confidence, seed, allow_code_execution."""
+    source: list[Any] = field(default_factory=list)
+    """What the base knows and should keep beside the tasks: entries that every model is measured on."""
     orders: Annotated[tuple[tuple[str, ...], ...], Meta(json_schema=_lists_of_names)] = ()
     """In which orders the tasks are trained; default: as they are listed."""
     arms: list[Any] = field(default_factory=lambda: [SEQUENTIAL, SINGLE, MULTITASK])
@@ -178,6 +183,10 @@ class SequenceSettings:
             for key in self.evaluation
             if key not in _shared_keys()
         ]
+        if SOURCE in self.tasks:
+            found.append(
+                Mistake(path=("tasks", SOURCE), text="is the suite of what should be kept; choose another name.")
+            )
         for order in self.orders:
             found += [
                 Mistake(path=("orders",), text=f"no such task: {t!r}.{did_you_mean(t, self.tasks)}")
@@ -211,7 +220,7 @@ class Arm:
     train: dict[str, Any] = field(default_factory=dict)
     """Settings of every task but the first that hold in this arm alone."""
     merge: dict[str, Any] = field(default_factory=dict)
-    """Of a merge: its method, its weights and other parameters."""
+    """Of a merge: its method, its weights and other parameters; of a residual: the other base and the scale."""
     strength: float | None = None
     """See `ArmResult.strength`."""
 
@@ -221,12 +230,14 @@ class Arm:
         from holdfast.retention.registry import method_class
 
         methods = [method_class(next(iter(m))) for m in self.retention]
-        return not self.chained or any(s.name == "data" for cls in methods for s in settings_of(cls))
+        return self.kind in (SINGLE, MULTITASK, MERGE) or any(
+            s.name == "data" for cls in methods for s in settings_of(cls)
+        )
 
     @property
     def chained(self) -> bool:
         """Whether a task begins with what the one before it left."""
-        return self.kind not in (SINGLE, MULTITASK, MERGE)
+        return self.kind not in (SINGLE, MULTITASK, MERGE, RESIDUAL)
 
 
 def read_arms(value: Sequence[Any], known: Sequence[str], problems: list[str]) -> list[Arm]:
@@ -246,6 +257,8 @@ def read_arms(value: Sequence[Any], known: Sequence[str], problems: list[str]) -
             found.append(Arm(kind=item, label=PLAIN[item]))
         elif isinstance(item, Mapping) and set(item) == {MERGE}:
             found += _merges(item[MERGE], where, problems)
+        elif isinstance(item, Mapping) and set(item) == {RESIDUAL}:
+            found += _residuals(item[RESIDUAL], where, problems)
         else:
             found += _methods(item, where, known, problems)
     labels = [arm.label for arm in found]
@@ -332,6 +345,29 @@ def _merges(value: Any, where: str, problems: list[str]) -> list[Arm]:
             )
         )
     return arms
+
+
+def _residuals(value: Any, where: str, problems: list[str]) -> list[Arm]:
+    """A base that is continued through the tasks, plus `scale` of what the start has over it; each scale is an arm."""
+    given = dict(value) if isinstance(value, Mapping) else {}
+    base, scales = given.pop("base", None), given.pop("scale", 1.0)
+    scales = scales if isinstance(scales, list) else [scales]
+    numbers = all(isinstance(s, (int, float)) and not isinstance(s, bool) and 0 < s <= 2 for s in scales)
+    if not isinstance(base, str) or not base or given or not scales or not numbers:
+        problems.append(
+            f"{where}.{RESIDUAL}: expected the base that the start was tuned from, and a scale above 0 (at most 2), as "
+            f"in {{base: FOLDER, scale: 1}}, got {value!r}"
+        )
+        return []
+    return [
+        Arm(
+            kind=RESIDUAL,
+            label="instruction residual" + (f", scale {s:g}" if len(scales) > 1 or s != 1 else ""),
+            merge={"method": RESIDUAL, "base": base, "scale": float(s)},
+            strength=float(s),
+        )
+        for s in scales
+    ]
 
 
 def _shown(value: Any) -> str:

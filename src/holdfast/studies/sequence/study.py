@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.records.evaluation import EvaluationFolder
-from holdfast.records.sequence import RECORD_FILE, SequenceRecord, write_sequence
+from holdfast.records.sequence import RECORD_FILE, RESIDUAL, SequenceRecord, write_sequence
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.small import existing_files, make_files
@@ -172,7 +172,9 @@ class SequenceStudy(Study[SequenceConfig]):
 
     def _train(self, model: Model, task: Task) -> ModelResult:
         config, out = self.settings, self.settings.output_dir
-        start = str(config.folder(model.start, task.seed) if model.start else config.base)
+        start = str(
+            config.folder(model.start, task.seed) if model.start else config.filled(model.origin) or config.base
+        )
         place = config.folder(model.before, task.seed) / FISHER if model.before else None
         fisher = str(place) if place is not None and place.is_dir() else ""
         settings = config.training(model, task.seed, start=start, fisher=fisher)
@@ -193,7 +195,9 @@ class SequenceStudy(Study[SequenceConfig]):
         config, out = self.settings, self.settings.output_dir
         folder, parameters = config.folder(model.name, task.seed), dict(model.merge)
         method = str(parameters.pop("method"))
-        if not _whole(folder):
+        if method == RESIDUAL:
+            self._add_residual(config.folder(model.parts[0], task.seed), folder, **parameters)
+        elif not _whole(folder):
             parts = [config.folder(n, task.seed) for n in model.parts]
             if find_method(method).needs_base:
                 parameters["base"] = config.base
@@ -208,6 +212,13 @@ class SequenceStudy(Study[SequenceConfig]):
         place = folder.with_name(f"{folder.name}.{MEASURED}")
         found = config.kind.measure(folder, config.measured, place, cache=out / "evaluations", task=task)
         return ModelResult(folder="", evaluations=found.path.relative_to(out).as_posix(), seconds=0.0)
+
+    def _add_residual(self, continued: Path, folder: Path, *, base: str, scale: float) -> None:
+        from holdfast.checkpoints.residual import transfer_residual
+
+        if not _whole(folder):
+            old = self.settings.filled(base)
+            transfer_residual(self.settings.base, old, continued, folder, scale=scale, overwrite=True)
 
     def values(self, task: Task) -> Sequence[float]:
         """The mean score."""
