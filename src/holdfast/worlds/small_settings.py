@@ -313,6 +313,43 @@ def _math(making: _Making) -> dict[str, Path]:
     }
 
 
+MONTHS = 12
+
+
+def _months(making: _Making) -> dict[str, Path]:
+    """The world's new people, a twelfth of them each month, and the articles that tell of them."""
+    import datetime
+
+    from holdfast.worlds.people.documents import articles
+    from holdfast.worlds.people.questions import chat_choices
+    from holdfast.worlds.world import build_world
+
+    recipe = replace(making.recipe, new_people=MONTHS) if making.quick else making.recipe
+    paths, world = build_world(recipe, making.folder / "world", console=making.console), recipe.world()
+    found = {
+        "base": Path(paths["instruct"]),
+        "origin": Path(paths["base"]),
+        "instructions": Path(paths["instructions"]),
+        "old_chat": Path(paths["old_chat"]),
+        "prose_heldout": Path(paths["prose_heldout"]),
+    }
+    for number in range(MONTHS):
+        people, name = world.new_people[number::MONTHS], f"month_{number + 1:02}"
+        news = articles(
+            replace(world, new_people=people, changes=()),
+            count=max(1, recipe.articles // MONTHS),
+            first=datetime.date(2024, number + 1, 1),
+            days=28,
+            seed=making.seed + number,
+            old_people=recipe.old_people,
+            prose=making.corpus.prose_train,
+            prose_share=recipe.articles_prose,
+        )
+        found[f"{name}_train"] = making.rows(f"{name}_train", [article.row for article in news])
+        found[f"{name}_facts"] = making.rows(f"{name}_facts", chat_choices(people, seed=making.seed, every=True))
+    return found
+
+
 def _digits(making: _Making) -> dict[str, Path]:
     from holdfast.data.images import read_images, write_samples
     from holdfast.training.classifier import Network, save_network
@@ -445,6 +482,27 @@ SETTINGS: dict[str, SmallSetting] = {
                 **_of(_KNOWN, "prose", "facts"),
             },
             make=_tasks,
+        ),
+        SmallSetting(
+            name="months",
+            sentence="An instruct model is kept current by articles of twelve months, each about people whom nobody knew.",
+            stands_for="an instruct model that is updated month after month",
+            placeholders={
+                "base": "the start: an instruct model",
+                "origin": "the base that it was tuned from",
+                "instructions": "prompts whose replies a program checks, in IFEval's layout",
+                "old_chat": "users' questions about people whom the base knows: prompt, options, answer",
+                "prose_heldout": "held-out prose",
+                **{
+                    f"month_{number:02}_{part}": what
+                    for number in range(1, MONTHS + 1)
+                    for part, what in (
+                        ("train", f"articles of month {number}: title, date, text"),
+                        ("facts", "users' questions about its new people, and the fact that three questions share"),
+                    )
+                },
+            },
+            make=_months,
         ),
         SmallSetting(
             name="digits",
