@@ -485,7 +485,7 @@ SETTINGS: dict[str, SmallSetting] = {
         ),
         SmallSetting(
             name="months",
-            sentence="An instruct model is kept current by articles of twelve months, each about people whom nobody knew.",
+            sentence="Articles of twelve months, each about people whom nobody knew, keep an instruct model current.",
             stands_for="an instruct model that is updated month after month",
             placeholders={
                 "base": "the start: an instruct model",
