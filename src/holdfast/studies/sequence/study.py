@@ -127,18 +127,21 @@ class SequenceStudy(Study[SequenceConfig]):
         from holdfast.checkpoints.reader import checkpoint_hash
         from holdfast.support.files import read_object, write_json
 
-        folder, file = located(self.settings.base), self.settings.output_dir / BASE
-        if not os.path.isdir(folder):  # a hub's id
-            return
-        found = checkpoint_hash(folder)
-        begun = str(read_object(file)["sha256"]) if file.is_file() else found
-        if begun != found:
+        config, file = self.settings, self.settings.output_dir / BASE
+        names = dict.fromkeys([config.base, *(m.origin for m in config.models.values() if m.origin)])
+        found = {n: checkpoint_hash(f) for n in names if os.path.isdir(f := located(n))}  # others are a hub's ids
+        begun = read_object(file) if file.is_file() else {}
+        changed = [n for n, digest in found.items() if begun.get(n, digest) != digest]
+        if changed:
             raise ConfigError(
-                f"train.model_name_or_path: the weights in {self.settings.base} have changed since the study began "
-                f"({begun[:12]} then, {found[:12]} now). Put the old ones back, or choose another output_dir.",
-                source=self.settings.name,
+                [
+                    f"{name}: its weights have changed since the study began ({str(begun[name])[:12]} then, "
+                    f"{found[name][:12]} now). Put the old ones back, or choose another output_dir."
+                    for name in changed
+                ],
+                source=config.name,
             )
-        write_json(file, {"name": self.settings.base, "sha256": found})
+        write_json(file, {**begun, **found})
 
     def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
         """A job has one seed."""
