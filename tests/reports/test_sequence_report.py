@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import io
 
+import pytest
 from rich.console import Console
 from synthetic_sequences import about, sequence
 
+from holdfast.records.sequence import TaskScore
 from holdfast.reports import blocks
 from holdfast.reports.charts import Chart, plotly_figure
 from holdfast.reports.sequence_report import lead, print_sequence, sequence_page
@@ -63,6 +65,28 @@ def test_many_arms_leave_the_best_of_each_kind_along_training():
     chart = charts(dataclasses.replace(record, arms=[*record.arms, *worse]))["math while later tasks are trained"]
     shown = [row["arm"] for row in chart.rows]
     assert "SFA, p 0.25" in shown and not any(name.startswith("SFA ") for name in shown) and "never saw math" in shown
+
+
+def test_a_long_chain_shows_some_tasks_and_all_stages():
+    record = sequence(tuple(f"month_{i}" for i in range(1, 8)))
+    known = TaskScore(
+        suite="source", name="following", metric="acc", unit="accuracy", higher_is_better=True, before=0.8
+    )
+    arms = [
+        dataclasses.replace(a, source={"following": [about(0.8 - 0.05 * k) for k in range(7)]})
+        if len(a.models) == 7
+        else a
+        for a in record.arms
+    ]
+    found = charts(dataclasses.replace(record, arms=arms, source={"following": known}))
+    planes = [title for title in found if "kept against" in title]
+    assert planes == [f"month_{i} kept against month_7 learnt" for i in (1, 3, 6)]
+    along = found["following along the tasks"]
+    assert along.rows[0]["x"] == list(range(8)) and along.rows[0]["y"][:3] == pytest.approx([80.0, 80.0, 75.0])
+    assert not any(row["arm"] == "single task" for row in along.rows)
+    assert [text for _, text in along.x.ticks] == ["base", *(f"month_{i}" for i in range(1, 8))]
+    left = found["All tasks before"].rows[0]
+    assert left["x"] == [2, 3, 4, 5, 6, 7] and left["y"][0] == pytest.approx(38.0)
 
 
 def test_losses_run_downwards():

@@ -192,7 +192,7 @@ def _tiles(record: SequenceRecord) -> list[Tile]:
     if sequential is None:
         return []
     tiles = []
-    for task in order:
+    for task in _some(order):
         text, interval = _texts(record.tasks[task], sequential.scores[task])
         tiles.append(Tile(f"{task} after all tasks, sequential", text, interval or "no interval: one seed"))
     return tiles
