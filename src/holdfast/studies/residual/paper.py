@@ -10,7 +10,7 @@ PAPER = Paper(
     durations={
         "quick": "two minutes",
         "look": "10 minutes and, the first time, 25 for its models",
-        "thorough": "an hour and, the first time, two for its bases",
+        "thorough": "a quarter of an hour and, the first time, an hour and a half for its models",
     },
     function="holdfast.studies.residual.reproduction:reproduce",
     full="the paper's own sizes are study files, as in 'holdfast residual study --config "
