@@ -9,7 +9,7 @@ PAPER = Paper(
     recipes={"tasks": "tasks one after another", "digits": "small networks on two halves of the digits (figure 1)"},
     durations={
         "quick": "two minutes",
-        "look": "8 minutes and, the first time, 20 for its base",
+        "look": "10 minutes and, the first time, 20 for its base",
         "thorough": "half an hour by estimate and, the first time, 20 minutes for its base",
     },
     function="holdfast.studies.sequence.reproduction:reproduce",
