@@ -89,6 +89,13 @@ def test_a_long_chain_shows_some_tasks_and_all_stages():
     assert left["x"] == [2, 3, 4, 5, 6, 7] and left["y"][0] == pytest.approx(38.0)
 
 
+def test_an_arm_that_diverged_does_not_hide_the_others():
+    record = sequence()
+    assert not charts(record)["Distance and memory"].x.log
+    far = dataclasses.replace(record.arms[0], distance=about(6e23, 1e23))
+    assert charts(dataclasses.replace(record, arms=[far, *record.arms[1:]]))["Distance and memory"].x.log
+
+
 def test_losses_run_downwards():
     record = sequence()
     tasks = {t: dataclasses.replace(s, unit="nats/token", higher_is_better=False) for t, s in record.tasks.items()}

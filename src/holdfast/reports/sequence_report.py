@@ -55,6 +55,8 @@ MEASURES = {
 }
 LOST = {"average_accuracy": False, "backward_transfer": False, "forgetting": True, "forward_transfer": False}
 """Of `MEASURES`, those of which less is better."""
+FAR = 1000.0
+"""Times the smallest distance, beyond which distances are drawn on a logarithmic axis: an arm has diverged."""
 MOST_TASKS = 4
 """That a page draws one by one."""
 MOST_CURVES = 12
@@ -458,6 +460,7 @@ def _distances(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequenc
         for a in held
         for d in ([a.distance] if a.distance is not None else [])
     ]
+    moved = [a.distance.value for a in held if a.distance is not None]
     return Chart(
         title="Distance and memory",
         rows=rows,
@@ -467,7 +470,10 @@ def _distances(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequenc
             for kind in dict.fromkeys(a.kind for a in held)
         ],
         legend=True,
-        x=Axis(title=f"L2 distance to the model after {', '.join(order[:-1])}"),
+        x=Axis(
+            title=f"L2 distance to the model after {order[-2]}",
+            log=min(moved) > 0 and max(moved) > FAR * min(moved),
+        ),
         y=_axis(record, old, "kept"),
         caption="The less the weights move, the more is kept? Bars: 95 % intervals.",
     )
