@@ -134,14 +134,15 @@ PROTOCOLS = {
 }
 GRIDS: dict[str, tuple[float, ...]] = {
     "sequential": (0.0,),
-    "l2": (0.01, 0.1, 1.0, 10.0),
+    "l2": (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0),
     "ewc": (1.0, 10.0, 100.0, 1000.0, 10000.0),
-    "sfa": (0.1, 0.3, 0.5, 0.7),
+    "sfa": (0.1, 0.3, 0.5, 0.7, 0.9),
     "label_annealing": (0.3, 1.0, 3.0, 10.0),
     "lwf": (1.0,),
     "replay": (0.0,),
 }
-"""By method the strengths that are tried: coefficients, beta of averages at every quarter of a task, weights."""
+"""By method the strengths that are tried: coefficients, beta of averages at every quarter of a task, weights. L2 from 100
+on and SFA at 0.9 joined after `split-online` had chosen the ends of the grids."""
 TITLES = {
     "sequential": "sequential",
     "l2": "L2",

@@ -69,7 +69,8 @@ def test_all_mistakes_at_once(asked):
     for expected in (
         "paper: expected one of label-annealing, residual, sfa, got 'label-anealing' (text). Did you mean "
         "'label-annealing'?",
-        "--recipes: expected some of math, code, alignment_tax, niche_knowledge, residual, tasks, got 'maths' (text).",
+        "--recipes: expected some of math, code, alignment_tax, niche_knowledge, residual, tasks, "
+        "digits, got 'maths' (text).",
         "at least 1, got '0'",
         "--quick: expected one size, got --quick and --full",
         "--outputdir",
