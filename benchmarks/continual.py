@@ -141,8 +141,8 @@ GRIDS: dict[str, tuple[float, ...]] = {
     "lwf": (1.0,),
     "replay": (0.0,),
 }
-"""By method the strengths that are tried: coefficients, beta of averages at every quarter of a task, weights. L2 from 100
-on and SFA at 0.9 joined after `split-online` had chosen the ends of the grids."""
+"""By method the strengths that are tried: coefficients, beta of averages at every quarter of a task, weights.
+L2 from 100 on and SFA at 0.9 joined after `split-online` had chosen the ends of the grids."""
 TITLES = {
     "sequential": "sequential",
     "l2": "L2",

@@ -66,4 +66,4 @@ def test_shortfalls_are_named(continual):
     assert continual.shortfalls([{**row, "interval": [0.68, 0.72]}]) == ["permuted: EWC 0.700, published EWC 0.83"]
     assert continual.shortfalls([{**row, "interval": [0.6, 0.84]}]) == []
     assert continual.chosen(continual.PROTOCOLS["permuted"], "l2", {0.01: 0.5, 0.1: 0.7, 1.0: 0.6}) == (0.1, False)
-    assert continual.chosen(continual.PROTOCOLS["permuted"], "l2", {0.1: 0.5, 10.0: 0.7}) == (10.0, True)
+    assert continual.chosen(continual.PROTOCOLS["permuted"], "l2", {0.1: 0.5, 1000.0: 0.7}) == (1000.0, True)
