@@ -55,7 +55,7 @@ RESIDUAL = {
 SEQUENCE = {
     "tasks-tiny": (60, 60),
     "digits": (61, 60),
-    "months": (102, 8),
+    "months": (107, 8),
     "pairs": (75, 76),
     "three-tasks": (47, 26),
     "six-tasks": (31, 6),

@@ -329,6 +329,7 @@ def _months(making: _Making) -> dict[str, Path]:
     found = {
         "base": Path(paths["instruct"]),
         "origin": Path(paths["base"]),
+        "conversations": Path(paths["tuning"]),
         "instructions": Path(paths["instructions"]),
         "old_chat": Path(paths["old_chat"]),
         "prose_heldout": Path(paths["prose_heldout"]),
@@ -490,6 +491,7 @@ SETTINGS: dict[str, SmallSetting] = {
             placeholders={
                 "base": "the start: an instruct model",
                 "origin": "the base that it was tuned from",
+                "conversations": "what it was tuned on",
                 "instructions": "prompts whose replies a program checks, in IFEval's layout",
                 "old_chat": "users' questions about people whom the base knows: prompt, options, answer",
                 "prose_heldout": "held-out prose",

@@ -147,6 +147,25 @@ def test_three_tasks_go_on_from_the_arm_that_is_named(asked):
     ]
 
 
+def test_methods_that_hold_on_to_the_base(asked):
+    """From the first task on, where the base is what should be kept; who needs earlier tasks' data begins later."""
+    arms = ["single", {"sfa": {"p": 0.5}}, {"replay": {"fraction": 0.1}}, {"ewc": {"coefficient": 1.0}}]
+    more = [[{"label_annealing": {"weight": 1.0}}, {"budget": {"kl": 0.1}}], [{"train": {"learning_rate": 1e-4}}]]
+    config = sequence_config(asked(arms=[*arms, *more], hold_first=True))
+    first = {c.arm.label: config.models[c.models[0]] for c in config.chains}
+    shown = {label: [next(iter(m)) for m in model.settings["retention"]] for label, model in first.items()}
+    assert shown["SFA, p 0.5"] == ["sfa"] and len(shown) == len(config.chains)
+    assert shown["replay, fraction 0.1"] == shown["EWC, coefficient 1"] == shown["single task"] == []
+    assert next(v for k, v in shown.items() if "label annealing" in k) == ["label_annealing", "budget"]
+    assert first["replay, fraction 0.1"] is first["single task"] and first["SFA, p 0.5"].label.startswith(
+        "SFA, p 0.5: "
+    )
+    slower = next(m for k, m in first.items() if "learning rate" in k)
+    assert slower.settings["learning_rate"] == 1e-4 and slower.name != first["single task"].name
+    plain = sequence_config(asked(arms=[*arms, *more]))
+    assert len({c.models[0] for c in plain.chains}) == 1, "the first task is trained once"
+
+
 def test_orders_share_single_tasks(asked):
     config = sequence_config(asked(orders=[["rivers", "letters"], ["letters", "rivers"]]))
     assert [m.trained for m in config.models.values()] == [

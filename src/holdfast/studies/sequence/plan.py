@@ -91,6 +91,7 @@ class SequenceConfig:
     """What all tasks share in measuring."""
     orders: tuple[tuple[str, ...], ...]
     arms: list[Arm]
+    hold_first: bool
     continue_from: str
     curve: int
     seeds: tuple[int, ...]
@@ -202,7 +203,7 @@ class SequenceConfig:
         settings["evaluation"] = self.evaluation
         earlier = [str(self.tasks[t].train["dataset_name"]) for t in model.trained[:-1]]
         retention = settings.pop("retention")
-        if earlier:
+        if retention:
             retention = completed(retention, Earlier(data=tuple(earlier), base=self.base, fisher=fisher))
         retention = retention or "none"
         return self.filled({**settings, "retention": retention, "output_dir": str(self.folder(model.name, seed))})
@@ -288,6 +289,7 @@ def sequence_config(
         shared=asked.evaluation,
         orders=orders,
         arms=arms,
+        hold_first=asked.hold_first,
         continue_from=asked.continue_from,
         curve=asked.curve,
         seeds=asked.seeds,
@@ -363,12 +365,9 @@ class _Plan:
         """A training on the last task of `order`, from a model of the plan, from another base, or from the base."""
         config, task = self.config, self.config.tasks[order[-1]]
         later = len(order) > 1
-        settings = {
-            **config.train,
-            **task.train,
-            **(arm.train if later else {}),
-            "retention": arm.retention if later else [],
-        }
+        retention = arm.retention if later else arm.first if config.hold_first else []
+        own = bool(retention) or later or (config.hold_first and bool(arm.train))
+        settings = {**config.train, **task.train, **(arm.train if own else {}), "retention": retention}
         settings.pop("model_name_or_path")
         deciding = [
             start,
@@ -379,7 +378,9 @@ class _Plan:
             *([origin] if origin else []),
         ]
         model = Model(
-            name=_folder_name([*order, *([arm.label] if later and arm.kind != SEQUENTIAL else [])], deciding),
+            name=_folder_name(
+                [*order, *([arm.label] if own and (arm.kind != SEQUENTIAL or not later) else [])], deciding
+            ),
             label=label,
             trained=tuple(order),
             start=start,
@@ -437,7 +438,8 @@ def _through(plan: _Plan, order: Sequence[str], arm: Arm, start_from: Sequence[s
         before = start = "" if count == 1 else models[-1]
         if count > 2 and start_from:
             start = start_from[count - 2]
-        label = PLAIN[SINGLE] if count == 1 else arm.label
+        alike = not (plan.config.hold_first and (arm.first or arm.train))
+        label = PLAIN[SINGLE] if count == 1 and alike else arm.label
         models.append(plan.trained(done, arm, start=start, before=before, label=f"{label}: {', '.join(done)}"))
     return tuple(models)
 

@@ -146,6 +146,9 @@ class SequenceSettings:
     """In which orders the tasks are trained; default: as they are listed."""
     arms: list[Any] = field(default_factory=lambda: [SEQUENTIAL, SINGLE, MULTITASK])
     """Ways of training: sequential, single, multitask, `merge: {method, weights}`, or retention methods."""
+    hold_first: bool = False
+    """Methods act in the first task too, which otherwise all arms train alike: what the base knows is to be kept. Those
+    that need data of earlier tasks act from the second on."""
     continue_from: str = ""
     """With three tasks or more: the arm, by its label such as 'SFA, p 0.25', whose model all arms go on from after the
     second task and later ones (default: each from its own)."""
@@ -233,6 +236,24 @@ class Arm:
         return self.kind in (SINGLE, MULTITASK, MERGE) or any(
             s.name == "data" for cls in methods for s in settings_of(cls)
         )
+
+    @property
+    def first(self) -> list[dict[str, Any]]:
+        """Of the methods those that can act before there are earlier tasks."""
+        from holdfast.retention.method import RetentionMethod
+        from holdfast.retention.registry import method_class
+
+        def open_data(method: Mapping[str, Any]) -> bool:
+            name, parameters = next(iter(method.items()))
+            cls, given = method_class(name), parameters or {}
+            from_tasks = cls.after_tasks.__func__ is not RetentionMethod.after_tasks.__func__  # type: ignore[attr-defined]
+            return (
+                from_tasks
+                and any(s.name == "data" for s in settings_of(cls))
+                and not (given.get("data") or given.get("fisher"))
+            )
+
+        return [m for m in self.retention if not open_data(m)]
 
     @property
     def chained(self) -> bool:
