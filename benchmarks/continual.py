@@ -28,6 +28,8 @@ Rules, written down before the first run:
   in its protocol: 1/k of the cross-entropy at task k. With plain SGD that is a rate divided by k and a weight times k.
 - EWC is online: one anchor, the model after the last task, and the sum of all tasks' Fisher information, of 1,000
   samples of each; the published one keeps an anchor a task. `decoupled`, which is stable at any coefficient.
+- Pixels are normalised as there. A first run without that (rows of version 1, not kept) was stopped when its LwF fell
+  short of the published one; nothing else was changed.
 - Methods without old data see none; replay in `split-online` has 1,000 old images, as many of each class.
 """
 
@@ -55,8 +57,10 @@ CHOOSING = 100
 """The seed that strengths are chosen with."""
 VALIDATED = 0.1
 MEMORY = 1000
-VERSION = 1
+VERSION = 2
 """Of what a row means; raise it where rows that are there should be made again."""
+PIXELS = 0.1307, 0.3081
+"""Mean and standard deviation of MNIST's pixels, by which the published protocols normalise them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +185,8 @@ def tasks_of(protocol: Protocol, images: Any, seed: int) -> list[Task]:
     from holdfast.training.classifier import Samples
 
     def samples(inputs: Any, labels: Any) -> Samples:
-        return Samples(inputs=torch.as_tensor(inputs), labels=torch.as_tensor(labels))
+        mean, deviation = PIXELS
+        return Samples(inputs=(torch.as_tensor(inputs) - mean) / deviation, labels=torch.as_tensor(labels))
 
     rng = np.random.default_rng(seed)
     parts: list[tuple[Any, tuple[int, ...]]]
