@@ -260,6 +260,8 @@ def test_what_cannot_be(learnt, files, tmp_path):
         after_odd(learnt, files, Replay(data=str(tmp_path / "gone.safetensors")))
     with pytest.raises(DataError, match="label each"):
         Samples(inputs=torch.zeros(3, 2), labels=torch.zeros(2, dtype=torch.long))
+    with pytest.raises(DataError, match="finite inputs"):
+        Samples(inputs=torch.full((2, 2), float("nan")), labels=torch.zeros(2, dtype=torch.long))
     (tmp_path / "bad.safetensors").write_text("no")
     with pytest.raises(DataError, match="no safetensors file"):
         read_samples(tmp_path / "bad.safetensors")

@@ -258,7 +258,7 @@ def _chains(record: SequenceRecord, arms: Sequence[ArmResult], order: Sequence[s
             learnt.append((arm.arm, [sign * arm.matrix[k][k - 1] for k in range(1, len(order) + 1)]))
             means = [statistics.fmean(arm.matrix[k][: k - 1]) for k in range(2, len(order) + 1)]
             left.append((arm.arm, [sign * m for m in means]))
-    unit = "%" if factor == 100 else first.unit
+    unit = ("%" if factor == 100 else first.unit) + ("" if first.higher_is_better else ", lower is better")
     return [
         _stages("Each task when it was trained", learnt, order, factor, f"score of the task ({unit})", first=1),
         _stages("All tasks before", left, order, factor, f"mean of earlier tasks ({unit})", first=2),
@@ -291,22 +291,27 @@ def _stages(
         title=title,
         rows=rows,
         columns=[Col("Arm", "arm", numeric=False), Col("At the end", "end")],
-        marks=[
-            Mark(
-                kind="curves",
-                rows=[row],
-                name=row["arm"],
-                colour=COLOURS[i % len(COLOURS)],
-                dash=DASHES[i // len(COLOURS) % len(DASHES)],
-            )
-            for i, row in enumerate(rows)
-        ],
+        marks=_curve_marks(rows),
         x=Axis(title="after the task", ticks=[(t, names[t]) for t in range(first, len(names))]),
         y=Axis(title=axis),
         caption="Mean over the seeds.",
         legend=True,
         height=360,
     )
+
+
+def _curve_marks(rows: Sequence[dict[str, Any]]) -> list[Mark]:
+    """A line for each arm."""
+    return [
+        Mark(
+            kind="curves",
+            rows=[row],
+            name=row["arm"],
+            colour=COLOURS[i % len(COLOURS)],
+            dash=DASHES[i // len(COLOURS) % len(DASHES)],
+        )
+        for i, row in enumerate(rows)
+    ]
 
 
 def _value(record: SequenceRecord, task: str, estimate: Estimate) -> Value:
@@ -526,22 +531,12 @@ def _forgetting_curves(
                 rows.append({"arm": label, "x": xs, "y": ys, "end": ys[-1]})
         if not rows:
             continue
-        marks = [
-            Mark(
-                kind="curves",
-                rows=[row],
-                name=row["arm"],
-                colour=COLOURS[i % len(COLOURS)],
-                dash=DASHES[i // len(COLOURS) % len(DASHES)],
-            )
-            for i, row in enumerate(rows)
-        ]
         charts.append(
             Chart(
                 title=f"{task} while later tasks are trained",
                 rows=rows,
                 columns=[Col("Arm", "arm", numeric=False), Col("Loss at the end", "end")],
-                marks=marks,
+                marks=_curve_marks(rows),
                 x=Axis(title=f"tasks after {task}"),
                 y=Axis(title=f"held-out loss, nats per {unit}"),
                 caption="Mean over the seeds."

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.config.declare import Meta, deciding, settings_of
 from holdfast.config.decode import decode
-from holdfast.errors import DataError, ModelError
+from holdfast.errors import DataError, ModelError, NotFinite
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.run import RunFolder, RunRecord
 from holdfast.support.files import fingerprint
@@ -113,8 +113,19 @@ class ClassifierConfig:
     def key(self) -> str:
         """Of what decides the weights, files by their content."""
         methods = [m.identity() for m in self.retention]
+        named = [Path(p) for m in methods for p in m.values() if isinstance(p, str) and p]
+        files: list[str | Path] = [
+            f for p in named for f in (sorted(p.glob("*.safetensors")) if p.is_dir() else [p]) if f.is_file()
+        ]
         return fingerprint(
-            [weights_hash(self.model), _file_hash(self.data), deciding(self.fit), self.groups, self.known, methods]
+            [
+                weights_hash(self.model),
+                *map(_file_hash, [self.data, *files]),
+                deciding(self.fit),
+                self.groups,
+                self.known,
+                methods,
+            ]
         )
 
 
@@ -243,9 +254,8 @@ def train_classifier(
     from holdfast.training.classifier import fit, load_network, save_network
 
     run = RunFolder(config.output_dir)
-    key = fingerprint(
-        [config.key, [dataclasses.asdict(e) for e in config.evaluation.entries], list(curve), list(watched)]
-    )
+    asked = [[dataclasses.asdict(e), _file_hash(e.entry.accuracy)] for e in config.evaluation.entries]
+    key = fingerprint([config.key, asked, list(curve), list(watched)])
     if run.exists() and (done := run.read()).status == "finished" and done.config_key == key:
         return run, {k: [(x, y) for x, y in v] for k, v in done.training["curves"].items()}
     model = load_network(config.model)
@@ -313,21 +323,25 @@ def train_classifier(
 def evaluate_classifier(
     model: nn.Module, plan: ClassifierPlan, folder: EvaluationFolder, *, identity: Mapping[str, Any]
 ) -> list[Evaluation]:
-    """Measures a classifier, or finds it measured: accuracy, and the loss as perplexity of the right class.
+    """Measures a classifier, or finds it measured: accuracy, and the loss in nats per sample.
 
     Args:
         model: in any mode; dropout is off.
         plan: what is measured.
         folder: gets an evaluation an entry, with a row a sample.
         identity: the model's name and the hash of its weights.
+
+    Raises:
+        DataError: a file that cannot be read, or a label in no group.
+        NotFinite: the model's losses are NaN or infinite.
     """
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.measures import Outcome
-    from holdfast.statistics.estimates import TEXT_FIGURES, Ratio
+    from holdfast.statistics.estimates import Ratio
 
     figures = {
         "acc": Ratio(numerator="acc", unit="accuracy", higher_is_better=True),
-        "class_perplexity": TEXT_FIGURES["class_perplexity"],
+        "nats": Ratio(numerator="nats", unit="nats/sample"),  # not its exponential, which overflows from 710 on
     }
     done = []
     for one in plan.entries:
@@ -354,6 +368,8 @@ def evaluate_classifier(
                 failed=outcome.failed,
             )
             folder.write(there, rows)
+        if there.failed is not None:
+            raise NotFinite(f"{one.suite}/{one.name}: {there.failed} What was measured means nothing.")
         done.append(there)
     return done
 

@@ -68,6 +68,8 @@ class Samples:
             raise DataError(
                 f"expected samples with a label each, got {len(self.inputs)} inputs and {len(self.labels)} labels."
             )
+        if not bool(torch.isfinite(self.inputs).all()) or int(self.labels.min()) < 0:
+            raise DataError("expected finite inputs and classes from 0, got NaN, infinity or a class below 0.")
 
 
 def read_samples(file: str | Path) -> Samples:
@@ -287,7 +289,8 @@ def fisher_information(
     classes: Classes | None = None,
     seed: int = 0,
 ) -> Path:
-    """The diagonal Fisher information of a classifier, as a folder that `ewc: {fisher: FOLDER}` and merges take.
+    """The diagonal Fisher information of a classifier, squared nats per sample, as a folder that `ewc: {fisher:
+    FOLDER}` and merges take (`retention.fisher`, which has the definition and its sources).
 
     Args:
         model: whose it is.
@@ -300,6 +303,10 @@ def fisher_information(
 
     Returns:
         The folder.
+
+    Raises:
+        ModelError: gradients that are not finite.
+        RunFolderError, StorageError: the folder cannot be written.
     """
     host = _Loop(model, samples, FitSettings(), (), classes or Classes(), read_samples, None, lambda line: None)
     rows = choose_rows(_rows(torch.arange(len(samples.labels)), samples.labels), count, seed=seed, label="the samples")
@@ -377,6 +384,9 @@ class _Loop:
                     final = asdict(_figures([result], self.term is not None))
                 on_step(step, self.steps)
         self.model.train(training)
+        broken = [n for n, p in self.named.items() if not bool(torch.isfinite(p).all())]
+        if broken:  # after the last step no loss has been computed with them yet
+            raise TrainingDiverged(f"{', '.join(broken[:3])}: weights are not finite. Use a lower learning_rate.")
         for method in self.active:
             final |= method.metrics(self.named)
         known = {k: v for k, v in final.items() if v is not None}

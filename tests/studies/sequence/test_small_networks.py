@@ -6,12 +6,13 @@ import io
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from rich.console import Console
 from safetensors.torch import load_file
 
 from holdfast.data.images import read_images, write_samples
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, NotFinite
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.runs.classifier import classifier_config, train_classifier
 from holdfast.studies.sequence.plan import sequence_config
@@ -153,6 +154,47 @@ def test_a_base_that_changed_since_is_not_gone_on_from(files, tmp_path):
     save_network(Network(inputs=64, hidden=(16,), outputs=10, seed=1), base)
     with pytest.raises(ConfigError, match="have changed since the study began"):
         run_sequence(sequence_config(values), console=quiet, workers=1)
+
+
+def test_a_run_of_other_files_is_another_run(files, tmp_path):
+    """Also where only what is measured, or old data, changed under the same name."""
+    held, old = tmp_path / "held.safetensors", tmp_path / "old.safetensors"
+    for place in (held, old):
+        place.write_bytes(Path(files["even_heldout"]).read_bytes())
+    values = {
+        "model_name_or_path": files["base"],
+        "dataset_name": files["odd_train"],
+        "max_steps": 2,
+        "retention": [{"replay": {"data": str(old), "fraction": 0.5}}],
+        "evaluation": {"odd": [{"accuracy": str(held)}]},
+        "output_dir": str(tmp_path / "run"),
+    }
+    steps: list[int] = []
+    for change in (None, None, held, old):
+        if change is not None:
+            change.write_bytes(Path(files["odd_heldout"]).read_bytes())
+        train_classifier(classifier_config(values)[0], on_step=lambda step, of: steps.append(step))
+    assert steps == [1, 2] * 3, "once, found done, and again for each change"
+
+
+def test_a_network_of_nan_is_not_measured(files, tmp_path):
+    broken = Network(inputs=64, hidden=(16,), outputs=10)
+    torch.nn.init.constant_(broken.output.weight, float("nan"))
+    values = {
+        "model_name_or_path": str(save_network(broken, tmp_path / "broken")),
+        "dataset_name": files["odd_train"],
+        "evaluation": {"odd": [{"accuracy": files["odd_heldout"]}]},
+        "output_dir": str(tmp_path / "run"),
+    }
+    with pytest.raises(NotFinite, match="odd/accuracy"):
+        train_classifier(classifier_config(values)[0])
+
+
+def test_an_arm_that_diverged_is_named(files, tmp_path):
+    values = asked(files, tmp_path / "out", arms=["single", {"l2": {"coefficient": 1000.0}}], curve=0)
+    values["train"] |= {"max_steps": 4, "learning_rate": 0.2}
+    record = run_sequence(sequence_config(values), console=Console(file=io.StringIO()), workers=1)
+    assert any(n.startswith("L2, coefficient 1000 diverged: its weights moved") for n in record.notes)
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,15 @@ class Kind(Protocol):
     def measure(self, model: Path, plan: Any, place: Path, *, cache: Path, task: Task) -> EvaluationFolder:
         """Measures a model that was not trained, such as a merge."""
 
-    def fisher(self, model: Path, data: str, place: Path, *, samples: int) -> Path:
-        """The Fisher diagonal of a model on a task's data, computed once."""
+    def fisher(self, model: Path, train: Mapping[str, Any], place: Path, *, samples: int) -> Path:
+        """The Fisher diagonal of a model on a task's data, computed once.
+
+        Args:
+            model: of a single task.
+            train: the task's training configuration.
+            place: gets it.
+            samples: at most.
+        """
 
 
 class LanguageModels:
@@ -140,11 +147,11 @@ class LanguageModels:
         evaluate_models([request], plan, place, cache=str(cache), console=task.console, say=lambda line: None)
         return EvaluationFolder(place / _MEASURED)
 
-    def fisher(self, model: Path, data: str, place: Path, *, samples: int) -> Path:
+    def fisher(self, model: Path, train: Mapping[str, Any], place: Path, *, samples: int) -> Path:
         """See `Kind`."""
         from holdfast.runs.fisher import compute_fisher
 
-        return compute_fisher(model, data, samples=samples, output_dir=place, overwrite=True).folder
+        return compute_fisher(model, train["dataset_name"], samples=samples, output_dir=place, overwrite=True).folder
 
 
 class Classifiers:
@@ -201,11 +208,13 @@ class Classifiers:
         evaluate_classifier(load_network(model), plan, found, identity=identity)
         return found
 
-    def fisher(self, model: Path, data: str, place: Path, *, samples: int) -> Path:
+    def fisher(self, model: Path, train: Mapping[str, Any], place: Path, *, samples: int) -> Path:
         """See `Kind`."""
-        from holdfast.training.classifier import fisher_information, load_network, read_samples
+        from holdfast.training.classifier import Classes, fisher_information, load_network, read_samples
 
-        return fisher_information(load_network(model), read_samples(data), place, count=samples)
+        classes = Classes(groups=tuple(map(tuple, train.get("groups", ()))))
+        data = read_samples(train["dataset_name"])
+        return fisher_information(load_network(model), data, place, count=samples, classes=classes)
 
 
 KINDS: dict[str, Kind] = {LANGUAGE: LanguageModels(), CLASSIFIER: Classifiers()}

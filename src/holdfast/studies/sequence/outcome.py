@@ -113,6 +113,10 @@ def with_figures(record: SequenceRecord, config: SequenceConfig) -> SequenceReco
     return dataclasses.replace(record, tasks=figures.tasks, source=figures.source, arms=arms, notes=notes)
 
 
+FAR = 1000.0
+"""Times the distance of sequential fine-tuning, beyond which an arm has diverged."""
+
+
 class _Figures:
     """Computes arms from what was measured."""
 
@@ -150,6 +154,8 @@ class _Figures:
         before, found = dict.fromkeys(seeds, self.base), {}
         for key, about in self.source.items():
             gains = [self._gain(before, {s: self.folders[m, s] for s in seeds}, about) for m in arm.models]
+            if None in gains:
+                self.notes.append(f"{arm.arm}: {key} cannot be scored; a figure is not finite, or was not compared.")
             found[key] = [
                 None
                 if g is None
@@ -187,6 +193,12 @@ class _Figures:
                 if better is not None:
                     against[task] = _estimate(better.value, better.interval, better.by_seed, better.samples_half)
         distance, kept = self._distance(arm, seeds), self._kept(arm, seeds)
+        reference = self._distance(sequential, [s for s in seeds if (sequential.models[-1], s) in self.folders])
+        if distance is not None and reference is not None and distance.value > FAR * reference.value:
+            self.notes.append(
+                f"{arm.arm} diverged: its weights moved {distance.value:.3g}, sequential fine-tuning's "
+                f"{reference.value:.3g}. Its scores say nothing of the method; use a lower rate or coefficient."
+            )
         found = dataclasses.replace(arm, scores=scores, against=against, distance=distance, source=kept)
         if arm.kind in (SINGLE, MULTITASK) or len(arm.models) != len(arm.order):
             return found

@@ -206,10 +206,10 @@ class SequenceStudy(Study[SequenceConfig]):
                 parameters["base"] = config.base
             if find_method(method).extras is not None:
                 samples = int(parameters.pop(SAMPLES, FISHER_SAMPLES))
-                data = [str(config.filled(config.tasks[t].train["dataset_name"])) for t in model.trained]
+                trains = [config.filled({**config.train, **config.tasks[t].train}) for t in model.trained]
                 parameters["fisher"] = [
-                    config.kind.fisher(part, text, part.with_name(f"{part.name}.{FISHER}"), samples=samples)
-                    for part, text in zip(parts, data, strict=True)
+                    config.kind.fisher(part, train, part.with_name(f"{part.name}.{FISHER}"), samples=samples)
+                    for part, train in zip(parts, trains, strict=True)
                 ]
             merge(parts, folder, method=method, overwrite=True, **parameters)
         place = folder.with_name(f"{folder.name}.{MEASURED}")
