@@ -57,6 +57,7 @@ bench: $(BIN)/.installed  ## the benchmarks with their bars
 	$(BIN)/python benchmarks/methods.py --check
 	$(BIN)/python benchmarks/budget.py --check
 	$(BIN)/python benchmarks/evaluation.py --check
+	$(BIN)/python benchmarks/selection.py --check
 	$(BIN)/python benchmarks/sweep.py --check
 	$(BIN)/python benchmarks/packing.py --check
 	$(BIN)/python benchmarks/cost.py --check

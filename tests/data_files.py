@@ -39,3 +39,26 @@ def preparation(format: str, /, *inputs: str | Path, output: str | Path = "train
 def prepared(format: str, /, *inputs: str | Path, **options: Any) -> dict[str, Any]:
     """Carries out such a request; its record."""
     return prepare(preparation(format, *inputs, **options)).record
+
+
+def warc(kind: str, content: str | bytes, *, length: int | str | None = None, **fields: str) -> bytes:
+    """A WARC record; a `length` other than the content's is a broken one."""
+    body = content if isinstance(content, bytes) else content.encode()
+    named = {
+        "WARC-Type": kind,
+        **{f"WARC-{name.replace('_', '-')}": value for name, value in fields.items()},
+        "Content-Type": "text/plain",
+    }
+    if length != "absent":
+        named["Content-Length"] = str(len(body) if length is None else length)
+    return (
+        b"WARC/1.0\r\n"
+        + "".join(f"{name}: {value}\r\n" for name, value in named.items()).encode()
+        + b"\r\n"
+        + body
+        + b"\r\n\r\n"
+    )
+
+
+INFO = warc("warcinfo", "Software-Info: made by a test")
+"""The first record of a WET file."""

@@ -1,5 +1,5 @@
-"""`holdfast data`: from the files of public data sets and corpora to rows to train on, to articles made of them, and to
-news from the web."""
+"""`holdfast data`: from the files of public data sets and corpora to rows to train on, to articles made of them, to
+news from the web, and to passages that a model knows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import importlib
 from holdfast.errors import ConfigError, did_you_mean
 
 HELP = """\
-usage: holdfast data prepare|synthesise|crawl [options]
+usage: holdfast data prepare|synthesise|crawl|select [options]
 
   prepare      the files of a public data set or of a corpus, as they are, to rows that 'holdfast train' reads
   synthesise   rows to textbook articles, written by a language model behind any OpenAI-compatible endpoint
   crawl        articles of newspapers, gathered by the library fundus (pip install 'holdfast[crawl]')
+  select       passages of a corpus that a model knows, ranked by its perplexity, and a sample to probe with
 
 examples
   holdfast data prepare metamath --input MetaMathQA-395K.json --output data/math/metamath.jsonl --seed 0
@@ -25,13 +26,16 @@ examples
   holdfast data crawl --publishers us.TheNewYorker uk --after 2024-01-01 --limit 10000 --output news/articles.jsonl
   holdfast data prepare corpus --input news/ --after 2024-01-01 --near_duplicates 0.8 --output new.jsonl --heldout 0.01
 
-'holdfast data prepare --help', 'holdfast data synthesise --help' and 'holdfast data crawl --help' explain the options.
+  holdfast data select --model base --input CC-MAIN-2023-40/ --tokens 20000000 --output passages
+
+'holdfast data prepare --help', and so on, explains the options.
 """
 
 STEPS = {
     "prepare": "holdfast.cli.data_prepare",
     "synthesise": "holdfast.cli.data_synthesise",
     "crawl": "holdfast.cli.data_crawl",
+    "select": "holdfast.cli.data_select",
 }
 """Step: the module that runs it."""
 
@@ -44,7 +48,6 @@ def run(argv: list[str]) -> int:
     step, *rest = argv
     if step not in STEPS:
         raise ConfigError(
-            f"expected 'holdfast data prepare', 'holdfast data synthesise' or 'holdfast data crawl', got "
-            f"'{step}'.{did_you_mean(step, STEPS)}"
+            f"expected 'holdfast data' with one of {', '.join(STEPS)}, got '{step}'.{did_you_mean(step, STEPS)}"
         )
     return int(importlib.import_module(STEPS[step]).run(rest))

@@ -47,6 +47,27 @@ def own_record(
     return None
 
 
+def are_whole(record: Mapping[str, Any], files: Sequence[Path]) -> bool:
+    """Whether all files of a finished request are there.
+
+    Args:
+        record: with "outputs", as `RowsFile.about` describes them.
+        files: of the request.
+
+    Raises:
+        RunFolderError: one was changed since.
+    """
+    sizes = {one["name"]: one["bytes"] for one in record.get("outputs", [])}
+    there = [path for path in files if path.exists()]
+    for one in there:
+        if one.stat().st_size != sizes.get(one.name):
+            raise RunFolderError(
+                f"{one} was changed after it was prepared. It is not overwritten: choose another --output, or move it "
+                f"away."
+            )
+    return len(there) == len(files)
+
+
 class RowsFile:
     """Rows on their way into a file, counted."""
 

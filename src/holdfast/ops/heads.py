@@ -162,13 +162,21 @@ def is_distributed_tensor(tensor: Tensor | None) -> bool:
     return tensor is not None and hasattr(tensor, "full_tensor")
 
 
-def project(hidden_NH: Tensor, head: Head) -> Tensor:
-    """Logits `[N, V]` in float32 (float64 for float64 inputs). For few rows only; losses use `ops.annealing`."""
-    dtype = torch.float64 if hidden_NH.dtype == torch.float64 else torch.float32
+def project(hidden_NH: Tensor, head: Head, *, as_stored: bool = False) -> Tensor:
+    """Logits `[N, V]` in float32 (float64 for float64 inputs). For few rows only; losses use `ops.annealing`.
+
+    Args:
+        hidden_NH: hidden states, any floating dtype.
+        head: of the model.
+        as_stored: multiply in the dtype that the states have, as the model's own forward does, and widen the product:
+            in half precision several times as fast, and as coarse as that forward.
+    """
+    wide = torch.float64 if hidden_NH.dtype == torch.float64 else torch.float32
+    dtype = hidden_NH.dtype if as_stored else wide
     with torch.autocast(hidden_NH.device.type, enabled=False):
-        logits = hidden_NH.to(dtype) @ head.weight_VH.to(dtype).T
+        logits = (hidden_NH.to(dtype) @ head.weight_VH.to(dtype).T).to(wide)
         if head.bias_V is not None:
-            logits = logits + head.bias_V.to(dtype)
+            logits = logits + head.bias_V.to(wide)
         logits = logits * head.logit_scale if head.logit_scale != 1.0 else logits
         return head.softcap * torch.tanh(logits / head.softcap) if head.softcap is not None else logits
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import data_files
-from data_files import jsonl, preparation, rows_of, text
+from data_files import INFO, jsonl, preparation, rows_of, text, warc
 from holdfast.data.formats import detect
 from holdfast.data.prepare import near_duplicates
 from holdfast.data.prepare.inputs import found_inputs
@@ -44,24 +44,6 @@ ARTICLE = {
 ARTICLE_TEXT = "It took nine years.\n\nThe first cars crossed.\n\nMany waved.\n\nCost\n\nLess than feared."
 
 
-def warc(kind: str, content: str | bytes, *, length: int | str | None = None, **fields: str) -> bytes:
-    body = content if isinstance(content, bytes) else content.encode()
-    named = {
-        "WARC-Type": kind,
-        **{f"WARC-{name.replace('_', '-')}": value for name, value in fields.items()},
-        "Content-Type": "text/plain",
-    }
-    if length != "absent":
-        named["Content-Length"] = str(len(body) if length is None else length)
-    return (
-        b"WARC/1.0\r\n"
-        + "".join(f"{name}: {value}\r\n" for name, value in named.items()).encode()
-        + b"\r\n"
-        + body
-        + b"\r\n\r\n"
-    )
-
-
 def page(number: int, **more) -> bytes:
     return warc(
         "conversion",
@@ -70,9 +52,6 @@ def page(number: int, **more) -> bytes:
         Date="2024-02-21T07:35:11Z",
         **more,
     )
-
-
-INFO = warc("warcinfo", "Software-Info: made by a test")
 
 
 # --------------------------------------------------------------------------------------------------- every kind of file

@@ -7,13 +7,17 @@ followed, so no folder comes twice.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from holdfast.errors import DataError
 from holdfast.support.paths import real
+from holdfast.support.progress import progress
 
 OWN_RECORDS = "records of holdfast"
 _OWN = (".json", ".ledger.jsonl", ".addresses")
@@ -53,6 +57,29 @@ def found_inputs(paths: Iterable[Path], accept: Callable[[str], bool]) -> Inputs
                 found.files.append(file)
                 if inside:
                     found.names[file] = file.relative_to(path).as_posix()
+    return found
+
+
+def hashed_inputs(inputs: Inputs) -> list[dict[str, Any]]:
+    """Name, size and SHA-256 of every file.
+
+    Raises:
+        DataError: a file that cannot be opened.
+    """
+    found = []
+    with progress("Hashing the input", total=sum(f.stat().st_size for f in inputs.files), unit="bytes") as advance:
+        for path in inputs.files:
+            digest = hashlib.sha256()
+            try:
+                with open(path, "rb") as file:
+                    while block := file.read(1 << 20):
+                        digest.update(block)
+                        advance(len(block))
+            except OSError as error:
+                raise DataError(
+                    f"{path} cannot be read ({error.strerror or error}). Correct that, or leave it out."
+                ) from error
+            found.append({"name": inputs.name(path), "bytes": path.stat().st_size, "sha256": digest.hexdigest()})
     return found
 
 

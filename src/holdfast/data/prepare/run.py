@@ -34,12 +34,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta, part_of, settings_of
 from holdfast.config.decode import coerce_all, field_mistakes
-from holdfast.data.outputs import found_instead, output_problems, own_record, record_path, rows_file
+from holdfast.data.outputs import are_whole, found_instead, output_problems, own_record, record_path, rows_file
 from holdfast.data.prepare.corpus import USUAL_SIMILARITY
-from holdfast.data.prepare.inputs import Inputs, counts_in_words, found_inputs
+from holdfast.data.prepare.inputs import Inputs, counts_in_words, found_inputs, hashed_inputs
 from holdfast.data.prepare.reading import PreparedRow, Reading
 from holdfast.data.prepare.registry import FORMATS, accepts, format_of
-from holdfast.errors import ConfigError, DataError, RunFolderError, StorageError, did_you_mean
+from holdfast.errors import ConfigError, DataError, StorageError, did_you_mean
 from holdfast.records.evaluation import SCHEMA
 from holdfast.support.environment import now, versions
 from holdfast.support.files import fingerprint, to_jsonable, write_json
@@ -214,7 +214,7 @@ def prepare(request: Preparation) -> Prepared:
     if problems := request.problems():
         raise ConfigError(problems)
     files = request.found_inputs()
-    inputs = _hashed(files)
+    inputs = hashed_inputs(files)
     key = _key(request, inputs)
     known = _standing(request, key)
     if known is not None:
@@ -270,29 +270,6 @@ def prepare(request: Preparation) -> Prepared:
 # ----------------------------------------------------------------------------------------- what was asked, and is there
 
 
-def _hashed(inputs: Inputs) -> list[dict[str, Any]]:
-    """Name, size and SHA-256 of every input.
-
-    Raises:
-        DataError: a file that cannot be opened.
-    """
-    found = []
-    with progress("Hashing the input", total=sum(f.stat().st_size for f in inputs.files), unit="bytes") as advance:
-        for path in inputs.files:
-            digest = hashlib.sha256()
-            try:
-                with open(path, "rb") as file:
-                    while block := file.read(1 << 20):
-                        digest.update(block)
-                        advance(len(block))
-            except OSError as error:
-                raise DataError(
-                    f"{path} cannot be read ({error.strerror or error}). Correct that, or leave it out."
-                ) from error
-            found.append({"name": inputs.name(path), "bytes": path.stat().st_size, "sha256": digest.hexdigest()})
-    return found
-
-
 def _options(request: Preparation) -> dict[str, Any]:
     common = {name: getattr(request, name) for name in ("limit", "seed", "heldout", "most_malformed")}
     own = {
@@ -329,15 +306,7 @@ def _standing(request: Preparation, key: str) -> dict[str, Any] | None:
     record = own_record(request.output, request.outputs, command="data prepare", mine={"key": key}, differs=differs)
     if record is None or record.get("status") != "complete":
         return None
-    sizes = {one["name"]: one["bytes"] for one in record.get("outputs", [])}
-    there = [path for path in request.outputs if path.exists()]
-    for one in there:
-        if one.stat().st_size != sizes.get(one.name):
-            raise RunFolderError(
-                f"{one} was changed after it was prepared. It is not overwritten: choose another --output, or move it "
-                f"away."
-            )
-    return record if len(there) == len(request.outputs) else None
+    return record if are_whole(record, request.outputs) else None
 
 
 # -------------------------------------------------------------------------------------------------------------- reading

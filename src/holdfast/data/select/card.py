@@ -1,0 +1,76 @@
+"""The data card of a selection: what is in the folder, how it was chosen, and what was left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+_BAR = 40
+
+
+def card(record: Mapping[str, Any]) -> str:
+    """Markdown, with the front matter by which `datasets` finds the sets.
+
+    Args:
+        record: what `selection.json` holds.
+    """
+    counts, options, model = record["counts"], record["options"], record["model"]
+    sets = {name: counts[name] for name in ("all", "restoring", "probing") if counts[name]["passages"]}
+    names = [one["name"] for one in record["outputs"]]
+    front = ["---", "configs:"]
+    for name in names:
+        front += [f"- config_name: {name.removesuffix('.jsonl')}", f"  data_files: {name}"]
+    lines = [
+        *front,
+        "---",
+        "",
+        "# Passages by perplexity",
+        "",
+        f"Passages of at most {options['max_length']} tokens, ranked by the perplexity that "
+        f"`{model.get('name', 'a model')}` gives them. `restoring.jsonl` has those of lowest perplexity up to "
+        f"{options['tokens']:,} tokens, low to high"
+        + (
+            f"; `probing.jsonl` is a random sample that shares no {options['disjoint']} with it."
+            if counts["probing"]["passages"]
+            else "."
+        ),
+        "",
+        "| | passages | tokens | documents | nats a token | perplexity | median | 95 % below |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, own in sets.items():
+        mean, median, high = own["nats_per_token"], own["quantiles"]["0.5"], own["quantiles"]["0.95"]
+        lines.append(
+            f"| {name} | {own['passages']:,} | {own['tokens']:,} | {own['documents']:,} | {mean:.3f} | "
+            f"{_perplexity(mean)} | {_perplexity(median)} | {_perplexity(high)} |"
+        )
+    lines += ["", "Columns: `text`, `nats_per_token` (mean over predicted tokens), `tokens`, `source`.", ""]
+    lines += ["## Nats a token", "", "```", *_bars(record["histogram"]), "```", "", "## What was read", ""]
+    lines += ["| input | bytes | SHA-256 |", "|---|---|---|"]
+    lines += [f"| {one['name']} | {one['bytes']:,} | {one['sha256']} |" for one in record["inputs"]]
+    lines += ["", f"- {counts['records']:,} documents, of which {counts['malformed']:,} malformed and left out"]
+    lines += [f"- {number:,} left out: {reason}" for reason, number in counts["skipped"].items()]
+    if asked := record.get("questions"):
+        lines.append(
+            f"- {counts['overlapping']:,} passages share 13 words in a row with one of {asked['count']:,} questions of "
+            f"{', '.join(asked['files'])} ({'left out' if options['overlap'] == 'drop' else 'kept'}; "
+            f"{asked['short']:,} questions were too short to be looked for)"
+        )
+    lines += ["", "## How", "", f"- model: {', '.join(f'{k} {v}' for k, v in model.items())}"]
+    lines += [f"- {name}: {value}" for name, value in options.items() if value is not None]
+    lines += ["", "The texts are their authors'; this card says nothing about their licences."]
+    return "\n".join(lines) + "\n"
+
+
+def _perplexity(nats: float) -> str:
+    return f"{math.exp(nats):,.1f}" if nats < 100 else f"e^{nats:.0f}"
+
+
+def _bars(histogram: Mapping[str, Any]) -> list[str]:
+    edges, every = histogram["edges"], histogram["all"]
+    most = max(every)
+    return [
+        f"{low:7.3f} {'#' * round(_BAR * count / most):<{_BAR}} {count:,} ({taken:,} taken to restore)"
+        for low, count, taken in zip(edges[:-1], every, histogram["restoring"], strict=True)
+    ]

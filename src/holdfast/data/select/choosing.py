@@ -1,0 +1,116 @@
+"""Which passages are taken: those of lowest perplexity up to a budget, to restore a model's text pattern without
+teaching it anything new; and a random sample that shares nothing with them, to see whether the pattern is back (paper
+001, section 3).
+
+The probing sample is drawn first, from all passages: it stands for the corpus, not for what is left of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from holdfast.data.select.passages import Passages
+from holdfast.errors import DataError
+
+QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
+BINS = 20
+
+
+def draw_probing(passages: Passages, kept: np.ndarray, count: int) -> np.ndarray:
+    """Indices of a random sample of the passages that are `kept`, in random order, [count] int64.
+
+    Raises:
+        DataError: there are fewer.
+    """
+    if len(kept) < count:
+        raise DataError(
+            f"Expected {count:,} passages to probe with, the corpus has {len(kept):,}: {count - len(kept):,} are "
+            f"missing. Lower --probing, or add to --input."
+        )
+    order = np.lexsort((np.array(passages.content)[kept], np.array(passages.draw)[kept]))
+    return kept[order[:count]]
+
+
+def candidates(
+    passages: Passages,
+    kept: np.ndarray,
+    probing: np.ndarray,
+    *,
+    budget: int,
+    disjoint: Literal["documents", "passages"],
+) -> np.ndarray:
+    """Indices of the passages that may restore, [n] int64.
+
+    Raises:
+        DataError: they have fewer tokens than the budget, or each has more; says how many are missing.
+    """
+    tokens, documents = np.array(passages.tokens, dtype=np.int64), np.array(passages.documents)
+    left = np.setdiff1d(kept, probing)
+    taken = int(tokens[probing].sum())
+    beside = 0
+    if disjoint == "documents":
+        shared = np.isin(documents[left], documents[probing])
+        beside = int(tokens[left[shared]].sum())
+        left = left[~shared]
+    there = int(tokens[left].sum())
+    if there < budget:
+        advice = "Lower --tokens or --probing, add to --input"
+        advice += ", or take --disjoint passages." if beside else ", or lower --minimum_tokens."
+        raise DataError(
+            f"Expected {budget:,} tokens to restore with, the corpus has {there:,} in {len(left):,} passages: "
+            f"{budget - there:,} are missing ({taken:,} go to the probing set, {beside:,} are of the same documents). "
+            f"{advice}"
+        )
+    if budget < tokens[left].min():
+        raise DataError(
+            f"No passage fits into --tokens {budget:,}: the shortest has {tokens[left].min():,}. Raise the budget, or "
+            f"lower --minimum_tokens."
+        )
+    return left
+
+
+def choose_restoring(passages: Passages, left: np.ndarray, nats: np.ndarray, *, budget: int) -> np.ndarray:
+    """Indices of the passages of lowest perplexity out of `left`, low to high, as long as the next one fits into the
+    budget.
+
+    Raises:
+        DataError: the first one is larger than the budget.
+    """
+    order = left[np.lexsort((np.array(passages.content)[left], nats[left]))]
+    total = np.cumsum(np.array(passages.tokens, dtype=np.int64)[order])
+    count = int(np.searchsorted(total, budget, side="right"))
+    if not count:
+        raise DataError(
+            f"No passage is selected: the one of lowest perplexity has {total[0]:,} tokens, more than --tokens "
+            f"{budget:,}. Raise the budget."
+        )
+    return order[:count]
+
+
+def described(passages: Passages, indices: np.ndarray, nats: np.ndarray, *, bos: bool) -> dict[str, Any]:
+    """`{"passages", "tokens", "documents", "nats_per_token", "quantiles", "overlapping"}` of some passages; the mean is
+    over all predicted tokens."""
+    tokens = np.array(passages.tokens, dtype=np.int64)[indices]
+    predicted = tokens - (not bos)
+    mean = float((nats[indices] * predicted).sum() / predicted.sum()) if len(indices) else None
+    levels = np.quantile(nats[indices], QUANTILES, method="inverted_cdf").tolist() if len(indices) else []
+    return {
+        "passages": len(indices),
+        "tokens": int(tokens.sum()),
+        "documents": len(np.unique(np.array(passages.documents)[indices])),
+        "overlapping": int(np.frombuffer(passages.overlapping, dtype=np.uint8)[indices].sum()),
+        "nats_per_token": round(mean, 6) if mean is not None else None,
+        "quantiles": {f"{q:g}": level for q, level in zip(QUANTILES, levels, strict=False)},
+    }
+
+
+def histogram(nats: np.ndarray, **sets: np.ndarray) -> dict[str, Any]:
+    """Passages by nats a token: `{"edges": [BINS + 1], name: counts [BINS]}`. The last bin begins at the 99th
+    percentile of all and takes what is above: a few odd passages would leave the others a bin."""
+    every = nats[np.concatenate(list(sets.values()))]
+    low, high = float(every.min()), float(np.quantile(every, 0.99))
+    edges = np.append(np.linspace(low, max(high, low + 1e-6), BINS), max(float(every.max()), high + 1e-6))
+    counts = {name: np.histogram(nats[own], edges)[0].tolist() for name, own in sets.items()}
+    return {"edges": [round(float(edge), 6) for edge in edges], **counts}

@@ -1,0 +1,84 @@
+"""Does a corpus hold the questions that a model will be asked? Passages that share 13 words in a row with one are said
+to (Brown et al. 2020, "Language models are few-shot learners", appendix C).
+
+Words are compared in small letters and without punctuation. Of a row of a file of questions every text counts, and all
+its texts in a row: a question that is shorter than 13 words is found with its options behind it, as a page would
+have it. Rows with fewer words in all cannot be looked for; they are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.data.prepare.near_duplicates import words_of
+from holdfast.data.prepare.reading import Reading, records
+from holdfast.data.readers import file_tables, kind_of
+from holdfast.errors import DataError
+
+WORDS = 13
+
+
+class Questions:
+    """The word 13-grams of files of questions.
+
+    Args:
+        files: JSON, JSON Lines, Parquet, CSV, or text with a question a line.
+
+    Raises:
+        DataError: a file that cannot be read, malformed records, or no question of 13 words.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.count = 0
+        """Questions that are looked for."""
+        self.short = 0
+        """Questions that are too short for it."""
+        self._grams: set[str] = set()
+        for file in files:
+            for record in _records(file):
+                texts = list(_texts(record))
+                grams = {gram for text in (*texts, "\n".join(texts)) for gram in _grams(text)}
+                self.count += bool(grams)
+                self.short += not grams
+                self._grams |= grams
+        if files and not self._grams:
+            raise DataError(
+                f"Expected questions of at least {WORDS} words in {', '.join(map(str, files))}, found none: the "
+                f"{self.short:,} rows there are shorter. Leave --questions out, or name files with options and context."
+            )
+
+    def overlap(self, text: str) -> bool:
+        """Whether a passage shares 13 words in a row with a question."""
+        return bool(self._grams) and not self._grams.isdisjoint(_grams(text))
+
+
+def _grams(text: str) -> Iterator[str]:
+    words = words_of(text)
+    return (" ".join(words[start : start + WORDS]) for start in range(len(words) - WORDS + 1))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts of a record, in order."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _texts(part)
+
+
+def _records(file: Path) -> Iterator[Any]:
+    if kind_of(file) == "text":
+        for table in file_tables(file, documents="line"):
+            yield from table.to_pylist()
+        return
+    reading = Reading(files=[file], options={}, scratch=Path())
+    for _, record in records(file, reading):
+        if record is not None:
+            yield record
+    if reading.malformed:
+        raise reading.error(f"{reading.malformed} of {reading.records} questions are malformed. The first")

@@ -1,0 +1,168 @@
+"""Documents cut into passages: stretches of one document of at most so many tokens, never of two.
+
+A document that is too long is cut at the last line break in the second half of what fits, else at the last space
+there, else between two tokens. Every passage is tokenised by itself, since it will be trained on and scored by itself.
+
+Passages wait in two scratch files, one of texts and one of token ids. Memory holds 41 bytes a passage, and a hash of 16
+bytes (in a set: about 100) of its text without white space and capitals, by which equal passages are known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from holdfast.errors import ModelError
+
+
+class Passage(NamedTuple):
+    """A passage."""
+
+    text: str
+    ids: Sequence[int]
+    """Token ids of the text alone."""
+
+
+def cut(texts: Sequence[str], tokenizer: Any, limit: int) -> list[list[Passage]]:
+    """The passages of each text.
+
+    Args:
+        texts: documents.
+        tokenizer: of transformers, a fast one: where tokens begin in the text has to be known.
+        limit: tokens of a passage at most, special ones aside.
+
+    Raises:
+        ModelError: a slow tokenizer.
+    """
+    if not texts:
+        return []
+    encodings = tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False).encodings
+    if encodings is None:
+        raise ModelError(
+            f"Expected a fast tokenizer, which says where its tokens begin in the text, got "
+            f"{type(tokenizer).__name__}. Save a tokenizer.json beside the model."
+        )
+    parts = [
+        [] if len(encoding.ids) <= limit else _parts(text, [begin for begin, _ in encoding.offsets], limit)
+        for text, encoding in zip(texts, encodings, strict=True)
+    ]
+    smaller = iter(cut([part for own in parts for part in own], tokenizer, limit))
+    found: list[list[Passage]] = []
+    for text, encoding, own in zip(texts, encodings, parts, strict=True):
+        if len(encoding.ids) <= limit:
+            found.append([Passage(text, encoding.ids)])
+        else:
+            found.append([passage for _ in own for passage in next(smaller)])
+    return found
+
+
+def _parts(text: str, begins: Sequence[int], limit: int) -> list[str]:
+    """A text in pieces of about `limit` tokens, each shorter than the text."""
+    if len(text) < 2:
+        return []
+    found: list[str] = []
+    start = 0
+    places = np.array(begins)
+    while start < len(text):
+        first = int(np.searchsorted(places, start))
+        end = int(places[first + limit]) if first + limit < len(places) else len(text)
+        end = max(end, start + 1)
+        if end < len(text) or not found:
+            half = (start + end) // 2
+            borders = (text.rfind(sign, half, min(end, len(text) - 1)) for sign in "\n ")
+            end = next((border + 1 for border in borders if border >= 0), min(end, len(text) - 1))
+        if piece := text[start:end].strip():
+            found.append(piece)
+        start = end
+    return found
+
+
+class Passages:
+    """Passages on disk, to be used in a `with` statement: added one by one, then read in any order.
+
+    Args:
+        folder: for the scratch files.
+        seed: of the random order.
+    """
+
+    def __init__(self, folder: Path, *, seed: int = 0) -> None:
+        self.folder = folder
+        self._seed = seed.to_bytes(8)
+        self._texts = open(folder / "passages.jsonl", "w+b")  # noqa: SIM115
+        self._ids = open(folder / "passages.ids", "w+b")  # noqa: SIM115
+        self._starts, self._id_starts = array("Q"), array("Q")
+        self._seen: set[bytes] = set()
+        self._digest = hashlib.sha256()
+        self.tokens = array("I")
+        """Of each passage."""
+        self.documents = array("I")
+        """The number of the document that each passage is of."""
+        self.content = array("Q")
+        """A hash of each passage: an order that does not depend on that of the files."""
+        self.draw = array("Q")
+        """A random number of each passage, by the seed."""
+        self.overlapping = bytearray()
+        """1: it shares words with a question."""
+
+    def __enter__(self) -> Passages:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._texts.close()
+        self._ids.close()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def add(self, passage: Passage, *, source: str, document: int, overlapping: bool = False) -> bool:
+        """Takes in a passage; False where an equal one is there already."""
+        digest = hashlib.blake2b(_encoded(" ".join(passage.text.casefold().split())), digest_size=16).digest()
+        if digest in self._seen:
+            return False
+        self._seen.add(digest)
+        self._starts.append(self._texts.tell())
+        self._id_starts.append(self._ids.tell())
+        line = _encoded(json.dumps({"text": passage.text, "source": source}, ensure_ascii=False)) + b"\n"
+        self._texts.write(line)
+        self._ids.write(np.array(passage.ids, dtype="<u4").tobytes())
+        self._digest.update(line)
+        self.tokens.append(len(passage.ids))
+        self.documents.append(document)
+        self.content.append(int.from_bytes(digest[:8]))
+        self.draw.append(int.from_bytes(hashlib.blake2b(self._seed + digest, digest_size=8).digest()))
+        self.overlapping.append(overlapping)
+        return True
+
+    @property
+    def digest(self) -> str:
+        """Of all that was added, in order."""
+        return self._digest.hexdigest()
+
+    def forget_texts(self) -> None:
+        """Frees what tells equal passages apart: all are in."""
+        self._seen.clear()
+
+    def row(self, index: int) -> dict[str, str]:
+        """`{"text", "source"}` of a passage."""
+        self._texts.seek(self._starts[index])
+        found: dict[str, str] = json.loads(self._texts.readline())
+        return found
+
+    def ids(self, index: int) -> list[int]:
+        """Token ids of a passage."""
+        self._ids.seek(self._id_starts[index])
+        found: list[int] = np.frombuffer(self._ids.read(4 * self.tokens[index]), dtype="<u4").tolist()
+        return found
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "replace")  # a lone surrogate stands for no character

@@ -1,0 +1,96 @@
+"""Which passages are wanted, and out of which files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from holdfast.config.declare import Meta, Seed
+from holdfast.data.outputs import found_instead
+from holdfast.data.prepare.corpus import LEAST_SIMILARITY, USUAL_SIMILARITY, Column
+from holdfast.data.prepare.inputs import Inputs
+from holdfast.data.prepare.run import Preparation
+from holdfast.data.readers import SUPPORTED, kind_of
+
+RESTORING, PROBING = "restoring.jsonl", "probing.jsonl"
+LEDGER = "scores.ledger.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which passages are taken."""
+
+    settings_group: ClassVar[str] = "which passages"
+
+    tokens: Annotated[int, Meta(ge=1)]
+    """Token budget of the restoring set: the passages of lowest perplexity that fit into it."""
+    probing: Annotated[int, Meta(ge=0)] = 10_000
+    """Passages of the probing set, a random sample (0: none)."""
+    max_length: Annotated[int, Meta(ge=16)] = 512
+    """Tokens of a passage at most, with the tokenizer's BOS; longer documents are cut."""
+    minimum_tokens: Annotated[int, Meta(ge=2)] = 64
+    """Passages of fewer tokens are left out."""
+    near_duplicates: Annotated[
+        float | None,
+        Meta(
+            ge=LEAST_SIMILARITY,
+            le=1,
+            metavar="SHARE",
+            expected=f"a similarity from {LEAST_SIMILARITY:g} to 1, or none",
+        ),
+    ] = USUAL_SIMILARITY
+    """Similarity from which passages are one (none: only equal ones are)."""
+    disjoint: Literal["documents", "passages"] = "documents"
+    """What the two sets do not share: with documents, what the probing set takes a passage of gives none to the
+    other."""
+    questions: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FILE")] = ()
+    """Files of questions that the corpus should not contain; passages that share 13 words in a row are counted."""
+    overlap: Literal["keep", "drop"] = "keep"
+    """What becomes of such passages."""
+    seed: Seed = 0
+    """Of the probing sample."""
+
+    def problems(self) -> list[str]:
+        """One sentence a mistake."""
+        found = []
+        if self.minimum_tokens > self.max_length:
+            found.append(f"minimum_tokens: expected at most max_length ({self.max_length}), got {self.minimum_tokens}")
+        if self.overlap == "drop" and not self.questions:
+            found.append("overlap: drop leaves out passages with questions, but no file of questions is named")
+        for path in self.questions:
+            if not path.is_file():
+                found.append(f"questions: expected a file at {path}, {found_instead(path)}")
+            elif kind_of(path) is None:
+                found.append(f"questions: expected a file of a known kind ({SUPPORTED}), got {path}")
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusFiles:
+    """Files and folders of a corpus, and where the selection goes."""
+
+    input: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FILE")]
+    """Files and folders of the corpus: text, JSON Lines, Parquet, WET, compressed or not."""
+    output: Annotated[Path, Meta(metavar="FOLDER")]
+    """Folder of the sets; never overwritten by another request."""
+    kind: Literal["auto", "text", "rows", "wet", "fundus"] = "auto"
+    """What the files are (auto: by ending and content)."""
+    text_column: Column = None
+    """Where the text is (the first of text, plaintext, content, body, document)."""
+    most_malformed: Annotated[float, Meta(ge=0, le=1, metavar="SHARE")] = 0.5
+    """Share of the records that may be malformed; they are counted, named and left out."""
+
+    @property
+    def reading(self) -> Preparation:
+        """The corpus as `holdfast data prepare corpus` would read it."""
+        options = {"kind": self.kind, "text_column": self.text_column}
+        return Preparation(format="corpus", inputs=self.input, output=self.output / RESTORING, options=options)
+
+    def found_inputs(self) -> Inputs:
+        """The files to read; looks into folders anew at every call."""
+        return self.reading.found_inputs()
+
+    def problems(self) -> list[str]:
+        """One sentence a mistake."""
+        return self.reading.problems()

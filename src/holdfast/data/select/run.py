@@ -1,0 +1,388 @@
+"""One selection: documents in, a folder of sets, record and data card out.
+
+    documents -> passages -> without equal and nearly equal ones -> perplexities -> the lowest, and a random sample
+
+Passages wait in scratch files beside the output while it runs; memory holds some numbers of each. Whatever ends it,
+scores stay in the ledger: the same request reads the corpus again, scores what is left, and writes the same sets to the
+byte. What can be refused is refused before the first score: a corpus smaller than the budget, above all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.config.declare import part_of, settings_of
+from holdfast.config.decode import field_mistakes
+from holdfast.data.outputs import are_whole, own_record, record_path, rows_file
+from holdfast.data.prepare import corpus
+from holdfast.data.prepare.inputs import Inputs, hashed_inputs
+from holdfast.data.prepare.near_duplicates import NearDuplicates
+from holdfast.data.prepare.reading import Reading
+from holdfast.data.select.card import card
+from holdfast.data.select.choosing import candidates, choose_restoring, described, draw_probing, histogram
+from holdfast.data.select.overlap import Questions
+from holdfast.data.select.passages import Passages, cut
+from holdfast.data.select.request import LEDGER, PROBING, RESTORING, Choice, CorpusFiles
+from holdfast.data.select.scores import Scorer, score_passages
+from holdfast.errors import ConfigError, DataError, StorageError
+from holdfast.records.evaluation import SCHEMA
+from holdfast.support.environment import now, versions
+from holdfast.support.files import fingerprint, to_jsonable, write_bytes_atomic, write_json
+from holdfast.support.leftovers import NewFolder, scratch_folder
+from holdfast.support.progress import progress
+
+DUPLICATE = "equal to an earlier passage"
+NEAR_DUPLICATE = "a near duplicate of a passage that is kept"
+OVERLAPPING = "a passage with words of a question"
+_RULES = 1
+"""Raised when the same request makes other sets."""
+_NAME = "selection"
+_AT_ONCE = 1 << 19
+"""Characters that are tokenised at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selected:
+    """What there is now."""
+
+    folder: Path
+    record: dict[str, Any]
+    """As in `selection.json`."""
+    done_before: bool
+    """Whether the same request had been carried out earlier, and nothing was done."""
+
+    @property
+    def restoring(self) -> Path:
+        """The passages of lowest perplexity, low to high."""
+        return self.folder / RESTORING
+
+    @property
+    def probing(self) -> Path | None:
+        """The random sample; None where none was asked for."""
+        return self.folder / PROBING if self.record["options"]["probing"] else None
+
+
+def select_from_files(files: CorpusFiles, choice: Choice, scorer: Scorer, *, scores: Path | None = None) -> Selected:
+    """Selects passages of a corpus on disk.
+
+    Args:
+        files: the corpus, and the folder to write.
+        choice: which passages.
+        scorer: what ranks them.
+        scores: the ledger of scores; None: one in the folder.
+
+    Raises:
+        ConfigError: mistakes in the request, all of them.
+        DataError: a file that cannot be read, too many malformed records, or a corpus smaller than what is asked for.
+        RunFolderError: the folder holds another selection.
+        NotFinite: the model gives a passage NaN.
+        StorageError: the disk is full; nothing is half written, and what was scored is kept.
+    """
+    if problems := files.problems():
+        raise ConfigError(problems)
+    found = files.found_inputs()
+    return _select(
+        choice,
+        scorer,
+        output=files.output,
+        scores=scores,
+        inputs=hashed_inputs(found),
+        reader=lambda scratch: DocumentsInFiles(files, found, scratch),
+    )
+
+
+def select_passages(
+    documents: Iterable[tuple[str | Sequence[str], str]],
+    *,
+    choice: Choice,
+    scorer: Scorer,
+    output: Path,
+    scores: Path | None = None,
+) -> Selected:
+    """Selects passages of documents that come from anywhere.
+
+    Args:
+        documents: (text, source) of each, read once. In place of a text may be a list of its passages.
+        choice: which passages.
+        scorer: what ranks them.
+        output: the folder to write.
+        scores: the ledger of scores; None: one in the folder.
+
+    Raises:
+        ConfigError, DataError, RunFolderError, NotFinite, StorageError: as `select_from_files`.
+    """
+    return _select(
+        choice, scorer, output=output, scores=scores, inputs=None, reader=lambda scratch: DocumentsInMemory(documents)
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+class DocumentsInMemory:
+    """Documents of an iterable; see `select_passages`."""
+
+    def __init__(self, documents: Iterable[tuple[str | Sequence[str], str]]) -> None:
+        self._documents = documents
+        self.counts: dict[str, Any] = {"records": 0, "malformed": 0}
+        self.places: list[str] = []
+        self.skipped: Counter[str] = Counter()
+
+    def documents(self) -> Iterator[tuple[list[str], str]]:
+        """Texts and source of each."""
+        for text, source in self._documents:
+            self.counts["records"] += 1
+            parts = [part for part in map(str.strip, [text] if isinstance(text, str) else text) if part]
+            if parts:
+                yield parts, source
+            else:
+                self.skipped[corpus.NOTHING] += 1
+
+
+class DocumentsInFiles:
+    """Documents of files."""
+
+    def __init__(self, files: CorpusFiles, found: Inputs, scratch: Path) -> None:
+        self._most = files.most_malformed
+        self._reading = Reading(files=found.files, options=files.reading.given, scratch=scratch, names=found.names)
+        self.skipped = self._reading.skipped
+        self.places = self._reading.places
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """Records that were read, malformed ones, and files by kind."""
+        reading = self._reading
+        return {
+            "records": reading.records,
+            "malformed": reading.malformed,
+            "kinds": dict(sorted(reading.kinds.items())),
+        }
+
+    def documents(self) -> Iterator[tuple[list[str], str]]:
+        """Text and source of each.
+
+        Raises:
+            DataError: a file that cannot be read, or too many malformed records.
+        """
+        reading = self._reading
+        total = sum(file.stat().st_size for file in reading.files)
+        with (
+            progress("Reading", total=total, unit="bytes") as reading.advance,
+            contextlib.closing(corpus.read(reading)) as rows,  # type: ignore[type-var]
+        ):
+            for one in rows:
+                yield [one.row["text"]], one.notes["source"]
+        if reading.malformed > self._most * max(1, reading.records):
+            raise reading.error(
+                f"{reading.malformed} of {reading.records} records are malformed, more than --most_malformed "
+                f"{self._most:g}. The first"
+            )
+
+
+@dataclass(kw_only=True)
+class Gathered:
+    """All passages of a corpus."""
+
+    passages: Passages
+    kept: np.ndarray
+    """Indices of those without near duplicates, [n] int64."""
+    source: DocumentsInFiles | DocumentsInMemory
+    overlapping: int
+    """Passages that share words with a question, dropped ones too."""
+
+
+def gather(
+    source: DocumentsInFiles | DocumentsInMemory,
+    choice: Choice,
+    scorer: Scorer,
+    questions: Questions,
+    passages: Passages,
+) -> Gathered:
+    """Cuts all documents into passages, sets them down, and finds those that are nearly equal: of a group the one with
+    the smallest hash stays.
+
+    Raises:
+        DataError: a file that cannot be read, or too many malformed records.
+    """
+    similarity, limit = choice.near_duplicates, choice.max_length - scorer.bos
+    alike = NearDuplicates(similarity, passages.folder / "signatures") if similarity is not None else None
+    number = overlapping = 0
+    for batch in _batches(source.documents()):
+        cuts = iter(cut([text for texts, _ in batch for text in texts], scorer.tokenizer, limit))
+        for texts, name in batch:
+            for passage in [passage for _ in texts for passage in next(cuts)]:
+                if len(passage.ids) < choice.minimum_tokens:
+                    source.skipped[f"a passage of fewer than {choice.minimum_tokens} tokens"] += 1
+                    continue
+                overlaps = questions.overlap(passage.text)
+                overlapping += overlaps
+                if overlaps and choice.overlap == "drop":
+                    source.skipped[OVERLAPPING] += 1
+                elif not passages.add(passage, source=name, document=number, overlapping=overlaps):
+                    source.skipped[DUPLICATE] += 1
+                elif alike is not None:
+                    alike.add(passage.text)
+            number += 1
+    passages.forget_texts()
+    kept = np.arange(len(passages))
+    if alike is not None:
+        priority = np.empty(len(passages), dtype=np.int64)
+        priority[np.argsort(np.array(passages.content), kind="stable")] = kept
+        with progress("Comparing passages", total=alike.bands) as advance:
+            kept = np.flatnonzero(~alike.left_out(priority, advance))
+        if len(kept) < len(passages):
+            source.skipped[NEAR_DUPLICATE] += len(passages) - len(kept)
+    return Gathered(passages=passages, kept=kept, source=source, overlapping=overlapping)
+
+
+def _batches(documents: Iterable[tuple[list[str], str]]) -> Iterator[list[tuple[list[str], str]]]:
+    batch: list[tuple[list[str], str]] = []
+    size = 0
+    for one in documents:
+        batch.append(one)
+        size += sum(map(len, one[0]))
+        if size >= _AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+# ------------------------------------------------------------------------------------------------------------ selecting
+
+
+def _select(
+    choice: Choice,
+    scorer: Scorer,
+    *,
+    output: Path,
+    scores: Path | None,
+    inputs: list[dict[str, Any]] | None,
+    reader: Callable[[Path], DocumentsInFiles | DocumentsInMemory],
+) -> Selected:
+    if problems := [*choice.problems(), *(m.sentence() for m in field_mistakes(part_of(choice, Choice)))]:
+        raise ConfigError(problems)
+    options = {s.name: to_jsonable(getattr(choice, s.name)) for s in settings_of(Choice)}
+    options["questions"] = [path.name for path in choice.questions]
+    asked_for = {
+        "options": options,
+        "questions": [one["sha256"] for one in hashed_inputs(Inputs(files=list(choice.questions)))],
+        "scorer": {**scorer.identity, "bos": scorer.bos},
+        "rules": _RULES,
+    }
+    record: dict[str, Any] = {
+        "command": "data select",
+        "status": "scoring",
+        "key": "",
+        "model": dict(scorer.identity),
+        "inputs": inputs or [],
+        "options": options,
+        "created": now(),
+        "versions": versions(),
+        "schema": SCHEMA,
+    }
+
+    def done_before(content: Any) -> Selected | None:
+        record["key"] = fingerprint({**asked_for, "content": content})
+        known = _standing(output, choice, record["key"])
+        return Selected(folder=output, record=known, done_before=True) if known is not None else None
+
+    if inputs is not None and (found := done_before([[one["name"], one["sha256"]] for one in inputs])):
+        return found
+    questions = Questions(choice.questions)
+    if choice.questions:
+        record["questions"] = {"files": options["questions"], "count": questions.count, "short": questions.short}
+    try:
+        with (
+            NewFolder(output, content=False),
+            scratch_folder(output, ".scratch-") as scratch,
+            Passages(scratch, seed=choice.seed) as passages,
+        ):
+            gathered = gather(reader(scratch), choice, scorer, questions, passages)
+            if inputs is None and (found := done_before(passages.digest)):
+                return found
+            _refuse_nothing(passages, gathered.source)
+            _choose_and_write(gathered, choice, scorer, output, scores or output / LEDGER, record)
+    except OSError as error:
+        raise StorageError(
+            f"Could not write {output} ({error.strerror or error}). Free some space or choose another folder; what was "
+            f"scored is kept."
+        ) from error
+    return Selected(folder=output, record=record, done_before=False)
+
+
+def _choose_and_write(
+    gathered: Gathered, choice: Choice, scorer: Scorer, output: Path, ledger: Path, record: dict[str, Any]
+) -> None:
+    """Scores what was gathered, writes the folder, and completes the record."""
+    passages, kept, source = gathered.passages, gathered.kept, gathered.source
+    probing = draw_probing(passages, kept, choice.probing)
+    left = candidates(passages, kept, probing, budget=choice.tokens, disjoint=choice.disjoint)
+    write_json(record_path(output / _NAME), record)
+    nats = score_passages(passages, kept, scorer, ledger)
+    restoring = choose_restoring(passages, left, nats, budget=choice.tokens)
+    written = {RESTORING: restoring, **({PROBING: probing} if choice.probing else {})}
+    sets = {"all": kept, "restoring": restoring, "probing": probing}
+    record |= {
+        "outputs": [write_rows(output / name, own, passages, nats) for name, own in written.items()],
+        "counts": {
+            **source.counts,
+            **{name: described(passages, own, nats, bos=scorer.bos) for name, own in sets.items()},
+            "skipped": dict(sorted(source.skipped.items(), key=lambda item: -item[1])),
+            "overlapping": gathered.overlapping,
+        },
+        "histogram": histogram(nats, **sets),
+        "malformed_places": source.places,
+    }
+    write_bytes_atomic(output / "README.md", card(record).encode())
+    record |= {"status": "complete", "finished": now()}
+    write_json(record_path(output / _NAME), record)
+
+
+def _standing(output: Path, choice: Choice, key: str) -> dict[str, Any] | None:
+    """The record of the same request, where its sets are whole; None where there is something to do.
+
+    Raises:
+        RunFolderError: the folder holds another selection.
+    """
+    differs = "selection.json beside it says that it came from other input, options or another model"
+    files = [output / RESTORING, output / PROBING]
+    record = own_record(output / _NAME, files, command="data select", mine={"key": key}, differs=differs)
+    if record is None or record.get("status") != "complete":
+        return None
+    return record if are_whole(record, files if choice.probing else files[:1]) else None
+
+
+def _refuse_nothing(passages: Passages, source: DocumentsInFiles | DocumentsInMemory) -> None:
+    """Refuses a corpus without a passage.
+
+    Raises:
+        DataError: with what was left out, and why.
+    """
+    if len(passages):
+        return
+    reasons = [f"{count:,} {reason}" for reason, count in source.skipped.items()]
+    malformed = source.counts["malformed"]
+    reasons += [f"{malformed:,} malformed ({'; '.join(source.places[:3])})"] if malformed else []
+    read = f"{source.counts['records']:,} documents ({'; '.join(reasons) or 'nothing was read'})"
+    raise DataError(f"No passage is left of {read}. Expected at least one; lower --minimum_tokens, or check --input.")
+
+
+def write_rows(path: Path, indices: np.ndarray, passages: Passages, nats: np.ndarray) -> dict[str, Any]:
+    """Writes a set, whole or absent; returns what it is."""
+    with rows_file(path) as file:
+        for index in indices:
+            row = passages.row(index)
+            full = {"text": row["text"], "nats_per_token": float(nats[index]), "tokens": passages.tokens[index]}
+            file.add(
+                json.dumps({**full, "source": row["source"]}, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+            )
+        return file.about
