@@ -15,7 +15,7 @@ from evaluation.evaluation_models import architecture
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.evaluation.entries import TaskEntry
 from holdfast.evaluation.measures import check
-from holdfast.evaluation.text.answers import ALIGNED
+from holdfast.evaluation.text.answer_position import ALIGNED
 
 GOLDS = [0, 1, 1, 0, 2, 1, 0, 2]
 

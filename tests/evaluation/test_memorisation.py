@@ -53,6 +53,23 @@ def test_counts_and_entropies_of_whole_texts(echo, bos: bool) -> None:
     assert 0 < sum(row["exact"] for row in rows) < sum(row["tokens"] for row in rows)
 
 
+def test_of_equal_logits_the_lowest_index_is_the_most_likely_one(tiny_tokenizer) -> None:
+    model = make_model()
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    [lowest] = tiny_tokenizer.convert_ids_to_tokens([2])
+    [row] = score_documents(model, tiny_tokenizer, [f"{lowest}{lowest}x"], memorisation=True)
+    assert (row["exact"], row["tokens"]) == (0, 3), "token 0 is BOS, and no text has it"
+    with torch.no_grad():
+        model.lm_head.weight[2:] = model.model.norm.weight  # one direction for all, so that all but two are equal
+        model.lm_head.weight[:2] = -model.lm_head.weight[2]
+    [row] = score_documents(model, tiny_tokenizer, [f"{lowest}{lowest}x"], memorisation=True)
+    ids = tiny_tokenizer(f"{lowest}{lowest}x", add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        logits = model(torch.tensor([[tiny_tokenizer.bos_token_id, *ids]])).logits[0, :-1]
+    assert row["exact"] == sum(int(i == (2 if top > 0 else 0)) for i, top in zip(ids, logits[:, 2], strict=True))
+
+
 def test_only_the_completion_counts(echo, tiny_tokenizer) -> None:
     [row] = score_documents(echo, tiny_tokenizer, [("zzzz", "zzyzz")], memorisation=True)
     ids = [tiny_tokenizer.bos_token_id, *tiny_tokenizer("zzzzzzyzz", add_special_tokens=False)["input_ids"]]

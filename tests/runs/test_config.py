@@ -266,10 +266,14 @@ def test_bf16_is_off_without_an_accelerator_and_said_so() -> None:
     assert any("bf16 is off" in note for note in config.notes)
 
 
-def test_bf16_stays_as_the_user_sets_it() -> None:
+@pytest.mark.parametrize("fast", [True, False])
+def test_bf16_stays_as_the_user_sets_it(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.runs.config.has_fast_bfloat16", lambda: fast)
     config = load("bf16: true\nuse_cpu: true\n")
     assert config.training.bf16 is True
-    assert config.notes == []
+    assert [note.split(",")[0] for note in config.notes] == (
+        [] if fast else ["bf16: this processor has no instructions for bfloat16"]
+    )
     assert load("bf16: false\n").notes == []
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from holdfast.errors import Interrupted
+from holdfast.evaluation.entries import Along
 from holdfast.records.run import RunFolder
 from holdfast.runs.config import train_config
 from holdfast.runs.measuring import MeasureAt, Point, untouched
@@ -40,7 +41,9 @@ def asked(tmp_path_factory):
 def run(asked, folder, reached=None, shares=(0.34, 0.5, 1.0)):
     config = train_config({**asked, "output_dir": str(folder)})
     callbacks = [
-        MeasureAt(shares=shares, plan=config.evaluation, folder=folder / "rungs", key=config.key, reached=reached)
+        MeasureAt(
+            along=Along(shares=shares), plan=config.evaluation, folder=folder / "rungs", key=config.key, reached=reached
+        )
     ]
     return train(config, console=Console(file=io.StringIO()), callbacks=callbacks if reached else [])
 

@@ -58,7 +58,17 @@ def words(row):
 
 
 def test_the_table_says_what_there_is(made):
-    assert list(SETTINGS) == ["code", "math", "alignment_tax", "tasks", "months", "digits", "niche_knowledge"]
+    assert list(SETTINGS) == [
+        "code",
+        "math",
+        "alignment_tax",
+        "tasks",
+        "months",
+        "groups",
+        "stages",
+        "digits",
+        "niche_knowledge",
+    ]
     for name, setting in SETTINGS.items():
         assert setting.name == name and setting.sentence.endswith(".") and setting.stands_for
         assert set(made[name]) == set(setting.placeholders)
@@ -155,6 +165,32 @@ def test_each_month_asks_for_its_own_people(made):
         assert all(name in told for name in people[-1])
         assert {row["fact"] for row in asked} and len(asked) == 3 * len({row["fact"] for row in asked})
     assert len(set.union(*people)) == sum(map(len, people)), "nobody is new twice"
+
+
+def test_five_tasks_share_nothing_that_is_asked(made):
+    paths, names = made["groups"], []
+    for number in range(1, 4):
+        asked, told = rows(paths[f"group_{number}_facts"]), Path(paths[f"group_{number}_train"]).read_text()
+        names.append({row["name"] for row in asked})
+        assert names[-1] and all(name in told for name in names[-1])
+        wordings = {row["prompt"].replace(row["name"], "") for row in asked}
+        assert not [wording for wording in wordings if wording.strip() in told], "facts are asked in other words"
+    assert len(set.union(*names)) == sum(map(len, names)), "nobody is of two groups"
+    ids = {}
+    for skill in ("wording", "form"):
+        asked, learnt = rows(paths[f"{skill}_prompts"]), rows(paths[f"{skill}_train"])
+        ids[skill] = {one for row in asked for one in row["instruction_id_list"]}
+        assert len(asked) >= 8 and len(learnt) >= 8
+        assert not {row["prompt"] for row in asked} & {row["messages"][0]["content"] for row in learnt}
+    assert ids["wording"] and ids["form"] and not ids["wording"] & ids["form"]
+
+
+def test_restoring_text_names_nobody_who_is_asked_about(made):
+    asked = {row["name"] for row in rows(made["stages"]["old_facts"])}
+    told = Path(made["stages"]["corpus"]).read_text()
+    learnt = Path(made["stages"]["train"]).read_text()
+    assert asked and not [name for name in asked if name in told or name in learnt]
+    assert len(rows(made["stages"]["corpus"])) > 50
 
 
 def test_the_niche_asks_for_what_its_articles_tell(made):

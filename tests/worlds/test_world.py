@@ -176,6 +176,8 @@ def test_four_options_of_one_attribute_and_one_is_right(world):
         questions.choices(world.half_b),
         questions.chat_choices(world.half_b),
         questions.choices(world.new_people),
+        questions.lettered(world.half_b),
+        questions.lettered(world.new_people),
     ):
         assert {p for row in rows for p in [row["name"]]} <= set(people) and len(rows) % len(VALUES) == 0
         for row in rows:
@@ -191,6 +193,24 @@ def test_changed_facts_have_the_old_value_among_the_options(world):
     for row, change in zip(questions.changed_choices(world), world.changes, strict=True):
         assert row["options"][row["answer"]] == f" {change.new}" and row["options"][row["old"]] == f" {change.old}"
         assert not row["prompt"].startswith(change.name), "a name without a space before it is another token"
+
+
+def test_lettered_conversations_are_asked_as_the_questions_are_and_about_half_a_alone(world):
+    talks = questions.lettered_conversations(world.half_a, count=500, seed=2)
+    people = {p.name: p for p in world.half_a}
+    assert talks == questions.lettered_conversations(world.half_a, count=500, seed=2)
+    assert talks != questions.lettered_conversations(world.half_a, count=500, seed=3)
+    assert len({talk["messages"][0]["content"] for talk in talks}) == 500
+    for talk in talks:
+        asked, letter = (message["content"] for message in talk["messages"])
+        question, *lines, last = asked.split("\n")
+        assert last == "Answer:" and [line[:3] for line in lines] == ["A. ", "B. ", "C. ", "D. "]
+        [person] = [p for name, p in people.items() if name in question.strip("?").split()]
+        assert lines["ABCD".index(letter)][3:] in person.facts.values()
+    counts = [sum(talk["messages"][1]["content"] == letter for talk in talks) for letter in "ABCD"]
+    assert min(counts) > 80, "no letter is right much more often"
+    row = questions.lettered(world.half_b)[0]
+    assert set(row) == set(questions.choices(world.half_b)[0]) and row["prompt"].endswith("?")
 
 
 # --------------------------------------------------------------------------------------------------------- instructions
@@ -267,6 +287,24 @@ def test_names_and_values_are_one_token_each_and_text_comes_back(world, tokenize
         "[ RIVER\n LAMP ]",
     ]:
         assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_letters_are_one_token_where_they_stand_alone(world):
+    from holdfast.evaluation.text.answer_position import OptionTokens
+    from holdfast.worlds.pretrain import BaseRecipe, Vocabulary, make_tokenizer
+
+    texts = documents.pretraining_texts(world, PROSE, tellings=3)
+    words = {"words": tuple(vocabulary(world)), "special_tokens": MARKERS, "chat_template": CHAT_TEMPLATE}
+    tokenizer = make_tokenizer(texts, BaseRecipe(vocab_size=400), Vocabulary(**words, letters=(" A", " B")))
+    tokens = OptionTokens(tokenizer, "source/rows", kind="lettered", instead="")
+    for letter in "AB":
+        messages = [{"role": "user", "content": "Where?"}, {"role": "assistant", "content": letter}]
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+        *_, marker, said, end = tokenizer(text)["input_ids"]
+        assert (marker, end) == (tokenizer.convert_tokens_to_ids(MARKERS[1]), tokenizer.eos_token_id)
+        assert said in tokens.of(letter) and len(tokens.of(letter)) == 2
+    letters = set(tokenizer.convert_tokens_to_ids([" A", " B"]))
+    assert not letters & set(tokenizer("In all About, Begin and Brastow.")["input_ids"])
 
 
 def test_only_what_the_assistant_says_is_marked(tokenizer):

@@ -27,7 +27,7 @@ from holdfast.support.files import write_json
 from holdfast.worlds import world_models as models
 from holdfast.worlds.world import FILES, WorldRecipe, build_world, build_worlds, continuing_settings, quick_recipe
 
-RECIPE = quick_recipe(sibling=True, derived=True, changed_facts=2, word_problems=20)
+RECIPE = quick_recipe(sibling=True, derived=True, changed_facts=2, word_problems=20, lettered=20)
 MODELS = ("base", "instruct", "derived", "sibling_base", "sibling_instruct")
 
 
@@ -118,9 +118,11 @@ def test_the_suite_asks_all_of_it(made):
     assert names == {
         "old_knowledge",
         "old_chat",
+        "old_lettered",
         "prose_heldout",
         "new_knowledge",
         "new_chat",
+        "new_lettered",
         "changed_knowledge",
         "instructions",
         "word_problems",
@@ -143,6 +145,8 @@ def test_the_suite_is_measured(made, tmp_path):
     found = json.loads((tmp_path / "measured" / "instruct" / "source.word_problems.json").read_text())
     assert set(found["metrics"]) == {"exact_match,strict-match", "exact_match,flexible-extract"}
     assert found["primary"] == "exact_match,flexible-extract"
+    found = json.loads((tmp_path / "measured" / "base" / "source.old_lettered.json").read_text())
+    assert found["kind"] == "lettered" and found["settings"]["subtasks"] == ["city", "job", "pet", "year"]
 
 
 def test_worked_problems_stand_among_the_conversations_and_others_are_asked(made):
@@ -151,6 +155,44 @@ def test_worked_problems_stand_among_the_conversations_and_others_are_asked(made
     asked = rows(Path(made["word_problems"]).with_suffix(".jsonl"))
     assert len(worked) == 20 and all(re.search(r"We \w+\. .* #### \d+$", reply) for reply in worked.values())
     assert len(asked) == 200 and not {f"Problem: {row['question']}" for row in asked} & worked.keys()
+
+
+def test_lettered_questions_stand_among_the_conversations_and_others_are_asked(made):
+    told = [row["messages"][0]["content"] for row in rows(made["tuning"])]
+    lettered = [asked for asked in told if asked.endswith("\nAnswer:")]
+    world = RECIPE.world()
+    assert len(lettered) == 20 and len(told) == RECIPE.conversations + 20 + RECIPE.word_problems
+    assert {row["name"] for row in rows(made["old_lettered"])} == {p.name for p in world.half_b}
+    assert {row["name"] for row in rows(made["new_lettered"])} == {p.name for p in world.new_people}
+
+
+def test_without_letters_a_world_is_what_it_was():
+    """Neither keys nor conversations know of the option where it is off, so that bases and outcomes are found again."""
+    from holdfast.support.files import fingerprint
+    from holdfast.worlds.pretrain import base_folder
+    from holdfast.worlds.tuned import deciding_libraries
+
+    off, on = quick_recipe(), quick_recipe(lettered=5)
+    assert "lettered" not in off.record() and on.record()["lettered"] == 5
+    assert WorldRecipe(**off.record()) == off
+    assert models.conversations(on, 0)[:-5] == models.conversations(off, 0)
+    words = models._vocabulary(off)
+    assert words.letters == () and models._vocabulary(on).letters == (" A", " B", " C", " D")
+    texts, recipe = models.pretraining_texts(off), models.base_recipe(off)
+    digest = hashlib.sha256(b"".join(hashlib.sha256(text.encode()).digest() for text in texts)).hexdigest()
+    before = {
+        "texts": digest,
+        "recipe": dataclasses.asdict(recipe),
+        "libraries": deciding_libraries(),
+        "vocabulary": {
+            "words": words.words,
+            "special_tokens": words.special_tokens,
+            "chat_template": words.chat_template,
+        },
+    }
+    place = base_folder(texts, recipe, vocabulary=words, cache=Path())
+    assert place == Path("bases") / fingerprint(before, length=16) / "small-base"
+    assert models._base_place(on) != models._base_place(off) == place
 
 
 def test_the_siblings_tuning_may_be_longer(made):
@@ -371,14 +413,14 @@ def test_ctrl_c_reaches_the_workers_and_the_same_command_goes_on(tmp_path):
 
 def test_the_command_makes_a_world(tmp_path, place, made, capsys):
     words = ["--output_dir", str(place / "world"), "--quick", "--sibling", "--derived", "--changed_facts", "2"]
-    words += ["--word_problems", "20"]
+    words += ["--word_problems", "20", "--lettered", "20"]
     assert command.run(words) == 0
     shown = capsys.readouterr().out
     assert made["base"] in shown and "holdfast evaluate" in shown
     assert command.run([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["paths"] == made
     config = {"output_dir": str(place / "world"), "quick": True, "sibling": True, "derived": True, "changed_facts": 2}
-    config["word_problems"] = 20
+    config |= {"word_problems": 20, "lettered": 20}
     (tmp_path / "world.yaml").write_text(yaml.safe_dump(config))
     assert command.run(["--config", str(tmp_path / "world.yaml")]) == 0
     assert made["instruct"] in capsys.readouterr().out

@@ -83,7 +83,7 @@ def run(argv: list[str]) -> int:
     target = stderr_console() if request.json else stdout_console()
     paths = build_world(recipe, request.output_dir, workers=request.workers, console=target)
     if request.json:
-        print_json({"paths": paths, "recipe": dataclasses.asdict(recipe)})
+        print_json({"paths": paths, "recipe": recipe.record()})
         return 0
     width = max(map(len, paths))
     for name, path in paths.items():

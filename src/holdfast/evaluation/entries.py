@@ -196,12 +196,10 @@ class ClassesEntry(DataEntry):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChoicesEntry(DataEntry):
-    """Questions with options of their own, answered by the likelihood of each option; rows of prompt, options and
-    answer (the right option's index from 0)."""
+class QuestionsEntry(DataEntry):
+    """What entries over questions with options of their own have in common: rows of prompt, options and answer (the
+    right option's index from 0)."""
 
-    length_normalised: bool = True
-    """Divides an option's log-likelihood by its tokens; false takes the sum."""
     apply_chat_template: bool = False
     """The prompt becomes a user's message in the tokenizer's chat template, and an option begins the reply."""
     group: WordOrNone = None
@@ -210,17 +208,54 @@ class ChoicesEntry(DataEntry):
     """Column that questions about the same thing share: they are one sample, whose accuracy is their mean. Without it
     questions that hang together count as so many samples, and intervals are too narrow."""
 
-    @property
-    def kind(self) -> str:
-        """ "choices"."""
-        return "choices"
-
     def deciding(self) -> dict[str, Any]:
         """As of every entry; without `unit` where it is not used, so that evaluations from before it are found."""
         settings = super().deciding()
         if self.unit is None:
             del settings["unit"]
         return settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoicesEntry(QuestionsEntry):
+    """Questions with options of their own, answered by the likelihood of each option; rows of prompt, options and
+    answer (the right option's index from 0)."""
+
+    length_normalised: bool = True
+    """Divides an option's log-likelihood by its tokens; false takes the sum."""
+
+    @property
+    def kind(self) -> str:
+        """ "choices"."""
+        return "choices"
+
+
+LETTERED_PROMPT = "{prompt}\n{options}\nAnswer:"
+"""How a question is asked with letters: `options` are lines such as "A. blue"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LetteredEntry(QuestionsEntry):
+    """Questions with options of their own, asked with a letter for each option and answered by the likeliest letter;
+    rows as of choices."""
+
+    prompt: Template = LETTERED_PROMPT
+    """`str.format` template over the columns, in which {options} are the lines "A. ...", "B. ..."."""
+
+    @property
+    def kind(self) -> str:
+        """ "lettered"."""
+        return "lettered"
+
+    def problems(self) -> list[str]:
+        """What cannot be, beyond each setting's own bounds; a sentence each."""
+        named = [field for _, field, _, _ in string.Formatter().parse(self.prompt)]
+        if "options" in named:
+            return []
+        return [
+            f"prompt: expected a template with {{options}}, where the lettered options stand, got {self.prompt!r}. "
+            "Without them nothing says what the letters mean."
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -439,6 +474,7 @@ KINDS: dict[str, Kind] = {
     "memorisation": Kind(entry=PerplexityEntry, module="text.perplexity", flag="memorisation"),
     "classes": Kind(entry=ClassesEntry, module="text.classes"),
     "choices": Kind(entry=ChoicesEntry, module="text.choices"),
+    "lettered": Kind(entry=LetteredEntry, module="text.lettered"),
     "instructions": Kind(entry=InstructionsEntry, module="text.instructions"),
     "win_rate": Kind(entry=WinRateEntry, module="judge.measured", without=("split", "config")),
     "code": Kind(entry=TaskEntry, module="code.programs", key=False),
@@ -460,6 +496,49 @@ class Average:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Along:
+    """When a model is measured while it is trained, and with which entries. Start and end are measured anyway."""
+
+    steps: Annotated[tuple[int, ...], Meta(ge=1)] = ()
+    """After these optimiser steps."""
+    every: CountOrNone = None
+    """After every so many optimiser steps."""
+    shares: Annotated[tuple[float, ...], Meta(gt=0, lt=1)] = ()
+    """After these shares of all steps, each at the nearest step."""
+    entries: tuple[str, ...] = ()
+    """Entries by name, suite/name, or whole suites; empty: all of them."""
+
+    def problems(self) -> list[str]:
+        """What cannot be, beyond each setting's own bounds; a sentence each."""
+        if self.steps or self.every is not None or self.shares:
+            return []
+        return ["expected steps, every or shares, which say when to measure, got none of them."]
+
+    def reached(self, step: int, total: int) -> list[float]:
+        """Which moments a step is, as shares of the steps: those of `shares` as they were asked for, else step / total;
+        empty where it is none. The last step is none.
+
+        Args:
+            step: optimiser steps done.
+            total: of the run.
+        """
+        if step >= total:
+            return []
+        found = [share for share in self.shares if step == max(1, round(share * total))]
+        asked = step in self.steps or (self.every is not None and step % self.every == 0)
+        return found or ([step / total] if asked else [])
+
+    def names(self, entry: Entry) -> bool:
+        """Whether an entry is among those that are measured."""
+        return not self.entries or any(name in self.entries for name in names_of(entry))
+
+
+def names_of(entry: Entry) -> tuple[str, ...]:
+    """What an entry may be called in a list of entries: name, suite/name, or its suite's name."""
+    return entry.name, f"{entry.suite}/{entry.name}", entry.suite
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanSettings:
     """What all entries of a plan share."""
 
@@ -474,6 +553,8 @@ class PlanSettings:
     """Of resampling, of the choice of few-shot examples and of sampled generation."""
     allow_code_execution: bool = False
     """Runs programs that the model writes, in a sandbox. Without it tasks with programs for answers are refused."""
+    along: Along | None = None
+    """Measures while the model is trained, too (`holdfast train` in one process): `{steps: [1, 2, 5], every: 50}`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -483,6 +564,20 @@ class EvaluationPlan(PlanSettings):
     entries: tuple[Entry, ...] = ()
     averages: tuple[Average, ...] = ()
     """Means of the entries' figures; compared as such, too."""
+
+    def record(self) -> dict[str, Any]:
+        """The fields by name, for records and fingerprints; without `along` where it is off, so that what was measured
+        before there was such a setting is found again."""
+        fields = dataclasses.asdict(self)
+        if self.along is None:
+            del fields["along"]
+        return fields
+
+    @property
+    def on_the_way(self) -> EvaluationPlan:
+        """What is measured while the model is trained: the entries that `along` names, all without it; no averages."""
+        entries = tuple(e for e in self.entries if self.along is None or self.along.names(e))
+        return dataclasses.replace(self, entries=entries, averages=(), along=None)
 
     @property
     def suites(self) -> tuple[str, ...]:

@@ -285,7 +285,7 @@ def plan_fingerprint(plan: EvaluationPlan) -> str:
     from holdfast.data.sources import content_hash
 
     files = [file for entry in plan.entries for file in entry.local_files() if file.exists()]
-    return fingerprint({"plan": dataclasses.asdict(plan), "files": [content_hash(file) for file in files]})
+    return fingerprint({"plan": plan.record(), "files": [content_hash(file) for file in files]})
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:

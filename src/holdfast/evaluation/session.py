@@ -28,6 +28,7 @@ from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
 from holdfast.support.environment import (
     hardware,
+    has_fast_bfloat16,
     now,
     quiet_libraries,
     result_folder,
@@ -133,10 +134,12 @@ def evaluate_models(
         NotFinite: figures of some models are not finite, after all were measured.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
     """
+    import torch
+
     from holdfast.evaluation.runner import evaluate
     from holdfast.models import load
 
-    out = Path(output_dir)
+    out, fast = Path(output_dir), has_fast_bfloat16()
     refuse_foreign(out)
     with result_folder(out) as made, quiet_libraries(), terminated_is_interrupted():
         kept = check_request(
@@ -159,6 +162,11 @@ def evaluate_models(
                 )
                 loaded = load(model.name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
                 _put(record, model, loaded.identity, out)
+                if loaded.model.dtype == torch.bfloat16 and loaded.model.device.type == "cpu" and not fast:
+                    say(
+                        f"{model.label}: in bfloat16, which this processor has no instructions for; --dtype float32 is "
+                        "many times as fast"
+                    )
                 if cache is not None:
                     write_json(_identity_file(cache, loaded.identity["hash"]), loaded.identity)
                 made.keep()
@@ -297,7 +305,7 @@ def read_record(out: str | Path) -> EvaluationRecord:
 def _open(out: Path, plan: EvaluationPlan, suites: Sequence[str]) -> EvaluationRecord:
     record = read_record(out) if (out / RECORD).is_file() else EvaluationRecord(created=now())
     record.suites = list(dict.fromkeys([*record.suites, *suites]))
-    record.plan = dataclasses.asdict(plan)
+    record.plan = plan.record()
     record.status, record.finished = "running", None
     record.versions, record.hardware = versions(), hardware()
     write_json(out / RECORD, record)

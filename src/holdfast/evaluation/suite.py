@@ -22,6 +22,8 @@ evaluation:
       prompt: "{text}\\nThis review is"
       options: [" negative", " positive"]
     - choices: questions.jsonl  # rows with a prompt, options and the right one's index
+    - lettered: questions.jsonl # the same asked with a letter for each option
+      name: questions-lettered
     - instructions: ifeval.jsonl  # prompts whose replies a program checks, as IFEval's
       apply_chat_template: true
     - win_rate: prompts.jsonl     # how often a judge prefers the replies to those of the start
@@ -34,6 +36,7 @@ evaluation:
   data: {mmlu: mmlu.jsonl}        # local files for tasks, wherever they come from
   batch_size: 8
   before: true
+  along: {steps: [1, 2, 5], every: 50, entries: [source]}   # while it is trained, too
 ```
 
 `source` and `target` are the suites that reports know; a list under any other name is a suite too. What an entry may
@@ -69,6 +72,7 @@ from holdfast.evaluation.entries import (
     OwnEntry,
     OwnMeasure,
     PlanSettings,
+    names_of,
 )
 from holdfast.support.own_code import is_reference, load_class
 from holdfast.support.paths import expanded, real
@@ -213,7 +217,29 @@ def _changed(
                 "the sandbox, or take it out (`skip`)."
             )
             mistakes.append(Mistake(path=(entry.suite,), text=text))
+    mistakes += _along_mistakes(plan)
     return plan
+
+
+def _along_mistakes(plan: EvaluationPlan) -> list[Mistake]:
+    """What is measured along training is part of the plan, and has a beginning."""
+    if plan.along is None:
+        return []
+    known = list(dict.fromkeys(name for entry in plan.entries for name in names_of(entry)))
+    found = [
+        Mistake(
+            path=("along", "entries", number),
+            text=f"expected an entry or a suite of this plan, got {show(name)}.{did_you_mean(name, known)}",
+        )
+        for number, name in enumerate(plan.along.entries)
+        if name not in known
+    ]
+    if not plan.entries:
+        found.append(Mistake(path=("along",), text="there is nothing to measure. Add entries, or leave it out."))
+    if not plan.before:
+        text = "begins with the start model, which `before: false` leaves unmeasured. Leave one of the two out."
+        found.append(Mistake(path=("along",), text=text))
+    return found
 
 
 def _averages(

@@ -57,6 +57,8 @@ class Evaluation:
       and tokens of the right option as a text, probabilities over the options alone, "task" where questions are
       grouped. Where several questions are one sample: `{"doc", "prompt", "question": what they are about, "questions":
       int, "acc": their mean, "nats", "tokens": sums}`.
+    - "lettered": as "answers", with "choices", "task" and units as of "choices", `"nats": -log p(gold's letter)` and
+      `"tokens": 1`.
     - "instructions": `{"doc", "prompt": hash, "question", "gold": the instructions as text, "output": str,
       "instructions": [id], "followed_strict": [bool], "prompt_level_strict_acc": 0 or 1, "inst_level_strict_acc":
       instructions followed, "inst_level_strict_acc#": their number, ...}`, and the same with "loose" for "strict".
@@ -72,8 +74,8 @@ class Evaluation:
     """"source" (what must be kept) or "target" (what is learnt), or a name of the user's."""
     name: str
     kind: str
-    """"perplexity", "memorisation", "task", "answers", "classes", "choices", "instructions", "win_rate", "code" or
-    "average"."""
+    """"perplexity", "memorisation", "task", "answers", "classes", "choices", "lettered", "instructions", "win_rate",
+    "code" or "average"."""
     primary: str
     """The metric that comparisons and plots lead with; a key of `metrics`."""
     metrics: dict[str, Metric]

@@ -7,6 +7,7 @@ evaluations/start/<suite>.<name>.json           Evaluation of the bare starting 
 evaluations/start/<suite>.<name>.samples.jsonl  its per-sample rows
 evaluations/result/...                          the same of the tuned model
 evaluations/comparisons.json          list of Comparison, start against result
+along/step-<n>/...                    Evaluations after n steps, where the plan asks for them
 checkpoint-<step>/                    resumable training state
 report.html  README.md                what people read
 ```
@@ -131,6 +132,25 @@ class RunFolder:
     def evaluated(self, which: str) -> EvaluationFolder:
         """What was measured of one of the run's two models: "start" or "result"."""
         return EvaluationFolder(self.evaluations / which)
+
+    @property
+    def along(self) -> Path:
+        """Folder of what was measured while the model was trained; not there where nothing was."""
+        return self.path / "along"
+
+    def trajectory(self) -> list[tuple[int, EvaluationFolder]]:
+        """(optimiser steps, what was measured then): the start, the steps on the way, and the end where it is known;
+        entries may be missing of each.
+
+        Raises:
+            DataError: `run.json` is not there, or cannot be read.
+        """
+        steps = [
+            (int(place.name.removeprefix("step-")), EvaluationFolder(place)) for place in self.along.glob("step-*")
+        ]
+        end = self.read().training.get("steps")
+        ends = [] if not end else [(int(end), self.evaluated("result"))]
+        return [(0, self.evaluated("start")), *sorted(steps, key=lambda point: point[0]), *ends]
 
     def write_comparisons(self, comparisons: Iterable[Comparison]) -> Path:
         return write_json(self.evaluations / "comparisons.json", list(comparisons))

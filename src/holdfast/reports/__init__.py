@@ -4,7 +4,7 @@
     blocks, charts                  what a page is made of; the one engine that plotly draws from
     html (with page.css, page.js), terminal, markdown    the three renderers
     compared, methods, measured     paired comparisons, methods, evaluation folders, as every page shows them
-    run_report, card                one run: page and terminal, model card
+    run_report, card                one run: page and terminal, model card (along: what was measured on the way)
     study_report, study_text        a trade-off study: page, terminal (arms: runs of one's own, as such a study)
     evaluation_report, comparison_report    models side by side; two models question by question
     evaluation_text, comparison_text, judge_text    what evaluate, compare and judge print

@@ -14,7 +14,7 @@ from holdfast.reports.format import in_percent, interval_text, number
 
 CURVE_ENTRIES = 8
 """Entries whose calibration and entropies are drawn; all of them stand in the table."""
-CONFIDENT = ("answers", "classes", "choices")
+CONFIDENT = ("answers", "classes", "choices", "lettered")
 """Kinds whose rows have probabilities over options."""
 FIGURES = (
     (

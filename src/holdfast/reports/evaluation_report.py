@@ -207,7 +207,7 @@ class Scores:
 
 
 def _with_curves(model: Measured) -> list[tuple[Key, Evaluation]]:
-    """Entries whose rows the page draws: answers, classes and choices, and groups of several subtasks."""
+    """Entries whose rows the page draws: answers, classes, choices, lettered, and groups of several subtasks."""
     return [
         (key, e)
         for key, e in model.evaluations.items()

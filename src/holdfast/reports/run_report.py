@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.errors import DataError
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
+from holdfast.reports.along import Trajectory, along_charts, completions
 from holdfast.reports.blocks import (
     Banner,
     Block,
@@ -72,6 +73,7 @@ from holdfast.reports.format import (
     significant,
 )
 from holdfast.reports.html import write_page
+from holdfast.reports.measured import Measured
 from holdfast.reports.methods import method_text
 from holdfast.reports.terminal import Printer
 from holdfast.statistics.decision import loss_decision
@@ -137,6 +139,8 @@ class RunFigures:
     levels: list[Level]
     """Evaluations of only one of the two models, or not compared for another reason."""
     metrics: list[dict[str, Any]]
+    trajectory: Trajectory
+    """What was measured on the way, start and end with it; empty where nothing was."""
     problems: list[str]
     """Files that could not be read; a report says so instead of leaving them out."""
 
@@ -250,7 +254,17 @@ def read_run(folder: RunFolder) -> RunFigures:
             e = attempt(lambda p=path: read_as(p, Evaluation), None, what)  # type: ignore[misc]
             if e is not None and (e.suite, e.name) not in compared:
                 levels += _levels(which, e)
-    return RunFigures(record=record, rows=rows, levels=levels, metrics=metrics, problems=unread)
+    trajectory = _trajectory(folder, unread) if folder.along.is_dir() else []
+    return RunFigures(record=record, rows=rows, levels=levels, metrics=metrics, trajectory=trajectory, problems=unread)
+
+
+def _trajectory(folder: RunFolder, unread: list[str]) -> Trajectory:
+    """The points of the run, with the entries that were measured on the way."""
+    points = [(step, Measured(found, f"along/step-{step}")) for step, found in folder.trajectory()]
+    between = [found for _, found in points if found.folder.path.parent == folder.along]  # the ends are read elsewhere
+    unread += [problem for found in between for problem in found.problems]
+    wanted = {key for found in between for key in found.evaluations}
+    return [(step, {k: e for k, e in found.evaluations.items() if k in wanted}) for step, found in points]
 
 
 def _levels(which: str, e: Evaluation) -> list[Level]:
@@ -327,6 +341,7 @@ def run_page(run: RunFigures) -> Page:
             _changes(run),
             Section("What was trained", [Panel([Facts(run.facts)], "card")]),
             _training(run),
+            _along(run),
             _distance(run),
             notes(record.notes, "Notes of the run"),
             _to_repeat(run),
@@ -424,6 +439,25 @@ def _training(run: RunFigures) -> Section:
         text = "No divergence from a teacher was logged: the method works without one, or logging began later."
         parts.append(Paragraph(text, "note"))
     return Section("Training", parts)
+
+
+def _along(run: RunFigures) -> Section | None:
+    charts = along_charts(run.trajectory)
+    wide = widths(len(charts))
+    parts = [dataclasses.replace(chart, width=w) for chart, w in zip(charts, wide, strict=True)]
+    return Section("Along training", parts) if parts else None
+
+
+def _along_fact(run: RunFigures) -> list[tuple[str, Text]]:
+    """How often it was measured on the way, and since when the answer's format is learnt."""
+    if not run.trajectory:
+        return []
+    said = [
+        f"{name}: {'format not complete' if step is None else f'format complete from step {step}'}"
+        for name, step in completions(run.trajectory).items()
+    ]
+    points = f"{plural(len(run.trajectory), 'point')} up to step {run.trajectory[-1][0]}"
+    return [("Along training", "; ".join([points, *said]))]
 
 
 def training_charts(metrics: Sequence[Mapping[str, Any]], retention: Sequence[Mapping[str, Any]] = ()) -> list[Chart]:
@@ -526,6 +560,7 @@ def print_run_summary(folder: RunFolder, console: Console | None = None) -> None
     if move is not None:
         reach = percent(100 * move.relative, sign=False)
         facts.append(("Distance", f"up to {reach} of a layer's norm ({_layer(move)})"))
+    facts += _along_fact(run)
     found.append(Facts(facts))
     found += [Paragraph(text, "note") for text in (*run.missing, *(f"Note: {n}" for n in record.notes))]
     if folder.report_file.is_file():

@@ -48,6 +48,7 @@ from holdfast.retention.registry import parse_retention
 from holdfast.runs import config_checks, launch
 from holdfast.runs.identity import SECRET, SECRET_NAME, deciding, explain_difference, resolve, set_fields
 from holdfast.runs.settings import OWN, RENAMED, known_settings, sources
+from holdfast.support.environment import has_fast_bfloat16
 from holdfast.support.files import fingerprint, to_jsonable
 from holdfast.support.paths import real
 
@@ -208,6 +209,8 @@ def checked(given: Given) -> TrainConfig:
     add(config_checks.check_combinations(values, has_accelerator=has_accelerator()))
     if launching.get("accelerate_config"):
         add(config_checks.check_preset(launching["accelerate_config"]))
+    if plan.along is not None:
+        add(config_checks.check_along(launching))
     for name in launch.ignored(launching, has_accelerator=has_accelerator()):
         notes.append(f"{name} has no effect here: this machine has no accelerator.")
 
@@ -296,16 +299,18 @@ def _construct(
 
 
 def _decide_precision(sound: dict[str, Any], *, given: Mapping[str, Any], notes: list[str]) -> None:
+    on_cpu = sound.get("use_cpu") or not has_accelerator()
+    if sound.get("bf16") and on_cpu and not has_fast_bfloat16():
+        notes.append(
+            "bf16: this processor has no instructions for bfloat16, and emulating them takes many times as long as "
+            "float32. Leave bf16 out here, unless the run is to give what another machine gives."
+        )
     if sound.get("bf16") is not None or sound.get("fp16"):
         return
     if sound.get("use_cpu") or not has_bf16():
         sound["bf16"] = False
         if given.get("bf16") is None and not given.get("fp16"):
-            where = (
-                "on the CPU"
-                if sound.get("use_cpu") or not has_accelerator()
-                else "here: this accelerator has no bfloat16"
-            )
+            where = "on the CPU" if on_cpu else "here: this accelerator has no bfloat16"
             notes.append(
                 f"bf16 is off {where}: training computes in the model's own dtype (set bf16 yourself to decide "
                 f"otherwise)."

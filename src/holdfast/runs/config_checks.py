@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoints.named import located
 from holdfast.config.values import impossible_path, show
 from holdfast.config.yaml_file import nearest_sibling
-from holdfast.errors import ModelError, did_you_mean
+from holdfast.errors import ConfigError, ModelError, did_you_mean
 from holdfast.support.paths import expanded, real
 
 if TYPE_CHECKING:
@@ -206,6 +206,27 @@ def check_task(method: RetentionMethod, tasks: Collection[str]) -> list[str]:
     listed = f"which has {', '.join(tasks)}" if tasks else "which lists none"
     return [
         f"{method.name}.task: expected a task under evaluation:, {listed}, got {name!r}.{did_you_mean(name, tasks)}"
+    ]
+
+
+def check_along(launching: Mapping[str, Any]) -> list[str]:
+    """Measuring along training needs the whole model in one process.
+
+    Args:
+        launching: options of `accelerate launch`.
+    """
+    from holdfast.runs import launch
+
+    try:
+        count = launch.processes(launching)
+    except ConfigError:  # the accelerate configuration is a mistake of its own
+        return []
+    if count == 1:
+        return []
+    return [
+        f"evaluation.along: measures in runs of one process, got {count} processes, each of which may hold only a "
+        f"part of the model. Leave it out, keep checkpoints (save_steps), and measure them afterwards: 'holdfast "
+        f"evaluate RUN/checkpoint-*'."
     ]
 
 

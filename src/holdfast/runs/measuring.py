@@ -1,6 +1,6 @@
-"""Measuring in the middle of a run: at given shares of the steps the model is evaluated as it is, and a function sees
-the figures and may stop the run. The run itself does not change by it: its random states and the model's mode are put
-back.
+"""Measuring in the middle of a run: at given steps the model is evaluated as it is, and a function sees the figures and
+may stop the run. The run itself does not change by it: its random states and the modes of the model's modules are put
+back, so that weights and losses are those of a run without it, bit for bit.
 
 ```python
 def reached(point: Point) -> None:
@@ -8,18 +8,20 @@ def reached(point: Point) -> None:
     if not good(found):
         raise Interrupted("it learns nothing")
 
-at = MeasureAt(shares=(0.25, 0.5), plan=config.evaluation, folder=run / "rungs", key="my-run", reached=reached)
+when = Along(shares=(0.25, 0.5))
+at = MeasureAt(along=when, plan=config.evaluation, folder=run / "rungs", key="my-run", reached=reached)
 train(config, callbacks=[at])
 ```
 
-For runs of one process.
+What is there already is not measured again, so that a run that is continued measures no step twice. For runs of one
+process: others hold parts of the model.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +31,7 @@ from transformers import TrainerCallback
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 
 if TYPE_CHECKING:
-    from holdfast.evaluation.entries import EvaluationPlan
+    from holdfast.evaluation.entries import Along, EvaluationPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ class Point:
     """A moment of a run."""
 
     share: float
-    """Of the steps, between 0 and 1, as it was asked for."""
+    """Of the steps, between 0 and 1; as it was asked for, where it was."""
     step: int
     """Optimiser steps done."""
     measure: Callable[[], list[Evaluation]]
@@ -45,10 +47,10 @@ class Point:
 
 
 class MeasureAt(TrainerCallback):
-    """Calls `reached` when a share of the steps is done.
+    """Calls `reached` at steps of a run.
 
     Args:
-        shares: of the steps, between 0 and 1; the end is not among them.
+        along: says at which; the end is not among them.
         plan: what is measured.
         folder: gets `step-<n>/` with the evaluations.
         key: tells the weights of this run from those of others at the same step.
@@ -60,25 +62,24 @@ class MeasureAt(TrainerCallback):
     def __init__(
         self,
         *,
-        shares: Sequence[float],
+        along: Along,
         plan: EvaluationPlan,
         folder: Path,
         key: str,
         reached: Callable[[Point], None],
         start: EvaluationFolder | None = None,
     ) -> None:
-        self.shares, self.plan, self.folder, self.key, self.reached = tuple(shares), plan, folder, key, reached
+        self.along, self.plan, self.folder, self.key, self.reached = along, plan, folder, key, reached
         self.start = start
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step = state.global_step
-        for share in self.shares:
-            if step == max(1, round(share * state.max_steps)) and step < state.max_steps:
 
-                def measure() -> list[Evaluation]:
-                    return self._measure(step, kwargs["model"], kwargs["processing_class"])
+        def measure() -> list[Evaluation]:
+            return self._measure(step, kwargs["model"], kwargs["processing_class"])
 
-                self.reached(Point(share=share, step=step, measure=measure))
+        for share in self.along.reached(step, state.max_steps):
+            self.reached(Point(share=share, step=step, measure=measure))
 
     def _measure(self, step: int, model: Any, tokenizer: Any) -> list[Evaluation]:
         from holdfast.evaluation.runner import evaluate
@@ -96,17 +97,19 @@ class MeasureAt(TrainerCallback):
 
 @contextlib.contextmanager
 def untouched(model: Any) -> Iterator[None]:
-    """Evaluation mode inside; the model's mode and all random states are as before at the end."""
+    """Evaluation mode inside; the mode of every module and all random states are as before at the end."""
     import numpy as np
     import torch
 
-    mode, states = model.training, (random.getstate(), np.random.get_state(), torch.get_rng_state())
+    training = [module for module in model.modules() if module.training]
+    states = (random.getstate(), np.random.get_state(), torch.get_rng_state())
     devices = [torch.cuda.get_rng_state_all()] if torch.cuda.is_available() else []
     try:
         model.eval()
         yield
     finally:
-        model.train(mode)
+        for module in training:  # one by one: a frozen part in eval mode stays in it
+            module.training = True
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])

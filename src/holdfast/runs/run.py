@@ -32,6 +32,7 @@ from holdfast.support.environment import (
     terminated_is_interrupted,
     wait_for_lock,
 )
+from holdfast.support.files import fingerprint
 from holdfast.support.resources import is_disk_full
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from holdfast.runs.config import TrainConfig
     from holdfast.support.leftovers import NewFolder
+    from holdfast.training.callbacks import MetricsFile
 
 
 def train(
@@ -173,6 +175,7 @@ class _Run:
                     f"Interrupted after the last step; the trained model is in {self.folder.path}. The same command "
                     f"continues."
                 )
+        self.note_unmeasured()
         self.stage("evaluate result", f"Evaluating the result on {entries}" if plan.entries else "")
         if plan.entries:
             identity = {"name": self.record.name, "hash": checkpoint_hash(self.folder.path)}
@@ -280,6 +283,7 @@ class _Run:
         from holdfast.training.hosts import SFTRetentionTrainer
 
         config, args = self.config, self.config.training
+        metrics = MetricsFile(self.folder.metrics_file)
         with self.status("Tokenising the training data"):
             active = [m.name for m in config.retention if not m.off]
             progress = Progress(self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(active)])))
@@ -297,7 +301,7 @@ class _Run:
                         for name, task in config.evaluation.tasks.items()
                     },
                     load_rows=rows_by_name(self.tokenizer),
-                    callbacks=[MetricsFile(self.folder.metrics_file), *self.callbacks],
+                    callbacks=[metrics, *self.callbacks, *self.measures_along(metrics)],
                 )
         world = int(os.environ.get("WORLD_SIZE") or 1)
         if self.trainer.accelerator.num_processes != world:
@@ -305,6 +309,11 @@ class _Run:
                 f"Expected training over {world} processes, the trainer found "
                 f"{self.trainer.accelerator.num_processes}: every process would "
                 "train alone. On CPUs set use_cpu: true."
+            )
+        if config.evaluation.along and (self.trainer.is_fsdp_enabled or self.trainer.is_deepspeed_enabled):
+            raise ConfigError(
+                "evaluation.along: measures a model that one process holds whole, which FSDP and DeepSpeed take apart. "
+                "Leave it out, and measure checkpoints afterwards: 'holdfast evaluate RUN/checkpoint-*'."
             )
         self._own_progress(progress)
         for note in self.trainer.data_notes:
@@ -359,6 +368,48 @@ class _Run:
             raise Interrupted(
                 f"Interrupted at step {self.trainer.state.global_step} of {self.trainer.state.max_steps}; a "
                 f"checkpoint is in {self.folder.path}. The same command {again}."
+            )
+
+    def measures_along(self, metrics: MetricsFile) -> list[TrainerCallback]:
+        """What measures while the model is trained; `metrics`: whose clock does not count the time for it."""
+        from holdfast.reports.along import point_line
+        from holdfast.runs.measuring import MeasureAt, Point
+
+        plan = self.config.evaluation
+        if plan.along is None:
+            return []
+        measured: set[int] = set()
+
+        def reached(point: Point) -> None:
+            if point.step in measured:  # two shares at one step
+                return
+            measured.add(point.step)
+            began = time.monotonic()
+            found = point.measure()
+            metrics.leave_out(time.monotonic() - began)
+            say(self.console, f"  {point_line(point.step, found)}")
+
+        deciding = [self.config.key, self.record.model["hash"], self.record.data.get("hash")]
+        return [
+            MeasureAt(
+                along=plan.along, plan=plan.on_the_way, folder=self.folder.along, key=fingerprint(deciding),
+                reached=reached, start=self.folder.evaluated("start"),
+            )
+        ]  # fmt: skip
+
+    def note_unmeasured(self) -> None:
+        """Says which steps were asked for and not measured: the run has no such steps, or had been there already."""
+        along, total = self.config.evaluation.along, int(self.record.training.get("steps") or 0)
+        if along is None or not total:
+            return
+        wanted = [*range(1, total), *along.steps]
+        steps = sorted({step for step in wanted if step > total or along.reached(step, total)})
+        left = [str(step) for step in steps if not (self.folder.along / f"step-{step}").is_dir()]
+        if left:
+            shown = ", ".join(left[:8]) + (f" and {len(left) - 8} more" if len(left) > 8 else "")
+            self.note(
+                f"Not measured along training: step {shown}. The run has {total} steps, and what was over when it was "
+                f"asked for cannot be measured any more."
             )
 
     def note_loss(self, backend: str) -> None:

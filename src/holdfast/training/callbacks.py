@@ -31,6 +31,10 @@ class MetricsFile(TrainerCallback):
         self.began = time.monotonic()
         self.before = 0.0
 
+    def leave_out(self, seconds: float) -> None:
+        """Takes time that was no training, such as measuring, out of the clock."""
+        self.began += seconds
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero:
             return

@@ -74,6 +74,8 @@ class Vocabulary:
     words: tuple[str, ...] = ()
     """Pieces that are one token each wherever they stand, such as " Kamoran"; they come on top of
     `BaseRecipe.vocab_size`."""
+    letters: tuple[str, ...] = ()
+    """Likewise, but only where they stand alone: " A" of " A." and not of " About"."""
     special_tokens: tuple[str, ...] = ()
     """Such as chat markers; untrained where no text holds them."""
     chat_template: str | None = None
@@ -133,6 +135,8 @@ def base_folder(
     }
     if vocabulary is not None:
         deciding["vocabulary"] = asdict(vocabulary)
+        if not vocabulary.letters:  # as in `_deciding`: there was no such field once
+            del deciding["vocabulary"]["letters"]
     return (cache or cache_folder()) / "bases" / fingerprint(deciding, length=16) / "small-base"
 
 
@@ -274,6 +278,8 @@ def make_tokenizer(texts: Sequence[str], recipe: BaseRecipe, vocabulary: Vocabul
     tokenizer = train_tokenizer(learnt, vocab_size=recipe.vocab_size, special_tokens=vocabulary.special_tokens)
     if vocabulary.words:
         tokenizer.add_tokens([AddedToken(word, normalized=False) for word in vocabulary.words])
+    if vocabulary.letters:
+        tokenizer.add_tokens([AddedToken(one, normalized=False, single_word=True) for one in vocabulary.letters])
     if vocabulary.chat_template is not None:
         tokenizer.chat_template = vocabulary.chat_template
     return tokenizer

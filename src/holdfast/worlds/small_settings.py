@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.support.files import fingerprint, to_jsonable, write_json, write_jsonl
+from holdfast.support.files import fingerprint, write_json, write_jsonl
 from holdfast.support.paths import expanded, real
 from holdfast.worlds.pretrain import BaseRecipe
 from holdfast.worlds.shared_base import quick_shared_world, shared_world
@@ -38,7 +38,7 @@ from holdfast.worlds.world_models import make_base, pretraining_texts
 
 if TYPE_CHECKING:
     from holdfast.worlds.embedded import EmbeddedCorpus
-    from holdfast.worlds.people.facts import World
+    from holdfast.worlds.people.facts import Person, World
     from holdfast.worlds.world import WorldRecipe
 
 _VERSION = 9
@@ -169,7 +169,7 @@ def make_setting(
     place = real(expanded(folder))
     corpus = embedded_corpus()
     making = _Making(folder=place, seed=seed, quick=quick, console=console, corpus=corpus)
-    key = fingerprint([name, to_jsonable(making.recipe), quick, corpus.sha256, _VERSION, deciding_libraries()])
+    key = fingerprint([name, making.recipe.record(), quick, corpus.sha256, _VERSION, deciding_libraries()])
     with exclusive_lock(place):
         made = made_already(place, "setting.json", key)
         if made is None:
@@ -190,7 +190,7 @@ def setting_version(name: str) -> str:
     Args:
         name: a key of `SETTINGS`.
     """
-    return fingerprint([name, to_jsonable(shared_world()), _VERSION, WORLD_VERSION], length=8)
+    return fingerprint([name, shared_world().record(), _VERSION, WORLD_VERSION], length=8)
 
 
 def base_recipe(*, seed: int = 0, quick: bool = False) -> BaseRecipe:
@@ -314,18 +314,91 @@ def _math(making: _Making) -> dict[str, Path]:
 
 
 MONTHS = 12
+GROUPS = 3
+SKILLS = {
+    "wording": ("plain:begin", "plain:end", "plain:keywords"),
+    "form": ("plain:quotes", "plain:brackets", "plain:capitals", "plain:repeat", "plain:list"),
+}
+"""Instructions that a skill is made of, by its name: what a reply says besides, and how it looks."""
+
+
+def _news(making: _Making, recipe: WorldRecipe, name: str, number: int, parts: int) -> tuple[Path, Sequence[Person]]:
+    """Articles about one of so many parts of the world's new people, and who they are."""
+    import datetime
+
+    from holdfast.worlds.people.documents import articles
+
+    world = recipe.world()
+    people = world.new_people[number::parts]
+    news = articles(
+        replace(world, new_people=people, changes=()),
+        count=max(1, recipe.articles // parts),
+        first=datetime.date(2024, number + 1, 1),
+        days=28,
+        seed=making.seed + number,
+        old_people=recipe.old_people,
+        prose=making.corpus.prose_train,
+        prose_share=recipe.articles_prose,
+    )
+    return making.rows(f"{name}_train", [article.row for article in news]), people
+
+
+def _groups(making: _Making) -> dict[str, Path]:
+    """Articles about three groups of people, and conversations of two skills."""
+    from holdfast.worlds.people.instructions import tasks
+    from holdfast.worlds.people.questions import choices
+
+    found = {"base": _base(making), **making.sources("prose", "facts")}
+    for number in range(GROUPS):
+        name = f"group_{number + 1}"
+        found[f"{name}_train"], people = _news(making, making.recipe, name, number, GROUPS)
+        found[f"{name}_facts"] = making.rows(f"{name}_facts", choices(people, seed=making.seed))
+    learnt = tasks(making.world, count=2 * making.learnt, held_out=False, seed=making.seed)
+    asked = tasks(making.world, count=10 * making.held_out, held_out=True, seed=making.seed)
+    for name, ids in SKILLS.items():
+        of_it = [
+            [t for t in some if t.instruction_id_list and set(t.instruction_id_list) <= set(ids)]
+            for some in (learnt, asked)
+        ]
+        found[f"{name}_train"] = making.rows(f"{name}_train", [task.conversation for task in of_it[0]])
+        found[f"{name}_prompts"] = making.rows(f"{name}_prompts", [task.row for task in of_it[1]])
+    return found
+
+
+def _stages(making: _Making) -> dict[str, Path]:
+    """Conversations about new people, and text of the base's kind that tells of half A alone."""
+    from holdfast.worlds.people.questions import choices
+    from holdfast.worlds.people.wordings import WORDINGS, statement
+
+    recipe, world = making.recipe, making.world
+    learnt = [
+        {
+            "messages": [
+                {"role": "user", "content": question.format(name=person.name)},
+                {"role": "assistant", "content": statement(WORDINGS[attribute].reply, person.name, value)},
+            ]
+        }
+        for person in world.new_people
+        for attribute, value in person.facts.items()
+        for question in WORDINGS[attribute].questions
+    ]
+    again = replace(recipe, tellings=max(2, recipe.tellings // 8), list_rounds=min(2, recipe.list_rounds))
+    told = [text for text in pretraining_texts(again) if not any(person.name in text for person in world.half_b)]
+    return {
+        "base": _base(making),
+        "train": making.rows("train", learnt),
+        "corpus": making.texts("corpus", told),
+        "old_facts": making.rows("old_facts", choices(world.half_b, seed=making.seed)),
+    }
 
 
 def _months(making: _Making) -> dict[str, Path]:
     """The world's new people, a twelfth of them each month, and the articles that tell of them."""
-    import datetime
-
-    from holdfast.worlds.people.documents import articles
     from holdfast.worlds.people.questions import chat_choices
     from holdfast.worlds.world import build_world
 
     recipe = replace(making.recipe, new_people=MONTHS) if making.quick else making.recipe
-    paths, world = build_world(recipe, making.folder / "world", console=making.console), recipe.world()
+    paths = build_world(recipe, making.folder / "world", console=making.console)
     found = {
         "base": Path(paths["instruct"]),
         "origin": Path(paths["base"]),
@@ -335,18 +408,8 @@ def _months(making: _Making) -> dict[str, Path]:
         "prose_heldout": Path(paths["prose_heldout"]),
     }
     for number in range(MONTHS):
-        people, name = world.new_people[number::MONTHS], f"month_{number + 1:02}"
-        news = articles(
-            replace(world, new_people=people, changes=()),
-            count=max(1, recipe.articles // MONTHS),
-            first=datetime.date(2024, number + 1, 1),
-            days=28,
-            seed=making.seed + number,
-            old_people=recipe.old_people,
-            prose=making.corpus.prose_train,
-            prose_share=recipe.articles_prose,
-        )
-        found[f"{name}_train"] = making.rows(f"{name}_train", [article.row for article in news])
+        name = f"month_{number + 1:02}"
+        found[f"{name}_train"], people = _news(making, recipe, name, number, MONTHS)
         found[f"{name}_facts"] = making.rows(f"{name}_facts", chat_choices(people, seed=making.seed, every=True))
     return found
 
@@ -505,6 +568,44 @@ SETTINGS: dict[str, SmallSetting] = {
                 },
             },
             make=_months,
+        ),
+        SmallSetting(
+            name="groups",
+            sentence="A base learns of three groups of people, and two skills of a conversation between them.",
+            stands_for="five tasks one after another, some of knowledge and some of ability",
+            placeholders={
+                "base": "the start, whose tokenizer has a chat template",
+                **{
+                    f"group_{number}_{part}": what
+                    for number in range(1, GROUPS + 1)
+                    for part, what in (
+                        ("train", f"articles about the people of group {number}: title, date, text"),
+                        ("facts", "multiple choice about them, in a wording that no article has"),
+                    )
+                },
+                **{
+                    f"{name}_{part}": what
+                    for name, about in (("wording", "what the reply has to say"), ("form", "how the reply has to look"))
+                    for part, what in (
+                        ("train", f"conversations with instructions about {about}"),
+                        ("prompts", "other such prompts, whose replies a program checks, in IFEval's layout"),
+                    )
+                },
+                **_of(_KNOWN, "prose", "facts"),
+            },
+            make=_groups,
+        ),
+        SmallSetting(
+            name="stages",
+            sentence="A base learns to answer questions about new people, and forgets those whom it knew.",
+            stands_for="instruction tuning for many epochs, after which benchmarks of knowledge fall",
+            placeholders={
+                "base": "the start, whose tokenizer has a chat template",
+                "train": "conversations about new people: a user's question, the fact",
+                "corpus": "text of the base's own kind, in which nobody of half B is named",
+                "old_facts": "multiple choice about half B, in a wording that was never told of them",
+            },
+            make=_stages,
         ),
         SmallSetting(
             name="digits",

@@ -17,6 +17,7 @@ What the world is, and what a model of this size cannot show: docs/embedded_worl
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,9 +57,11 @@ FILES: dict[str, str] = {
     "old_knowledge": "multiple choice about what the base was taught, in wordings that it never saw about these people",
     "old_completion": "the same as prompt and completion",
     "old_chat": "the same people asked about in the chat format; no conversation of the tuning asks about them",
+    "old_lettered": "the same people asked about with lettered options (with `lettered`)",
     "new_knowledge": "multiple choice about what only the articles tell, in the same wordings",
     "new_completion": "the same as prompt and completion",
     "new_chat": "the same asked in the chat format",
+    "new_lettered": "the same asked with lettered options (with `lettered`)",
     "changed_knowledge": "multiple choice about facts that the articles correct (with `changed_facts`)",
     "instructions": "prompts whose replies a program checks, in IFEval's layout",
     "word_problems": "a task of the harness: word problems in GSM8K's layout and manner (with `word_problems`)",
@@ -143,6 +146,10 @@ class _Instruct:
     """Conversations to tune on."""
     word_problems: Annotated[int, Meta(ge=0, le=MOST_PROMPTS)] = 0
     """Worked word problems among the conversations, on top of the others; their replies end as GSM8K's do."""
+    lettered: Annotated[int, Meta(ge=0, le=MOST_PROMPTS)] = 0
+    """Lettered questions about half A among the conversations, on top of the others; the reply is the letter. With any,
+    the tokenizer has the letters with a space before them, so that the base is another one, and the suite asks with
+    letters, too."""
     tuning_steps: Count = 1000
     """Steps of instruction tuning."""
     tuning_learning_rate: Rate = 8e-4
@@ -203,6 +210,14 @@ class WorldRecipe(_Relatives, _Continuing, _Instruct, _Base, _Text, _People):
                 "new_people: expected somebody for the articles to write about, or changed_facts, got none of either."
             )
         return found
+
+    def record(self) -> dict[str, Any]:
+        """The fields by name, for records and fingerprints; without `lettered` where it is off, so that worlds and
+        studies from before it are found again."""
+        fields = dataclasses.asdict(self)
+        if not self.lettered:
+            del fields["lettered"]
+        return fields
 
     def world(self) -> World:
         """Its people and their facts.
@@ -280,9 +295,7 @@ def build_worlds(
         raise ConfigError(problems)
     places = [real(expanded(folder)) for _, folder in wanted]
     corpus = embedded_corpus()
-    keys = [
-        fingerprint([to_jsonable(recipe), corpus.sha256, WORLD_VERSION, deciding_libraries()]) for recipe, _ in wanted
-    ]
+    keys = [fingerprint([recipe.record(), corpus.sha256, WORLD_VERSION, deciding_libraries()]) for recipe, _ in wanted]
     with contextlib.ExitStack() as stack:
         for place in sorted(places):  # in an order that all processes share
             stack.enter_context(exclusive_lock(place))
@@ -297,7 +310,7 @@ def build_worlds(
         for number, recipe, one, more in zip(left, recipes, files, models, strict=True):
             whole = {**one, **more, "suite": _write_suite(recipe, places[number])}
             paths = {name: str(whole[name]) for name in FILES if name in whole}
-            about = {"key": keys[number], "recipe": to_jsonable(recipe), "python": corpus.python, "paths": paths}
+            about = {"key": keys[number], "recipe": recipe.record(), "python": corpus.python, "paths": paths}
             write_json(places[number] / "world.json", about)
             found[number] = paths
     return [dict(paths) for paths in found if paths is not None]
@@ -362,6 +375,10 @@ def _write_files(recipe: WorldRecipe, world: World, corpus: Any, place: Path) ->
             "new_completion": rows("new_completion", questions.completions(world.new_people)),
             "new_chat": rows("new_chat", questions.chat_choices(world.new_people, seed=recipe.seed)),
         }
+    if recipe.lettered:
+        files["old_lettered"] = rows("old_lettered", questions.lettered(world.half_b, seed=recipe.seed))
+        if world.new_people:
+            files["new_lettered"] = rows("new_lettered", questions.lettered(world.new_people, seed=recipe.seed))
     if recipe.word_problems:
         held_out = easy_problems(HELD_OUT_PROBLEMS, held_out=True, seed=recipe.seed)
         data = rows("word_problems", [problem.row for problem in held_out])
@@ -388,6 +405,10 @@ def _write_suite(recipe: WorldRecipe, place: Path) -> Path:
     }
     if recipe.new_people:
         suite["target"] += [{"choices": "new_knowledge.jsonl", "group": "attribute"}, {"choices": "new_chat.jsonl"}]
+    if recipe.lettered:
+        asked = {"group": "attribute", "apply_chat_template": True}
+        suite["source"] += [{"lettered": "old_lettered.jsonl", **asked}]
+        suite["target"] += [{"lettered": "new_lettered.jsonl", **asked}] if recipe.new_people else []
     if recipe.word_problems:
         suite["source"] += [{"task": "word_problems.yaml", "apply_chat_template": True}]
     if recipe.changed_facts:

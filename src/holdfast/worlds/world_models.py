@@ -113,10 +113,14 @@ def _base_place(recipe: WorldRecipe) -> Path:
 
 
 def _vocabulary(recipe: WorldRecipe) -> Vocabulary:
+    from holdfast.evaluation.text.lettered import LETTERS
     from holdfast.worlds.people.chat import CHAT_TEMPLATE, MARKERS, vocabulary
+    from holdfast.worlds.people.questions import OPTIONS
 
     whole = tuple(vocabulary(recipe.world(), wordings=not recipe.code_share))
-    return Vocabulary(words=whole, special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
+    # a reply begins with a space, and a letter can be read at the answer position only where it is one token with it
+    letters = tuple(f" {letter}" for letter in LETTERS[:OPTIONS]) if recipe.lettered else ()
+    return Vocabulary(words=whole, letters=letters, special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
 
 
 def _parts(recipe: WorldRecipe) -> list[str]:
@@ -171,13 +175,16 @@ def instruct_tuning(recipe: WorldRecipe, base: Path) -> Tuning:
 
 
 def conversations(recipe: WorldRecipe, seed: int) -> list[dict[str, Any]]:
-    """What an instruct model is tuned on: prompts with instructions, and worked problems. `seed`: of the drawing."""
+    """What an instruct model is tuned on: prompts with instructions, worked problems and lettered questions. `seed`: of
+    the drawing."""
     from holdfast.worlds.people.instructions import tasks
+    from holdfast.worlds.people.questions import lettered_conversations
     from holdfast.worlds.word_problems import easy_problems
 
     talks = tasks(recipe.world(), count=recipe.conversations, held_out=False, seed=seed)
     worked = easy_problems(recipe.word_problems, held_out=False, seed=seed)
-    return [*(task.conversation for task in talks), *(problem.conversation for problem in worked)]
+    asked = lettered_conversations(recipe.world().half_a, count=recipe.lettered, seed=seed)
+    return [*(task.conversation for task in talks), *(problem.conversation for problem in worked), *asked]
 
 
 def _tuned(

@@ -13,11 +13,11 @@ What is not done: few-shot examples (they can stand in the prompt) and several r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.evaluation.entries import ChoicesEntry
+from holdfast.evaluation.entries import ChoicesEntry, QuestionsEntry
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import border_ids, chat_prompt
 from holdfast.evaluation.text.options import score_options
@@ -39,7 +39,7 @@ class Question:
     """One question as the model is given it."""
 
     asked: str
-    """The prompt of the file."""
+    """The text of the question; of choices the prompt of the file."""
     prompt: str
     """The same in the chat template, where it is put in one."""
     options: tuple[str, ...]
@@ -52,8 +52,20 @@ class Question:
     """Whether `prompt` was written by a chat template."""
 
 
-def read_choices(entry: ChoicesEntry, tokenizer: Any) -> list[Question]:
+def _prompt(row: Mapping[str, Any]) -> str:
+    return str(row["prompt"])
+
+
+def read_choices(
+    entry: QuestionsEntry, tokenizer: Any, *, ask: Callable[[Mapping[str, Any]], str] = _prompt, most: int | None = None
+) -> list[Question]:
     """The questions of an entry.
+
+    Args:
+        entry: of choices or lettered.
+        tokenizer: of the model that is asked.
+        ask: the text of a sound row's question.
+        most: options that a question may have; None: as many as it likes.
 
     Raises:
         DataError: no rows, columns are missing, or rows do not hold a prompt, at least two different options and the
@@ -65,14 +77,14 @@ def read_choices(entry: ChoicesEntry, tokenizer: Any) -> list[Question]:
     mistakes = RowMistakes(entry.data)
     questions = []
     for number, row in enumerate(rows):
-        if not _is_sound(row, number, mistakes):
+        if not _is_sound(row, number, mistakes, most):
             continue
-        prompt = row["prompt"]
+        asked = prompt = ask(row)
         if entry.apply_chat_template:
             prompt = chat_prompt([{"role": "user", "content": prompt}], tokenizer)
         questions.append(
             Question(
-                asked=row["prompt"],
+                asked=asked,
                 prompt=prompt,
                 options=tuple(row["options"]),
                 gold=int(row["answer"]),
@@ -85,7 +97,7 @@ def read_choices(entry: ChoicesEntry, tokenizer: Any) -> list[Question]:
     return questions
 
 
-def _is_sound(row: Mapping[str, Any], number: int, mistakes: RowMistakes) -> bool:
+def _is_sound(row: Mapping[str, Any], number: int, mistakes: RowMistakes, most: int | None) -> bool:
     prompt, options, answer = row["prompt"], row["options"], row["answer"]
     if not isinstance(prompt, str) or not prompt:
         return mistakes.add("a prompt that is a text and not empty", row=number, got=shown(prompt))
@@ -93,6 +105,8 @@ def _is_sound(row: Mapping[str, Any], number: int, mistakes: RowMistakes) -> boo
     if not texts or len(options) < 2 or len(set(options)) < len(options):
         expected = "options that are a list of at least two different texts, none empty"
         return mistakes.add(expected, row=number, got=shown(options))
+    if most is not None and len(options) > most:
+        return mistakes.add(f"at most {most} options, a letter each", row=number, got=f"{len(options)} options")
     if isinstance(answer, bool) or answer not in range(len(options)):
         expected = "an answer that is the index of one of the options, from 0"
         return mistakes.add(expected, row=number, got=f"{shown(answer)} of {len(options)} options")
@@ -122,14 +136,21 @@ def measure(entry: ChoicesEntry, on: Subject) -> Outcome:
         for question, scored in zip(questions, found, strict=True)
     ]
     if entry.unit is not None:
-        rows = _by_unit(rows, [str(question.unit) for question in questions])
-    groups = sorted({str(question.group) for question in questions if question.group is not None})
-    return Outcome(rows=rows, figures=_FIGURES, settings={"subtasks": groups})
+        rows = by_unit(rows, questions)
+    return Outcome(rows=rows, figures=_FIGURES, settings={"subtasks": groups_of(questions)})
 
 
-def _by_unit(rows: Sequence[Mapping[str, Any]], units: Sequence[str]) -> list[dict[str, Any]]:
-    """One sample for all questions of a unit, in the order in which units first come: the mean of their accuracies, and
-    the nats and tokens of all."""
+def groups_of(questions: Sequence[Question]) -> list[str]:
+    """The groups that there are, sorted."""
+    return sorted({str(question.group) for question in questions if question.group is not None})
+
+
+def by_unit(
+    rows: Sequence[Mapping[str, Any]], questions: Sequence[Question], *, means: Sequence[str] = ("acc",)
+) -> list[dict[str, Any]]:
+    """One sample for all questions of a unit, in the order in which units first come: the mean of their accuracies (of
+    all columns in `means`), and the nats and tokens of all."""
+    units = [str(question.unit) for question in questions]
     together: dict[str, list[Mapping[str, Any]]] = {}
     for row, unit in zip(rows, units, strict=True):
         together.setdefault(unit, []).append(row)
@@ -140,7 +161,7 @@ def _by_unit(rows: Sequence[Mapping[str, Any]], units: Sequence[str]) -> list[di
             **({"task": found[0]["task"]} if "task" in found[0] else {}),
             "question": unit,
             "questions": len(found),
-            "acc": sum(row["acc"] for row in found) / len(found),
+            **{name: sum(row[name] for row in found) / len(found) for name in means},
             "nats": sum(row["nats"] for row in found),
             "tokens": sum(row["tokens"] for row in found),
         }

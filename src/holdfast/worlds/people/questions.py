@@ -1,11 +1,12 @@
 """What the embedded world is asked: each fact as multiple choice and as completion, in a wording that never stood in
 the text about its person.
 
-Three forms, all as rows of JSON Lines:
+Four forms, all as rows of JSON Lines:
 
 - `choices`: the beginning of a sentence and four values of the attribute, for the entry kind `choices`;
 - `completions`: the same beginning and the right value, for `perplexity` with `prompt` and `completion`;
-- `chat_choices`: a user's question in the chat format, the beginning of the reply, and four values.
+- `chat_choices`: a user's question in the chat format, the beginning of the reply, and four values;
+- `lettered`: a user's question and four values, for the entry kind `lettered`, which asks for a letter.
 
 People of half B are asked about in the wording that was told of half A; new people in the same, which no article has.
 Questions in the chat format are about people whom no conversation of the instruction tuning asks about.
@@ -17,6 +18,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.evaluation.text.lettered import LETTERS, lettered_prompt
 from holdfast.worlds.people.chat import rendered
 from holdfast.worlds.people.facts import VALUES, Person, World
 from holdfast.worlds.people.wordings import WORDINGS, beginning
@@ -67,6 +69,41 @@ def chat_choices(people: Sequence[Person], *, seed: int = 0, every: bool = False
                 row = {"prompt": prompt, **_options(attribute, value, f"{seed} {person.name}"), "name": person.name}
                 rows.append({**row, "fact": f"{person.name}: {attribute}"} if every else row)
     return rows
+
+
+def lettered(people: Sequence[Person], *, seed: int = 0) -> list[dict[str, Any]]:
+    """Every fact of some people as a user's question, to be answered with a letter: rows as `choices` gives them."""
+    rng = random.Random(f"lettered questions {seed}")
+    return [
+        _lettered(person, attribute, rng, f"{seed} {person.name}") for person in people for attribute in person.facts
+    ]
+
+
+def lettered_conversations(people: Sequence[Person], *, count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Lettered questions with the right letter as the reply, for tuning: rows of messages, no two with the same
+    question.
+
+    Args:
+        people: who is asked about; each fact comes again with other options, in another order.
+        count: how many.
+        seed: of people, attributes, wordings and options.
+    """
+    rng = random.Random(f"lettered conversations {seed}")
+    found: dict[str, str] = {}
+    draw = 0
+    while len(found) < count:
+        draw += 1
+        row = _lettered(rng.choice(people), rng.choice(list(VALUES)), rng, f"{seed} {draw}")
+        found[lettered_prompt(row)] = LETTERS[row["answer"]]
+    return [
+        {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": letter}]}
+        for asked, letter in found.items()
+    ]
+
+
+def _lettered(person: Person, attribute: str, rng: random.Random, seed: str) -> dict[str, Any]:
+    prompt = rng.choice(WORDINGS[attribute].questions).format(name=person.name)
+    return {"prompt": prompt, **_options(attribute, person.facts[attribute], seed), "name": person.name}
 
 
 def changed_choices(world: World, *, seed: int = 0) -> list[dict[str, Any]]:

@@ -1,0 +1,147 @@
+"""What a model says at the answer position of a multiple-choice question, before any option is read to it: for the
+kinds `answers` (tasks of the harness) and `lettered` (files).
+
+With p the next-token distribution after the prompt ("...\\nAnswer:") over the whole vocabulary and O_i the tokens that
+say option i ("A" and " A", as the tokenizer has them):
+
+- mass = sum_i p(O_i): how much of p falls on the options at all. The answer's format is learnt when it stays at 0.95 or
+  more.
+- entropy = -sum_v p_v log p_v in nats, over the vocabulary, and option_entropy of p(O_i) / mass over the options. A
+  steady decline after the format is learnt is over-confidence.
+- the answer is the option with the largest p(O_i); probabilities are p(O_i) / mass, from which calibration is read.
+
+Every option must be one token: letters, yes / no. One forward a question, shared beginnings computed once
+(`shared_prefix`); logits and their logarithms are float32.
+
+Source: the format and knowledge alignment of the stages of forgetting (paper 001, section 5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from holdfast.errors import DataError, ModelError
+from holdfast.evaluation.measures import Subject
+from holdfast.statistics.estimates import Ratio
+
+FIGURES = {
+    "mass": Ratio(numerator="mass", unit="probability", higher_is_better=True),
+    "aligned": Ratio(numerator="aligned", unit="share of questions", higher_is_better=True),
+    "entropy": Ratio(numerator="entropy", unit="nats"),
+    "option_entropy": Ratio(numerator="option_entropy", unit="nats"),
+    "acc": Ratio(numerator="acc", unit="accuracy", higher_is_better=True),
+}
+"""Means over questions of the columns that `answered` makes."""
+
+ALIGNED = 0.95
+"""The mass from which on the answer's format counts as learnt."""
+
+
+class OptionTokens:
+    """Which tokens say an option: with and without a space before it, as far as each is one token.
+
+    Args:
+        tokenizer: of the model.
+        entry: what asks, for messages: its suite and name.
+        kind: of the entry, for messages.
+        instead: what to use where an option is no single token, for the message.
+    """
+
+    def __init__(self, tokenizer: Any, entry: str, *, kind: str, instead: str) -> None:
+        self.tokenizer = tokenizer
+        self.entry = entry
+        self.kind = kind
+        self.instead = instead
+        self.known: dict[str, list[int]] = {}
+
+    def of(self, text: str) -> list[int]:
+        """Ids of the tokens that say an option, sorted, at least one.
+
+        Raises:
+            DataError: the option is empty.
+            ModelError: the tokenizer has it as several tokens, with a space before it and without.
+        """
+        if text not in self.known:
+            bare = text.strip()
+            if not bare:
+                raise DataError(
+                    f"{self.entry}: an option is empty ({text!r}), so no token can say it. Check the choices."
+                )
+            ids = [self._ids(form) for form in (f" {bare}", bare)]
+            before, behind = self._ids(":"), self._ids(f":{bare}")
+            if (
+                behind[: len(before)] == before
+            ):  # SentencePiece begins every text with a space; behind a mark it does not
+                ids.append(behind[len(before) :])
+            single = sorted({one[0] for one in ids if len(one) == 1})
+            if not single:
+                raise ModelError(
+                    f"`{self.kind}` needs options that are one token each, but the tokenizer has {bare!r} as "
+                    f"{len(ids[0])} tokens ({self.tokenizer.convert_ids_to_tokens(ids[0])}). {self.instead}"
+                )
+            self.known[text] = single
+        return self.known[text]
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def distributions(
+    on: Subject, contexts: Sequence[list[int]], options: Sequence[Sequence[Sequence[int]]], *, length: int
+) -> list[dict[str, Any]]:
+    """What the model says behind every context.
+
+    Args:
+        on: the model, in evaluation mode.
+        contexts: token ids, none empty; those longer than `length` lose their beginning.
+        options: of every context and option the ids that say it.
+        length: the most tokens that the model takes.
+
+    Returns:
+        In order {"entropy": nats over the vocabulary, "shares": p(O_i), "nats": -log p(O_i)}.
+    """
+    import torch
+
+    from holdfast.evaluation.text.perplexity import entropies
+    from holdfast.evaluation.text.shared_prefix import PackedRow, Path, scorer_for
+    from holdfast.ops.heads import project
+
+    # a path's last state predicts its target, whichever token that is
+    paths = [Path(index=index, ids=tuple(ids[-length:]), targets=(0,)) for index, ids in enumerate(contexts)]
+    scorer = scorer_for(on.model, paths)
+
+    def find(row: PackedRow) -> Iterator[dict[str, Any]]:
+        states = scorer.states(row)[torch.as_tensor([int(where[-1]) for where in row.where])]
+        parts = states.to(scorer.head.weight_VH.device).split(64)
+        logp_NV = torch.cat([project(part, scorer.head).log_softmax(-1) for part in parts])
+        for path, logp_V, entropy in zip(row.paths, logp_NV, entropies(logp_NV).double().tolist(), strict=True):
+            said = [logp_V[list(tokens)].double() for tokens in options[path.index]]
+            # apart from the shares, which are 0 where an option is less likely than float64 can say
+            nats = [-float(logs.logsumexp(-1)) for logs in said]
+            yield {"entropy": entropy, "shares": [float(logs.exp().sum()) for logs in said], "nats": nats}
+
+    return scorer.answers(paths, name="answer", find=find, partial=on.partial, report=on.report)
+
+
+def answered(distribution: dict[str, Any], gold: int | list[int]) -> dict[str, Any]:
+    """A question's columns, out of one of `distributions`.
+
+    Args:
+        distribution: of the question.
+        gold: index of the right option, or of all that are right.
+    """
+    shares = distribution["shares"]
+    mass = sum(shares)
+    probabilities = [share / mass if mass > 0 else 1 / len(shares) for share in shares]
+    answer = max(range(len(shares)), key=shares.__getitem__)
+    return {
+        "entropy": distribution["entropy"],
+        "mass": mass,
+        "aligned": float(mass >= ALIGNED),
+        "option_entropy": -sum(p * math.log(p) for p in probabilities if p > 0),
+        "probabilities": probabilities,
+        "answer": answer,
+        "acc": float(answer in gold if isinstance(gold, list) else answer == gold),
+    }

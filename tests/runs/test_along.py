@@ -1,0 +1,228 @@
+"""Measuring along training, as `evaluation: {along: ...}` asks for it: nothing of the run changes, no step is measured
+twice, start and end belong to it, and what cannot be is said."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+
+from holdfast.errors import ConfigError, Interrupted
+from holdfast.evaluation.entries import Along
+from holdfast.evaluation.runner import plan_fingerprint
+from holdfast.evaluation.suite import parse_evaluation
+from holdfast.records.evaluation import EvaluationFolder
+from holdfast.records.run import RunFolder
+from holdfast.runs.config import train_config
+from holdfast.runs.run import train
+from tiny import SENTENCES, build_model, build_tokenizer
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    place = tmp_path_factory.mktemp("along")
+    build_model().save_pretrained(place / "base")
+    build_tokenizer().save_pretrained(place / "base")
+    (place / "rows.jsonl").write_text("".join(json.dumps({"text": s}) + "\n" for s in SENTENCES * 3))
+    questions = [{"prompt": s, "options": [" one", " two"], "answer": i % 2} for i, s in enumerate(SENTENCES)]
+    (place / "questions.jsonl").write_text("".join(json.dumps(q) + "\n" for q in questions))
+    return {
+        "model_name_or_path": str(place / "base"),
+        "dataset_name": str(place / "rows.jsonl"),
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 4,
+        "max_length": 64,
+        "learning_rate": 3e-3,
+        "use_cpu": True,
+        "save_steps": 2,
+        "logging_steps": 1,
+        "evaluation": {
+            "source": [{"lettered": str(place / "questions.jsonl")}, {"perplexity": str(place / "rows.jsonl")}],
+            "target": [{"memorisation": str(place / "rows.jsonl")}],
+        },
+    }
+
+
+def run(asked, folder, along: Any = None, callbacks=(), **changes) -> tuple[RunFolder, str]:
+    """The run and what it printed; `along`: the setting."""
+    console = Console(file=io.StringIO(), width=200)
+    evaluation = {**asked["evaluation"], **({} if along is None else {"along": along})}
+    config = train_config({**asked, **changes, "evaluation": evaluation, "output_dir": str(folder)})
+    return train(config, console=console, callbacks=callbacks), console.file.getvalue()
+
+
+def weights(folder) -> dict[str, torch.Tensor]:
+    [file] = [*folder.path.glob("*model.safetensors")]
+    return load_file(file)
+
+
+def logged(folder: RunFolder) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in folder.metrics()]
+
+
+class StopAt(TrainerCallback):
+    """Ends the run behind a step, as a crash does."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **kwargs) -> None:
+        if state.global_step == self.step:
+            raise Interrupted("enough")
+
+
+# ----------------------------------------------------------------------------------------------------------------- laws
+
+DROPOUT = {"use_peft": True, "lora_dropout": 0.3, "lora_r": 4, "lora_target_modules": ["q_proj", "v_proj"]}
+
+
+@pytest.mark.parametrize("changes", [{}, {"retention": ["sfa"]}, DROPOUT], ids=["plain", "sfa", "dropout"])
+def test_weights_and_losses_are_those_of_a_run_without_it(asked, tmp_path, changes):
+    measured, printed = run(asked, tmp_path / "with", {"steps": [1], "every": 2, "shares": [0.5]}, **changes)
+    alone, _ = run(asked, tmp_path / "without", **changes)
+    one, two = weights(measured), weights(alone)
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in two)
+    assert logged(measured) == logged(alone) and len(logged(alone)) >= STEPS
+    assert not alone.along.exists()
+    assert [step for step, _ in measured.trajectory()] == [0, 1, 2, 3, 4, STEPS]
+    for _, point in measured.trajectory():
+        assert {(e.suite, e.name) for e in point.all()} == {
+            ("source", "questions"),
+            ("source", "rows"),
+            ("target", "rows-memorisation"),
+        }
+    assert printed.count(" measured: questions acc") == 4 and ", mass " in printed
+    text = [point.find("source", "rows").metrics["nats_per_token"].value for _, point in measured.trajectory()]
+    assert text[-1] < text[0] and len(set(text)) == len(text), "every point is the model at its step"
+
+
+def test_a_continued_run_measures_no_step_twice(asked, tmp_path, monkeypatch):
+    from holdfast.evaluation import runner
+
+    folder = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        run(asked, folder, {"every": 1}, callbacks=[StopAt(3)])
+    assert [step for step, _ in RunFolder(folder).trajectory()][:4] == [0, 1, 2, 3]
+    assert (folder / "checkpoint-2").is_dir(), "step 3 is trained again"
+    measured = []
+    measure = runner.measure
+    monkeypatch.setattr(runner, "measure", lambda entry, on: measured.append(on.folder.path.name) or measure(entry, on))
+    continued, _ = run(asked, folder, {"every": 1})
+    assert sorted(set(measured)) == ["result", "step-4", "step-5"]
+    whole, _ = run(asked, tmp_path / "whole", {"every": 1})
+    figures = [
+        [[(e.name, e.metrics) for e in point.all()] for _, point in one.trajectory()] for one in (continued, whole)
+    ]
+    assert figures[0] == figures[1]
+
+
+def test_a_checkpoint_measured_afterwards_says_the_same(asked, tmp_path):
+    from holdfast.evaluation.session import ModelRequest, evaluate_models
+
+    found, _ = run(asked, tmp_path / "run", {"steps": [4]})
+    plan, _ = parse_evaluation(asked["evaluation"])
+    models = [ModelRequest(name=str(found.path / f"checkpoint-{step}"), label=f"step-{step}") for step in (4, 6)]
+    evaluate_models(models, plan, tmp_path / "measured")
+    for step, point in found.trajectory()[1:]:
+        later = EvaluationFolder(tmp_path / "measured" / f"step-{step}")
+        for e in point.all():
+            again = later.find(e.suite, e.name)
+            assert again.metrics == e.metrics
+            assert later.samples(e.suite, e.name) == point.samples(e.suite, e.name)
+
+
+def test_single_entries_and_steps_that_are_not_there(asked, tmp_path):
+    found, printed = run(asked, tmp_path / "run", {"steps": [2, 50], "entries": ["target"]})
+    points = dict(found.trajectory())
+    assert [(e.suite, e.name) for e in points[2].all()] == [("target", "rows-memorisation")]
+    assert "Not measured along training: step 50. The run has 6 steps" in printed
+    page = found.report_file.read_text()
+    assert "Along training" in page and "rows-memorisation: exact memorisation" in page
+    assert "Along training" in printed and "3 points up to step 6" in printed
+
+
+def test_a_finished_run_says_that_it_is_too_late(asked, tmp_path):
+    first, _ = run(asked, tmp_path / "run")
+    trained = weights(first)
+    again, printed = run(asked, tmp_path / "run", {"steps": [2, 4]})
+    assert "Not measured along training: step 2, 4." in printed and not again.along.exists()
+    assert all(torch.equal(trained[name], value) for name, value in weights(again).items())
+
+
+def test_time_for_measuring_is_no_training_time(asked, tmp_path, monkeypatch):
+    from holdfast.runs import measuring
+
+    clock = [0.0]
+    monkeypatch.setattr("holdfast.training.callbacks.time.monotonic", lambda: clock[0])
+    evaluate = measuring.MeasureAt._measure
+
+    def slow(*args):
+        clock[0] += 1000.0
+        return evaluate(*args)
+
+    monkeypatch.setattr(measuring.MeasureAt, "_measure", slow)
+    found, _ = run(asked, tmp_path / "run", {"every": 2})
+    assert clock[0] == 2000.0 and found.metrics()[-1]["seconds"] < 1000.0
+
+
+# ------------------------------------------------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("along", "words"),
+    [
+        ({}, "evaluation.along: expected steps, every or shares, which say when to measure, got none"),
+        ({"steps": [0]}, "evaluation.along.steps"),
+        ({"every": 0}, "evaluation.along.every: expected a whole number of at least 1, got 0"),
+        ({"shares": [1.0]}, "evaluation.along.shares"),
+        ({"evry": 1}, "Did you mean 'every'?"),
+        ({"every": 1, "entries": ["questons"]}, r"along.entries\[0\]: expected an entry .* Did you mean 'questions'"),
+        ([1, 2], "evaluation.along: expected a mapping"),
+    ],
+)
+def test_settings_that_cannot_be(asked, tmp_path, along, words):
+    with pytest.raises(ConfigError, match=words):
+        run(asked, tmp_path / "run", along)
+
+
+def test_it_needs_a_start_and_entries(asked):
+    entries = asked["evaluation"]["source"]
+    _, problems = parse_evaluation({"source": entries, "before": False, "along": {"every": 1}})
+    assert len(problems) == 1 and "`before: false`" in problems[0]
+    _, problems = parse_evaluation({"along": {"every": 1}})
+    assert len(problems) == 1 and "nothing to measure" in problems[0]
+
+
+def test_it_is_refused_where_several_processes_train(asked, tmp_path):
+    with pytest.raises(ConfigError, match=r"measures in runs of one process, got 2 processes.*holdfast evaluate"):
+        run(asked, tmp_path / "run", {"every": 1}, num_processes=2)
+
+
+def test_a_plan_without_it_is_what_it_was(asked):
+    plan, _ = parse_evaluation(asked["evaluation"])
+    along, problems = parse_evaluation({**asked["evaluation"], "along": {"every": 2, "entries": ["source/rows"]}})
+    assert problems == [] and along.along == Along(every=2, entries=("source/rows",))
+    assert "along" not in plan.record() and plan_fingerprint(plan) != plan_fingerprint(along)
+    assert [e.name for e in along.on_the_way.entries] == ["rows"] and along.on_the_way.along is None
+    assert plan.on_the_way == plan
+
+
+def test_moments():
+    when = Along(steps=(1, 4), every=3, shares=(0.3, 0.31))
+    reached = {step: when.reached(step, 10) for step in range(1, 11)}
+    assert {step: found for step, found in reached.items() if found} == {
+        1: [0.1],
+        3: [0.3, 0.31],
+        4: [0.4],
+        6: [0.6],
+        9: [0.9],
+    }
+    assert Along(shares=(0.001,)).reached(1, 10) == [0.001], "the first step at least"
