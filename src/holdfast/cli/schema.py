@@ -24,6 +24,7 @@ kinds
   update    'holdfast update --config'
   study     'holdfast residual study --config'
   sequence  'holdfast sequence --config'
+  stages    'holdfast diagnose --config'
   suite     'holdfast evaluate --suite', and what stands under evaluation: of a run
   merge     'holdfast merge --config'
 
@@ -73,6 +74,13 @@ def _sequence() -> dict[str, Any]:
     return json_schema(SequenceSettings, title="holdfast sequence", description=text)
 
 
+def _stages() -> dict[str, Any]:
+    from holdfast.studies.stages.settings import StagesSettings
+
+    text = "The file of 'holdfast diagnose --config'."
+    return json_schema(StagesSettings, title="holdfast diagnose", description=text)
+
+
 def _suite() -> dict[str, Any]:
     from holdfast.evaluation.suite import suite_schema
 
@@ -91,6 +99,7 @@ SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "update": _update,
     "study": _study,
     "sequence": _sequence,
+    "stages": _stages,
     "suite": _suite,
     "merge": _merge,
 }

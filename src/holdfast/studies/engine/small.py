@@ -57,13 +57,14 @@ def recorded(small: str | None) -> str | None:
     return f"{name}{MADE_OF}{begun or setting_version(name)}" if name else None
 
 
-def make_files(small: str, folder: Path, *, source: str, console: Any = None) -> dict[str, str]:
+def make_files(small: str, folder: Path, *, source: str, seed: int = 0, console: Any = None) -> dict[str, str]:
     """Makes a setting's base and files, or finds them made.
 
     Args:
         small: as the record keeps it.
         folder: gets the data files.
         source: the study's name, for the message.
+        seed: of its base and data: another one, another world.
         console: for progress.
 
     Returns:
@@ -81,7 +82,7 @@ def make_files(small: str, folder: Path, *, source: str, console: Any = None) ->
             "data. Go on with the version that it was begun with, or choose another output_dir.",
             source=source,
         )
-    return make_setting(name_of(small), folder, seed=0, console=console)
+    return make_setting(name_of(small), folder, seed=seed, console=console)
 
 
 def existing_files(folder: Path) -> dict[str, str]:

@@ -1,0 +1,103 @@
+"""`holdfast diagnose`: has a fine-tuned model forgotten, or does it only not show what it knows?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from holdfast.cli import study_commands
+from holdfast.cli.console import stdout_console
+from holdfast.config.command_line import Command, switch_is_on
+from holdfast.config.declare import Meta
+from holdfast.studies.stages.settings import StagesSettings
+
+PROG = "holdfast diagnose"
+
+DESCRIPTION = """\
+A score that fell after fine-tuning may be a shifted text pattern, which an epoch of plain text brings back (pseudo
+forgetting), or knowledge that is gone (actual forgetting); the remedy differs. This restores every checkpoint on text
+that the base finds easy, so that nothing new is taught, restores the base in the same way as a control, and holds base,
+fine-tuned, restored and control against each other question by question. It says of each checkpoint and task: gained,
+no forgetting, pseudo forgetting, actual forgetting, or inconclusive and why; and at which epoch actual forgetting
+begins. Nothing is fine-tuned on the questions, and no input is changed.
+Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast diagnose worker'
+on the others.
+"""
+EPILOG = """\
+examples
+  holdfast diagnose --base meta-llama/Llama-2-7b-hf --tuned run/checkpoint-100 run/checkpoint-200 \\
+      --corpus CC.warc.wet.gz --tokens 5000000 --suite forgetting_stages
+  holdfast diagnose --config stages.yaml --dry_run            # the steps that would be taken
+  holdfast diagnose --config stages.yaml --remedy label_annealing
+  holdfast diagnose --config configs/stages/tiny.yaml         # offline, some minutes on two cores
+  holdfast diagnose status runs/diagnosis --watch
+  holdfast diagnose report runs/diagnosis                     # verdicts and page once more, of what was measured
+
+stages.yaml
+  base: MODEL
+  train: {dataset_name: alpaca.jsonl, num_train_epochs: 10, learning_rate: 2.0e-5}   # or tuned: [CHECKPOINT, ...]
+  corpus: [web/]                                     # text like the base's pre-training
+  suite: forgetting_stages                           # or entries of your own under evaluation:
+  restore: {learning_rate: 3.0e-5}                   # keys of 'holdfast train'; the paper's where nothing is said
+  margin: 1pt                                        # a loss that does not matter
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnoseRequest(StagesSettings):
+    """`holdfast diagnose`."""
+
+    dry_run: Annotated[bool, Meta(yaml=False)] = False
+    """Checks the request and lists the steps."""
+
+
+COMMAND = Command(
+    name=PROG,
+    request=DiagnoseRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage="--base MODEL --tuned CHECKPOINT... --corpus FILE... [options] | --config FILE | worker | status | report",
+)
+WORKER = study_commands.worker_command(PROG)
+STATUS = study_commands.status_command(PROG)
+REPORT = study_commands.report_command(PROG)
+
+
+def run(argv: list[str]) -> int:
+    """Runs the command; see `holdfast diagnose --help`."""
+    if argv[:1] and argv[0] in study_commands.STEPS:
+        return study_commands.on_study((WORKER, STATUS, REPORT), argv[0], argv[1:], _kind, _show)
+    given = COMMAND.given(argv)
+    dry_run = switch_is_on(given, next(s for s in COMMAND.settings if s.name == "dry_run"))
+    given.take("dry_run")
+
+    from holdfast.studies.stages.plan import stages_config
+
+    if given.file is not None:
+        given.values = {"name": Path(str(given.file)).stem, **given.values}
+    config = stages_config(given)
+    if dry_run:
+        for number, job in enumerate(config.jobs(), 1):
+            print(f"{number:>3}. {job.attributes['label']}")
+        print(f"Folder: {config.output_dir}")
+        return 0
+    from holdfast.reports.stages_report import print_stages
+    from holdfast.studies.stages.study import run_stages
+
+    shown = stdout_console()
+    record = run_stages(config, console=shown, workers=config.workers)
+    print_stages(record, config.output_dir, shown)
+    return 0
+
+
+def _show() -> Any:
+    from holdfast.reports.stages_report import print_stages
+
+    return print_stages
+
+
+def _kind() -> Any:
+    from holdfast.studies.stages.study import StagesStudy
+
+    return StagesStudy

@@ -1,0 +1,160 @@
+"""Plain records of a stages study (paper 001): every checkpoint of a fine-tuning, restored, and what it has forgotten.
+
+```
+stages.json                       StagesRecord
+texts/                            what is restored on and probed with (`holdfast data select`)
+runs/tune-<arm>/                  the fine-tuning of an arm, with a checkpoint an epoch
+runs/<arm>-<k>-restored/          one ordinary run folder a restored checkpoint; base-restored: the control
+evaluations/                      what was measured, by the weights that it was measured of
+report.html                       the page
+```
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import SCHEMA
+from holdfast.support.files import read_as, write_json
+
+RECORD_FILE = "stages.json"
+GAINED, NONE, PSEUDO, ACTUAL = "gained", "no forgetting", "pseudo forgetting", "actual forgetting"
+INCONCLUSIVE = "inconclusive"
+VERDICTS = (GAINED, NONE, PSEUDO, ACTUAL, INCONCLUSIVE)
+"""Of a checkpoint on a task, see `statistics.stages`."""
+PROBING = "probing"
+"""Suite, and entry, of the held-out plain text."""
+BASE, CONTROL, TUNED, RESTORED = "base", "control", "tuned", "restored"
+"""Roles of models."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One figure of one model."""
+
+    value: float
+    interval: tuple[float, float] | None = None
+    """95 % over samples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredModel:
+    """One model of the study."""
+
+    role: str
+    """"base", "control", "tuned" or "restored"."""
+    arm: str = ""
+    """Whose checkpoint it is; "" of base and control."""
+    place: int = 0
+    """Of the checkpoint in its arm, from 1; 0 of base and control."""
+    label: str = ""
+    evaluations: str = ""
+    """What was measured of it, relative to the study's folder; "" before it was."""
+    figures: dict[str, dict[str, Figure]] = field(default_factory=dict)
+    """By entry ("suite/name") and metric."""
+    tokens: int = 0
+    """That restoring trained it on."""
+    seconds: float = 0.0
+    curve: list[tuple[float, float]] = field(default_factory=list)
+    """Along restoring: (share of the steps, probing text in nats per token)."""
+    state: str = "waiting"
+    """"waiting", "running", "complete" or "failed"."""
+    reason: str | None = None
+    """Why it failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskAbout:
+    """What is judged."""
+
+    suite: str
+    name: str
+    metric: str
+    unit: str
+    higher_is_better: bool
+    chance: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageVerdict:
+    """What a checkpoint has forgotten of a task."""
+
+    arm: str
+    place: int
+    """Of the checkpoint, from 1."""
+    task: str
+    """"suite/name"."""
+    verdict: str
+    """One of `VERDICTS`."""
+    reason: str
+    tuned: Comparison
+    """Base to fine-tuned model."""
+    restored: Comparison | None = None
+    """Base to restored model."""
+    against_control: Comparison | None = None
+    """Control to restored model."""
+    came_back: Figure | None = None
+    """Share of the fall that restoring brought back, 1 is all of it; None where nothing fell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transition:
+    """Where actual forgetting begins."""
+
+    arm: str
+    task: str
+    place: int | None
+    """The first checkpoint from which on a loss beyond the margin is left after restoring, from 1; None: none is."""
+    interval: tuple[int, int | None]
+    """95 % over questions; one more than there are checkpoints, and None: after the last one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagesRecord:
+    """A study at one moment."""
+
+    name: str
+    status: str
+    created: str
+    finished: str | None
+    config: dict[str, Any]
+    arms: list[str]
+    """The first is what is diagnosed, others are remedies."""
+    checkpoints: dict[str, list[str]]
+    """By arm: labels of its checkpoints, in order."""
+    tasks: list[TaskAbout] = field(default_factory=list)
+    models: list[MeasuredModel] = field(default_factory=list)
+    verdicts: list[StageVerdict] = field(default_factory=list)
+    transitions: list[Transition] = field(default_factory=list)
+    texts: dict[str, Any] = field(default_factory=dict)
+    """Of the text that is restored on: tokens, passages, how it was chosen."""
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    def model(self, role: str, arm: str = "", place: int = 0) -> MeasuredModel | None:
+        """The model of a role."""
+        return next((m for m in self.models if (m.role, m.arm, m.place) == (role, arm, place)), None)
+
+    def of(self, arm: str, task: str) -> list[StageVerdict]:
+        """An arm's verdicts on a task, in the order of its checkpoints."""
+        return sorted((v for v in self.verdicts if v.arm == arm and v.task == task), key=lambda v: v.place)
+
+
+def write_stages(folder: Path, record: StagesRecord) -> Path:
+    """Writes stages.json, atomically."""
+    return write_json(folder / RECORD_FILE, record)
+
+
+def read_stages(folder: str | os.PathLike[str]) -> StagesRecord:
+    """The record in a study's folder.
+
+    Raises:
+        DataError: it is not there, or cannot be read.
+    """
+    return read_as(Path(folder) / RECORD_FILE, StagesRecord)

@@ -1,0 +1,241 @@
+"""Has a fine-tuned model forgotten, or does it only not show what it knows? (Paper 001.)
+
+Four models answer the same questions: the base b, the fine-tuned model t, the model t after restoring r, and the
+control c, which is the base after the same restoring, since restoring has a cost and an effect of its own. What is
+judged are paired differences (`holdfast.statistics.paired`), one-sided, against the margin m that does not matter:
+
+    gained               t above b
+    no forgetting        t not below b by more than m
+    pseudo forgetting    t below b, the pattern is back, and r not below b, or not below c, by more than m
+    actual forgetting    t below b, the pattern is back, and r below both b and c
+    inconclusive         anything else, with the reason
+
+The pattern is back where held-out plain text costs r at most a tolerance more than b, or than c. Nothing follows where
+the control lost more than its own tolerance, or where the base does no better than chance.
+
+Each kind of statement is one family over all checkpoints and tasks, adjusted by Holm's method: "t is below b", "t is
+above b", "r is below both" (the larger of two p-values: both have to be shown) and "r is back" (twice the smaller: one
+is enough). That a precondition is met is a statement of its own and not adjusted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from holdfast.records.comparison import Comparison
+from holdfast.records.metrics import is_share
+from holdfast.records.stages import ACTUAL, GAINED, INCONCLUSIVE, NONE, PSEUDO
+from holdfast.statistics.decision import level_of
+from holdfast.statistics.family_wise import adjust
+from holdfast.statistics.paired import paired_test
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What is known of one checkpoint on one task. All comparisons are of the same questions; `None` where a model was
+    not measured."""
+
+    tuned: Comparison
+    """Base to fine-tuned model."""
+    restored: Comparison | None = None
+    """Base to restored model."""
+    against_control: Comparison | None = None
+    """Control to restored model."""
+    control: Comparison | None = None
+    """Base to control."""
+    control_tolerance: float = 0.0
+    """How much the control may have lost, in the task's own unit."""
+    pattern: Comparison | None = None
+    """Held-out plain text, base to restored model."""
+    pattern_control: Comparison | None = None
+    """Held-out plain text, control to restored model."""
+    above_chance: bool = True
+    """Whether the base is shown to do better than guessing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What follows from it."""
+
+    verdict: str
+    """One of `records.stages.VERDICTS`."""
+    reason: str
+    """One sentence."""
+
+
+def judge(evidence: Sequence[Evidence], *, tolerance: float) -> list[Judgement]:
+    """The stage of every checkpoint on every task, in order.
+
+    Args:
+        evidence: of all checkpoints and tasks that are judged together.
+        tolerance: nats per token that plain text may cost more for the pattern to be back.
+    """
+    fell = _adjusted([_p_loss(e.tuned) for e in evidence])
+    rose = _adjusted([_p_gain(e.tuned) for e in evidence])
+    below = _adjusted([_both(_p_loss(e.restored), _p_loss(e.against_control)) for e in evidence])
+    back = _adjusted([_either(_p_kept(e.restored), _p_kept(e.against_control)) for e in evidence])
+    found = []
+    for e, p_fell, p_rose, p_below, p_back in zip(evidence, fell, rose, below, back, strict=True):
+        level = level_of(e.tuned.confidence)
+        found.append(
+            _before_restoring(e, level, fell=p_fell < level, rose=p_rose < level)
+            or _unusable(e, level, tolerance=tolerance)
+            or _after_restoring(e, below=p_below < level, back=p_back < level)
+        )
+    return found
+
+
+def _before_restoring(e: Evidence, level: float, *, fell: bool, rose: bool) -> Judgement | None:
+    """What is settled by the fine-tuned model alone; None where it fell."""
+    if e.tuned.failed is not None:
+        return Judgement(verdict=INCONCLUSIVE, reason=f"It cannot be scored: {e.tuned.failed}")
+    change = _signed(e.tuned)
+    if rose:
+        return Judgement(verdict=GAINED, reason=f"Fine-tuning brought {change}.")
+    if _p_kept(e.tuned) < level:
+        return Judgement(verdict=NONE, reason=f"Fine-tuning changed it by {change}, a loss of no more than the margin.")
+    if not e.above_chance:
+        return Judgement(verdict=INCONCLUSIVE, reason="The base is not shown to do better than chance.")
+    if not fell:
+        return Judgement(verdict=INCONCLUSIVE, reason=f"A change of {change} is within noise{_would_decide(e.tuned)}.")
+    return None
+
+
+def _unusable(e: Evidence, level: float, *, tolerance: float) -> Judgement | None:
+    """Why restoring tells nothing; None where it does."""
+    needed = (e.restored, e.against_control, e.control, e.pattern, e.pattern_control)
+    if any(c is None for c in needed):
+        return Judgement(verdict=INCONCLUSIVE, reason=f"It fell by {_lost(e.tuned)} and was not restored.")
+    assert e.control is not None and e.pattern is not None
+    broken = next((c.failed for c in needed if c is not None and c.failed is not None), None)
+    if broken is not None:
+        return Judgement(verdict=INCONCLUSIVE, reason=f"What was restored cannot be scored: {broken}")
+    if e.control.gain < -e.control_tolerance:
+        reason = (
+            f"Restoring alone costs the base {_lost(e.control)}, and {_number(e.control_tolerance, e.control)} is "
+            "allowed. Restore more gently: a lower rate, or text that is nearer to what the base was trained on."
+        )
+        return Judgement(verdict=INCONCLUSIVE, reason=reason)
+    came_back = _either(_p_kept(e.pattern, tolerance), _p_kept(e.pattern_control, tolerance))
+    if came_back >= level:
+        reason = (
+            f"The pattern is not shown to be back: plain text costs {e.pattern.difference:+.3f} {e.pattern.unit} "
+            f"against the base, and {tolerance:g} are allowed. Restore for longer, or at a higher rate."
+        )
+        return Judgement(verdict=INCONCLUSIVE, reason=reason)
+    return None
+
+
+def _after_restoring(e: Evidence, *, below: bool, back: bool) -> Judgement:
+    assert e.restored is not None and e.against_control is not None
+    fall, left = f"It fell by {_lost(e.tuned)}", f"{_signed(e.restored)} against the base"
+    beside = f"{left}, {_signed(e.against_control)} against the restored base"
+    if back:
+        return Judgement(verdict=PSEUDO, reason=f"{fall} and came back: {beside}.")
+    if below:
+        return Judgement(verdict=ACTUAL, reason=f"{fall}, and a loss is left when the pattern is back: {beside}.")
+    reason = f"{fall}. Restored, it is neither shown to be back nor to be below: {beside}"
+    return Judgement(verdict=INCONCLUSIVE, reason=f"{reason}{_would_decide(e.against_control)}.")
+
+
+# ----------------------------------------------------------------------------------------------------------- transition
+
+
+def first_lasting(lost: np.ndarray) -> np.ndarray:
+    """`[..., K]` bool -> `[...]` int: the first checkpoint from which on all are lost; K where the last one is not."""
+    lasting = np.flip(np.logical_and.accumulate(np.flip(lost, -1), -1), -1)
+    return np.where(lasting.any(-1), lasting.argmax(-1), lost.shape[-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """A checkpoint with an interval, all as places from 0; K stands for "after the last one"."""
+
+    place: int
+    low: int
+    high: int
+
+
+def transition(losses: np.ndarray, draws: np.ndarray, margin: float, *, confidence: float = 0.95) -> Range:
+    """Where actual forgetting begins: the first checkpoint from which on what is left of the loss exceeds the margin.
+
+    Args:
+        losses: `[K]` float64: what the restored checkpoint k lacks of the lower of base and control.
+        draws: `[B, K]` float64: the same from joint bootstrap samples.
+        margin: that does not matter.
+        confidence: of the interval, percentiles of the draws.
+    """
+    places = first_lasting(draws > margin)
+    edge = 100.0 * (1.0 - confidence) / 2.0
+    low, high = np.percentile(places, [edge, 100.0 - edge], method="inverted_cdf")
+    return Range(place=int(first_lasting(losses > margin)), low=int(low), high=int(high))
+
+
+# ---------------------------------------------------------------------------------------------------------------- tests
+
+
+def _p_loss(c: Comparison | None) -> float:
+    """One-sided p-value of "nothing was lost"."""
+    test = paired_test(c) if c is not None else None
+    return math.nan if test is None or c is None else test.p_below() if c.higher_is_better else test.p_above()
+
+
+def _p_gain(c: Comparison) -> float:
+    """One-sided p-value of "nothing was gained"."""
+    test = paired_test(c)
+    return math.nan if test is None else test.p_above() if c.higher_is_better else test.p_below()
+
+
+def _p_kept(c: Comparison | None, margin: float | None = None) -> float:
+    """One-sided p-value of "at least the margin was lost"."""
+    test = paired_test(c) if c is not None else None
+    if test is None or c is None:
+        return math.nan
+    m = c.tolerated if margin is None else margin
+    return test.p_above(-m) if c.higher_is_better else test.p_below(m)
+
+
+def _both(one: float, other: float) -> float:
+    return math.nan if math.isnan(one) or math.isnan(other) else max(one, other)
+
+
+def _either(one: float, other: float) -> float:
+    return math.nan if math.isnan(one) or math.isnan(other) else min(1.0, 2.0 * min(one, other))
+
+
+def _adjusted(p_values: Sequence[float]) -> list[float]:
+    """Holm's; what was not tested is 1 and no part of the family."""
+    known = [p for p in p_values if not math.isnan(p)]
+    found = iter(adjust(known, "holm"))
+    return [1.0 if math.isnan(p) else next(found) for p in p_values]
+
+
+# ---------------------------------------------------------------------------------------------------------------- words
+
+
+def _number(value: float, c: Comparison) -> str:
+    return f"{100 * value:.1f} points" if is_share(c.unit, c.metric) else f"{value:.3g} {c.unit}"
+
+
+def _signed(c: Comparison) -> str:
+    low, high = sorted(v if c.higher_is_better else -v for v in c.interval)
+    if is_share(c.unit, c.metric):
+        return f"{100 * c.gain:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]"
+    return f"{c.gain:+.3g} {c.unit} [{low:+.3g}, {high:+.3g}]"
+
+
+def _lost(c: Comparison) -> str:
+    return _number(-c.gain, c)
+
+
+def _would_decide(c: Comparison) -> str:
+    """How many questions would show a loss of the margin, as the end of a sentence."""
+    test = paired_test(c)
+    if test is None or c.tolerated <= 0.0:
+        return ""
+    times = test.needed(c.tolerated, level_of(c.confidence))
+    return f"; some {math.ceil(times * c.n):,} questions would decide, there are {c.n:,}" if 1.0 < times < 1e6 else ""

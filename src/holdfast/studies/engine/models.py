@@ -1,0 +1,124 @@
+"""A language model as the job of a study: trained and measured, or measured alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import ConfigError
+from holdfast.records.evaluation import EvaluationFolder
+from holdfast.records.run import RunFolder
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.entries import Entry, EvaluationPlan
+    from holdfast.studies.engine.worker import Task
+
+MEASURED = "model"
+"""Name of the one model that `measure_model` evaluates, and of its folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What came of a training."""
+
+    measured: EvaluationFolder
+    """Of its result."""
+    tokens: int = 0
+    """Seen in training; samples, of a classifier."""
+    curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """By suite: (share of the steps, held-out loss)."""
+
+
+def training_problems(settings: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a training configuration; what reading it sets in the environment is taken back.
+
+    Args:
+        settings: keys of `holdfast train --config`.
+    """
+    from holdfast.runs.config import train_config
+
+    environment = dict(os.environ)
+    try:
+        train_config(settings)
+    except ConfigError as error:
+        return error.problems
+    finally:
+        os.environ.clear()
+        os.environ.update(environment)
+    return []
+
+
+def train_model(settings: Mapping[str, Any], suites: Sequence[str], points: int, *, cache: Path, task: Task) -> Trained:
+    """Trains and measures a model, or finds it trained.
+
+    Args:
+        settings: the training configuration, with `output_dir`.
+        suites: whose first held-out text is also measured on the way.
+        points: how often, in equal parts of the steps; 0: not at all.
+        cache: for evaluations.
+        task: what the worker does.
+    """
+    from holdfast.evaluation.entries import Along
+    from holdfast.runs.config import train_config
+    from holdfast.runs.launched import train_in_processes
+    from holdfast.runs.run import train
+    from holdfast.studies.engine.watching import CheckEveryStep
+
+    wanted = train_config(settings)
+    run = RunFolder(settings["output_dir"])
+    curves: dict[str, list[tuple[float, float]]] = {}
+    if wanted.processes > 1:
+        train_in_processes(wanted, run.path, evaluations=cache)
+    else:
+        watched = _losses(wanted.evaluation, suites) if points else []
+        if watched:
+            along = Along(
+                shares=tuple(i / points for i in range(1, points)),
+                entries=tuple(f"{entry.suite}/{entry.name}" for entry in watched),
+            )
+            wanted = replace(wanted, evaluation=replace(wanted.evaluation, along=along))
+        train(wanted, console=task.console, evaluation_cache=cache, callbacks=[CheckEveryStep(task.check)])
+        curves = _curves(run, watched)
+    tokens = int(run.read().training.get("tokens") or 0)
+    return Trained(measured=run.evaluated("result"), tokens=tokens, curves=curves)
+
+
+def measure_model(model: str | Path, plan: EvaluationPlan, place: Path, *, cache: Path, task: Task) -> EvaluationFolder:
+    """Measures a model that no job trained, or finds it measured.
+
+    Args:
+        model: name or folder.
+        plan: what is measured.
+        place: gets the folder `MEASURED`.
+        cache: for evaluations.
+        task: what the worker does.
+    """
+    from holdfast.evaluation.session import ModelRequest, evaluate_models
+
+    request = ModelRequest(name=str(model), label=MEASURED)
+    evaluate_models([request], plan, place, cache=str(cache), console=task.console, say=lambda line: None)
+    return EvaluationFolder(place / MEASURED)
+
+
+def _losses(plan: EvaluationPlan, suites: Sequence[str]) -> list[Entry]:
+    """What is measured on the way: the first held-out text of each of these suites."""
+    chosen: dict[str, Entry] = {}
+    for entry in plan.entries:
+        if entry.suite in suites and entry.kind == "perplexity":
+            chosen.setdefault(entry.suite, entry)
+    return list(chosen.values())
+
+
+def _curves(run: RunFolder, watched: Sequence[Entry]) -> dict[str, list[tuple[float, float]]]:
+    """By suite: (share of the steps, nats a token), the start and the end among them."""
+    total = int(run.read().training.get("steps") or 0)
+    found: dict[str, list[tuple[float, float]]] = {}
+    for step, measured in run.trajectory():
+        for entry in watched:
+            one = measured.find(entry.suite, entry.name)
+            if one is not None and total:
+                found.setdefault(entry.suite, []).append((step / total, one.metrics[one.primary].value))
+    return found

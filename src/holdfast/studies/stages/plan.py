@@ -1,0 +1,337 @@
+"""A stages study with nothing left open: what is chosen, trained, restored and measured, step by step.
+
+texts                       what is restored on and probed with, chosen by the base's perplexity
+tune ARM                    the fine-tuning, a checkpoint an epoch (where the study does it)
+restore base, ARM k         the control and every checkpoint: measured before and after
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.config.decode import Given, decode
+from holdfast.errors import ConfigError, did_you_mean
+from holdfast.records.stages import PROBING
+from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.models import training_problems
+from holdfast.studies.stages.settings import OF_PARTS, RESTORE, StagesSettings
+from holdfast.support.files import to_jsonable
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.entries import EvaluationPlan
+    from holdfast.studies.engine.study import Job
+
+STEP = "step"
+"""Attribute of a job."""
+TEXTS, TUNE, RESTORE_STEP = "texts", "tune", "restore"
+BASE_RESTORED = "base-restored"
+"""The step of the control."""
+GIVEN, PLAIN, REMEDY = "tuned", "direct", "remedy"
+"""Arms: given checkpoints, the fine-tuning, and the same with a retention method."""
+JUDGED = "knowledge"
+"""Suite of the entries that the study itself lists."""
+NOT_JUDGED = ("perplexity", "memorisation", "answers")
+"""Kinds of entries that are drawn, and are no question that can be right or wrong."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One job."""
+
+    name: str
+    kind: str
+    """"texts", "tune" or "restore"."""
+    arm: str = ""
+    """"" of the control."""
+    place: int = 0
+    """Of the checkpoint in its arm, from 1; 0 of the control."""
+    needs: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        if self.kind == TEXTS:
+            return "choosing the text to restore on"
+        if self.kind == TUNE:
+            return f"fine-tuning: {self.arm}"
+        return f"restoring {self.arm}, checkpoint {self.place}" if self.arm else "restoring the base (control)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagesConfig:
+    """A study as `stages_config` gives it."""
+
+    asked: StagesSettings
+    output_dir: Path
+    storage: str
+    names: Mapping[str, str]
+    """What ${name} stands for; empty before a small setting is made."""
+    resolved: dict[str, Any]
+    """As plain JSON; itself a valid configuration."""
+
+    @property
+    def name(self) -> str:
+        """Of the study."""
+        return self.asked.name
+
+    @property
+    def workers(self) -> int | None:
+        """Jobs at a time on this machine."""
+        return self.asked.workers
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What a finished job reports to the storage."""
+        return ("done",)
+
+    def differences(self, old: Mapping[str, Any]) -> list[str]:
+        """What keeps the study whose `resolved` is `old` from being this one, a sentence each."""
+        aside = ("output_dir", "keep", "margin", "tolerance", "control_tolerance")  # judged anew from what was measured
+        keys = [k for k in dict.fromkeys([*old, *self.resolved]) if k not in aside]
+        changed = [k for k in keys if old.get(k) != self.resolved.get(k)]
+        return [f"{k}: was {old.get(k)!r}, is {self.resolved.get(k)!r}" for k in changed]
+
+    def filled(self, value: Any) -> Any:
+        """A value with the names of the small setting in it replaced, where they are known."""
+        return small_settings.fill(value, self.names) if self.names else value
+
+    # ----------------------------------------------------------------------------------------------------------- steps
+
+    @property
+    def epochs(self) -> int:
+        """Of the fine-tuning."""
+        return int(self.asked.train.get("num_train_epochs", 10))
+
+    @property
+    def arms(self) -> dict[str, int]:
+        """Checkpoints by arm; the first arm is what is diagnosed."""
+        if self.asked.tuned:
+            return {GIVEN: len(self.asked.tuned)}
+        return {PLAIN: self.epochs, **({REMEDY: self.epochs} if self.asked.remedy is not None else {})}
+
+    @functools.cached_property
+    def steps(self) -> dict[str, Step]:
+        """By name, those that others need first."""
+        asked = self.asked
+        found = [Step(name=f"{TUNE}-{arm}", kind=TUNE, arm=arm) for arm in self.arms if asked.train]
+        after = (f"{TUNE}-{PLAIN}",) if asked.corpus and asked.tokens is None else ()
+        found.append(Step(name=TEXTS, kind=TEXTS, needs=after))
+        found.append(Step(name=BASE_RESTORED, kind=RESTORE_STEP, needs=(TEXTS,)))
+        for arm, count in self.arms.items():
+            needs = (TEXTS, f"{TUNE}-{arm}") if asked.train else (TEXTS,)
+            for k in range(1, count + 1):
+                found.append(Step(name=f"{arm}-{k}-restored", kind=RESTORE_STEP, arm=arm, place=k, needs=needs))
+        return {step.name: step for step in found}
+
+    def jobs(self) -> list[Job]:
+        """One a step; it waits for those that it needs."""
+        from holdfast.studies.engine.study import LABEL, Job
+
+        places = {name: number for number, name in enumerate(self.steps)}
+        return [
+            Job(attributes={LABEL: s.label, STEP: s.name}, after=tuple(places[n] for n in s.needs))
+            for s in self.steps.values()
+        ]
+
+    # --------------------------------------------------------------------------------------------------------- folders
+
+    @property
+    def texts(self) -> tuple[Path, Path]:
+        """Files of the text to restore on and to probe with."""
+        if self.asked.restoring:
+            return Path(self.filled(self.asked.restoring)), Path(self.filled(self.asked.probing))
+        return self.output_dir / "texts" / "restoring.jsonl", self.output_dir / "texts" / "probing.jsonl"
+
+    @property
+    def base(self) -> str:
+        """The model that was fine-tuned."""
+        return str(self.filled(self.asked.base))
+
+    def run_folder(self, name: str) -> Path:
+        """Where a step trains."""
+        return self.output_dir / "runs" / name
+
+    def checkpoint(self, arm: str, place: int) -> str:
+        """A fine-tuned model.
+
+        Raises:
+            ConfigError: the fine-tuning left another number of checkpoints than it has epochs.
+        """
+        from holdfast.training.checkpoint_folders import checkpoints_in
+
+        if arm == GIVEN:
+            return str(self.filled(self.asked.tuned[place - 1]))
+        found = checkpoints_in(self.run_folder(f"{TUNE}-{arm}"))
+        if len(found) != self.epochs:
+            raise ConfigError(
+                f"{self.run_folder(f'{TUNE}-{arm}')}: expected a checkpoint after each of {self.epochs} epochs, found "
+                f"{len(found)}. Begin the fine-tuning anew in another output_dir."
+            )
+        return str(found[place - 1])
+
+    # ------------------------------------------------------------------------------------------------------- measuring
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """What is measured of every model."""
+        probing = {"perplexity": str(self.texts[1]), "name": PROBING}
+        own = {JUDGED: self.asked.evaluation} if self.asked.evaluation else {}
+        suites = {"suites": [self.asked.suite]} if self.asked.suite else {}
+        return {**self.filled({**own, **suites, **self.asked.measuring}), PROBING: [probing]}
+
+    @functools.cached_property
+    def plan(self) -> EvaluationPlan:
+        """The same as the code that measures takes it."""
+        from holdfast.evaluation.suite import parse_evaluation
+
+        return parse_evaluation(self.evaluation)[0]
+
+    @property
+    def judged(self) -> list[tuple[str, str]]:
+        """(suite, name) of the entries that are judged."""
+        return [(e.suite, e.name) for e in self.plan.entries if e.kind not in NOT_JUDGED]
+
+    def tuning(self, arm: str) -> dict[str, Any]:
+        """The configuration of a fine-tuning, as `holdfast train --config` takes it."""
+        return self.filled(
+            {
+                "num_train_epochs": self.epochs,
+                **self.asked.train,
+                "model_name_or_path": self.base,
+                "retention": [self.asked.remedy] if arm == REMEDY else "none",
+                "seed": self.asked.seed,
+                "save_strategy": "epoch",
+                "output_dir": str(self.run_folder(f"{TUNE}-{arm}")),
+            }
+        )
+
+    def restoring(self, name: str, model: str) -> dict[str, Any]:
+        """The configuration of a restoring."""
+        return self.filled(
+            {
+                **RESTORE,
+                **self.asked.restore,
+                "model_name_or_path": model,
+                "dataset_name": str(self.texts[0]),
+                "retention": "none",
+                "seed": self.asked.seed,
+                "evaluation": self.evaluation,
+                "output_dir": str(self.run_folder(name)),
+            }
+        )
+
+
+def stages_config(values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> StagesConfig:
+    """A study from keys as in the YAML, everything checked that can be before anything runs.
+
+    Args:
+        values: keys of `StagesSettings`.
+        source: where they came from, for the message.
+        check: whether configurations are read by the code that will use them; not by workers, who get a study that was
+            checked.
+
+    Raises:
+        ConfigError: with every mistake at once.
+    """
+    from holdfast.runs.settings import known_settings
+
+    given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
+    asked, mistakes = decode(StagesSettings, given.set_here(StagesSettings))
+    given.check(mistakes)
+    assert asked is not None
+    known = known_settings()
+    problems = [
+        f"{where}.{key}: no such key in a training configuration.{did_you_mean(key, known)}"
+        for where, train in (("train", asked.train), ("restore", asked.restore))
+        for key in train
+        if key not in known and key not in OF_PARTS[where]
+    ]
+    folder = asked.output_dir or Path(f"runs/{asked.name}")
+    small = small_settings.recorded(asked.small) if not problems else None
+    resolved = {k: v for k, v in to_jsonable(asked).items() if k not in ("workers", "storage")}
+    config = StagesConfig(
+        asked=dataclasses.replace(asked, small=small),
+        output_dir=folder,
+        storage=asked.storage or f"sqlite:///{folder}/study.db",
+        names={},
+        resolved={**resolved, "small": small, "output_dir": str(folder)},
+    )
+    if not problems and check:
+        problems = _unknown_names(config) if small else check_parts(config)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)), source=source or (str(given.file) if given.file else None))
+    return config
+
+
+def _unknown_names(config: StagesConfig) -> list[str]:
+    """Names that the small setting does not make; all else is seen once its files are there."""
+    try:
+        small_settings.fill(config.resolved, small_settings.stand_ins(config.asked.small, ""))
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
+def check_parts(config: StagesConfig) -> list[str]:
+    """What is wrong with what is measured, or else with the files, the checkpoints, the fine-tuning and the restoring.
+
+    Args:
+        config: with nothing left open.
+    """
+    import tempfile
+
+    from holdfast.evaluation.suite import parse_evaluation
+
+    asked = config.asked
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as stand_in:  # for text that is not chosen yet
+        stand_in.write('{"text": "a"}\n')
+        stand_in.flush()
+        texts = {str(path): stand_in.name for path in config.texts if not asked.restoring}
+        plan, problems = parse_evaluation(_replaced(config.evaluation, texts))
+        problems = [f"evaluation.{p.removeprefix('evaluation.')}" for p in problems]
+        if not problems and not [e for e in plan.entries if e.kind not in NOT_JUDGED]:
+            kinds = ", ".join(sorted({e.kind for e in plan.entries if e.suite != PROBING})) or "nothing"
+            problems.append(
+                f"evaluation: expected at least one entry whose questions are right or wrong, such as a task or "
+                f"`choices: FILE`, got {kinds}. A stage is judged by answers."
+            )
+        problems += _of_files(config)
+        parts = [("restore", config.restoring("checked", config.base))]
+        parts += [("train", config.tuning(arm)) for arm in config.arms if asked.train]
+        for where, settings in parts:
+            found = training_problems({**_replaced(settings, texts), "output_dir": str(config.run_folder("checked"))})
+            problems += [f"{where}: {p}" for p in found if not any(p in known for known in problems)]
+    return problems
+
+
+def _of_files(config: StagesConfig) -> list[str]:
+    """What is wrong with the checkpoints and with the files of the corpus."""
+    import os
+
+    from holdfast.checkpoints.named import located
+
+    found = []
+    for name in config.asked.tuned if config.asked.tuned else ():
+        place = located(config.filled(name))
+        if not os.path.isdir(place):
+            found.append(f"tuned: expected the folder of a checkpoint at {name}, found none.")
+    if config.asked.restoring:
+        found += [
+            f"{key}: expected a file of text at {path}, found none."
+            for key, path in zip(("restoring", "probing"), config.texts, strict=True)
+            if not path.is_file()
+        ]
+    return found
+
+
+def _replaced(value: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _replaced(v, names) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_replaced(v, names) for v in value]
+    return names.get(value, value) if isinstance(value, str) else value

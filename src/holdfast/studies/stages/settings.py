@@ -1,0 +1,193 @@
+"""The keys of a stages study, declared once.
+
+```yaml
+base: MODEL
+tuned: [runs/alpaca/checkpoint-100, runs/alpaca/checkpoint-200]     # in order; or train them here:
+train: {dataset_name: alpaca.jsonl, num_train_epochs: 10, learning_rate: 2.0e-5}
+remedy: {label_annealing: {weight: 1}}                             # the same training once more, held on to
+corpus: [web/*.warc.wet.gz]                                        # what restoring text is chosen from
+suite: forgetting_stages                                           # or entries of your own under evaluation
+restore: {learning_rate: 3.0e-5}                                   # keys of 'holdfast train'
+```
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from holdfast.config.declare import Meta, Seed
+from holdfast.config.values import Mistake
+from holdfast.records.margins import parse_margins
+from holdfast.studies.engine import small as small_settings
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+OWN = ("model_name_or_path", "seed", "data_seed", "output_dir", "evaluation", "retention")
+"""Keys of a training configuration that the study sets itself."""
+OF_PARTS = {"train": (*OWN, "save_strategy"), "restore": (*OWN, "dataset_name")}
+"""The same of the fine-tuning and of restoring."""
+RESTORE: dict[str, Any] = {
+    "learning_rate": 3.0e-5,
+    "num_train_epochs": 1,
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 32,
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 0.03,
+    "max_length": 512,
+    "packing": True,
+}
+"""Of restoring, where `restore` says nothing else: the paper's rate and batch of 256 for an epoch (section 3.2); the
+schedule is not told there."""
+
+
+def _mapping() -> dict[str, Any]:
+    return {"type": "object"}
+
+
+def read_mapping(value: Any) -> dict[str, Any]:
+    """A retention method with its parameters, or its name alone.
+
+    Raises:
+        ValueError: something else.
+    """
+    if isinstance(value, str) and value:
+        return {value: {}}
+    if isinstance(value, Mapping) and len(value) == 1:
+        return {str(k): v for k, v in value.items()}
+    raise ValueError
+
+
+def read_margin(value: Any) -> tuple[str, ...]:
+    """Margins as `holdfast compare --margin` takes them.
+
+    Raises:
+        ValueError: something else.
+    """
+    words = tuple(str(v) for v in (value if isinstance(value, (list, tuple)) else [value]))
+    parse_margins(words)
+    return words
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagesSettings:
+    """Keys of a stages study."""
+
+    name: str = "diagnosis"
+    """Of the study in its storage and on its page; default: the file's name."""
+    base: Annotated[str, Meta(metavar="MODEL")] = ""
+    """The model that was fine-tuned: a folder, a name or a hub id."""
+    tuned: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="CHECKPOINT")] = ()
+    """Its checkpoints, the earliest first; or `train` makes them."""
+    train: Annotated[dict[str, Any], Meta(json_schema=_mapping)] = field(default_factory=dict)
+    """Keys of 'holdfast train' for the fine-tuning: its data, epochs, rate. A checkpoint is kept after each epoch."""
+    remedy: Annotated[
+        dict[str, Any] | None,
+        Meta(
+            parse=read_mapping,
+            metavar="METHOD",
+            expected="a retention method, as label_annealing or {label_annealing: {weight: 1}}",
+            json_schema=lambda: {"anyOf": [{"type": "string"}, {"type": "object", "maxProperties": 1}]},
+        ),
+    ] = None
+    """Fine-tunes once more with this retention method, and diagnoses that too (needs `train`)."""
+    corpus: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
+    """Text like the base's pre-training: files and folders that restoring text is chosen from (`holdfast data
+    select`)."""
+    restoring: str | None = None
+    """A file that was chosen already, in place of `corpus`."""
+    probing: str | None = None
+    """Held-out text of the same kind, with `restoring`."""
+    tokens: Annotated[int | None, Meta(ge=1)] = None
+    """Budget of restoring; default: one epoch of the fine-tuning data (needs `train`)."""
+    probing_passages: Annotated[int, Meta(ge=8)] = 10_000
+    """Passages that perplexity is probed with, drawn from the corpus at random."""
+    select: Annotated[dict[str, Any], Meta(json_schema=_mapping)] = field(default_factory=dict)
+    """Further options of 'holdfast data select': max_length, minimum_tokens, near_duplicates, questions, overlap."""
+    restore: Annotated[dict[str, Any], Meta(json_schema=_mapping)] = field(default_factory=dict)
+    """Keys of 'holdfast train' for restoring (the paper's rate 3e-5, batch 256, one epoch)."""
+    suite: Annotated[str | None, Meta(metavar="NAME")] = None
+    """A shipped suite, or a suite's file, of what is judged: forgetting_stages has MMLU and ARC."""
+    evaluation: list[Any] = field(default_factory=list)
+    """Entries that are judged: multiple choice and tasks; perplexity, answers and memorisation are drawn beside
+    them."""
+    measuring: Annotated[dict[str, Any], Meta(json_schema=_mapping)] = field(default_factory=dict)
+    """Settings of measuring, as batch_size."""
+    margin: Annotated[
+        tuple[str, ...],
+        Meta(parse=read_margin, metavar="MARGIN", expected="losses as 2pt or '0.02 nats/token'"),
+    ] = ("1pt",)
+    """Losses that do not matter, as '2pt'."""
+    tolerance: Annotated[float, Meta(ge=0)] = 0.05
+    """Nats per token that the probing text may cost more than the base's for the pattern to count as back."""
+    control_tolerance: Annotated[
+        tuple[str, ...],
+        Meta(parse=read_margin, metavar="MARGIN", expected="losses as 2pt or '0.02 nats/token'"),
+    ] = ("2pt",)
+    """What restoring may cost the base itself; beyond it nothing is judged."""
+    curve: Annotated[int, Meta(ge=0)] = 8
+    """Points at which the probing text is measured along restoring; 0: not at all."""
+    small: Annotated[str | None, Meta(json_schema=small_settings.settings_schema)] = None
+    """Build a small base and data offline, for a study of minutes: stages."""
+    seed: Seed = 0
+    """Of fine-tuning, restoring and what is drawn; of a small setting, which world."""
+    keep: Literal["all", "none"] = "none"
+    """Whether the weights that the study makes stay on disk when it has ended."""
+    workers: Annotated[int | None, Meta(ge=0, decides=False)] = None
+    """Models at a time on this machine; 0: only those started by 'holdfast diagnose worker'."""
+    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
+    """Folder of the study; default: runs/NAME."""
+    storage: Annotated[str | None, Meta(metavar="URL", decides=False)] = None
+    """A database that several machines share; default: a file in the folder."""
+
+    def problems(self) -> list[Mistake | str]:
+        """What is missing, and what contradicts itself."""
+        found: list[Mistake | str] = []
+
+        def wrong(key: str, text: str) -> None:
+            found.append(Mistake(path=(key,), text=text))
+
+        if not _NAME.fullmatch(self.name):
+            wrong("name", f"expected letters, digits, '.', '_' and '-', got {self.name!r}.")
+        if (problem := small_settings.problem_with(self.small)) is not None:
+            wrong("small", problem)
+        if not self.base:
+            wrong("base", "is missing: the model that was fine-tuned, a folder, a name or a hub id.")
+        if bool(self.tuned) == bool(self.train):
+            wrong(
+                "tuned",
+                "expected the checkpoints of a fine-tuning, or `train` with its data and epochs, got "
+                + ("both." if self.tuned else "neither."),
+            )
+        if len(set(self.tuned)) < len(self.tuned):
+            wrong("tuned", "expected each checkpoint once.")
+        if self.remedy is not None and not self.train:
+            wrong("remedy", "fine-tunes once more, so it needs `train` with the data and its settings.")
+        if bool(self.corpus) == bool(self.restoring):
+            wrong(
+                "corpus",
+                "expected text to choose from, or `restoring` and `probing` that were chosen already, got "
+                + ("both." if self.corpus else "neither."),
+            )
+        if bool(self.restoring) != bool(self.probing):
+            wrong("probing", "goes together with `restoring`: two files of text that share no document.")
+        if self.corpus and self.tuned and self.tokens is None:
+            wrong("tokens", "is missing: how much text to restore on; the paper takes one epoch of the tuning data.")
+        if not self.suite and not self.evaluation:
+            wrong("evaluation", "is missing: what is judged, as `suite: forgetting_stages` or entries of your own.")
+        for key, value in (("train", self.train), ("restore", self.restore)):
+            own = OF_PARTS[key]
+            found += [Mistake(path=(key, k), text="is set by the study; leave it out.") for k in value if k in own]
+        if self.train and not isinstance(self.train.get("dataset_name"), str):
+            found.append(Mistake(path=("train", "dataset_name"), text="is missing: the data of the fine-tuning."))
+        epochs = self.train.get("num_train_epochs", 10)
+        if self.train and (
+            isinstance(epochs, bool) or not isinstance(epochs, (int, float)) or epochs != int(epochs) or epochs < 1
+        ):
+            found.append(Mistake(path=("train", "num_train_epochs"), text=f"expected whole epochs, got {epochs!r}."))
+        if "max_steps" in self.train:
+            text = "a checkpoint is kept after each epoch; say num_train_epochs instead."
+            found.append(Mistake(path=("train", "max_steps"), text=text))
+        return found

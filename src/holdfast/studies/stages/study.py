@@ -1,0 +1,241 @@
+"""The stages study as the engine runs it: text is chosen, the fine-tuning done, every checkpoint restored."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from holdfast.errors import ConfigError, HoldfastError, ModelError
+from holdfast.records.run import RunFolder
+from holdfast.records.stages import PROBING, RECORD_FILE, StagesRecord, write_stages
+from holdfast.studies.engine import session as engine
+from holdfast.studies.engine.models import train_model
+from holdfast.studies.engine.progress import share_of_run
+from holdfast.studies.engine.small import existing_files, make_files
+from holdfast.studies.engine.storage import GRACE_SECONDS
+from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, Study, StudyState, Writer
+from holdfast.studies.stages.plan import STEP, TEXTS, TUNE, StagesConfig, check_parts, stages_config
+from holdfast.support.files import read_object
+
+if TYPE_CHECKING:
+    from holdfast.studies.engine.worker import Task
+
+SAME = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+"""Of config.json: what a model and what was tuned from it have in common. The vocabulary may have grown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What came of a step."""
+
+    folder: str
+    """Relative to the study's."""
+    seconds: float
+    tokens: int = 0
+    curve: list[tuple[float, float]] = field(default_factory=list)
+    """Along restoring: (share of the steps, probing text in nats per token)."""
+
+
+def run_stages(
+    config: StagesConfig, *, console: Any = None, workers: int | None = None, grace: float = GRACE_SECONDS
+) -> StagesRecord:
+    """Runs a study to its end, or continues it.
+
+    Args:
+        config: see `plan.stages_config`.
+        console: a `rich.console.Console` for progress; None: a new one on standard output.
+        workers: models at a time on this machine; None: as the study says, else one a GPU, or two on two and more
+            cores. 0 starts none and waits for those started elsewhere.
+        grace: seconds without a sign of life after which another machine's step is taken over.
+
+    Returns:
+        The record as in stages.json.
+
+    Raises:
+        ConfigError: the configuration, or the storage holds another study of this name (what differs).
+        ModelError: a checkpoint is not whole, or of another architecture than the base.
+        DataError: the corpus is smaller than the budget, or holds nothing to choose.
+        Interrupted: Ctrl-C; the same command continues.
+        HoldfastError: steps failed (which), after the others were made and the page was written.
+    """
+    record: StagesRecord = engine.execute_study(StagesStudy(config), console=console, workers=workers, grace=grace)
+    return record
+
+
+class StagesStudy(Study[StagesConfig]):
+    """The stages study."""
+
+    noun: ClassVar[str] = "step"
+    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "texts")
+
+    @classmethod
+    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> StagesStudy:
+        """See `Study.load`."""
+        config = stages_config(resolved, source=f"study '{resolved['name']}'", check=False)
+        names = existing_files(output_dir / "data") if config.asked.small else {}
+        return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir, names=names))
+
+    def open_folder(self, console: Any) -> None:
+        """Looks at the base and at the checkpoints before anything is done.
+
+        Raises:
+            ModelError: one is not whole, or of another architecture than the base.
+        """
+        from holdfast.checkpoints.named import located
+        from holdfast.models import check_model
+
+        config = self.settings
+        if config.asked.small is None and not (config.output_dir / RECORD_FILE).is_file():
+            for name in (config.base, *config.asked.tuned):
+                if Path(located(name)).is_dir():
+                    check_model(name, trust_remote_code=bool(config.asked.restore.get("trust_remote_code")))
+            _check_same_architecture(config.base, config.asked.tuned)
+
+    def prepare(self, console: Any) -> StagesStudy:
+        """The study with what `small:` makes; its parts are checked then.
+
+        Raises:
+            ConfigError: with every mistake at once.
+        """
+        config = self.settings
+        if config.asked.small is None:
+            return self
+        place = config.output_dir / "data"
+        names = make_files(config.asked.small, place, source=config.name, seed=config.asked.seed, console=console)
+        filled = dataclasses.replace(config, names=names)
+        if problems := check_parts(filled):
+            raise ConfigError(problems, source=config.name)
+        return StagesStudy(filled)
+
+    # ----------------------------------------------------------------------------------------------------------- steps
+
+    def make(self, task: Task) -> StepResult:
+        """One step.
+
+        Raises:
+            HoldfastError: a step that it needs was not made, or it failed itself.
+        """
+        config, out = self.settings, self.settings.output_dir
+        step, began = config.steps[task.attributes[STEP]], time.monotonic()
+        if step.kind == TEXTS:
+            made = StepResult(folder="", seconds=0.0, tokens=self._choose(task))
+        elif step.kind == TUNE:
+            trained = train_model(config.tuning(step.arm), (), 0, cache=out / "evaluations", task=task)
+            made = StepResult(folder="", seconds=0.0, tokens=trained.tokens)
+        else:
+            model = config.checkpoint(step.arm, step.place) if step.arm else config.base
+            if not config.texts[0].is_file():
+                raise HoldfastError("depends on the text to restore on, which was not chosen")
+            settings = config.restoring(step.name, model)
+            trained = train_model(settings, (PROBING,), config.asked.curve, cache=out / "evaluations", task=task)
+            curve = trained.curves.get(PROBING, [])
+            made = StepResult(folder="", seconds=0.0, tokens=trained.tokens, curve=curve)
+        folder = config.texts[0].parent if step.kind == TEXTS else config.run_folder(step.name)
+        shown = folder.relative_to(out).as_posix() if folder.is_relative_to(out) else str(folder)
+        return dataclasses.replace(made, folder=shown, seconds=round(time.monotonic() - began, 3))
+
+    def _choose(self, task: Task) -> int:
+        """Chooses the text to restore on; returns its tokens, 0 where it was given."""
+        from holdfast.runs.selecting import Selection, select
+
+        config, asked = self.settings, self.settings.asked
+        if asked.restoring:
+            return 0
+        tokens = asked.tokens or self._tokens_of_an_epoch()
+        files = [Path(config.filled(name)) for name in asked.corpus]
+        request = {"probing": asked.probing_passages, "seed": asked.seed, **config.filled(asked.select)}
+        found = select(
+            Selection(model=config.base, input=tuple(files), output=config.texts[0].parent, tokens=tokens, **request)
+        )
+        return int(found.record["counts"]["restoring"]["tokens"])
+
+    def _tokens_of_an_epoch(self) -> int:
+        """Of the fine-tuning data."""
+        run = RunFolder(self.settings.run_folder(f"{TUNE}-{next(iter(self.settings.arms))}"))
+        if not (run.path / "run.json").is_file():
+            raise HoldfastError("depends on the fine-tuning, whose tokens are the budget, and it was not made")
+        return max(1, round(int(run.read().training["tokens"]) / self.settings.epochs))
+
+    def values(self, task: Task) -> Sequence[float]:
+        """That it is done."""
+        return [1.0]
+
+    def share(self, job: JobState) -> float:
+        """How much of a running step is done, read from what its run has written."""
+        share = super().share(job)
+        step = self.settings.steps[job.attributes[STEP]]
+        if job.state == RUNNING and share < 1 and step.kind != TEXTS:
+            config = self.settings
+            settings = config.tuning(step.arm) if step.kind == TUNE else config.restoring(step.name, "")
+            share = share_of_run(settings)
+        return share
+
+    def clean(self, state: StudyState) -> None:
+        """Deletes what restoring left, and the checkpoints of the fine-tuning once all are restored, unless all is
+        kept."""
+        from holdfast.studies.engine.worker import remove_checkpoints
+
+        config = self.settings
+        ended = [config.steps[j.attributes[STEP]] for j in state.latest if j.state == COMPLETE]
+        for step in (s for s in ended if s.kind not in (TEXTS, TUNE)):
+            folder = config.run_folder(step.name)
+            remove_checkpoints(folder)
+            if config.asked.keep == "none":
+                _remove_weights(folder)
+        if config.asked.keep == "none" and state.ended:
+            for step in (s for s in ended if s.kind == TUNE):
+                remove_checkpoints(config.run_folder(step.name))
+                _remove_weights(config.run_folder(step.name))
+
+    # --------------------------------------------------------------------------------------------------------- outcome
+
+    def outcome(self, state: StudyState) -> StagesRecord:
+        """The study as in stages.json, without verdicts."""
+        from holdfast.studies.stages.outcome import stages_record
+
+        return stages_record(state, self.settings, {j.number: self.results(j.attributes) for j in state.latest})
+
+    def complete(self, record: StagesRecord) -> StagesRecord:
+        """With figures and verdicts."""
+        from holdfast.studies.stages.outcome import with_verdicts
+
+        return with_verdicts(record, self.settings)
+
+    def write(self, record: StagesRecord) -> None:
+        """Writes stages.json."""
+        write_stages(self.settings.output_dir, record)
+
+    def page(self, record: StagesRecord) -> Writer:
+        """The page with the verdict in words."""
+        from holdfast.reports.stages_report import write_stages_report
+
+        return lambda path: write_stages_report(path, record)
+
+
+def _remove_weights(folder: Path) -> None:
+    for file in folder.glob("*.safetensors"):
+        with contextlib.suppress(FileNotFoundError):
+            file.unlink()
+
+
+def _check_same_architecture(base: str, tuned: Sequence[str]) -> None:
+    """Questions to two architectures are no pairs of one model's."""
+    from holdfast.checkpoints.named import located
+
+    files = [Path(located(name)) / "config.json" for name in (base, *tuned)]
+    if not all(file.is_file() for file in files):
+        return
+    wanted = read_object(files[0])
+    for name, file in zip(tuned, files[1:], strict=True):
+        found = read_object(file)
+        different = [f"{k} {wanted.get(k)} and {found.get(k)}" for k in SAME if wanted.get(k) != found.get(k)]
+        if different:
+            raise ModelError(
+                f"{name} is of another architecture than the base {base}: {', '.join(different)}. Name the base that "
+                "it was fine-tuned from."
+            )

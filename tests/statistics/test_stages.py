@@ -1,0 +1,166 @@
+"""The stages of forgetting: every verdict from flips that make it so, and from those that nearly do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from holdfast.records.comparison import Comparison
+from holdfast.records.stages import ACTUAL, GAINED, INCONCLUSIVE, NONE, PSEUDO
+from holdfast.statistics.paired import Flips, Moments
+from holdfast.statistics.stages import Evidence, first_lasting, judge, transition
+
+N = 1000
+
+
+def flips(lost: int, gained: int = 0, *, n: int = N, before: float = 0.8) -> Comparison:
+    """Right and wrong answers of which so many flipped."""
+    test = Flips(lost=lost, gained=gained, n=n)
+    return Comparison(
+        suite="knowledge",
+        name="facts",
+        metric="acc",
+        unit="accuracy",
+        higher_is_better=True,
+        n=n,
+        before=before,
+        after=before + test.estimate,
+        difference=test.estimate,
+        interval=test.interval(),
+        p_value=test.p_value(),
+        test="McNemar (exact)",
+        flips_lost=lost,
+        flips_gained=gained,
+    )
+
+
+def text(difference: float, error: float = 0.002) -> Comparison:
+    """Plain text, which costs so much more."""
+    test = Moments(difference=difference, error=error, skewness=0.0, df=math.inf, n=200)
+    return Comparison(
+        suite="probing",
+        name="probing",
+        metric="nats_per_token",
+        unit="nats/token",
+        higher_is_better=False,
+        n=200,
+        before=2.0,
+        after=2.0 + difference,
+        difference=difference,
+        interval=test.interval(),
+        p_value=test.p_value(),
+        test="paired t, skewness removed",
+        standard_error=error,
+        df=math.inf,
+    )
+
+
+def evidence(
+    tuned: Comparison,
+    restored: Comparison | None = None,
+    against: Comparison | None = None,
+    *,
+    control: Comparison | None = None,
+    pattern: float = 0.0,
+    **others: bool,
+) -> Evidence:
+    if restored is None:
+        return Evidence(tuned=tuned, **others)
+    return Evidence(
+        tuned=tuned,
+        restored=restored,
+        against_control=against or restored,
+        control=control or flips(3, 3),
+        control_tolerance=0.02,
+        pattern=text(pattern),
+        pattern_control=text(pattern),
+        **others,
+    )
+
+
+def verdict(*all_of: Evidence) -> str:
+    return judge(all_of, tolerance=0.05)[0].verdict
+
+
+def test_each_stage_has_its_verdict() -> None:
+    fell = flips(300, 20)
+    assert verdict(evidence(flips(10, 80))) == GAINED
+    assert verdict(evidence(flips(2, 2))) == NONE
+    assert verdict(evidence(fell, flips(4, 10))) == PSEUDO
+    assert verdict(evidence(fell, flips(120, 20))) == ACTUAL
+
+
+def test_a_loss_that_stays_is_actual_though_part_of_it_came_back() -> None:
+    [found] = judge([evidence(flips(400, 10), flips(90, 5))], tolerance=0.05)
+    assert found.verdict == ACTUAL
+    assert found.reason == (
+        "It fell by 39.0 points, and a loss is left when the pattern is back: "
+        "-8.5 points [-10.8, -6.2] against the base, -8.5 points [-10.8, -6.2] against the restored base."
+    )
+
+
+def test_what_restoring_costs_anybody_is_not_forgotten() -> None:
+    """Below the base and level with the control: restoring took it, not fine-tuning."""
+    fell, control = flips(300, 20), flips(18, 1)
+    assert verdict(evidence(fell, flips(60, 10), flips(2, 2), control=control)) == PSEUDO
+    assert verdict(evidence(fell, flips(60, 10), flips(60, 10), control=control)) == ACTUAL
+
+
+@pytest.mark.parametrize(
+    ("of", "because"),
+    [
+        (evidence(flips(24, 20)), "within noise; some "),
+        (evidence(flips(300, 20)), "was not restored"),
+        (evidence(flips(300, 20), flips(4, 10), pattern=0.2), "The pattern is not shown to be back"),
+        (evidence(flips(300, 20), flips(4, 10), control=flips(80, 2)), "Restoring alone costs the base 7.8 points"),
+        (evidence(flips(300, 20), flips(40, 34)), "neither shown to be back nor to be below"),
+        (evidence(flips(300, 20), flips(4, 10), above_chance=False), "not shown to do better than chance"),
+    ],
+)
+def test_what_cannot_be_told_says_why(of: Evidence, because: str) -> None:
+    [found] = judge([of], tolerance=0.05)
+    assert found.verdict == INCONCLUSIVE and because in found.reason
+
+
+def test_not_finite_is_no_verdict() -> None:
+    import dataclasses
+
+    broken = dataclasses.replace(flips(300), after=math.nan)
+    [tuned] = judge([evidence(broken)], tolerance=0.05)
+    [restored] = judge([evidence(flips(300), broken)], tolerance=0.05)
+    assert tuned.verdict == restored.verdict == INCONCLUSIVE
+    assert "cannot be scored" in tuned.reason and "cannot be scored" in restored.reason
+
+
+def test_many_checkpoints_ask_for_more() -> None:
+    """One loss at p 0.01 is shown; among twenty, nineteen of which are nothing, it is not."""
+    small = flips(40, 20)
+    assert 0.005 < small.p_value < 0.02
+    alone = judge([evidence(small)], tolerance=0.05)
+    among = judge([evidence(small), *[evidence(flips(10, 10))] * 19], tolerance=0.05)
+    assert "was not restored" in alone[0].reason and "within noise" in among[0].reason
+
+
+def test_equal_models_are_seldom_said_to_have_forgotten() -> None:
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(200):
+        found = [evidence(flips(*rng.binomial(60, 0.5, 2).tolist()), flips(20, 20)) for _ in range(10)]
+        wrong += any(j.verdict in (PSEUDO, ACTUAL, GAINED) for j in judge(found, tolerance=0.05))
+    assert wrong <= 0.05 * 200 + 2 * math.sqrt(200 * 0.05 * 0.95)
+
+
+def test_the_first_checkpoint_that_stays_lost() -> None:
+    lost = np.array([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 0]], dtype=bool)
+    assert first_lasting(lost).tolist() == [2, 4, 0, 4]
+
+
+def test_the_transition_has_an_interval() -> None:
+    losses = np.array([0.0, 0.005, 0.03, 0.08, 0.12])
+    draws = losses + np.random.default_rng(1).normal(0, 0.006, (4000, 5))
+    found = transition(losses, draws, 0.01)
+    assert (found.place, found.low, found.high) == (2, 1, 2)
+    never = transition(np.zeros(5), np.zeros((100, 5)), 0.01)
+    assert (never.place, never.low, never.high) == (5, 5, 5)
