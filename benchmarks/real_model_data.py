@@ -1,9 +1,9 @@
-"""What `benchmarks/real_model.py` trains and measures on, as files: made from a folder of public data sets and from the
-embedded world's generated people.
+"""What `benchmarks/real_model.py` and `benchmarks/real_sequence.py` train and measure on, as files: made from a folder
+of public data sets and from the embedded world's generated people.
 
-The folder has `gsm8k/`, `instruct_*/`, `text_peps/`, `text_18f_handbook/`, `eval_sets/` and `ifeval/` as their public
-repositories hold them. Nothing is drawn at random but with a seed, and the benchmark records every file's digest: two
-sessions that read other texts do not share rows.
+The folder has `gsm8k/`, `mbpp/`, `instruct_*/`, `text_peps/`, `text_18f_handbook/`, `eval_sets/` and `ifeval/` as
+their public repositories hold them. Nothing is drawn at random but with a seed, and the benchmark records every file's
+digest: two sessions that read other texts do not share rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def prepare(data: Path, folder: Path) -> dict[str, str]:
     """Writes all files and returns their paths by name; the same data give the same bytes."""
     from holdfast.support.files import write_jsonl
 
-    made = {**_gsm8k(data), **_sources(data), **_conversations(data), **articles()}
+    made = {**_gsm8k(data), **_mbpp(data), **_sources(data), **_conversations(data), **articles()}
     return {name: str(write_jsonl(folder / f"{name}.jsonl", rows)) for name, rows in made.items()}
 
 
@@ -40,6 +40,20 @@ def _gsm8k(data: Path) -> dict[str, list[dict[str, Any]]]:
         "gsm8k_validation": [_reply(row["question"], row["answer"]) for row in training[GSM8K_ROWS:end]],
         "gsm8k_answers": [_reply(row["question"], row["answer"]) for row in test[:GSM8K_TEST]],
         "gsm8k": test[:GSM8K_TEST],
+    }
+
+
+def _mbpp(data: Path) -> dict[str, list[dict[str, Any]]]:
+    """Its authors' split: problems 601 to 974 to train on, 11 to 510 to test with."""
+
+    def asked(row: dict[str, Any]) -> dict[str, Any]:
+        tests = "\n".join(row["test_list"])
+        return _reply(f"{row['text']} The code should pass these tests:\n{tests}", row["code"].replace("\r\n", "\n"))
+
+    rows = list(_rows(data / "mbpp/mbpp.jsonl.gz"))
+    return {
+        "mbpp_train": [asked(row) for row in rows if 601 <= row["task_id"] <= 974],
+        "mbpp_answers": [asked(row) for row in rows if 11 <= row["task_id"] <= 510],
     }
 
 

@@ -163,6 +163,7 @@ def test_every_evaluation_key_is_described():
     """Every key of a suite and of its entries, with its default."""
     from holdfast.config.declare import settings_of
     from holdfast.evaluation import suite
+    from holdfast.evaluation.entries import Along
 
     page = text_of("docs/evaluation.md")
     known = {s.name: s for s in settings_of(suite.SuiteSettings)}
@@ -175,6 +176,7 @@ def test_every_evaluation_key_is_described():
     for title, settings in {
         "Settings": {name: s for name, s in known.items() if name not in whole},
         "Whole suites": {name: known[name] for name in whole},
+        "Along training": {s.name: s for s in settings_of(Along)},
         "Tasks": suite.settings_of_kind("task"),
         **tables,
     }.items():
@@ -249,6 +251,14 @@ def test_a_yaml_is_a_sound_configuration(content, place):
     from holdfast.runs.config import load_train_config
 
     Path("example.yaml").write_text(content)
+    if "\ntuned:" in content:  # names a corpus and a suite that are not here
+        import yaml
+
+        from holdfast.config.decode import decode
+        from holdfast.studies.stages.settings import StagesSettings
+
+        assert decode(StagesSettings, yaml.safe_load(content))[1] == []
+        return
     if "my_entry.py" in content:
         [code] = re.findall(r"```python\n(# my_entry.py\n.*?)```", text_of("docs/evaluation.md"), re.DOTALL)
         Path("my_entry.py").write_text(code)

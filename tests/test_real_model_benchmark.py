@@ -219,3 +219,19 @@ def test_the_machinery_makes_a_table(bench, table, tmp_path, capsys):
     for label in ("direct, 0.0005", "label annealing weight 1.0, 0.0005", "WiSE-FT 0.5 of direct, 0.0005"):
         assert label in text
     assert "articles" in (results / "articles" / "report.html").read_text()
+
+
+def test_mbpp_is_split_as_its_authors_split_it(script, shared_data: Path) -> None:
+    made = script("real_model_data")._mbpp(shared_data)
+    assert (len(made["mbpp_train"]), len(made["mbpp_answers"])) == (374, 500)
+    asked = [row["prompt"][0]["content"] for rows in made.values() for row in rows]
+    assert len(set(asked)) > 870 and all("\r\n" not in row["completion"][0]["content"] for row in made["mbpp_train"])
+    assert all("assert " in text for text in asked)
+
+
+@pytest.mark.slow
+def test_the_sequence_on_a_tiny_model(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    bench = script("real_sequence")
+    assert bench.quick(tmp_path) == 0
+    assert (tmp_path / bench.STUDY / "report.html").is_file()

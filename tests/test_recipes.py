@@ -56,6 +56,8 @@ SEQUENCE = {
     "tasks-tiny": (60, 60),
     "digits": (61, 60),
     "months": (107, 8),
+    "groups": (44, 13),
+    "smollm2": (11, 10),
     "pairs": (75, 76),
     "three-tasks": (47, 26),
     "six-tasks": (31, 6),
@@ -119,7 +121,8 @@ def place(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_recipes_are_these() -> None:
     there = {p.relative_to(CONFIGS).with_suffix("").as_posix() for p in CONFIGS.rglob("*.yaml")}
     tiny = {f"label_annealing/{name}-tiny" for name in STUDIES}
-    assert there == {*METHODS, *tiny, *(f"residual/{name}" for name in RESIDUAL), *(f"sequence/{n}" for n in SEQUENCE)}
+    papers = {*(f"residual/{name}" for name in RESIDUAL), *(f"sequence/{n}" for n in SEQUENCE), "stages/tiny"}
+    assert there == {*METHODS, *tiny, *papers}
     package = ROOT / "src" / "holdfast" / "studies" / "recipes" / "residual"
     assert {p.resolve() for p in (CONFIGS / "residual").glob("*.yaml")} == set(package.glob("*.yaml"))
 
@@ -299,11 +302,27 @@ def test_a_sequence_study_is_sound(name: str) -> None:
 
     text = text_of(f"sequence/{name}")
     row = {"prompt": "a", "completion": " b", "options": [" b", " c"], "answer": 0}
-    for file in set(re.findall(r"[\w.-]+\.jsonl\b", text)):
+    for file in set(re.findall(r"[\w./-]+\.jsonl\b", text)):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
         Path(file).write_text(json.dumps(row) + "\n")
     values = yaml.safe_load(text)
     values["train"] |= {} if values.get("kind") == "classifier" else {"use_cpu": True}
+    if name == "smollm2":
+        put_model(values["train"]["model_name_or_path"])
     config = sequence_config(values, source=name)
     assert (len(config.models), len(config.chains)) == SEQUENCE[name]
     assert config.name == name and config.output_dir == Path("runs/sequence") / name
     assert text.startswith("# ") and f"configs/sequence/{name}.yaml" in text
+
+
+# ------------------------------------------------------------------------------------------------------------ paper 001
+
+
+def test_the_stages_twin_is_sound() -> None:
+    from holdfast.studies.stages.plan import stages_config
+
+    text = text_of("stages/tiny")
+    config = stages_config(yaml.safe_load(text), source="tiny")
+    assert len(config.steps) == 13, "the text, the fine-tuning, the control and ten checkpoints"
+    assert config.name == "tiny" and config.output_dir == Path("runs/stages/tiny")
+    assert text.startswith("# ") and "configs/stages/tiny.yaml" in text

@@ -74,6 +74,8 @@ LIGHT = [
     "holdfast.data.prepare.run",
     "holdfast.data.crawl",
     "holdfast.cli.data_crawl",
+    "holdfast.cli.data_select",
+    "holdfast.data.select.run",
     "holdfast.cli.cost",
     "holdfast.runs.cost.estimate",
     "holdfast.runs.cost.hardware",

@@ -39,7 +39,7 @@ from holdfast.studies.engine.study import (
     Writer,
     refuse_foreign,
 )
-from holdfast.support.environment import say
+from holdfast.support.environment import has_fast_bfloat16, say
 from holdfast.support.files import to_jsonable, write_jsonl
 from holdfast.support.leftovers import NewFolder
 from holdfast.worlds.pretrain import cached_base
@@ -176,7 +176,7 @@ class QuickSettings:
             "per_device_train_batch_size": 8,
             "max_length": 256,
             "dtype": "float32",
-            "bf16": True,
+            "bf16": has_fast_bfloat16(),
         }
         window, most = (256, 4 if self.quick else 60) if self.real else (128, 20 if self.quick else 1000)
         return {

@@ -252,6 +252,7 @@ _FILE_KEYS = (
     "memorisation",
     "classes",
     "choices",
+    "lettered",
     "instructions",
     "win_rate",
     "reference",

@@ -282,7 +282,7 @@ def study_config(
         families, derived = models_of(recipe, {})
         widths = widths or (recipe.width,)
         # in full, so that a study of a world that a later version would make otherwise is not taken for this one
-        given.values["world"] = dataclasses.asdict(recipe)
+        given.values["world"] = recipe.record()
     budgets = asked.budgets or ((None,) if asked.corpus or asked.small else ())
     wanted = list(families)[:1] if asked.continued is None else asked.continued
     return _config(

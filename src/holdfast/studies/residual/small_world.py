@@ -94,7 +94,7 @@ def part_of(config: ResidualConfig, width: int, seed: int) -> ResidualConfig:
         whole = {"budgets": config.budgets[-1:], "scales": (1.0,), "siblings": False, "retuned": False, "derived": {}}
     recipe = dataclasses.replace(recipe, seed=recipe.seed + seed)
     families, derived = models_of(recipe, {})
-    one = {"families": families, "derived": derived, "world": dataclasses.asdict(recipe)}
+    one = {"families": families, "derived": derived, "world": recipe.record()}
     return dataclasses.replace(config, **{**one, **whole}, widths=(width,), seeds=(seed,), is_part=True, where=where)
 
 

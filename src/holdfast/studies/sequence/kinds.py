@@ -3,36 +3,19 @@ a training, what measures it, and how one model is trained and measured."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.errors import ConfigError
 from holdfast.records.evaluation import EvaluationFolder
-from holdfast.records.run import RunFolder
+from holdfast.studies.engine.models import MEASURED, Trained, measure_model, train_model, training_problems
 
 if TYPE_CHECKING:
-    from holdfast.evaluation.entries import Entry, EvaluationPlan
-    from holdfast.runs.measuring import Point
+    from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.studies.engine.worker import Task
 
 LANGUAGE, CLASSIFIER = "language", "classifier"
-CURVES = "along"
-"""Folder of a run with what was measured on the way."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Trained:
-    """What came of a training."""
-
-    measured: EvaluationFolder
-    """Of its result."""
-    tokens: int = 0
-    """Seen in training; samples, of a classifier."""
-    curves: dict[str, list[tuple[float, float]]] = dataclasses.field(default_factory=dict)
-    """By task: (share of the steps, held-out loss)."""
 
 
 class Kind(Protocol):
@@ -99,17 +82,7 @@ class LanguageModels:
 
     def problems(self, settings: Mapping[str, Any]) -> list[str]:
         """See `Kind`."""
-        from holdfast.runs.config import train_config
-
-        environment = dict(os.environ)
-        try:
-            train_config(settings)
-        except ConfigError as error:
-            return error.problems
-        finally:
-            os.environ.clear()
-            os.environ.update(environment)
-        return []
+        return training_problems(settings)
 
     def check_base(self, name: str, train: Mapping[str, Any]) -> None:
         """See `Kind`."""
@@ -121,31 +94,11 @@ class LanguageModels:
         self, settings: Mapping[str, Any], tasks: Sequence[str], points: int, *, cache: Path, task: Task
     ) -> Trained:
         """See `Kind`."""
-        from holdfast.runs.config import train_config
-        from holdfast.runs.launched import train_in_processes
-        from holdfast.runs.run import train
-        from holdfast.studies.engine.watching import CheckEveryStep
-
-        wanted = train_config(settings)
-        run = RunFolder(settings["output_dir"])
-        curves: dict[str, list[tuple[float, float]]] = {}
-        if wanted.processes > 1:
-            train_in_processes(wanted, run.path, evaluations=cache)
-        else:
-            watched = _losses(wanted.evaluation, tasks)
-            callbacks = [CheckEveryStep(task.check), *_measuring(wanted, run, watched, points, task)]
-            train(wanted, console=task.console, evaluation_cache=cache, callbacks=callbacks)
-            curves = _curves(run, watched) if points else {}
-        tokens = int(run.read().training.get("tokens") or 0)
-        return Trained(measured=run.evaluated("result"), tokens=tokens, curves=curves)
+        return train_model(settings, tasks, points, cache=cache, task=task)
 
     def measure(self, model: Path, plan: EvaluationPlan, place: Path, *, cache: Path, task: Task) -> EvaluationFolder:
         """See `Kind`."""
-        from holdfast.evaluation.session import ModelRequest, evaluate_models
-
-        request = ModelRequest(name=str(model), label=_MEASURED)
-        evaluate_models([request], plan, place, cache=str(cache), console=task.console, say=lambda line: None)
-        return EvaluationFolder(place / _MEASURED)
+        return measure_model(model, plan, place, cache=cache, task=task)
 
     def fisher(self, model: Path, train: Mapping[str, Any], place: Path, *, samples: int) -> Path:
         """See `Kind`."""
@@ -203,7 +156,7 @@ class Classifiers:
         from holdfast.runs.classifier import evaluate_classifier, weights_hash
         from holdfast.training.classifier import load_network
 
-        found = EvaluationFolder(place / _MEASURED)
+        found = EvaluationFolder(place / MEASURED)
         identity = {"name": str(model), "hash": weights_hash(model)}
         evaluate_classifier(load_network(model), plan, found, identity=identity)
         return found
@@ -219,50 +172,3 @@ class Classifiers:
 
 KINDS: dict[str, Kind] = {LANGUAGE: LanguageModels(), CLASSIFIER: Classifiers()}
 """By name, as `kind:` has it."""
-_MEASURED = "model"
-
-
-def _losses(plan: EvaluationPlan, tasks: Sequence[str]) -> EvaluationPlan:
-    """What is measured on the way: the first held-out text of each of these tasks."""
-    chosen: dict[str, Entry] = {}
-    for entry in plan.entries:
-        if entry.suite in tasks and entry.kind == "perplexity":
-            chosen.setdefault(entry.suite, entry)
-    return dataclasses.replace(plan, entries=tuple(chosen.values()), averages=())
-
-
-def _measuring(wanted: Any, run: RunFolder, plan: EvaluationPlan, points: int, task: Task) -> list[Any]:
-    """Measures held-out losses on the way."""
-    from holdfast.runs.measuring import MeasureAt
-
-    if not points or not plan.entries:
-        return []
-    return [
-        MeasureAt(
-            shares=[i / points for i in range(1, points)],
-            plan=plan,
-            folder=run.path / CURVES,
-            key=f"{wanted.key}-{task.seed}",
-            reached=_measure,
-            start=run.evaluated("start"),
-        )
-    ]
-
-
-def _measure(point: Point) -> None:
-    point.measure()
-
-
-def _curves(run: RunFolder, plan: EvaluationPlan) -> dict[str, list[tuple[float, float]]]:
-    """By task: (share of the steps, nats a token), the start and the end among them."""
-    total = int(run.read().training.get("steps") or 0)
-    places = [(0, run.evaluated("start")), (total, run.evaluated("result"))]
-    for folder in (run.path / CURVES).glob("step-*"):
-        places.append((int(folder.name.partition("-")[2]), EvaluationFolder(folder)))
-    found: dict[str, list[tuple[float, float]]] = {}
-    for step, measured in sorted(places, key=lambda p: p[0]):
-        for entry in plan.entries:
-            one = measured.find(entry.suite, entry.name)
-            if one is not None and total:
-                found.setdefault(entry.suite, []).append((step / total, one.metrics[one.primary].value))
-    return found

@@ -91,10 +91,10 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
 
 
 def _shared_keys() -> list[str]:
-    """Settings of a plan that are not about a model before its training."""
+    """Settings of a plan that are not about when a model is measured."""
     from holdfast.evaluation.entries import PlanSettings
 
-    return [s.name for s in settings_of(PlanSettings) if s.name != "before"]
+    return [s.name for s in settings_of(PlanSettings) if s.name not in ("before", "along")]
 
 
 def _shared_schema() -> dict[str, Any]:

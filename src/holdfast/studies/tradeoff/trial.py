@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.evaluation.averages import SUITE
-from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.entries import Along, EvaluationPlan
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.run import RunFolder
 from holdfast.records.study import Rung, SeedRun
@@ -114,7 +114,7 @@ def run_seed(
     watch = [
         _Check(config, run, check),
         MeasureAt(
-            shares=shares,
+            along=Along(shares=tuple(shares)),
             plan=rung.plan,
             folder=run.path / "rungs",
             key=f"{wanted.key}-{seed}",
