@@ -15,12 +15,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-GSM8K_ROWS, GSM8K_VALIDATION, GSM8K_TEST = 512, 100, 200
+GSM8K_ROWS, GSM8K_VALIDATION, GSM8K_TEST, GSM8K_ANSWERS = 256, 60, 200, 100
+"""Problems to train on, to choose a rate by, to solve, and whose answers are read."""
 DOCUMENTS, CHARACTERS = 60, 1200
 """Held-out pieces of each kind of prose, and how long each is at most: intervals want many documents, not long ones."""
 QUESTIONS = 500
 PROMPTS = 100
-PEOPLE, VALIDATION_PEOPLE, ARTICLES = 96, 32, 480
+PEOPLE, VALIDATION_PEOPLE, ARTICLES = 64, 24, 320
 """Of whom the articles tell, of whom the validation asks, and how many articles there are."""
 
 
@@ -38,7 +39,7 @@ def _gsm8k(data: Path) -> dict[str, list[dict[str, Any]]]:
     return {
         "gsm8k_train": [_reply(row["question"], row["answer"]) for row in training[:GSM8K_ROWS]],
         "gsm8k_validation": [_reply(row["question"], row["answer"]) for row in training[GSM8K_ROWS:end]],
-        "gsm8k_answers": [_reply(row["question"], row["answer"]) for row in test[:GSM8K_TEST]],
+        "gsm8k_answers": [_reply(row["question"], row["answer"]) for row in test[:GSM8K_ANSWERS]],
         "gsm8k": test[:GSM8K_TEST],
     }
 

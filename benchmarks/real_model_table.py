@@ -28,7 +28,7 @@ VALIDATION = {"gsm8k": ("validation", "answers_validation"), "articles": ("valid
 TEXTS = (("source", "conversations"), ("source", "peps"), ("source", "handbook"))
 METRIC = "nats_per_token"
 TITLES = {
-    "gsm8k": "GSM8K: 512 problems, one epoch, near what the model knows",
+    "gsm8k": "GSM8K: 256 problems, one epoch, near what the model knows",
     "articles": "Dated articles about people who do not exist, three epochs, far from what it knows",
 }
 SHARES: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -263,8 +263,10 @@ class Table:
         ]
 
     def share(self, arm: Arm, name: str, metric: str) -> str:
-        """Points of a share against the start, mean over seeds; with a star where every seed's paired interval excludes
-        0."""
+        """Points of a share against the start, mean over seeds that were asked, with a star where every seed's paired
+        interval excludes 0; a dash where none was."""
+        if not any(row["asked"] for row in arm.rows.values()):
+            return "-"
         changes = [
             c for row in arm.rows.values() for c in row["comparisons"] if (c["name"], c["metric"]) == (name, metric)
         ]
@@ -321,7 +323,9 @@ def study_of(table: Table) -> Any:
     from holdfast.records.study import FINISHED, Objective, SeedRun, StudyRecord, TrialRecord
     from holdfast.studies.tradeoff.trial import references_of
 
-    seeds = sorted(set.intersection(*(set(arm.rows) for arm in table.arms)))
+    planned = {run.name: run.seeds for run in runs(table.target)}
+    seeds = [s for s in SEEDS if all(s in arm.rows for arm in table.arms if s in planned.get(arm.name, SEEDS))]
+    short = [arm for arm in table.arms if not set(seeds) <= set(arm.rows)]
     suite, name = TARGETS[table.target]
     levels = references_of([Evaluation.from_json(entry["evaluation"]) for entry in table.start["entries"]])
 
@@ -329,7 +333,8 @@ def study_of(table: Table) -> Any:
         named = [(*entry, METRIC) for entry in entries]
         return Objective(side=side, entries=named, label=label, unit="nats/token", higher_is_better=False)
 
-    order = sorted(range(len(table.arms)), key=lambda i: i != table.tuned)
+    whole = [i for i, arm in enumerate(table.arms) if arm not in short]
+    order = sorted(whole, key=lambda i: i != table.tuned)
     trials = []
     for number, place in enumerate(order):
         arm = table.arms[place]
@@ -377,7 +382,8 @@ def study_of(table: Table) -> Any:
         versions=first["versions"],
         hardware=first["hardware"],
         notes=[
-            "The model's weights were quantised to 4 bits once (Q4_1) and are dequantised: figures are of that model."
+            "The model's weights were quantised to 4 bits once (Q4_1) and are dequantised: figures are of that model.",
+            *(f"{arm.label} has one seed alone and is left out here." for arm in short),
         ],
     )
 

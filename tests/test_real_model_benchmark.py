@@ -60,7 +60,7 @@ def test_articles_are_about_all_people_and_no_question_stands_in_them(bench, scr
     made = script("real_model_data").articles()
     text = "\n".join(row["text"] for row in made["articles"])
     assert made == script("real_model_data").articles()
-    assert len(made["articles_test"]) == 4 * 64 and len(made["articles_validation"]) == 4 * 32
+    assert len(made["articles_test"]) == 4 * 40 and len(made["articles_validation"]) == 4 * 24
     assert not {r["name"] for r in made["articles_test"]} & {r["name"] for r in made["articles_validation"]}
     for row in made["articles_test"]:
         assert row["name"] in text and row["completion"] in text and row["prompt"] not in text
@@ -118,7 +118,7 @@ def made_row(bench, name: str, rate: float, nats: dict[str, float], *, seed: int
             }
         )
     about = {"rate": rate, "retention": [], "settings": {}, "seed": seed, "training_seconds": 60.0, "comparisons": []}
-    about |= {"seconds": {"wall": 60.0, "cpu": 50.0}, "versions": {}, "hardware": {}}
+    about |= {"asked": False, "seconds": {"wall": 60.0, "cpu": 50.0}, "versions": {}, "hardware": {}}
     return {**about, "name": name, "entries": entries}
 
 
@@ -185,11 +185,14 @@ def test_rows_are_the_start_s_evaluations_again(bench, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["gsm8k", "articles"])
-def test_the_second_seed_measures_nats_alone_against_the_same_of_the_start(bench, tmp_path, monkeypatch, target):
+def test_models_that_are_not_asked_are_measured_in_nats_against_the_same_of_the_start(
+    bench, tmp_path, monkeypatch, target
+):
     from holdfast.evaluation.suite import parse_evaluation
     from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
 
-    plans = [parse_evaluation(bench.evaluation(target, files_in(tmp_path), seed))[0] for seed in bench.SEEDS]
+    files = files_in(tmp_path)
+    plans = [parse_evaluation(bench.evaluation(target, files, asked=asked))[0] for asked in (True, False)]
     measured, again = ({(e.suite, e.name): e for e in plan.entries} for plan in plans)
     assert {e.kind for e in again.values()} == {"perplexity"} and again.items() <= measured.items()
     assert {name for _, name in measured} - {name for _, name in again} >= {"arc_easy", "piqa", "hellaswag", "ifeval"}
@@ -205,8 +208,34 @@ def test_the_second_seed_measures_nats_alone_against_the_same_of_the_start(bench
     row.parent.mkdir(parents=True)
     row.write_text(json.dumps({"key": "k", "entries": bench.packed(whole, identity=True)}))
     found = bench.Bench(model=tmp_path, files={}, work=tmp_path / "work", results=tmp_path / "results", console=None)
-    for seed, plan in zip(bench.SEEDS, (measured, again), strict=True):
-        assert {(e.suite, e.name) for e in found.start(target, seed).all()} == set(plan)
+    for asked, plan in ((True, measured), (False, again)):
+        assert {(e.suite, e.name) for e in found.start(target, asked=asked).all()} == set(plan)
+
+
+def test_questions_are_asked_of_a_few_models_of_the_first_seed(bench):
+    for target in ("gsm8k", "articles"):
+        plan = bench.runs(target)
+        assert {r.name for r in plan if r.asks(0)} > {r.name for r in plan if r.name.startswith("direct-")}
+        assert sum(r.asks(0) for r in plan) == 8 and not any(r.asks(1) for r in plan)
+        assert [r.name for r in plan if r.seeds != bench.SEEDS] == [
+            "label_annealing-1-0.0002",
+            "replay-0.1-0.0002",
+            "lora-3e-4",
+        ]
+
+
+def test_an_arm_of_one_seed_is_no_part_of_the_study_of_two(bench, table):
+    found = made_table(bench, table, lost=0.2)
+    arms = [table.Arm(name=a.name, rows={**a.rows, 1: {**a.rows[0], "seed": 1}}) for a in found.arms]
+    arms.append(
+        table.Arm(
+            name="lora-3e-4",
+            rows={0: made_row(bench, "lora-3e-4", 3e-4, {"target": 0.0, "validation": 0.0, "source": 0.0})},
+        )
+    )
+    record = table.study_of(table.Table(target="articles", start=found.start, arms=arms))
+    assert record.seeds == [0, 1] and len(record.trials) == 3
+    assert any("one seed alone" in note for note in record.notes)
 
 
 @pytest.mark.slow
