@@ -66,6 +66,7 @@ def test_the_table_says_what_there_is(made):
         "months",
         "groups",
         "stages",
+        "stages_narrow",
         "digits",
         "niche_knowledge",
     ]
@@ -76,7 +77,7 @@ def test_the_table_says_what_there_is(made):
 
 
 def test_the_study_files_use_what_there_is(made):
-    for name in SETTINGS:
+    for name in set(SETTINGS) - {"stages_narrow"}:  # it is a size of stages, and has its file
         [text] = [t for t in (f.read_text() for f in RECIPES.rglob("*.yaml")) if yaml.safe_load(t).get("small") == name]
         named = {part.partition("}")[0] for part in text.split("${")[1:]}
         assert named <= set(made[name]), name
@@ -373,3 +374,17 @@ def test_conversations_of_the_embedded_source():
     assert learnt + held == found
     follow_ups = sum(len(talk.messages) == 4 for talk in found)
     assert 0.1 < follow_ups / len(found) < 0.9
+
+
+def test_a_narrow_base_knows_the_same_world(made):
+    wide, narrow = made["stages"], made["stages_narrow"]
+    for name in ("train", "corpus", "old_facts", "old_lettered"):
+        assert Path(wide[name]).read_bytes() == Path(narrow[name]).read_bytes()
+    assert json.loads((Path(narrow["base"]) / "config.json").read_text())["hidden_size"] == 64
+
+
+def test_lettered_questions_are_learnt_about_others_than_are_asked(made):
+    learnt = [m for m in rows(made["stages"]["train"]) if m["messages"][1]["content"] in "ABCD"]
+    asked = {row["name"] for row in rows(made["stages"]["old_lettered"])}
+    assert len(learnt) >= 8 and asked == {row["name"] for row in rows(made["stages"]["old_facts"])}
+    assert not [name for name in asked if any(name in m["messages"][0]["content"] for m in learnt)]

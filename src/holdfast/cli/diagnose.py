@@ -28,6 +28,7 @@ EPILOG = """\
 examples
   holdfast diagnose --base meta-llama/Llama-2-7b-hf --tuned run/checkpoint-100 run/checkpoint-200 \\
       --corpus CC.warc.wet.gz --tokens 5000000 --suite forgetting_stages
+  holdfast diagnose --base Qwen/Qwen2.5-0.5B --train chats.jsonl --epochs 10 --corpus web/ --suite forgetting_stages
   holdfast diagnose --config stages.yaml --dry_run            # the steps that would be taken
   holdfast diagnose --config stages.yaml --remedy label_annealing
   holdfast diagnose --config configs/stages/tiny.yaml         # offline, some minutes on two cores
@@ -57,7 +58,8 @@ COMMAND = Command(
     request=DiagnoseRequest,
     description=DESCRIPTION,
     epilog=EPILOG,
-    usage="--base MODEL --tuned CHECKPOINT... --corpus FILE... [options] | --config FILE | worker | status | report",
+    usage="--base MODEL --tuned CHECKPOINT...|--train FILE --corpus FILE... [options] | --config FILE | "
+    "worker | status | report",
 )
 WORKER = study_commands.worker_command(PROG)
 STATUS = study_commands.status_command(PROG)

@@ -215,7 +215,7 @@ def _add(given: Given, setting: Setting, values: list[str], *, extend: bool) -> 
             parsed += read if isinstance(read, list) else [read]
         given.values[name] = [*(given.values.get(name) or []), *parsed]
     elif setting.is_mapping and len(setting.types) == 1:
-        given.values[name] = _mapping(given, name, values[0])
+        given.values[name] = _mapping(given, setting, values[0])
         _too_many(given, setting, values[1:])
     elif extend:
         given.values[name] = [*(given.values.get(name) or []), *values]
@@ -232,14 +232,17 @@ def _add(given: Given, setting: Setting, values: list[str], *, extend: bool) -> 
         given.without_dashes.add(name)
 
 
-def _mapping(given: Given, name: str, text: str) -> Any:
+def _mapping(given: Given, setting: Setting, text: str) -> Any:
+    """A mapping in YAML; where a setting has a reader of its own, other words are left to that."""
     try:
         parsed = from_yaml(text)
     except ValueError:
         parsed = None
     if not isinstance(parsed, dict):
-        wanted = f"expected a mapping in quotes, as in --{name} '{{key: value}}', got {text!r}."
-        given.mistakes.append(Mistake(path=(name,), text=wanted))
+        if setting.meta.parse is not None:
+            return text
+        wanted = f"expected a mapping in quotes, as in --{setting.name} '{{key: value}}', got {text!r}."
+        given.mistakes.append(Mistake(path=(setting.name,), text=wanted))
         return {}
     return parsed
 

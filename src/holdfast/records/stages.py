@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.records.comparison import Comparison
-from holdfast.records.evaluation import SCHEMA
+from holdfast.records.evaluation import SCHEMA, Evaluation
 from holdfast.support.files import read_as, write_json
 
 RECORD_FILE = "stages.json"
@@ -114,6 +114,15 @@ class Transition:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Along:
+    """What was measured on the way of a fine-tuning."""
+
+    step: int
+    """Optimiser steps done; 0: the base."""
+    evaluations: list[Evaluation]
+
+
+@dataclass(frozen=True, kw_only=True)
 class StagesRecord:
     """A study at one moment."""
 
@@ -130,6 +139,8 @@ class StagesRecord:
     models: list[MeasuredModel] = field(default_factory=list)
     verdicts: list[StageVerdict] = field(default_factory=list)
     transitions: list[Transition] = field(default_factory=list)
+    along: dict[str, list[Along]] = field(default_factory=dict)
+    """By arm, in the order of the steps; empty where nothing was measured on the way."""
     texts: dict[str, Any] = field(default_factory=dict)
     """Of the text that is restored on: tokens, passages, how it was chosen."""
     notes: list[str] = field(default_factory=list)

@@ -144,6 +144,16 @@ class Rule:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Shade:
+    """A stretch of the x axis with a coloured ground, its name at the top."""
+
+    start: float
+    end: float
+    colour: str
+    text: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Note:
     """Words in the plot; `paper` counts places from 0 to 1 of the frame instead of in its units."""
 
@@ -174,6 +184,7 @@ class Chart:
     legend: bool | None = None
     """None: where two marks or more have names."""
     rules: Sequence[Rule] = ()
+    shades: Sequence[Shade] = ()
     notes: Sequence[Note] = ()
     narrow: Sequence[str] = ()
     """Shorter names of the y axis, for a phone."""
@@ -280,8 +291,8 @@ def plotly_figure(chart: Chart) -> dict[str, Any]:
         "showlegend": legend,
         "xaxis": _axis(chart.x),
         "yaxis": _axis(chart.y),
-        "shapes": [_rule(r) for r in chart.rules],
-        "annotations": [_note(n) for n in chart.notes],
+        "shapes": [*map(_shade, chart.shades), *map(_rule, chart.rules)],
+        "annotations": [*map(_note, chart.notes), *(_note(_title(s)) for s in chart.shades if s.text)],
     }
     if legend:
         place = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "font": _font("ink")}
@@ -328,6 +339,16 @@ def _rule(rule: Rule) -> dict[str, Any]:
     if rule.x is not None:
         return {"type": "line", "x0": rule.x, "x1": rule.x, "yref": "paper", "y0": 0, "y1": 1, "line": line}
     return {"type": "line", "y0": rule.y, "y1": rule.y, "xref": "paper", "x0": 0, "x1": 1, "line": line}
+
+
+def _shade(shade: Shade) -> dict[str, Any]:
+    ground = {"fillcolor": f"var(--{shade.colour})", "opacity": 0.13, "line": {"width": 0}, "layer": "below"}
+    return {"type": "rect", "x0": shade.start, "x1": shade.end, "yref": "paper", "y0": 0, "y1": 1, **ground}
+
+
+def _title(shade: Shade) -> Note:
+    more = {"yref": "paper", "xanchor": "center", "yanchor": "top"}
+    return Note(text=shade.text, x=(shade.start + shade.end) / 2, y=1, colour="muted", more=more)
 
 
 def _note(note: Note) -> dict[str, Any]:

@@ -6,6 +6,8 @@ Reads the record, nothing else; it can be written at any moment and names what i
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,8 +32,9 @@ from holdfast.records.stages import (
     Transition,
 )
 from holdfast.reports import blocks as b
+from holdfast.reports.along import along_charts
 from holdfast.reports.blocks import Bullets, Facts, Panel, Paragraph, Section, Table, chip
-from holdfast.reports.charts import COLOURS, Axis, Chart, Col, Mark, Rule, Value
+from holdfast.reports.charts import COLOURS, Axis, Chart, Col, Mark, Rule, Shade, Value
 from holdfast.reports.format import flatten, hardware_rows, listed, plural, with_interval
 from holdfast.reports.html import write_page
 
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 
 STATUS_TONES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
 TONES: dict[str, b.Tone] = {GAINED: "good", NONE: "good", PSEUDO: "warn", ACTUAL: "bad", INCONCLUSIVE: "flat"}
+GROUNDS = {GAINED: "good", NONE: "good", PSEUDO: "third", ACTUAL: "bad", INCONCLUSIVE: "muted"}
+"""Colours behind the scores."""
 PROBED = f"{PROBING}/{PROBING}"
 DRAWN = {
     "mass": "Probability on the options",
@@ -99,6 +104,7 @@ def stages_page(record: StagesRecord) -> b.Page:
             if any(patterns)
             else None,
             _characteristics(record),
+            *(_along(record, arm) for arm in record.along),
             b.notes(record.notes, anchor="notes"),
             Section("How to read this page", [Panel([Bullets(_reading(record))], "card")], anchor="reading"),
             Section("The study", [Panel([Facts(_facts(record))], "card"), b.fold_facts("Settings", _settings(record))]),
@@ -328,11 +334,20 @@ def _accuracy(record: StagesRecord, arm: str, task: TaskAbout) -> Chart | None:
         factor=100.0 if share else 1.0,
         caption=f"95 % over questions. {listed(stages)}." if stages else "95 % over questions.",
     )
-    if chart is None or task.chance is None:
-        return chart
-    import dataclasses
+    if chart is None:
+        return None
+    rules = [] if task.chance is None else [Rule(y=(100.0 if share else 1.0) * task.chance)]
+    return dataclasses.replace(chart, rules=rules, shades=_stages(record.of(arm, entry)))
 
-    return dataclasses.replace(chart, rules=[Rule(y=(100.0 if share else 1.0) * task.chance)])
+
+def _stages(verdicts: Sequence[StageVerdict]) -> list[Shade]:
+    """The stages as coloured grounds, neighbours of one verdict together."""
+    found = []
+    for verdict, group in itertools.groupby(verdicts, key=lambda v: v.verdict):
+        places = [v.place for v in group]
+        text = verdict.removesuffix(" forgetting") if len(verdicts) > 1 else verdict
+        found.append(Shade(start=places[0] - 0.5, end=places[-1] + 0.5, colour=GROUNDS[verdict], text=text))
+    return found
 
 
 def _pattern(record: StagesRecord, arm: str) -> Chart | None:
@@ -398,6 +413,15 @@ def _characteristics(record: StagesRecord) -> Section | None:
                     )
     known = [c for c in charts if c is not None]
     return Section("Characteristics", b.side_by_side(known), anchor="characteristics") if known else None
+
+
+def _along(record: StagesRecord, arm: str) -> Section:
+    """Every figure that was measured on the way of a fine-tuning."""
+    points = [(p.step, {(e.suite, e.name): e for e in p.evaluations}) for p in record.along[arm]]
+    intro = "Measured on the way, at the steps that were asked for. The format of the answers is learnt within a few."
+    return Section(
+        f"Along fine-tuning: {arm}", b.side_by_side(along_charts(points)), intro=intro, anchor=f"along-{arm}"
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------- words

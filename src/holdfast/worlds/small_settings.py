@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,8 @@ class SmallSetting:
     make: Callable[[_Making], dict[str, Path]]
     classifier: bool = False
     """Whether its base is a small network rather than a language model."""
+    base: Mapping[str, Any] = field(default_factory=dict)
+    """Of the base's world, what is not the shared one's (`holdfast.worlds.shared_base.shared_world`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +78,13 @@ class _Making:
     quick: bool
     console: Any
     corpus: EmbeddedCorpus
+    base: Mapping[str, Any] = field(default_factory=dict)
+    """What the setting's base has in place of the shared one's."""
 
     @property
     def recipe(self) -> WorldRecipe:
         """Of the world whose base it is."""
-        return quick_shared_world(seed=self.seed) if self.quick else shared_world(seed=self.seed)
+        return (quick_shared_world if self.quick else shared_world)(seed=self.seed, **self.base)
 
     @property
     def world(self) -> World:
@@ -168,7 +172,7 @@ def make_setting(
 
     place = real(expanded(folder))
     corpus = embedded_corpus()
-    making = _Making(folder=place, seed=seed, quick=quick, console=console, corpus=corpus)
+    making = _Making(folder=place, seed=seed, quick=quick, console=console, corpus=corpus, base=SETTINGS[name].base)
     key = fingerprint([name, making.recipe.record(), quick, corpus.sha256, _VERSION, deciding_libraries()])
     with exclusive_lock(place):
         made = made_already(place, "setting.json", key)
@@ -190,7 +194,7 @@ def setting_version(name: str) -> str:
     Args:
         name: a key of `SETTINGS`.
     """
-    return fingerprint([name, shared_world().record(), _VERSION, WORLD_VERSION], length=8)
+    return fingerprint([name, shared_world(**SETTINGS[name].base).record(), _VERSION, WORLD_VERSION], length=8)
 
 
 def base_recipe(*, seed: int = 0, quick: bool = False) -> BaseRecipe:
@@ -366,8 +370,9 @@ def _groups(making: _Making) -> dict[str, Path]:
 
 
 def _stages(making: _Making) -> dict[str, Path]:
-    """Conversations about new people, and text of the base's kind that tells of half A alone."""
-    from holdfast.worlds.people.questions import choices
+    """Conversations about new people and lettered questions about half A; text of the base's kind that tells of half A
+    alone; questions about half B."""
+    from holdfast.worlds.people.questions import choices, lettered, lettered_conversations
     from holdfast.worlds.people.wordings import WORDINGS, statement
 
     recipe, world = making.recipe, making.world
@@ -382,13 +387,15 @@ def _stages(making: _Making) -> dict[str, Path]:
         for attribute, value in person.facts.items()
         for question in WORDINGS[attribute].questions
     ]
+    letters = lettered_conversations(world.half_a, count=max(8, len(learnt) // 4), seed=making.seed)
     again = replace(recipe, tellings=max(2, recipe.tellings // 8), list_rounds=min(2, recipe.list_rounds))
     told = [text for text in pretraining_texts(again) if not any(person.name in text for person in world.half_b)]
     return {
         "base": _base(making),
-        "train": making.rows("train", learnt),
+        "train": making.rows("train", [*learnt, *letters]),
         "corpus": making.texts("corpus", told),
         "old_facts": making.rows("old_facts", choices(world.half_b, seed=making.seed)),
+        "old_lettered": making.rows("old_lettered", lettered(world.half_b, seed=making.seed)),
     }
 
 
@@ -482,6 +489,14 @@ def _of(table: Mapping[str, str], *names: str) -> dict[str, str]:
     return {f"{name}_heldout": table[f"{name}_heldout"] for name in names}
 
 
+_STAGES = {
+    "base": "the start, whose tokenizer has a chat template",
+    "train": "conversations: users' questions about new people with the fact, and questions about half A with "
+    "lettered options and the letter",
+    "corpus": "text of the base's own kind, in which nobody of half B is named",
+    "old_facts": "multiple choice about half B, in a wording that was never told of them",
+    "old_lettered": "users' questions about half B with lettered options",
+}
 SETTINGS: dict[str, SmallSetting] = {
     setting.name: setting
     for setting in (
@@ -599,13 +614,16 @@ SETTINGS: dict[str, SmallSetting] = {
             name="stages",
             sentence="A base learns to answer questions about new people, and forgets those whom it knew.",
             stands_for="instruction tuning for many epochs, after which benchmarks of knowledge fall",
-            placeholders={
-                "base": "the start, whose tokenizer has a chat template",
-                "train": "conversations about new people: a user's question, the fact",
-                "corpus": "text of the base's own kind, in which nobody of half B is named",
-                "old_facts": "multiple choice about half B, in a wording that was never told of them",
-            },
+            placeholders=_STAGES,
             make=_stages,
+        ),
+        SmallSetting(
+            name="stages_narrow",
+            sentence="The same with a base of half the width.",
+            stands_for="the same of a smaller model",
+            placeholders=_STAGES,
+            make=_stages,
+            base={"width": 64},
         ),
         SmallSetting(
             name="digits",

@@ -93,11 +93,13 @@ def known_papers() -> dict[str, tuple[str, Sequence[Statement[Any]]]]:
     from holdfast.studies.engine.papers import papers
     from holdfast.studies.residual.claims import STATEMENTS as RESIDUAL
     from holdfast.studies.sequence.claims import STATEMENTS as AVERAGING
+    from holdfast.studies.stages.claims import STATEMENTS as STAGES
 
     statements: dict[str, Sequence[Statement[Any]]] = {
         "label-annealing": ANNEALING,
         "residual": RESIDUAL,
         "sfa": AVERAGING,
+        "stages": STAGES,
     }
     return {name: (papers()[name].title, found) for name, found in statements.items()}
 

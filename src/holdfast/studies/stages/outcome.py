@@ -23,6 +23,7 @@ from holdfast.records.stages import (
     PROBING,
     RESTORED,
     TUNED,
+    Along,
     Figure,
     MeasuredModel,
     StagesRecord,
@@ -121,7 +122,11 @@ class _Judging:
         self.allowed = parse_margins(config.asked.control_tolerance)
 
     def record_with_verdicts(self) -> StagesRecord:
-        record = dataclasses.replace(self.record, models=[self._measured(m) for m in self.record.models])
+        record = dataclasses.replace(
+            self.record,
+            models=[self._measured(m) for m in self.record.models],
+            along={arm: found for arm in self.record.arms if (found := self._along(arm))},
+        )
         base, control = self.folders.get((BASE, "", 0)), self.folders.get((CONTROL, "", 0))
         if base is None or control is None:
             return record
@@ -150,6 +155,14 @@ class _Judging:
                 for e in folder.all()
             },
         )
+
+    def _along(self, arm: str) -> list[Along]:
+        """What was measured on the way of an arm's fine-tuning, as far as it is."""
+        run = RunFolder(self.config.run_folder(f"{TUNE}-{arm}"))
+        if not self.config.asked.along or not run.exists():
+            return []
+        points = [Along(step=step, evaluations=folder.all()) for step, folder in run.trajectory()]
+        return [point for point in points if point.evaluations]
 
     def _about(self, base: EvaluationFolder, key: Key) -> TaskAbout:
         one = _found(base, key)

@@ -105,7 +105,7 @@ class StagesConfig:
     @property
     def epochs(self) -> int:
         """Of the fine-tuning."""
-        return int(self.asked.train.get("num_train_epochs", 10))
+        return self.asked.epochs or int(self.asked.train.get("num_train_epochs", 10))
 
     @property
     def arms(self) -> dict[str, int]:
@@ -177,12 +177,17 @@ class StagesConfig:
     # ------------------------------------------------------------------------------------------------------- measuring
 
     @property
+    def questions(self) -> dict[str, Any]:
+        """What is asked of every model, the probing text aside."""
+        own = {JUDGED: self.asked.evaluation} if self.asked.evaluation else {}
+        suites = {"suites": [self.asked.suite]} if self.asked.suite else {}
+        return {**own, **suites, **self.asked.measuring}
+
+    @property
     def evaluation(self) -> dict[str, Any]:
         """What is measured of every model."""
         probing = {"perplexity": str(self.texts[1]), "name": PROBING}
-        own = {JUDGED: self.asked.evaluation} if self.asked.evaluation else {}
-        suites = {"suites": [self.asked.suite]} if self.asked.suite else {}
-        return {**self.filled({**own, **suites, **self.asked.measuring}), PROBING: [probing]}
+        return {**self.filled(self.questions), PROBING: [probing]}
 
     @functools.cached_property
     def plan(self) -> EvaluationPlan:
@@ -197,7 +202,9 @@ class StagesConfig:
         return [(e.suite, e.name) for e in self.plan.entries if e.kind not in NOT_JUDGED]
 
     def tuning(self, arm: str) -> dict[str, Any]:
-        """The configuration of a fine-tuning, as `holdfast train --config` takes it."""
+        """The configuration of a fine-tuning, as `holdfast train --config` takes it. The probing text is not measured
+        along it, since it may be chosen afterwards."""
+        along = {"evaluation": {**self.questions, "along": self.asked.along}} if self.asked.along else {}
         return self.filled(
             {
                 "num_train_epochs": self.epochs,
@@ -206,6 +213,7 @@ class StagesConfig:
                 "retention": [self.asked.remedy] if arm == REMEDY else "none",
                 "seed": self.asked.seed,
                 "save_strategy": "epoch",
+                **along,
                 "output_dir": str(self.run_folder(f"{TUNE}-{arm}")),
             }
         )

@@ -4,6 +4,7 @@
 base: MODEL
 tuned: [runs/alpaca/checkpoint-100, runs/alpaca/checkpoint-200]     # in order; or train them here:
 train: {dataset_name: alpaca.jsonl, num_train_epochs: 10, learning_rate: 2.0e-5}
+along: {steps: [1, 2, 5, 10, 20]}                                  # mass and entropy change within the first steps
 remedy: {label_annealing: {weight: 1}}                             # the same training once more, held on to
 corpus: [web/*.warc.wet.gz]                                        # what restoring text is chosen from
 suite: forgetting_stages                                           # or entries of your own under evaluation
@@ -60,6 +61,19 @@ def read_mapping(value: Any) -> dict[str, Any]:
     raise ValueError
 
 
+def read_train(value: Any) -> dict[str, Any]:
+    """Keys of `holdfast train`, or a data file alone.
+
+    Raises:
+        ValueError: something else.
+    """
+    if isinstance(value, str) and value:
+        return {"dataset_name": value}
+    if isinstance(value, Mapping):
+        return {str(k): v for k, v in value.items()}
+    raise ValueError
+
+
 def read_margin(value: Any) -> tuple[str, ...]:
     """Margins as `holdfast compare --margin` takes them.
 
@@ -81,8 +95,22 @@ class StagesSettings:
     """The model that was fine-tuned: a folder, a name or a hub id."""
     tuned: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="CHECKPOINT")] = ()
     """Its checkpoints, the earliest first; or `train` makes them."""
-    train: Annotated[dict[str, Any], Meta(json_schema=_mapping)] = field(default_factory=dict)
-    """Keys of 'holdfast train' for the fine-tuning: its data, epochs, rate. A checkpoint is kept after each epoch."""
+    train: Annotated[
+        dict[str, Any],
+        Meta(
+            parse=read_train,
+            metavar="FILE|'{...}'",
+            expected="a data file, or keys of 'holdfast train'",
+            json_schema=lambda: {"anyOf": [{"type": "string"}, {"type": "object"}]},
+        ),
+    ] = field(default_factory=dict)
+    """The fine-tuning: its data, or keys of 'holdfast train' (data, rate, ...). A checkpoint is kept after each
+    epoch."""
+    epochs: Annotated[int | None, Meta(ge=1)] = None
+    """Of the fine-tuning, in place of `num_train_epochs` in `train` (10)."""
+    along: Annotated[dict[str, Any], Meta(json_schema=_mapping)] = field(default_factory=dict)
+    """When the fine-tuning is measured on the way, as `evaluation.along` of 'holdfast train': steps, every, shares,
+    entries. Mass and entropy at the answer position change within its first steps."""
     remedy: Annotated[
         dict[str, Any] | None,
         Meta(
@@ -182,6 +210,11 @@ class StagesSettings:
             found += [Mistake(path=(key, k), text="is set by the study; leave it out.") for k in value if k in own]
         if self.train and not isinstance(self.train.get("dataset_name"), str):
             found.append(Mistake(path=("train", "dataset_name"), text="is missing: the data of the fine-tuning."))
+        if self.epochs is not None and "num_train_epochs" in self.train:
+            wrong("epochs", "stands in `train` as num_train_epochs, too; say it once.")
+        for key, value in (("epochs", self.epochs), ("along", self.along)):
+            if value and not self.train:
+                wrong(key, "is of a fine-tuning, so it needs `train` with its data.")
         epochs = self.train.get("num_train_epochs", 10)
         if self.train and (
             isinstance(epochs, bool) or not isinstance(epochs, (int, float)) or epochs != int(epochs) or epochs < 1
