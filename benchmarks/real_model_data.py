@@ -1,8 +1,8 @@
-"""What `benchmarks/real_model.py` and `benchmarks/real_sequence.py` train and measure on, as files: made from a folder
+"""What `benchmarks/real_model.py` and `benchmarks/real_studies.py` train and measure on, as files: made from a folder
 of public data sets and from the embedded world's generated people.
 
-The folder has `gsm8k/`, `mbpp/`, `instruct_*/`, `text_peps/`, `text_18f_handbook/`, `eval_sets/` and `ifeval/` as
-their public repositories hold them. Nothing is drawn at random but with a seed, and the benchmark records every file's
+The folder has `gsm8k/`, `mbpp/`, `instruct_*/`, `text_*/`, `eval_sets/` and `ifeval/` as their public repositories
+hold them. Nothing is drawn at random but with a seed, and the benchmark records every file's
 digest: two sessions that read other texts do not share rows.
 """
 
@@ -64,6 +64,7 @@ def _sources(data: Path) -> dict[str, list[dict[str, Any]]]:
         "peps": _pieces(data / "text_peps/peps.jsonl.gz"),
         "handbook": _pieces(data / "text_18f_handbook/18f_handbook.jsonl.gz"),
         "arc_easy": list(_rows(data / "eval_sets/hf_ai2_arc_ARC-Easy_validation.jsonl.gz"))[:QUESTIONS],
+        "boolq": list(_rows(data / "eval_sets/hf_boolq_validation.jsonl.gz"))[:QUESTIONS],
         "piqa": list(_rows(data / "eval_sets/hf_piqa_validation.jsonl.gz"))[:QUESTIONS],
         "hellaswag": [row for row in hellaswag if row is not None][:QUESTIONS],
         "ifeval": list(_rows(data / "ifeval/input_data.jsonl"))[:PROMPTS],
@@ -71,8 +72,8 @@ def _sources(data: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _conversations(data: Path) -> dict[str, list[dict[str, Any]]]:
-    """What is held out (OpenAssistant: each tree's question with its best reply), and other conversations to replay and
-    to estimate the Fisher information on."""
+    """What is held out (OpenAssistant: each tree's question with its best reply), other conversations to replay and to
+    estimate the Fisher information on, and these with prose that is not measured, as plain text to restore on."""
     held_out = []
     for tree in _rows(data / "instruct_openassistant/en_100_tree.jsonl.gz"):
         question = tree["prompt"]
@@ -91,7 +92,10 @@ def _conversations(data: Path) -> dict[str, list[dict[str, Any]]]:
         if (asked_in := dolly.search(row["prompt"])) is not None:
             others.append(_reply(asked_in[1], row["answer"]))
     answered = [row for row in others if row["completion"][0]["content"]]
-    return {"conversations": held_out[:DOCUMENTS], "other_conversations": answered}
+    plain = [{"text": _as_text(row)} for row in answered]
+    for folder in ("text_rust_book/rust_book", "text_rust_rfcs/rust_rfcs"):
+        plain += [{"text": row["text"]} for row in _rows(data / f"{folder}.jsonl.gz")]
+    return {"conversations": held_out[:DOCUMENTS], "other_conversations": answered, "plain_text": plain}
 
 
 def articles() -> dict[str, list[dict[str, Any]]]:
@@ -132,6 +136,12 @@ def _reply(asked: str, answered: str) -> dict[str, Any]:
         "prompt": [{"role": "user", "content": asked}],
         "completion": [{"role": "assistant", "content": answered}],
     }
+
+
+def _as_text(row: dict[str, Any]) -> str:
+    """A conversation as the model's chat template writes it, to be read as plain text."""
+    turns = [*row["prompt"], *row["completion"]]
+    return "".join(f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in turns)
 
 
 def _pieces(file: Path) -> list[dict[str, Any]]:

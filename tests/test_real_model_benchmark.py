@@ -259,8 +259,8 @@ def test_mbpp_is_split_as_its_authors_split_it(script, shared_data: Path) -> Non
 
 
 @pytest.mark.slow
-def test_the_sequence_on_a_tiny_model(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["sequence", "stages"])
+def test_the_studies_on_a_tiny_model(script, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    bench = script("real_sequence")
-    assert bench.quick(tmp_path) == 0
-    assert (tmp_path / bench.STUDY / "report.html").is_file()
+    assert script("real_studies").quick(tmp_path, (name,)) == 0
+    assert (tmp_path / "runs" / name / "smollm2" / "report.html").is_file()

@@ -63,6 +63,8 @@ SEQUENCE = {
     "six-tasks": (31, 6),
 }
 """Of paper 002: models that each makes with a seed, and its ways through the orders."""
+STAGES = {"tiny": 10, "smollm2": 6, "llama2-alpaca": 10, "llama2-vicuna": 10}
+"""Of paper 001: epochs of each."""
 
 
 def text_of(name: str) -> str:
@@ -121,7 +123,11 @@ def place(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_recipes_are_these() -> None:
     there = {p.relative_to(CONFIGS).with_suffix("").as_posix() for p in CONFIGS.rglob("*.yaml")}
     tiny = {f"label_annealing/{name}-tiny" for name in STUDIES}
-    papers = {*(f"residual/{name}" for name in RESIDUAL), *(f"sequence/{n}" for n in SEQUENCE), "stages/tiny"}
+    papers = {
+        *(f"residual/{n}" for n in RESIDUAL),
+        *(f"sequence/{n}" for n in SEQUENCE),
+        *(f"stages/{n}" for n in STAGES),
+    }
     assert there == {*METHODS, *tiny, *papers}
     package = ROOT / "src" / "holdfast" / "studies" / "recipes" / "residual"
     assert {p.resolve() for p in (CONFIGS / "residual").glob("*.yaml")} == set(package.glob("*.yaml"))
@@ -318,11 +324,44 @@ def test_a_sequence_study_is_sound(name: str) -> None:
 # ------------------------------------------------------------------------------------------------------------ paper 001
 
 
-def test_the_stages_twin_is_sound() -> None:
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stages_study_is_sound(name: str) -> None:
     from holdfast.studies.stages.plan import stages_config
 
-    text = text_of("stages/tiny")
-    config = stages_config(yaml.safe_load(text), source="tiny")
-    assert len(config.steps) == 13, "the text, the fine-tuning, the control and ten checkpoints"
-    assert config.name == "tiny" and config.output_dir == Path("runs/stages/tiny")
-    assert text.startswith("# ") and "configs/stages/tiny.yaml" in text
+    text = text_of(f"stages/{name}")
+    row = {"prompt": "a", "completion": " b", "text": "a", "options": [" b", " c"], "answer": 0}
+    for file in set(re.findall(r"[\w./-]+\.jsonl?\b", text)):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        lines = json.dumps([{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}])
+        Path(file).write_text(json.dumps(row) + "\n" if file.endswith("l") else lines)
+    values = yaml.safe_load(text)
+    for part in ("train", "restore"):
+        values[part] |= {"use_cpu": True}
+    if "chat_template_path" in values["train"]:
+        values["train"]["chat_template_path"] = str(ROOT / values["train"]["chat_template_path"])
+    if name == "smollm2":
+        put_model(values["base"])
+    config = stages_config(values, source=name)
+    epochs = STAGES[name]
+    assert len(config.steps) == epochs + 3, "the text, the fine-tuning, the control and a step an epoch"
+    assert config.name == name and config.output_dir == Path("runs/stages") / name
+    assert text.startswith("# ") and f"configs/stages/{name}.yaml" in text
+
+
+def test_vicunas_template_marks_what_is_trained() -> None:
+    import jinja2
+
+    text = (
+        (CONFIGS / "stages" / "vicuna.jinja")
+        .read_text()
+        .replace("{% generation %}", "[")
+        .replace("{% endgeneration %}", "]")
+    )
+    asked = [("user", "Hi"), ("assistant", "Hello."), ("user", "Bye"), ("assistant", "Bye.")]
+    made = (
+        jinja2.Environment()
+        .from_string(text)
+        .render(messages=[{"role": r, "content": c} for r, c in asked], bos_token="<s>", eos_token="</s>")
+    )
+    assert made.startswith("<s>A chat between a curious user and")
+    assert made.endswith("questions. USER: Hi ASSISTANT:[ Hello.</s>] USER: Bye ASSISTANT:[ Bye.</s>]")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -442,9 +442,26 @@ def _reading(record: StagesRecord) -> list[str]:
     ]
 
 
+def _text_facts(texts: Mapping[str, Any]) -> list[tuple[str, b.Text]]:
+    """Of the text that was chosen to restore on, as selection.json tells it."""
+    if not (counts := texts.get("counts")):
+        return []
+    sets = [
+        f"{plural(counts[name]['passages'], 'passage')}, {counts[name]['nats_per_token']:.3f} nats per token"
+        for name in ("restoring", "probing", "all")
+    ]
+    rows: list[tuple[str, b.Text]] = list(zip(("To restore on", "To probe with", "Corpus"), sets, strict=True))
+    if asked := texts.get("questions"):
+        kept = "left out" if texts["options"]["overlap"] == "drop" else "kept: select: {overlap: drop} leaves them out"
+        shared = f"{plural(counts['overlapping'], 'passage')} with 13 words of one of {asked['count']:,} questions"
+        rows.append(("Questions in it", f"{shared} ({kept})" if counts["overlapping"] else shared))
+    return rows
+
+
 def _facts(record: StagesRecord) -> list[tuple[str, b.Text]]:
-    restored = next((m for m in record.models if m.role in (CONTROL, RESTORED) and m.tokens), None)
     rows: list[tuple[str, b.Text]] = [("Base", str(record.config.get("base", "")))]
+    rows += _text_facts(record.texts)
+    restored = next((m for m in record.models if m.role in (CONTROL, RESTORED) and m.tokens), None)
     if restored is not None:
         rows.append(("Restored on", f"{restored.tokens:,} tokens each"))
     rows.append(("Restoring took", f"{sum(m.seconds for m in record.models):,.0f} s in all"))

@@ -201,6 +201,15 @@ class StagesConfig:
         """(suite, name) of the entries that are judged."""
         return [(e.suite, e.name) for e in self.plan.entries if e.kind not in NOT_JUDGED]
 
+    @property
+    def question_files(self) -> list[Path]:
+        """Local files of what is judged, which the text to restore on should not contain."""
+        from holdfast.data.readers import kind_of
+
+        judged = [entry for entry in self.plan.entries if (entry.suite, entry.name) in self.judged]
+        files = dict.fromkeys(path for entry in judged for path in entry.local_files())
+        return [path for path in files if path.is_file() and kind_of(path) is not None]
+
     def tuning(self, arm: str) -> dict[str, Any]:
         """The configuration of a fine-tuning, as `holdfast train --config` takes it. The probing text is not measured
         along it, since it may be chosen afterwards."""

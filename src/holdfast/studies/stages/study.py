@@ -148,7 +148,13 @@ class StagesStudy(Study[StagesConfig]):
             return 0
         tokens = asked.tokens or self._tokens_of_an_epoch()
         files = [Path(config.filled(name)) for name in asked.corpus]
-        request = {"probing": asked.probing_passages, "seed": asked.seed, **config.filled(asked.select)}
+        request = {
+            "probing": asked.probing_passages,
+            "seed": asked.seed,
+            "questions": config.question_files,
+            **config.filled(asked.select),
+        }
+        request["questions"] = tuple(Path(path) for path in request["questions"])
         found = select(
             Selection(model=config.base, input=tuple(files), output=config.texts[0].parent, tokens=tokens, **request)
         )

@@ -1,0 +1,147 @@
+"""Studies of a real language model on data from a folder: tasks one after another, and stages of forgetting.
+
+    python benchmarks/real_studies.py sequence --data DATA     # configs/sequence/smollm2.yaml: GSM8K, then MBPP
+    python benchmarks/real_studies.py stages --data DATA       # configs/stages/smollm2.yaml: GSM8K for six epochs
+    python benchmarks/real_studies.py stages --workers 2       # goes on where it was stopped
+    python benchmarks/real_studies.py --quick                  # a minute or two: a tiny model, the machinery only
+
+DATA is a folder with the public data sets (see `real_model_data.py`); the model is `holdfast models get
+smollm2-135m-instruct`. Page and records are copied to docs/examples/real_<study> when all models are there; each study
+takes an hour or two of two cores that have bfloat16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "docs" / "examples"
+DATA = Path("runs/real_model_data")
+"""As the configurations name it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealStudy:
+    """One study."""
+
+    command: str
+    config: Path
+    record: str
+    small: Callable[[dict[str, Any]], Mapping[str, Any]]
+    """What a quick check changes of the configuration, given its values."""
+
+
+def _small_sequence(values: dict[str, Any]) -> dict[str, Any]:
+    train = {**values["train"], "max_steps": 2, "max_length": 128}
+    return {"train": train, "arms": ["sequential", {"sfa": {"p": 0.5}}], "source": values["source"][:1]}
+
+
+def _small_stages(values: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "train": {**values["train"], "num_train_epochs": 1, "max_length": 128},
+        "restore": {**values["restore"], "max_length": 128},
+        "evaluation": [e for e in values["evaluation"] if "task" not in e]
+        + [{"choices": str(DATA / "articles_test_choices.jsonl"), "name": "facts"}],
+        "tokens": 500,
+        "probing_passages": 8,
+        "select": {"max_length": 64, "minimum_tokens": 8, "near_duplicates": None},
+        "along": {},
+        "curve": 0,
+    }
+
+
+STUDIES = {
+    "sequence": RealStudy(
+        command="sequence",
+        config=ROOT / "configs" / "sequence" / "smollm2.yaml",
+        record="sequence.json",
+        small=_small_sequence,
+    ),
+    "stages": RealStudy(
+        command="diagnose",
+        config=ROOT / "configs" / "stages" / "smollm2.yaml",
+        record="stages.json",
+        small=_small_stages,
+    ),
+}
+
+
+def quick(work: Path, names: tuple[str, ...] = tuple(STUDIES)) -> int:
+    """A few steps on a tiny model and a little data: of no meaning."""
+    import real_model_data
+    import yaml
+    from rich.console import Console
+
+    from holdfast.cli.main import main as holdfast
+    from holdfast.support.files import write_jsonl
+    from holdfast.worlds.embedded import embedded_corpus
+    from holdfast.worlds.people.chat import CHAT_TEMPLATE
+    from holdfast.worlds.pretrain import BaseRecipe, Vocabulary, cached_base
+
+    prose = embedded_corpus().prose_heldout[:40]
+    recipe = BaseRecipe(layers=2, width=32, heads=2, mlp=64, vocab_size=384, context=256, batch_size=4, steps=3)
+    vocabulary = Vocabulary(chat_template=CHAT_TEMPLATE)
+    model = str(cached_base(prose, recipe, vocabulary=vocabulary, console=Console(file=sys.stderr)))
+    made = {name: rows[:12] for name, rows in real_model_data.articles().items()}
+    texts = [{"text": text[:300]} for text in prose]
+    chats = [{"prompt": r["prompt"], "completion": r["completion"]} for r in made["articles_validation"]]
+    made |= dict.fromkeys(("gsm8k_train", "gsm8k_answers", "mbpp_train", "mbpp_answers"), chats)
+    made |= dict.fromkeys(("conversations", "peps", "handbook", "plain_text"), texts)
+    os.chdir(work)
+    for name, rows in made.items():
+        write_jsonl(DATA / f"{name}.jsonl", rows)
+    for name in names:
+        study = STUDIES[name]
+        values = yaml.safe_load(study.config.read_text(encoding="utf-8"))
+        values |= study.small(values)
+        if "base" in values:
+            values["base"] = model
+        else:
+            values["train"]["model_name_or_path"] = model
+        Path("quick.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+        if code := holdfast([study.command, "--config", "quick.yaml"]):
+            return code
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", nargs="?", choices=STUDIES, help="which of them")
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data sets")
+    parser.add_argument("--workers", type=int, default=1, help="models at a time, each with its own memory (1)")
+    parser.add_argument("--results", type=Path, help="gets the page and its records (docs/examples/real_<study>)")
+    parser.add_argument("--quick", action="store_true", help="a minute or two: a tiny model, the machinery only")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        with tempfile.TemporaryDirectory() as place:
+            return quick(Path(place), (options.study,) if options.study else tuple(STUDIES))
+    if options.study is None:
+        parser.error(f"expected one of {', '.join(STUDIES)}, or --quick")
+    import real_model_data
+    import yaml
+
+    from holdfast.cli.main import main as holdfast
+
+    study = STUDIES[options.study]
+    real_model_data.prepare(options.data, DATA)
+    code = holdfast([study.command, "--config", str(study.config), "--workers", str(options.workers)])
+    if code == 0:
+        made = Path(yaml.safe_load(study.config.read_text(encoding="utf-8"))["output_dir"])
+        results = options.results or EXAMPLES / f"real_{options.study}"
+        results.mkdir(parents=True, exist_ok=True)
+        for name in ("report.html", study.record):
+            shutil.copy2(made / name, results / name)
+    return code
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    sys.exit(main())
