@@ -19,6 +19,8 @@ GSM8K_ROWS, GSM8K_VALIDATION, GSM8K_TEST, GSM8K_ANSWERS = 256, 60, 200, 100
 """Problems to train on, to choose a rate by, to solve, and whose answers are read."""
 DOCUMENTS, CHARACTERS = 60, 1200
 """Held-out pieces of each kind of prose, and how long each is at most: intervals want many documents, not long ones."""
+PLAIN = 150
+"""Pieces of each kind of prose to restore on."""
 QUESTIONS = 500
 PROMPTS = 100
 PEOPLE, VALIDATION_PEOPLE, ARTICLES = 64, 24, 320
@@ -94,7 +96,7 @@ def _conversations(data: Path) -> dict[str, list[dict[str, Any]]]:
     answered = [row for row in others if row["completion"][0]["content"]]
     plain = [{"text": _as_text(row)} for row in answered]
     for folder in ("text_rust_book/rust_book", "text_rust_rfcs/rust_rfcs"):
-        plain += [{"text": row["text"]} for row in _rows(data / f"{folder}.jsonl.gz")]
+        plain += _pieces(data / f"{folder}.jsonl.gz", PLAIN)
     return {"conversations": held_out[:DOCUMENTS], "other_conversations": answered, "plain_text": plain}
 
 
@@ -144,8 +146,8 @@ def _as_text(row: dict[str, Any]) -> str:
     return "".join(f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in turns)
 
 
-def _pieces(file: Path) -> list[dict[str, Any]]:
-    """One piece of each of `DOCUMENTS` documents: paragraphs from the middle on, where there is prose and no header."""
+def _pieces(file: Path, count: int = DOCUMENTS) -> list[dict[str, Any]]:
+    """One piece of each of so many documents: paragraphs from the middle on, where there is prose and no header."""
     from holdfast.worlds.embedded import cut
 
     documents = sorted(_rows(file), key=lambda row: row["path"])
@@ -154,7 +156,7 @@ def _pieces(file: Path) -> list[dict[str, Any]]:
         pieces = [p for p in cut(document["text"], (r"\n\n", r"\n", r" "), CHARACTERS) if len(p) > CHARACTERS // 2]
         if pieces:
             found.append({"text": pieces[len(pieces) // 2], "path": document["path"]})
-    return found[:: max(1, len(found) // DOCUMENTS)][:DOCUMENTS]
+    return found[:: max(1, len(found) // count)][:count]
 
 
 def _hellaswag(row: dict[str, Any]) -> dict[str, Any] | None:

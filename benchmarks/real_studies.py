@@ -1,7 +1,7 @@
 """Studies of a real language model on data from a folder: tasks one after another, and stages of forgetting.
 
     python benchmarks/real_studies.py sequence --data DATA     # configs/sequence/smollm2.yaml: GSM8K, then MBPP
-    python benchmarks/real_studies.py stages --data DATA       # configs/stages/smollm2.yaml: GSM8K for six epochs
+    python benchmarks/real_studies.py stages --data DATA       # configs/stages/smollm2.yaml: GSM8K for five epochs
     python benchmarks/real_studies.py stages --workers 2       # goes on where it was stopped
     python benchmarks/real_studies.py --quick                  # a minute or two: a tiny model, the machinery only
 

@@ -63,7 +63,7 @@ SEQUENCE = {
     "six-tasks": (31, 6),
 }
 """Of paper 002: models that each makes with a seed, and its ways through the orders."""
-STAGES = {"tiny": 10, "smollm2": 6, "llama2-alpaca": 10, "llama2-vicuna": 10}
+STAGES = {"tiny": 10, "smollm2": 5, "llama2-alpaca": 10, "llama2-vicuna": 10}
 """Of paper 001: epochs of each."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,8 +44,14 @@ if TYPE_CHECKING:
 
 STATUS_TONES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
 TONES: dict[str, b.Tone] = {GAINED: "good", NONE: "good", PSEUDO: "warn", ACTUAL: "bad", INCONCLUSIVE: "flat"}
-GROUNDS = {GAINED: "good", NONE: "good", PSEUDO: "third", ACTUAL: "bad", INCONCLUSIVE: "muted"}
-"""Colours behind the scores."""
+GROUNDS = {
+    GAINED: ("good", "gained"),
+    NONE: ("good", "none"),
+    PSEUDO: ("third", "pseudo"),
+    ACTUAL: ("bad", "actual"),
+    INCONCLUSIVE: ("muted", ""),
+}
+"""Colours behind the scores, and short names that fit over one checkpoint."""
 PROBED = f"{PROBING}/{PROBING}"
 DRAWN = {
     "mass": "Probability on the options",
@@ -76,7 +83,7 @@ def stages_page(record: StagesRecord) -> b.Page:
         status=(record.status, STATUS_TONES.get(record.status, "")),
         details=" · ".join(
             [
-                str(record.config.get("base", "")),
+                _base_name(record),
                 plural(sum(map(len, record.checkpoints.values())), "checkpoint"),
                 record.created,
             ]
@@ -345,8 +352,8 @@ def _stages(verdicts: Sequence[StageVerdict]) -> list[Shade]:
     found = []
     for verdict, group in itertools.groupby(verdicts, key=lambda v: v.verdict):
         places = [v.place for v in group]
-        text = verdict.removesuffix(" forgetting") if len(verdicts) > 1 else verdict
-        found.append(Shade(start=places[0] - 0.5, end=places[-1] + 0.5, colour=GROUNDS[verdict], text=text))
+        colour, text = GROUNDS[verdict]
+        found.append(Shade(start=places[0] - 0.5, end=places[-1] + 0.5, colour=colour, text=text))
     return found
 
 
@@ -416,8 +423,12 @@ def _characteristics(record: StagesRecord) -> Section | None:
 
 
 def _along(record: StagesRecord, arm: str) -> Section:
-    """Every figure that was measured on the way of a fine-tuning."""
-    points = [(p.step, {(e.suite, e.name): e for e in p.evaluations}) for p in record.along[arm]]
+    """Every figure that was measured on the way of a fine-tuning, not at its ends alone."""
+    measured = Counter((e.suite, e.name) for p in record.along[arm] for e in p.evaluations)
+    points = [
+        (p.step, {(e.suite, e.name): e for e in p.evaluations if measured[e.suite, e.name] > 2})
+        for p in record.along[arm]
+    ]
     intro = "Measured on the way, at the steps that were asked for. The format of the answers is learnt within a few."
     return Section(
         f"Along fine-tuning: {arm}", b.side_by_side(along_charts(points)), intro=intro, anchor=f"along-{arm}"
@@ -442,6 +453,12 @@ def _reading(record: StagesRecord) -> list[str]:
     ]
 
 
+def _base_name(record: StagesRecord) -> str:
+    """The base as it was named, or the small setting that made it."""
+    base, small = str(record.config.get("base", "")), record.config.get("small")
+    return f"the base of the small setting {small}" if small and base.startswith("${") else base
+
+
 def _text_facts(texts: Mapping[str, Any]) -> list[tuple[str, b.Text]]:
     """Of the text that was chosen to restore on, as selection.json tells it."""
     if not (counts := texts.get("counts")):
@@ -459,7 +476,7 @@ def _text_facts(texts: Mapping[str, Any]) -> list[tuple[str, b.Text]]:
 
 
 def _facts(record: StagesRecord) -> list[tuple[str, b.Text]]:
-    rows: list[tuple[str, b.Text]] = [("Base", str(record.config.get("base", "")))]
+    rows: list[tuple[str, b.Text]] = [("Base", _base_name(record))]
     rows += _text_facts(record.texts)
     restored = next((m for m in record.models if m.role in (CONTROL, RESTORED) and m.tokens), None)
     if restored is not None:
