@@ -37,6 +37,7 @@ from synthetic_evaluations import (
 from synthetic_evaluations import text as documents
 from synthetic_runs import SOURCE_NOISE, chromium, comparison, metric_lines, perplexity, write_arm, write_run
 from synthetic_sequences import sequence
+from synthetic_stages import SELECTED, stages
 from synthetic_studies import finished_frontier, frontier, measured_runs, nothing_finished, record, trial
 from test_report_browser import look_on_phone
 
@@ -55,6 +56,7 @@ from holdfast.reports.html import render
 from holdfast.reports.residual_report import residual_page
 from holdfast.reports.run_report import read_run, run_page
 from holdfast.reports.sequence_report import sequence_page
+from holdfast.reports.stages_report import stages_page
 from holdfast.reports.study_report import study_page
 from holdfast.reports.terminal import Printer
 from holdfast.reports.theory_report import regression_page
@@ -239,12 +241,28 @@ def in_sequence(folder: Path, text: str) -> Page:
     return sequence_page(dataclasses.replace(found, models=models, arms=arms))
 
 
+def in_stages(folder: Path, text: str) -> Page:
+    config = {"base": text, "margin": [text], "tolerance": 0.05, text: text}
+    found = stages(name=text, remedy=True, notes=[text], texts=SELECTED, config=config)
+    labels = {arm: [text, f"{text} 2", f"{text} 3"] for arm in found.arms}
+    verdicts = [dataclasses.replace(v, reason=text) for v in found.verdicts]
+    models = [dataclasses.replace(found.models[1], state="failed", reason=text), *found.models]
+    return stages_page(dataclasses.replace(found, name=text, checkpoints=labels, verdicts=verdicts, models=models))
+
+
+def nothing_in_stages(folder: Path, text: str) -> Page:
+    nothing: dict[str, Any] = {"models": [], "verdicts": [], "transitions": [], "tasks": [], "along": {}}
+    return stages_page(dataclasses.replace(stages(**nothing), name=text, status="running"))
+
+
 def nothing_in_sequence(folder: Path, text: str) -> Page:
     found = sequence((text, f"{text} 2"), name=text, status="running", models=[], arms=[])
     return sequence_page(dataclasses.replace(found, tasks={}))
 
 
 PAGES: dict[str, Callable[[Path, str], Page]] = {
+    "stages": in_stages,
+    "stages, nothing measured": nothing_in_stages,
     "sequence": in_sequence,
     "sequence, nothing measured": nothing_in_sequence,
     "update": update,

@@ -370,28 +370,25 @@ def _groups(making: _Making) -> dict[str, Path]:
 
 
 def _stages(making: _Making) -> dict[str, Path]:
-    """Conversations about new people, and some about half A, from which the base learns to answer about those whom it
-    knows; text of the base's kind that tells of half A alone; questions about half B."""
-    from holdfast.worlds.people.questions import chat_choices, choices, lettered, lettered_conversations
+    """Conversations about new people and lettered questions about half A; text of the base's kind that tells of half A
+    alone; questions about half B."""
+    from holdfast.worlds.people.questions import choices, lettered, lettered_conversations
     from holdfast.worlds.people.wordings import WORDINGS, statement
 
     recipe, world = making.recipe, making.world
 
-    def asked(people: Sequence[Person], wordings: slice) -> list[dict[str, Any]]:
-        return [
-            {
-                "messages": [
-                    {"role": "user", "content": question.format(name=person.name)},
-                    {"role": "assistant", "content": statement(WORDINGS[attribute].reply, person.name, value)},
-                ]
-            }
-            for person in people
-            for attribute, value in person.facts.items()
-            for question in WORDINGS[attribute].questions[wordings]
-        ]
-
-    learnt = [*asked(world.new_people, slice(None)), *asked(world.half_a, slice(1))]
-    letters = lettered_conversations(world.half_a, count=max(8, len(learnt) // 5), seed=making.seed)
+    learnt = [
+        {
+            "messages": [
+                {"role": "user", "content": question.format(name=person.name)},
+                {"role": "assistant", "content": statement(WORDINGS[attribute].reply, person.name, value)},
+            ]
+        }
+        for person in world.new_people
+        for attribute, value in person.facts.items()
+        for question in WORDINGS[attribute].questions
+    ]
+    letters = lettered_conversations(world.half_a, count=max(8, len(learnt) // 4), seed=making.seed)
     again = replace(recipe, tellings=max(2, recipe.tellings // 8), list_rounds=min(2, recipe.list_rounds))
     told = [text for text in pretraining_texts(again) if not any(person.name in text for person in world.half_b)]
     return {
@@ -399,7 +396,6 @@ def _stages(making: _Making) -> dict[str, Path]:
         "train": making.rows("train", [*learnt, *letters]),
         "corpus": making.texts("corpus", told),
         "old_facts": making.rows("old_facts", choices(world.half_b, seed=making.seed)),
-        "old_chat": making.rows("old_chat", chat_choices(world.half_b, seed=making.seed)),
         "old_lettered": making.rows("old_lettered", lettered(world.half_b, seed=making.seed)),
     }
 
@@ -496,11 +492,10 @@ def _of(table: Mapping[str, str], *names: str) -> dict[str, str]:
 
 _STAGES = {
     "base": "the start, whose tokenizer has a chat template",
-    "train": "conversations: users' questions about new people, some about half A, and lettered ones about half A",
+    "train": "conversations: users' questions about new people, and lettered ones about half A",
     "corpus": "text of the base's own kind, in which nobody of half B is named",
     "old_facts": "multiple choice about half B, in a wording that was never told of them",
-    "old_chat": "users' questions about half B: prompt, options, answer",
-    "old_lettered": "the same with lettered options",
+    "old_lettered": "users' questions about half B with lettered options",
 }
 SETTINGS: dict[str, SmallSetting] = {
     setting.name: setting

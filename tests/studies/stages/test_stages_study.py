@@ -132,7 +132,7 @@ def test_a_whole_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = stages_config(quick_values(tmp_path, remedy="label_annealing"))
     record = run_stages(config, workers=1)
     assert record.status == "finished" and record == read_stages("study")
-    assert [v.arm for v in record.verdicts] == ["direct"] * 3 + ["remedy"] * 3, "three kinds of questions of each"
+    assert [v.arm for v in record.verdicts] == ["direct", "direct", "remedy", "remedy"], "facts and letters of each"
     assert all(v.verdict in VERDICTS and v.reason for v in record.verdicts)
     for role, arm, place in ((CONTROL, "", 0), (TUNED, "direct", 1), (RESTORED, "direct", 1)):
         model = record.model(role, arm, place)

@@ -6,9 +6,8 @@ The rules stand here and were written before any outcome of the studies was look
   covers them; the questions of a world are its own, so that their noise is in the spread between worlds. With one world
   it covers the questions alone.
 - *First*, *middle*, *last*: the checkpoint after the first epoch, after half of them, and after all. *Plain text*: the
-  probing passages, nats a token. *Knowledge*: multiple choice about people whom the base knew (`FACTS`). *Asked*:
-  users' questions about them (`ASKED`), which the base cannot answer before it is tuned. *Letters*: lettered questions
-  about them (`LETTERED`), which have the answer position.
+  probing passages, nats a token. *Knowledge*: multiple choice about people whom the base knew (`FACTS`). *Letters*:
+  lettered questions about them (`LETTERED`), which have the answer position.
 - Restored models are held against the base and against the control, the base after the same restoring: *back* is not
   below the lower of the two, *below* is below both. That is `holdfast.statistics.stages` over worlds.
 - A change counts from `LEAST` on: 2 points, or 0.05 nats a token, with the whole interval. Plain text is *at the base's
@@ -49,8 +48,7 @@ RECIPE = "stages"
 """All worlds together."""
 WIDE, NARROW = "world-", "narrow-"
 """What the studies' names begin with: the models of the claims, and smaller ones for claim 5."""
-FACTS, ASKED = "knowledge/old_facts", "knowledge/old_chat"
-LETTERED, LEARNT = "knowledge/old_lettered", "knowledge/learnt"
+FACTS, LETTERED, LEARNT = "knowledge/old_facts", "knowledge/old_lettered", "knowledge/learnt"
 PLAIN = f"{PROBING}/{PROBING}"
 LEAST, LEAST_NATS = 0.02, 0.05
 TOLERANCE = 0.05
@@ -356,16 +354,16 @@ def _early_exceeds(worlds: Worlds, level: float) -> list[Part]:
 
 
 def _tuned_above(worlds: Worlds, level: float) -> list[Part]:
-    """One of the first three checkpoints answers users' questions better than the base by 2 points or more, with
-    intervals widened for three chances."""
+    """One of the first three checkpoints is above the base by 2 points or more, with intervals widened for three
+    chances."""
     places = list(worlds.places)[:3]
     each = 1 - (1 - level) / max(1, len(places)) if level > 0 else level
     parts = [
         _part(
             worlds,
-            change((TUNED, place), (BASE, 0), ASKED, "acc"),
+            change((TUNED, place), (BASE, 0), FACTS, "acc"),
             LEAST,
-            f"users' questions, checkpoint {place} - base",
+            f"knowledge, checkpoint {place} - base",
             yes=f"checkpoint {place} is above the base",
             no=f"checkpoint {place} is not above the base",
             level=each,
@@ -728,7 +726,7 @@ CLAIMS: tuple[tuple[str, str, str, Rule, tuple[Look, ...]], ...] = (
         "Early in fine-tuning the tuned model itself is above the base.",
         "'an initial surge, surpassing the baseline, before subsequently diminishing' (section 4.2)",
         _tuned_above,
-        (room(ASKED),),
+        (knows, room(FACTS)),
     ),
 )
 STATEMENTS = [
