@@ -67,7 +67,7 @@ def test_all_mistakes_at_once(asked):
         command.run(["label-anealing", "--recipes", "maths", "--workers", "0", "--full", "--quick", "--outputdir", "x"])
     text = str(caught.value)
     for expected in (
-        "paper: expected one of label-annealing, residual, sfa, got 'label-anealing' (text). Did you mean "
+        "paper: expected one of label-annealing, residual, sfa, stages, got 'label-anealing' (text). Did you mean "
         "'label-annealing'?",
         "--recipes: expected some of math, code, alignment_tax, niche_knowledge, residual, tasks, "
         "digits, got 'maths' (text).",

@@ -219,11 +219,9 @@ def test_mistakes_are_named_before_training(files, tmp_path, change, words):
 
 
 def test_the_shipped_study_is_planned():
-    from holdfast.studies.sequence.reproduction import CHANGES
+    from holdfast.studies.sequence.reproduction import SIZES
 
-    assert set(CHANGES) == {"tasks", "digits"} and all(
-        set(c) == {"quick", "look", "thorough"} for c in CHANGES.values()
-    )
+    assert set(SIZES) == {"tasks", "digits"} and all(set(c) == {"quick", "look", "thorough"} for c in SIZES.values())
     values = yaml.safe_load(Path("configs/sequence/digits.yaml").read_text(encoding="utf-8"))
     config = sequence_config(values)
     assert config.kind.keys() and len(config.models) > 40

@@ -8,6 +8,9 @@ CHANGES = {"thorough": {}, "look": {"seeds": [0, 1], "train": {"max_steps": 100}
 settings = study_config(changed(yaml.safe_load(file), CHANGES[size]))
 ```
 
+A paper whose studies are small twins declares them as `Twins`: a file and its changes for each, and what they have in
+common.
+
 output_dir/
   <recipe>/       the studies, each with its report.html
   claims.json     every claim: the paper's figure, ours, the verdict
@@ -19,13 +22,13 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, did_you_mean
 from holdfast.studies.engine.claims import RULES, Claim, claims_json, family_line
-from holdfast.studies.engine.papers import SIZES, Paper
+from holdfast.studies.engine.papers import LOOK, SIZES, Paper
 from holdfast.studies.engine.study import PAGE as STUDY_PAGE
 from holdfast.studies.engine.study import Settings
 from holdfast.support.environment import hardware, now, say, versions
@@ -160,6 +163,100 @@ def reproduce(
         count = f"{len(failures)} of {len(recipes)} studies failed:"
         raise HoldfastError("\n".join([count, *failures, "The same command tries them again."]))
     return claims
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twin:
+    """A small study that stands in for one of a paper's."""
+
+    file: str
+    """Its YAML below `studies/recipes`."""
+    sizes: Mapping[str, Mapping[str, Any]]
+    """By size: what differs from the file. A study that a size does not have is not run there."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """What differs from the file in every size, where several studies have one file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twins:
+    """The small studies of a paper, and how its claims are held against them."""
+
+    paper: Paper
+    studies: Mapping[str, Twin]
+    """By name, as `Paper.recipes` has them."""
+    config: Callable[..., Settings]
+    """`config(values, source=...)`: the settings of a study."""
+    run: Callable[..., Any]
+    read: Callable[[Path], Any]
+    summary: Callable[[Any], Mapping[str, Any]]
+    """The last three: see `Recipe`."""
+    check: Callable[[Mapping[str, Any]], list[Claim]]
+    reading: Sequence[str] = ()
+    """The last two: see `reproduce`."""
+
+    def reproduce(
+        self,
+        *,
+        recipes: Sequence[str] = (),
+        size: str = LOOK,
+        workers: int | None = None,
+        output_dir: str | os.PathLike[str] | None = None,
+        console: Any = None,
+    ) -> list[Claim]:
+        """Runs the small studies, or continues them, and checks the claims about them.
+
+        Args:
+            recipes: some of the studies; empty: all. Claims about others cannot be told.
+            size: one of `papers.SIZES` but "full".
+            workers: models at a time; None: as the machine says.
+            output_dir: gets the studies, claims.json and claims.html; None: reproduce-PAPER.
+            console: a `rich.console.Console`; None: a new one on standard output.
+
+        Returns:
+            The claims, as in claims.json.
+
+        Raises:
+            ConfigError: no such study or size here, or the folder holds another study (what differs).
+            Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can be told.
+            HoldfastError: models failed, after the others were made and the claims were written.
+        """
+        if unknown := [r for r in recipes if r not in self.studies]:
+            hint = did_you_mean(unknown[0], self.studies)
+            raise ConfigError(f"recipes: expected some of {', '.join(self.studies)}, got {unknown[0]!r}.{hint}")
+        there = {name: twin for name, twin in self.studies.items() if known_size(size) in twin.sizes}
+        if not there:
+            known = dict.fromkeys(s for twin in self.studies.values() for s in twin.sizes)
+            raise ConfigError(f"size: expected one of {', '.join(known)}, got {size!r}: {self.paper.full}.")
+        chosen = [name for name in dict.fromkeys(recipes or there) if name in there]
+        if not chosen:
+            raise ConfigError(f"recipes: of these, a size of {size} has {', '.join(there)}. Choose another size.")
+        out = Path(output_dir or f"reproduce-{self.paper.name}")
+        return reproduce(
+            self.paper,
+            [self._recipe(name, size, out / name, console) for name in chosen],
+            self.check,
+            size=size,
+            output_dir=out,
+            workers=workers,
+            console=console,
+            reading=self.reading,
+        )
+
+    def _recipe(self, name: str, size: str, folder: Path, console: Any) -> Recipe:
+        import yaml
+
+        from holdfast.studies.engine.small import fill
+        from holdfast.worlds.small_settings import make_setting
+
+        twin = self.studies[name]
+        path = Path(__file__).resolve().parents[1] / "recipes" / twin.file
+        values = changed(yaml.safe_load(path.read_text(encoding="utf-8")), twin.own)
+        values = changed(values, twin.sizes[size])
+        if size == "quick" and "small" in values:  # with a base of seconds
+            small, seed = values.pop("small"), int(values.get("seed", 0))
+            values = fill(values, make_setting(small, folder / "data", seed=seed, quick=True, console=console))
+        settings = self.config({**values, "name": name, "output_dir": str(folder)}, source=path.name)
+        return Recipe(name=name, settings=settings, run=self.run, read=self.read, summary=self.summary)
 
 
 def claims_record(paper: Paper, size: str, claims: Sequence[Claim], **about: Any) -> dict[str, Any]:

@@ -125,7 +125,7 @@ class _Judging:
         record = dataclasses.replace(
             self.record,
             models=[self._measured(m) for m in self.record.models],
-            along={arm: found for arm in self.record.arms if (found := self._along(arm))},
+            along={arm: points for arm in self.record.arms if (points := self._along(arm))},
         )
         base, control = self.folders.get((BASE, "", 0)), self.folders.get((CONTROL, "", 0))
         if base is None or control is None:

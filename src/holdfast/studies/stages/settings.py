@@ -212,8 +212,8 @@ class StagesSettings:
             found.append(Mistake(path=("train", "dataset_name"), text="is missing: the data of the fine-tuning."))
         if self.epochs is not None and "num_train_epochs" in self.train:
             wrong("epochs", "stands in `train` as num_train_epochs, too; say it once.")
-        for key, value in (("epochs", self.epochs), ("along", self.along)):
-            if value and not self.train:
+        for key in ("epochs", "along"):
+            if getattr(self, key) and not self.train:
                 wrong(key, "is of a fine-tuning, so it needs `train` with its data.")
         epochs = self.train.get("num_train_epochs", 10)
         if self.train and (

@@ -1,0 +1,71 @@
+"""`holdfast diagnose` at the command line: what it takes, what it refuses, and that all mistakes come at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("chats.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
+    Path("text.jsonl").write_text(json.dumps({"text": "a"}) + "\n")
+    Path("q.jsonl").write_text(json.dumps({"prompt": "a", "options": [" b", " c"], "answer": 0}) + "\n")
+    Path("base").mkdir()
+    Path("base", "config.json").write_text("{}")
+    Path("base", "model.safetensors").write_bytes(b"")
+
+
+ASKED = ["diagnose", "--base", "base", "--corpus", "text.jsonl", "--evaluation", "{choices: q.jsonl}"]
+ON_CPU = ["--restore", "{use_cpu: true}"]
+
+
+@pytest.mark.parametrize("train", ["chats.jsonl", "{dataset_name: chats.jsonl, learning_rate: 1e-4}"])
+@pytest.mark.parametrize("remedy", ["label_annealing", "{label_annealing: {weight: 3}}"])
+def test_raw_data_in_one_command(train: str, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    request = [*ASKED, *ON_CPU, "--train", train, "--epochs", "2", "--remedy", remedy, "--dry_run"]
+    assert main(request) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(". ")[2] for line in lines[:-1]] == [
+        "fine-tuning: direct",
+        "fine-tuning: remedy",
+        "choosing the text to restore on",
+        "restoring the base (control)",
+        *(f"restoring {arm}, checkpoint {k}" for arm in ("direct", "remedy") for k in (1, 2)),
+    ]
+    assert lines[-1] == "Folder: runs/diagnosis" and not Path("runs").exists(), "a dry run leaves nothing"
+
+
+def test_all_mistakes_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    request = ["--base", "", "--tolerance", "-1", "--margin", "much", "--seed", "x", "--curves", "3"]
+    assert main(["diagnose", *request]) == 2
+    shown = capsys.readouterr().err
+    for part in ("--tolerance", "--margin", "--seed", "--curves"):
+        assert part in shown
+    assert "Did you mean '--curve'?" in shown
+    assert main([*ASKED, "--train", "chats.jsonl", "--remedy", "labl_annealing", *ON_CPU]) == 2
+    assert "unknown method 'labl_annealing'" in capsys.readouterr().err
+    assert main(["diagnose", "--base", "base", "--tuned", "one", "two", "--corpus", "no.txt", "--tokens", "9"]) == 2
+    shown = capsys.readouterr().err
+    assert "evaluation: is missing" in shown
+
+
+def test_a_mapping_stays_one_where_words_are_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ASKED, "--train", "chats.jsonl", "--restore", "gently"]) == 2
+    assert "--restore: expected a mapping in quotes, as in --restore '{key: value}', got 'gently'." in (
+        capsys.readouterr().err
+    )
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("pseudo", "--remedy METHOD", "--train FILE", "--epochs N", "holdfast diagnose report"):
+        assert part in shown
+    assert main(["diagnose", "report", "nowhere"]) == 2
+    assert "nowhere" in capsys.readouterr().err
