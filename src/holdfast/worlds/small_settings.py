@@ -389,7 +389,7 @@ def _stages(making: _Making) -> dict[str, Path]:
         for question in WORDINGS[attribute].questions
     ]
     letters = lettered_conversations(world.half_a, count=max(8, len(learnt) // 4), seed=making.seed)
-    again = replace(recipe, tellings=max(2, recipe.tellings // 8), list_rounds=min(2, recipe.list_rounds))
+    again = replace(recipe, tellings=max(2, recipe.tellings // 5), list_rounds=min(4, recipe.list_rounds))
     told = [text for text in pretraining_texts(again) if not any(person.name in text for person in world.half_b)]
     return {
         "base": _base(making),
