@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from holdfast.cli import study_commands
-from holdfast.cli.console import stdout_console
-from holdfast.config.command_line import Command, switch_is_on
+from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.studies.stages.settings import StagesSettings
 
@@ -61,45 +59,11 @@ COMMAND = Command(
     usage="--base MODEL --tuned CHECKPOINT...|--train FILE --corpus FILE... [options] | --config FILE | "
     "worker | status | report",
 )
-WORKER = study_commands.worker_command(PROG)
-STATUS = study_commands.status_command(PROG)
-REPORT = study_commands.report_command(PROG)
-
-
-def run(argv: list[str]) -> int:
-    """Runs the command; see `holdfast diagnose --help`."""
-    if argv[:1] and argv[0] in study_commands.STEPS:
-        return study_commands.on_study((WORKER, STATUS, REPORT), argv[0], argv[1:], _kind, _show)
-    given = COMMAND.given(argv)
-    dry_run = switch_is_on(given, next(s for s in COMMAND.settings if s.name == "dry_run"))
-    given.take("dry_run")
-
-    from holdfast.studies.stages.plan import stages_config
-
-    if given.file is not None:
-        given.values = {"name": Path(str(given.file)).stem, **given.values}
-    config = stages_config(given)
-    if dry_run:
-        for number, job in enumerate(config.jobs(), 1):
-            print(f"{number:>3}. {job.attributes['label']}")
-        print(f"Folder: {config.output_dir}")
-        return 0
-    from holdfast.reports.stages_report import print_stages
-    from holdfast.studies.stages.study import run_stages
-
-    shown = stdout_console()
-    record = run_stages(config, console=shown, workers=config.workers)
-    print_stages(record, config.output_dir, shown)
-    return 0
-
-
-def _show() -> Any:
-    from holdfast.reports.stages_report import print_stages
-
-    return print_stages
-
-
-def _kind() -> Any:
-    from holdfast.studies.stages.study import StagesStudy
-
-    return StagesStudy
+STUDY = study_commands.StudyCommand(
+    command=COMMAND,
+    config="holdfast.studies.stages.plan:stages_config",
+    execute="holdfast.studies.stages.study:run_stages",
+    show="holdfast.reports.stages_report:print_stages",
+    kind="holdfast.studies.stages.study:StagesStudy",
+)
+run = STUDY.run

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from holdfast.cli import study_commands
-from holdfast.cli.console import stdout_console
-from holdfast.config.command_line import Command, switch_is_on
+from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
-from holdfast.config.values import Mistake
 from holdfast.studies.sequence.settings import SequenceSettings
 
 PROG = "holdfast sequence"
@@ -65,47 +62,12 @@ COMMAND = Command(
     epilog=EPILOG,
     usage="--config tasks.yaml [options] | worker | status FOLDER | report FOLDER",
 )
-WORKER = study_commands.worker_command(PROG)
-STATUS = study_commands.status_command(PROG)
-REPORT = study_commands.report_command(PROG)
-
-
-def run(argv: list[str]) -> int:
-    """Runs the command; see `holdfast sequence --help`."""
-    if argv[:1] and argv[0] in study_commands.STEPS:
-        return study_commands.on_study((WORKER, STATUS, REPORT), argv[0], argv[1:], _kind, _show)
-    given = COMMAND.given(argv)
-    if given.file is None:
-        text = f"is missing: expected a study, as in '{PROG} --config tasks.yaml'."
-        given.check([Mistake(path=(), text=f"--config {text}")])
-    dry_run = switch_is_on(given, next(s for s in COMMAND.settings if s.name == "dry_run"))
-    given.take("dry_run")
-
-    from holdfast.studies.sequence.plan import sequence_config
-
-    given.values = {"name": Path(str(given.file)).stem, **given.values}
-    config = sequence_config(given)
-    if dry_run:
-        for number, job in enumerate(config.jobs(), 1):
-            print(f"{number:>3}. {job.attributes['label']}")
-        print(f"Folder: {config.output_dir}")
-        return 0
-    from holdfast.reports.sequence_report import print_sequence
-    from holdfast.studies.sequence.study import run_sequence
-
-    shown = stdout_console()
-    record = run_sequence(config, console=shown, workers=config.workers)
-    print_sequence(record, config.output_dir, shown)
-    return 0
-
-
-def _show() -> Any:
-    from holdfast.reports.sequence_report import print_sequence
-
-    return print_sequence
-
-
-def _kind() -> Any:
-    from holdfast.studies.sequence.study import SequenceStudy
-
-    return SequenceStudy
+STUDY = study_commands.StudyCommand(
+    command=COMMAND,
+    config="holdfast.studies.sequence.plan:sequence_config",
+    execute="holdfast.studies.sequence.study:run_sequence",
+    show="holdfast.reports.sequence_report:print_sequence",
+    kind="holdfast.studies.sequence.study:SequenceStudy",
+    file_needed=True,
+)
+run = STUDY.run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.cli.console import print_json, stdout_console
-from holdfast.config.command_line import Command
+from holdfast.config.command_line import Command, switch_is_on
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
 
@@ -239,6 +240,55 @@ def on_study(
     with opened(command.read(argv), kind()) as found:
         report(found, show())
     return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyCommand:
+    """A study at the command line: from options and a file, or an existing one. What it needs is named as
+    `module:name` and imported once it is used."""
+
+    command: Command[Any]
+    """With a switch `dry_run`."""
+    config: str
+    """`config(given)`: the study's settings."""
+    execute: str
+    """`execute(config, console=..., workers=...)`: its record."""
+    show: str
+    """`show(record, folder, console)`."""
+    kind: str
+    """Class of the study."""
+    file_needed: bool = False
+    """Whether options alone cannot say what is asked."""
+
+    def run(self, argv: list[str]) -> int:
+        """Runs the command, or one of `STEPS`."""
+        prog = self.command.name
+        if argv[:1] and argv[0] in STEPS:
+            commands = worker_command(prog), status_command(prog), report_command(prog)
+            return on_study(commands, argv[0], argv[1:], lambda: _named(self.kind), lambda: _named(self.show))
+        given = self.command.given(argv)
+        if given.file is None and self.file_needed:
+            text = f"--config is missing: expected a study, as in '{prog} --config study.yaml'."
+            given.check([Mistake(path=(), text=text)])
+        dry_run = switch_is_on(given, next(s for s in self.command.settings if s.name == "dry_run"))
+        given.take("dry_run")
+        if given.file is not None:
+            given.values = {"name": Path(str(given.file)).stem, **given.values}
+        config = _named(self.config)(given)
+        if dry_run:
+            for number, job in enumerate(config.jobs(), 1):
+                print(f"{number:>3}. {job.attributes['label']}")
+            print(f"Folder: {config.output_dir}")
+            return 0
+        shown = stdout_console()
+        record = _named(self.execute)(config, console=shown, workers=config.workers)
+        _named(self.show)(record, config.output_dir, shown)
+        return 0
+
+
+def _named(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 @contextlib.contextmanager
