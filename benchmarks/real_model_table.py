@@ -209,6 +209,16 @@ class Table:
         self.worth_draws = beside_direct(draws, self.lost.draws, self.line)
 
     @property
+    def made(self) -> int:
+        """Rows that are there, the start's aside."""
+        return sum(len(arm.rows) for arm in self.arms)
+
+    @property
+    def planned(self) -> int:
+        """Rows of the whole plan."""
+        return sum(len(run.seeds) * (1 + len(run.halfway)) for run in runs(self.target))
+
+    @property
     def tuned(self) -> int | None:
         """The direct run with the best target on validation data; None where there is none yet."""
         return min(self.line, key=lambda i: self.validation.change[i], default=None)
@@ -302,7 +312,8 @@ class Table:
         ]
         lines = [heads, ["---", *("--:" for _ in heads[1:])], first, *(self.cells(i) for i in range(len(self.arms)))]
         table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-        return f"## {TITLES[self.target]}\n\n{self.precondition}\n\n{table.replace('+-', '-')}\n"
+        progress = f"{self.made} of {self.planned} rows are made so far.\n\n" if self.made < self.planned else ""
+        return f"## {TITLES[self.target]}\n\n{progress}{self.precondition}\n\n{table.replace('+-', '-')}\n"
 
 
 def _value(row: Mapping[str, Any], entry: tuple[str, str], metric: str) -> float:
@@ -406,6 +417,7 @@ def outcome(record: Any) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the rows are")
+    parser.add_argument("--partial", action="store_true", help="page and outcome of a table that is not whole, too")
     options = parser.parse_args(arguments)
 
     from holdfast.records.study import write_study
@@ -422,6 +434,8 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         table = Table(target=target, start=start, arms=arms)
         texts.append(table.markdown())
+        if table.made < table.planned and not options.partial:
+            continue
         record = study_of(table)
         write_study(options.results / target, record)
         write_study_report(options.results / target / "report.html", record, selections=select_all(record))

@@ -243,11 +243,12 @@ def test_the_machinery_makes_a_table(bench, table, tmp_path, capsys):
     assert bench.quick(tmp_path) == 0
     results = tmp_path / "results"
     (results / "head.md").write_text("# Head\n")
-    assert table.main(["--results", str(results)]) == 0
+    assert table.main(["--results", str(results), "--partial"]) == 0
     text = (results / "README.md").read_text()
     for label in ("direct, 0.0005", "label annealing weight 1.0, 0.0005", "WiSE-FT 0.5 of direct, 0.0005"):
         assert label in text
     assert "articles" in (results / "articles" / "report.html").read_text()
+    assert "5 of 43 rows are made so far." in text
 
 
 def test_mbpp_is_split_as_its_authors_split_it(script, shared_data: Path) -> None:
