@@ -81,6 +81,27 @@ def test_a_head_we_do_not_understand_is_refused():
         check_head(model, torch.randint(0, 64, (1, 8)))
 
 
+def test_a_sure_model_in_half_precision_is_rounded_and_not_refused():
+    """A head some hundred times as large has logits that bfloat16 rounds by whole nats."""
+    model = small("llama").eval()
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(300.0)
+    ids = torch.randint(0, 64, (1, 8))
+
+    class Halved(type(model)):
+        def forward(self, *args, **kwargs):
+            with torch.autocast("cpu", torch.bfloat16):
+                return super().forward(*args, **kwargs)
+
+    whole = type(model)
+    model.__class__ = Halved
+    assert check_head(model, ids, half=True) > 0.25, "so a fixed tolerance would refuse it"
+    model.config.logit_scale = 1.25  # a detail that this architecture does not have
+    with pytest.raises(ModelError, match="in a way holdfast does not know"):
+        check_head(model, ids, half=True)
+    model.__class__ = whole
+
+
 def test_training_mode_comes_back():
     model = small("llama").train()
     check_head(model, torch.randint(0, 64, (1, 8)))
