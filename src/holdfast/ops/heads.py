@@ -38,7 +38,6 @@ from torch import Tensor, nn
 
 from holdfast.errors import ModelError
 
-
 HALF_ROUNDING = 2.0**-6
 """By what share of the largest logit a forward in half precision may be off: bfloat16 rounds by 2^-9 at each of its
 layers, and a model that is sure of itself has large logits. A scale or a cap that is not known is off by far more."""
