@@ -66,4 +66,5 @@ STUDY = study_commands.StudyCommand(
     show="holdfast.reports.stages_report:print_stages",
     kind="holdfast.studies.stages.study:StagesStudy",
 )
+WORKER, STATUS, REPORT = STUDY.steps
 run = STUDY.run

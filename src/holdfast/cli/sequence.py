@@ -70,4 +70,5 @@ STUDY = study_commands.StudyCommand(
     kind="holdfast.studies.sequence.study:SequenceStudy",
     file_needed=True,
 )
+WORKER, STATUS, REPORT = STUDY.steps
 run = STUDY.run

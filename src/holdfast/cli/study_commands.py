@@ -260,15 +260,19 @@ class StudyCommand:
     file_needed: bool = False
     """Whether options alone cannot say what is asked."""
 
+    @property
+    def steps(self) -> tuple[Command[Any], Command[Any], Command[Any]]:
+        """The commands of `STEPS`."""
+        prog = self.command.name
+        return worker_command(prog), status_command(prog), report_command(prog)
+
     def run(self, argv: list[str]) -> int:
         """Runs the command, or one of `STEPS`."""
-        prog = self.command.name
         if argv[:1] and argv[0] in STEPS:
-            commands = worker_command(prog), status_command(prog), report_command(prog)
-            return on_study(commands, argv[0], argv[1:], lambda: _named(self.kind), lambda: _named(self.show))
+            return on_study(self.steps, argv[0], argv[1:], lambda: _named(self.kind), lambda: _named(self.show))
         given = self.command.given(argv)
         if given.file is None and self.file_needed:
-            text = f"--config is missing: expected a study, as in '{prog} --config study.yaml'."
+            text = f"--config is missing: expected a study, as in '{self.command.name} --config study.yaml'."
             given.check([Mistake(path=(), text=text)])
         dry_run = switch_is_on(given, next(s for s in self.command.settings if s.name == "dry_run"))
         given.take("dry_run")
