@@ -139,7 +139,6 @@ def test_a_whole_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         entries = {
             "probing/probing",
             "knowledge/old_facts",
-            "knowledge/old_chat",
             "knowledge/old_lettered",
             "knowledge/learnt",
         }

@@ -73,7 +73,8 @@ class Precondition:
         """Whether the value is on the right side of the bound; False where there is none."""
         if self.value is None or math.isnan(self.value):
             return False
-        return self.value <= self.bound if self.sense == "at most" else self.value >= self.bound
+        slack = self.value - self.bound if self.sense == "at most" else self.bound - self.value
+        return slack <= 1e-9  # a mean of shares may be off by its last bit
 
     @property
     def by(self) -> float | None:
