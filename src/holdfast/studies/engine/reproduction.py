@@ -246,13 +246,13 @@ class Twins:
         import yaml
 
         from holdfast.studies.engine.small import fill
-        from holdfast.worlds.small_settings import make_setting
+        from holdfast.worlds.small_settings import SETTINGS, make_setting
 
         twin = self.studies[name]
         path = Path(__file__).resolve().parents[1] / "recipes" / twin.file
         values = changed(yaml.safe_load(path.read_text(encoding="utf-8")), twin.own)
         values = changed(values, twin.sizes[size])
-        if size == "quick" and "small" in values:  # with a base of seconds
+        if size == "quick" and values.get("small") in SETTINGS:  # with a base of seconds; a world has its own
             small, seed = values.pop("small"), int(values.get("seed", 0))
             values = fill(values, make_setting(small, folder / "data", seed=seed, quick=True, console=console))
         settings = self.config({**values, "name": name, "output_dir": str(folder)}, source=path.name)
