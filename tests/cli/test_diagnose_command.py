@@ -69,3 +69,16 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         assert part in shown
     assert main(["diagnose", "report", "nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+def test_an_entry_at_the_command_line_is_what_it_would_be_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not a task that has the mapping's text for a name, which would be missed hours later."""
+    request = ["diagnose", "--base", "base", "--corpus", "text.jsonl", "--train", "chats.jsonl", *ON_CPU, "--dry_run"]
+    assert main([*request, "--evaluation", "{choices: q.jsonl}", "arc_easy"]) == 0
+    capsys.readouterr()
+    assert main([*request, "--evaluation", "{perplexity: text.jsonl}"]) == 2
+    assert "at least one entry whose questions are right or wrong" in capsys.readouterr().err
+    assert main([*request, "--evaluation", "{choices: none.jsonl}"]) == 2
+    assert "none.jsonl" in capsys.readouterr().err
+    assert main([*request, "--evaluation", "{choices: "]) == 2
+    assert "--evaluation" in capsys.readouterr().err

@@ -192,7 +192,8 @@ def beside_both(place: int, entry: str, metric: str, *, lower: bool) -> Callable
 
 
 def least_along(entry: str, metric: str, share: float) -> Callable[[StagesRecord], _Value | None]:
-    """The least value of a figure from a share of the fine-tuning's steps on, of what was measured on the way."""
+    """The least value of a figure from a share of the fine-tuning's steps on, of what was measured on the way; None
+    where nothing was, or a point is not finite."""
 
     def of(record: StagesRecord) -> _Value | None:
         points = record.along.get(record.arms[0], [])
@@ -204,6 +205,8 @@ def least_along(entry: str, metric: str, share: float) -> Callable[[StagesRecord
             for e in p.evaluations
             if f"{e.suite}/{e.name}" == entry and metric in e.metrics
         ]
+        if not all(math.isfinite(v.value) for v in values):
+            return None
         return min(values, key=lambda v: v.value, default=None)
 
     return of
@@ -216,6 +219,9 @@ def transition(record: StagesRecord) -> int | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- rules
+
+
+NATS = "nats/token"
 
 
 def _figure(what: str, value: OverSeeds, level: float, unit: str) -> engine.Figure:
@@ -240,9 +246,6 @@ def _part(
     if found is None:
         return unknown(f"{what} was not measured")
     return (below if under else above)(_figure(what, found, level, unit), bound, yes=yes, no=no)
-
-
-NATS = "nats/token"
 
 
 def _pattern_shifts(worlds: Worlds, level: float) -> list[Part]:

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal
 
 from holdfast.config.declare import Meta, Seed
 from holdfast.config.values import Mistake
+from holdfast.config.yaml_file import from_yaml
 from holdfast.records.margins import parse_margins
 from holdfast.studies.engine import small as small_settings
 
@@ -72,6 +73,20 @@ def read_train(value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         return {str(k): v for k, v in value.items()}
     raise ValueError
+
+
+def entry_word(word: str) -> Any:
+    """An entry at the command line: a mapping as in the YAML, or a name.
+
+    Raises:
+        ValueError: braces that hold no mapping.
+    """
+    if not word.lstrip().startswith("{"):
+        return word
+    entry = from_yaml(word)
+    if not isinstance(entry, dict):
+        raise ValueError("expected a mapping, as '{choices: questions.jsonl, name: facts}'.")
+    return entry
 
 
 def read_margin(value: Any) -> tuple[str, ...]:
@@ -138,7 +153,9 @@ class StagesSettings:
     """Keys of 'holdfast train' for restoring (the paper's rate 3e-5, batch 256, one epoch)."""
     suite: Annotated[str | None, Meta(metavar="NAME")] = None
     """A shipped suite, or a suite's file, of what is judged: forgetting_stages has MMLU and ARC."""
-    evaluation: list[Any] = field(default_factory=list)
+    evaluation: Annotated[list[Any], Meta(repeatable=True, parse_word=entry_word, metavar="ENTRY")] = field(
+        default_factory=list
+    )
     """Entries that are judged: multiple choice and tasks; perplexity, answers and memorisation are drawn beside
     them."""
     measuring: Annotated[dict[str, Any], Meta(json_schema=_mapping)] = field(default_factory=dict)
