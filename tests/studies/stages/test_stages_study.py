@@ -107,6 +107,37 @@ def test_a_fine_tuning_is_measured_on_the_way_where_that_is_asked(files: dict[st
         stages_config({**files, "tuned": ["one"], "along": {"steps": [1]}})
 
 
+def test_questions_are_read_before_the_fine_tuning(files: dict[str, Any], model_folder: Path) -> None:
+    from holdfast.studies.stages.study import StagesStudy
+
+    Path("q.jsonl").write_text('{"prompt": "a", "options": [" b", " c"], "answer": 2}\n')
+    given = {**files, "base": str(model_folder), "tuned": None, "train": "chats.jsonl", "epochs": 1}
+    Path("chats.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
+    asked = {k: v for k, v in given.items() if v is not None}
+    StagesStudy(stages_config(asked)).open_folder(None)
+    questions = [{"task": "arc_eazy"}, {"choices": "q.jsonl", "name": "facts"}]
+    with pytest.raises(ConfigError) as error:
+        StagesStudy(stages_config({**asked, "evaluation": questions})).open_folder(None)
+    assert "knowledge/arc_eazy: " in str(error.value) and "knowledge/facts: " in str(error.value)
+
+
+def test_what_could_not_be_looked_for_in_the_corpus_is_named(files: dict[str, Any]) -> None:
+    from holdfast.studies.engine.study import StudyState
+    from holdfast.studies.stages.outcome import stages_record
+
+    Path("text.jsonl").write_text('{"text": "a"}\n')
+    corpus = {"restoring": None, "probing": None, "corpus": ["text.jsonl"], "tokens": 9, "output_dir": "study"}
+    asked = {**files, **corpus, "evaluation": [*files["evaluation"], {"task": "arc_easy"}]}
+    config = stages_config({k: v for k, v in asked.items() if v is not None})
+    assert config.question_files == [Path("questions.jsonl").resolve()]
+    Path("study/texts").mkdir(parents=True)
+    state = StudyState(name="a", status="running", created="", jobs=[], storage="", attributes={})
+    assert not stages_record(state, config, {}).notes, "before anything is chosen"
+    Path("study/texts/selection.json").write_text('{"counts": {}}')
+    (note,) = stages_record(state, config, {}).notes
+    assert "holds questions of knowledge/arc_easy was not looked at" in note
+
+
 def quick_values(place: Path, **changes: Any) -> dict[str, Any]:
     """A study of seconds, as its YAML has it."""
     from holdfast.studies.engine.small import fill

@@ -73,6 +73,10 @@ def stages_record(
                 **shared,
             ),
         ]
+    if (texts := _texts(config)) and (unseen := config.not_looked_for):
+        notes.append(
+            f"Whether the corpus holds questions of {', '.join(unseen)} was not looked at: they are in no file here."
+        )
     return StagesRecord(
         name=config.name,
         status=state.status,
@@ -85,7 +89,7 @@ def stages_record(
             for arm, n in config.arms.items()
         },
         models=models,
-        texts=_texts(config),
+        texts=texts,
         notes=notes,
         versions=dict(state.attributes.get("versions", {})),
         hardware=dict(state.attributes.get("hardware", {})),

@@ -203,12 +203,23 @@ class StagesConfig:
 
     @property
     def question_files(self) -> list[Path]:
-        """Local files of what is judged, which the text to restore on should not contain."""
+        """Files of what is judged, which the text to restore on should not contain."""
+        return list(dict.fromkeys(path for files in self._files_by_entry.values() for path in files))
+
+    @property
+    def not_looked_for(self) -> list[str]:
+        """What is judged and has no file here that could be looked for in the corpus, such as a task from the hub."""
+        return [name for name, files in self._files_by_entry.items() if not files]
+
+    @functools.cached_property
+    def _files_by_entry(self) -> dict[str, list[Path]]:
         from holdfast.data.readers import kind_of
 
-        judged = [entry for entry in self.plan.entries if (entry.suite, entry.name) in self.judged]
-        files = dict.fromkeys(path for entry in judged for path in entry.local_files())
-        return [path for path in files if path.is_file() and kind_of(path) is not None]
+        return {
+            f"{e.suite}/{e.name}": [path for path in e.local_files() if path.is_file() and kind_of(path) is not None]
+            for e in self.plan.entries
+            if (e.suite, e.name) in self.judged
+        }
 
     def tuning(self, arm: str) -> dict[str, Any]:
         """The configuration of a fine-tuning, as `holdfast train --config` takes it. The probing text is not measured

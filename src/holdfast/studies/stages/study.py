@@ -81,10 +81,12 @@ class StagesStudy(Study[StagesConfig]):
         return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir, names=names))
 
     def open_folder(self, console: Any) -> None:
-        """Looks at the base and at the checkpoints before anything is done.
+        """Looks at the base, the checkpoints and what is asked before anything is done: the first question comes after
+        the fine-tuning.
 
         Raises:
-            ModelError: one is not whole, or of another architecture than the base.
+            ModelError: a checkpoint is not whole, or of another architecture than the base.
+            ConfigError: an unknown task, or a file of questions that cannot be read.
         """
         from holdfast.checkpoints.named import located
         from holdfast.models import check_model
@@ -95,6 +97,8 @@ class StagesStudy(Study[StagesConfig]):
                 if Path(located(name)).is_dir():
                     check_model(name, trust_remote_code=bool(config.asked.restore.get("trust_remote_code")))
             _check_same_architecture(config.base, config.asked.tuned)
+            if problems := _evaluation_problems(config):
+                raise ConfigError(problems, source="evaluation")
 
     def prepare(self, console: Any) -> StagesStudy:
         """The study with what `small:` makes; its parts are checked then.
@@ -227,6 +231,18 @@ def _remove_weights(folder: Path) -> None:
     for file in folder.glob("*.safetensors"):
         with contextlib.suppress(FileNotFoundError):
             file.unlink()
+
+
+def _evaluation_problems(config: StagesConfig) -> list[str]:
+    """Of the questions, with the tokenizer that the restored models will have; the probing text is not chosen yet."""
+    from holdfast.evaluation.runner import check_plan
+    from holdfast.runs.config import train_config
+    from holdfast.runs.loading import load_tokenizer
+
+    entries = tuple(entry for entry in config.plan.entries if entry.suite != PROBING)
+    settings = {k: v for k, v in config.restoring("checked", config.base).items() if k not in ("env", "evaluation")}
+    restoring = train_config(settings)
+    return check_plan(dataclasses.replace(config.plan, entries=entries), load_tokenizer(restoring))
 
 
 def _check_same_architecture(base: str, tuned: Sequence[str]) -> None:
