@@ -70,7 +70,8 @@ def test_all_mistakes_at_once(asked):
         "paper: expected one of label-annealing, residual, sfa, stages, got 'label-anealing' (text). Did you mean "
         "'label-annealing'?",
         "--recipes: expected some of math, code, alignment_tax, niche_knowledge, residual, tasks, "
-        "digits, world-0, world-1, world-2, narrow-0, narrow-1, narrow-2, got 'maths' (text).",
+        "digits, world-0, world-1, world-2, world-3, world-4, world-5, narrow-0, narrow-1, narrow-2, "
+        "got 'maths' (text).",
         "at least 1, got '0'",
         "--quick: expected one size, got --quick and --full",
         "--outputdir",

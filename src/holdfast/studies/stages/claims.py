@@ -15,6 +15,10 @@ The rules stand here and were written before any outcome of the studies was look
 - *Within a few steps*: within `FEW` of all steps. *Most of* what was memorised: more than half.
 - Claim 5 holds the transition to actual forgetting of the models against that of smaller ones in the same worlds.
 
+The first three worlds were judged by these rules and could not tell eleven of thirteen claims, their intervals being
+too wide; worlds 3 to 5 were added then, under the same rules, before anything of them was known. Intervals over six
+worlds are not widened for that first look.
+
 What has to be so before a rule may speak: the base knows what is asked, fine-tuning costs it, restoring alone does not,
 the pattern is back where knowledge is judged, and there is room above the base where a gain is claimed.
 """
@@ -66,6 +70,8 @@ READING = (
     "Restored models are held against the base and against the control, the base after the same restoring. Back: not "
     "below the lower of the two. Below: below both.",
     "A change of less than 2 points, or of 0.05 nats a token, counts as none.",
+    "Three worlds were judged first and told little; three more were added then under the same rules. Intervals are "
+    "not widened for the first look.",
 )
 
 
