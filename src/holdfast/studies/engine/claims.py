@@ -104,6 +104,27 @@ def at_least(name: str, value: float | None, bound: float, *, figure: str, advic
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Requirement(Generic[R]):
+    """A precondition of one figure before it meets a study: one of `Statement.preconditions`."""
+
+    name: str
+    """As in `Precondition`; `figure` and `advice` too."""
+    of: Callable[[R], float | None]
+    """The figure of a study; None where it was not measured."""
+    at_least: float | None = None
+    """The bound; the other one is None."""
+    at_most: float | None = None
+    figure: str
+    advice: str
+
+    def __call__(self, record: R) -> list[Precondition]:
+        """How it is in a study."""
+        sense, bound = (at_least, self.at_least) if self.at_most is None else (at_most, self.at_most)
+        assert bound is not None, "a requirement has a bound"
+        return [sense(self.name, self.of(record), bound, figure=self.figure, advice=self.advice)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:
     """One claim and what a study says of it."""
 
@@ -148,7 +169,7 @@ class Statement(Generic[R]):
     text: str
     paper: str
     check: Callable[[R, float], list[Part]]
-    """The rule, given a record and the level of its intervals; its docstring says it."""
+    """The rule, given a record and the level of its intervals; its `says`, or its docstring, tells it."""
     preconditions: Sequence[Callable[[R], Sequence[Precondition]]] = ()
     """What has to be so before the rule may speak; a function that returns none does not concern the record."""
     lacking: Callable[[R], str | None] = lambda record: None
@@ -158,8 +179,8 @@ class Statement(Generic[R]):
 
     @property
     def rule(self) -> str:
-        """The rule as the docstring of `check` has it."""
-        return inspect.getdoc(self.check) or ""
+        """The rule in words."""
+        return str(getattr(self.check, "says", "")) or inspect.getdoc(self.check) or ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

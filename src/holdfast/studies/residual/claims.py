@@ -39,10 +39,10 @@ from holdfast.studies.engine.claims import (
     Figure,
     Part,
     Precondition,
+    Requirement,
     Statement,
     above,
     at_least,
-    at_most,
     below,
     unknown,
 )
@@ -392,64 +392,51 @@ def _took(study: _Study, width: int) -> Precondition:
     )
 
 
-def learnt(study: _Study) -> list[Precondition]:
-    """Continuing the base betters the held-out new text."""
-    gain = study.change(NEW_BASE, OLD_BASE, new_text)
-    return [
-        at_least(
-            "continuing taught the new text",
-            None if gain is None else gain.value,
-            LEARNT,
-            figure="nats a token of held-out new text that the continued base is better by",
-            advice="continue on more text, or at a higher rate",
-        )
-    ]
+def _value(after: Kind, before: Kind, measure: Measure) -> Callable[[_Study], float | None]:
+    def value(study: _Study) -> float | None:
+        gain = study.change(after, before, measure)
+        return None if gain is None else gain.value
+
+    return value
 
 
-def known(study: _Study) -> list[Precondition]:
-    """The base knows what it may lose."""
-    gain = study.change(NEW_BASE, OLD_BASE, kept)
-    return [
-        at_least(
-            "the base is above chance",
-            None if gain is None else gain.before,
-            KNOWN,
-            figure="the base on what is to be kept",
-            advice="train the base longer, or ask what it knows",
-        )
-    ]
-
-
-def lost(measure: Measure, words: str) -> Callable[[_Study], list[Precondition]]:
+def lost(measure: Measure, words: str) -> Requirement[_Study]:
     """Continuing cost the instruct model something, after the largest budget."""
-
-    def look(study: _Study) -> list[Precondition]:
-        gain = study.change(NEW_INSTRUCT, OLD_INSTRUCT, measure)
-        return [
-            at_most(
-                "continuing cost the instruct model something",
-                None if gain is None else gain.value,
-                -LEAST,
-                figure=f"{words}, continued instruct - instruct",
-                advice="continue on more text, or at a higher rate",
-            )
-        ]
-
-    return look
+    return Requirement(
+        name="continuing cost the instruct model something",
+        of=_value(NEW_INSTRUCT, OLD_INSTRUCT, measure),
+        at_most=-LEAST,
+        figure=f"{words}, continued instruct - instruct",
+        advice="continue on more text, or at a higher rate",
+    )
 
 
-def tuned_again(study: _Study) -> list[Precondition]:
-    """Tuning the continued base brings following."""
-    gain = study.change(TUNED, NEW_BASE, following)
-    return [
-        at_least(
-            "tuning the continued base took",
-            None if gain is None else gain.value,
-            TOOK,
-            figure="following, continued base + tuning - continued base",
-            advice="give 'retuned: true', or tune longer",
-        )
-    ]
+def _base_before(study: _Study) -> float | None:
+    gain = study.change(NEW_BASE, OLD_BASE, kept)
+    return None if gain is None else gain.before
+
+
+learnt = Requirement(
+    name="continuing taught the new text",
+    of=_value(NEW_BASE, OLD_BASE, new_text),
+    at_least=LEARNT,
+    figure="nats a token of held-out new text that the continued base is better by",
+    advice="continue on more text, or at a higher rate",
+)
+known = Requirement(
+    name="the base is above chance",
+    of=_base_before,
+    at_least=KNOWN,
+    figure="the base on what is to be kept",
+    advice="train the base longer, or ask what it knows",
+)
+tuned_again = Requirement(
+    name="tuning the continued base took",
+    of=_value(TUNED, NEW_BASE, following),
+    at_least=TOOK,
+    figure="following, continued base + tuning - continued base",
+    advice="give 'retuned: true', or tune longer",
+)
 
 
 def solves(study: _Study) -> list[Precondition]:

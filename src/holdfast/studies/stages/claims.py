@@ -39,11 +39,9 @@ from holdfast.studies.engine.claims import (
     Claim,
     Evidence,
     Part,
-    Precondition,
+    Requirement,
     Statement,
     above,
-    at_least,
-    at_most,
     below,
     unknown,
 )
@@ -227,7 +225,76 @@ def transition(record: StagesRecord) -> int | None:
 # ---------------------------------------------------------------------------------------------------------------- rules
 
 
-NATS = "nats/token"
+Of = Callable[[StagesRecord], _Value | None]
+Places = Callable[[Worlds], Sequence[int]]
+
+
+def first(worlds: Worlds) -> list[int]:
+    """The checkpoint after the first epoch."""
+    return [1]
+
+
+def last(worlds: Worlds) -> list[int]:
+    """That after all of them."""
+    return [worlds.last]
+
+
+def three(worlds: Worlds) -> list[int]:
+    """The first, the middle and the last one."""
+    return list(dict.fromkeys((1, worlds.middle, worlds.last)))
+
+
+def every(worlds: Worlds) -> list[int]:
+    """All of them."""
+    return list(worlds.places)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Condition:
+    """A figure over worlds that has to lie beyond a bound, at some checkpoints."""
+
+    what: str
+    """The figure; `{place}` stands for the checkpoint's number, here and below."""
+    of: Callable[[Worlds, int], Of]
+    """The figure of a checkpoint."""
+    above: float | None = None
+    """The bound; the other one is None."""
+    below: float | None = None
+    yes: str
+    no: str
+    at: Places = last
+    unit: str = "share"
+
+    def parts(self, worlds: Worlds, level: float) -> list[Part]:
+        """One a checkpoint."""
+        return [self._part(worlds, place, level) for place in self.at(worlds)]
+
+    def _part(self, worlds: Worlds, place: int, level: float) -> Part:
+        what, yes, no = (text.format(place=place) for text in (self.what, self.yes, self.no))
+        found = worlds.over(self.of(worlds, place))
+        if found is None:
+            return unknown(f"{what} was not measured")
+        figure = _figure(what, found, level, self.unit)
+        if self.below is not None:
+            return below(figure, self.below, yes=yes, no=no)
+        assert self.above is not None, "a condition has a bound"
+        return above(figure, self.above, yes=yes, no=no)
+
+
+class Rule:
+    """Conditions that all have to be met.
+
+    Args:
+        says: what they say together.
+        conditions: each with its figure and bound.
+    """
+
+    def __init__(self, says: str, *conditions: Condition) -> None:
+        self.says, self.conditions = says, conditions
+
+    def __call__(self, worlds: Worlds, level: float) -> list[Part]:
+        """Their parts."""
+        return [part for condition in self.conditions for part in condition.parts(worlds, level)]
 
 
 def _figure(what: str, value: OverSeeds, level: float, unit: str) -> engine.Figure:
@@ -235,150 +302,34 @@ def _figure(what: str, value: OverSeeds, level: float, unit: str) -> engine.Figu
     return engine.Figure(what=what, value=value.value, interval=value.interval_at(level), n=n, unit=unit)
 
 
-def _part(
-    worlds: Worlds,
-    of: Callable[[StagesRecord], _Value | None],
-    bound: float,
-    what: str,
-    *,
-    yes: str,
-    no: str,
-    level: float,
-    under: bool = False,
-    unit: str = "share",
-) -> Part:
-    """A figure over worlds, held against a bound that it has to be above, or under."""
-    found = worlds.over(of)
-    if found is None:
-        return unknown(f"{what} was not measured")
-    return (below if under else above)(_figure(what, found, level, unit), bound, yes=yes, no=no)
+NATS = "nats/token"
 
 
-def _pattern_shifts(worlds: Worlds, level: float) -> list[Part]:
-    """Plain text costs the last checkpoint at least 0.05 nats more than the base, and more than the first one."""
-    last = (TUNED, worlds.last)
-    return [
-        _part(
-            worlds,
-            change(last, (BASE, 0), PLAIN, "nats_per_token"),
-            LEAST_NATS,
-            "plain text, last checkpoint - base",
-            yes="fine-tuning makes plain text dearer",
-            no="fine-tuning does not make plain text dearer",
-            level=level,
-            unit=NATS,
-        ),
-        _part(
-            worlds,
-            change(last, (TUNED, 1), PLAIN, "nats_per_token"),
-            0.0,
-            "plain text, last checkpoint - first",
-            yes="it goes on rising",
-            no="it does not go on rising",
-            level=level,
-            unit=NATS,
-        ),
-    ]
+def _kept(worlds: Worlds, place: int) -> Of:
+    """Exact memorisation beyond the base after restoring, less half of that before."""
+
+    def of(record: StagesRecord) -> _Value | None:
+        kept = change((RESTORED, place), (BASE, 0), LEARNT, "exact_memorisation")(record)
+        learnt = change((TUNED, place), (BASE, 0), LEARNT, "exact_memorisation")(record)
+        return None if kept is None or learnt is None else kept.minus(_Value(learnt.value / 2, learnt.half / 2))
+
+    return of
 
 
-def _pattern_returns(worlds: Worlds, level: float) -> list[Part]:
-    """After restoring, plain text costs every checkpoint less than `TOLERANCE` nats more than the dearer of base and
-    control."""
-    return [
-        _part(
-            worlds,
-            beside_both(place, PLAIN, "nats_per_token", lower=False),
-            TOLERANCE,
-            f"plain text, restored checkpoint {place} - the dearer of base and control",
-            yes="the pattern comes back from every checkpoint",
-            no=f"the pattern of checkpoint {place} does not come back",
-            level=level,
-            under=True,
-            unit=NATS,
-        )
-        for place in worlds.places
-    ]
+TUNED_ABOVE = Condition(
+    what="knowledge, checkpoint {place} - base",
+    of=lambda worlds, k: change((TUNED, k), (BASE, 0), FACTS, "acc"),
+    above=LEAST,
+    yes="checkpoint {place} is above the base",
+    no="checkpoint {place} is not above the base",
+    at=lambda worlds: list(worlds.places)[:3],
+)
 
 
-def _early_is_pseudo(worlds: Worlds, level: float) -> list[Part]:
-    """The first checkpoint, restored, is not below the lower of base and control by 2 points or more."""
-    return [
-        _part(
-            worlds,
-            beside_both(1, FACTS, "acc", lower=True),
-            -LEAST,
-            "knowledge, restored first checkpoint - the lower of base and control",
-            yes="what the first epoch cost comes back",
-            no="what the first epoch cost does not come back",
-            level=level,
-        )
-    ]
-
-
-def _late_is_actual(worlds: Worlds, level: float) -> list[Part]:
-    """The last checkpoint, restored, is below both base and control by 2 points or more."""
-    return [
-        _part(
-            worlds,
-            beside_both(worlds.last, FACTS, "acc", lower=True),
-            -LEAST,
-            "knowledge, restored last checkpoint - the lower of base and control",
-            yes="a loss is left after the last epoch",
-            no="no loss is left after the last epoch",
-            level=level,
-            under=True,
-        )
-    ]
-
-
-def _restoring_raises(worlds: Worlds, level: float) -> list[Part]:
-    """Restoring raises the score of the first, the middle and the last checkpoint by 2 points or more."""
-    return [
-        _part(
-            worlds,
-            change((RESTORED, place), (TUNED, place), FACTS, "acc"),
-            LEAST,
-            f"knowledge, checkpoint {place}, restored - before",
-            yes="restoring raises the score",
-            no=f"restoring does not raise the score of checkpoint {place}",
-            level=level,
-        )
-        for place in dict.fromkeys((1, worlds.middle, worlds.last))
-    ]
-
-
-def _early_exceeds(worlds: Worlds, level: float) -> list[Part]:
-    """The first checkpoint, restored, is above the base by 2 points or more."""
-    return [
-        _part(
-            worlds,
-            change((RESTORED, 1), (BASE, 0), FACTS, "acc"),
-            LEAST,
-            "knowledge, restored first checkpoint - base",
-            yes="the restored model exceeds the base",
-            no="the restored model does not exceed the base",
-            level=level,
-        )
-    ]
-
-
-def _tuned_above(worlds: Worlds, level: float) -> list[Part]:
-    """One of the first three checkpoints is above the base by 2 points or more, with intervals widened for three
-    chances."""
-    places = list(worlds.places)[:3]
-    each = 1 - (1 - level) / max(1, len(places)) if level > 0 else level
-    parts = [
-        _part(
-            worlds,
-            change((TUNED, place), (BASE, 0), FACTS, "acc"),
-            LEAST,
-            f"knowledge, checkpoint {place} - base",
-            yes=f"checkpoint {place} is above the base",
-            no=f"checkpoint {place} is not above the base",
-            level=each,
-        )
-        for place in places
-    ]
+def one_tuned_above(worlds: Worlds, level: float) -> list[Part]:
+    """Whether one of the first three checkpoints is, with intervals widened for three chances."""
+    chances = max(1, len(TUNED_ABOVE.at(worlds)))
+    parts = TUNED_ABOVE.parts(worlds, 1 - (1 - level) / chances if level > 0 else level)
     held = next((p for p in parts if p.verdict == HOLDS), None)
     if held is not None or not parts:
         return [held] if held is not None else [unknown("no checkpoint was measured")]
@@ -386,108 +337,8 @@ def _tuned_above(worlds: Worlds, level: float) -> list[Part]:
     return parts if told else [p for p in parts if p.verdict != FAILS]
 
 
-def _format(worlds: Worlds, level: float) -> list[Part]:
-    """From `FEW` of the steps on, the mean mass on the letters stays at 0.95 or more at every point that was
-    measured."""
-    return [
-        _part(
-            worlds,
-            least_along(LETTERED, "mass", FEW),
-            MASS,
-            f"least mass on the letters after {FEW:.0%} of the steps",
-            yes="the format is learnt within a few steps and stays",
-            no="the format is not learnt within a few steps, or does not stay",
-            level=level,
-        )
-    ]
-
-
-def _entropy_declines(worlds: Worlds, level: float) -> list[Part]:
-    """The entropy at the answer position is lower at the last checkpoint than at the middle one by 0.05 nats or
-    more."""
-    return [
-        _part(
-            worlds,
-            change((TUNED, worlds.last), (TUNED, worlds.middle), LETTERED, "entropy"),
-            -LEAST_NATS,
-            "entropy at the answer position, last checkpoint - middle",
-            yes="the entropy declines in the late stage",
-            no="the entropy does not decline in the late stage",
-            level=level,
-            under=True,
-            unit="nats",
-        )
-    ]
-
-
-def _over_confident(worlds: Worlds, level: float) -> list[Part]:
-    """From the first checkpoint to the last, the entropy falls by 0.05 nats or more, and accuracy on the same lettered
-    questions by 2 points or more."""
-    ends = (TUNED, worlds.last), (TUNED, 1)
-    return [
-        _part(
-            worlds,
-            change(*ends, LETTERED, "entropy"),
-            -LEAST_NATS,
-            "entropy at the answer position, last checkpoint - first",
-            yes="the entropy falls",
-            no="the entropy does not fall",
-            level=level,
-            under=True,
-            unit="nats",
-        ),
-        _part(
-            worlds,
-            change(*ends, LETTERED, "acc"),
-            -LEAST,
-            "lettered questions, last checkpoint - first",
-            yes="accuracy falls with it",
-            no="accuracy does not fall with it",
-            level=level,
-            under=True,
-        ),
-    ]
-
-
-def _memorises(worlds: Worlds, level: float) -> list[Part]:
-    """The last checkpoint has memorised more of the fine-tuning's outputs than the first by 2 points or more."""
-    return [
-        _part(
-            worlds,
-            change((TUNED, worlds.last), (TUNED, 1), LEARNT, "exact_memorisation"),
-            LEAST,
-            "exact memorisation, last checkpoint - first",
-            yes="memorisation rises through the run",
-            no="memorisation does not rise through the run",
-            level=level,
-        )
-    ]
-
-
-def _memorised_stays(worlds: Worlds, level: float) -> list[Part]:
-    """Of what the last checkpoint has memorised beyond the base, more than half is there after restoring."""
-
-    def of(record: StagesRecord) -> _Value | None:
-        kept = change((RESTORED, worlds.last), (BASE, 0), LEARNT, "exact_memorisation")(record)
-        learnt = change((TUNED, worlds.last), (BASE, 0), LEARNT, "exact_memorisation")(record)
-        return None if kept is None or learnt is None else kept.minus(_Value(learnt.value / 2, learnt.half / 2))
-
-    return [
-        _part(
-            worlds,
-            of,
-            0.0,
-            "exact memorisation beyond the base after restoring - half of that before",
-            yes="most of what was memorised stays",
-            no="less than half of what was memorised stays",
-            level=level,
-        )
-    ]
-
-
-def _larger_earlier(worlds: Worlds, level: float) -> list[Part]:
-    """In the same worlds the transition to actual forgetting comes at least one checkpoint earlier than with the
-    smaller model."""
+def larger_earlier(worlds: Worlds, level: float) -> list[Part]:
+    """Whether in the same worlds the transition comes at least one checkpoint earlier than with the smaller model."""
     by_world: dict[int, float] = {}
     for world, record in worlds.wide.items():
         smaller = worlds.narrow.get(world)
@@ -505,134 +356,87 @@ def _larger_earlier(worlds: Worlds, level: float) -> list[Part]:
 # -------------------------------------------------------------------------------------------------------- preconditions
 
 
-def _mean(worlds: Worlds, of: Callable[[StagesRecord], _Value | None]) -> float | None:
-    found = worlds.over(of)
-    return None if found is None else found.value
+def _mean(of: Of) -> Callable[[Worlds], float | None]:
+    def mean(worlds: Worlds) -> float | None:
+        found = worlds.over(of)
+        return None if found is None else found.value
+
+    return mean
 
 
-def knows(worlds: Worlds) -> list[Precondition]:
-    """The base answers better than guessing."""
+def _at(place: Places, of: Callable[[int], Of]) -> Callable[[Worlds], float | None]:
+    return lambda worlds: _mean(of(place(worlds)[0]))(worlds)
 
+
+def _above_guessing(model: Model, entry: str) -> Of:
     def of(record: StagesRecord) -> _Value | None:
-        about = next((t for t in record.tasks if f"{t.suite}/{t.name}" == FACTS), None)
-        value = _of(record, BASE, 0, FACTS, "acc")
+        about = next((t for t in record.tasks if f"{t.suite}/{t.name}" == entry), None)
+        value = _of(record, *model, entry, "acc")
         return None if about is None or value is None else _Value(value.value - (about.chance or 0.0))
 
-    return [
-        at_least(
-            "the base knows what is asked",
-            _mean(worlds, of),
-            KNOWN,
-            figure="its accuracy above guessing",
-            advice="train the base for longer",
-        )
-    ]
+    return of
 
 
-def costs(place: Callable[[Worlds], int], name: str) -> Callable[[Worlds], list[Precondition]]:
+def lost(name: str, place: Places) -> Requirement[Worlds]:
     """Fine-tuning lowers the score of a checkpoint."""
-
-    def look(worlds: Worlds) -> list[Precondition]:
-        at = place(worlds)
-        fall = _mean(worlds, change((BASE, 0), (TUNED, at), FACTS, "acc"))
-        return [
-            at_least(
-                f"the {name} checkpoint lost knowledge",
-                fall,
-                COSTS,
-                figure="base - checkpoint, share of right answers",
-                advice="fine-tune for longer, or at a higher rate",
-            )
-        ]
-
-    return look
+    return Requirement(
+        name=f"the {name} checkpoint lost knowledge",
+        of=_at(place, lambda k: change((BASE, 0), (TUNED, k), FACTS, "acc")),
+        at_least=COSTS,
+        figure="base - checkpoint, share of right answers",
+        advice="fine-tune for longer, or at a higher rate",
+    )
 
 
-first_lost, last_lost = costs(lambda worlds: 1, "first"), costs(lambda worlds: worlds.last, "last")
-
-
-def control(worlds: Worlds) -> list[Precondition]:
-    """Restoring alone costs the base little."""
-    cost = _mean(worlds, change((BASE, 0), (CONTROL, 0), FACTS, "acc"))
-    return [
-        at_most(
-            "restoring alone costs the base little",
-            cost,
-            COSTS,
-            figure="base - control, share of right answers",
-            advice="restore at a lower rate, or on text that is nearer to the base's own",
-        )
-    ]
-
-
-def back(place: Callable[[Worlds], int], name: str) -> Callable[[Worlds], list[Precondition]]:
+def back(name: str, place: Places) -> Requirement[Worlds]:
     """The pattern of a checkpoint is back after restoring."""
-
-    def look(worlds: Worlds) -> list[Precondition]:
-        at = place(worlds)
-        return [
-            at_most(
-                f"the pattern of the {name} checkpoint is back",
-                _mean(worlds, beside_both(at, PLAIN, "nats_per_token", lower=False)),
-                TOLERANCE,
-                figure="plain text, restored - the dearer of base and control",
-                advice="restore for longer",
-            )
-        ]
-
-    return look
+    return Requirement(
+        name=f"the pattern of the {name} checkpoint is back",
+        of=_at(place, lambda k: beside_both(k, PLAIN, "nats_per_token", lower=False)),
+        at_most=TOLERANCE,
+        figure="plain text, restored - the dearer of base and control",
+        advice="restore for longer",
+    )
 
 
-first_back, last_back = back(lambda worlds: 1, "first"), back(lambda worlds: worlds.last, "last")
-
-
-def room(entry: str) -> Callable[[Worlds], list[Precondition]]:
-    """There is something above the base."""
-
-    def look(worlds: Worlds) -> list[Precondition]:
-        return [
-            at_most(
-                "there is room above the base",
-                _mean(worlds, lambda record: _of(record, BASE, 0, entry, "acc")),
-                0.95,
-                figure="its accuracy",
-                advice="ask harder questions",
-            )
-        ]
-
-    return look
-
-
-def letters_known(worlds: Worlds) -> list[Precondition]:
-    """Lettered questions are answered better than by guessing after the first epoch, so that they can be forgotten."""
-
-    def of(record: StagesRecord) -> _Value | None:
-        about = next((t for t in record.tasks if f"{t.suite}/{t.name}" == LETTERED), None)
-        value = _of(record, TUNED, 1, LETTERED, "acc")
-        return None if about is None or value is None else _Value(value.value - (about.chance or 0.0))
-
-    return [
-        at_least(
-            "the first checkpoint answers lettered questions",
-            _mean(worlds, of),
-            COSTS,
-            figure="its accuracy above guessing",
-            advice="mix more lettered questions about known people into the fine-tuning",
-        )
-    ]
-
-
-def shifted(worlds: Worlds) -> list[Precondition]:
-    """Fine-tuning shifts the pattern, so that there is something to bring back."""
-    return [
-        at_least(
-            "fine-tuning shifts the text pattern",
-            _mean(worlds, change((TUNED, worlds.last), (BASE, 0), PLAIN, "nats_per_token")),
-            LEAST_NATS,
-            figure="plain text, last checkpoint - base",
-            advice="fine-tune for longer, or at a higher rate",
-        )
-    ]
+FIRST_LOST, LAST_LOST, FIRST_BACK, LAST_BACK = (
+    of(name, place) for of in (lost, back) for name, place in (("first", first), ("last", last))
+)
+KNOWS = Requirement(
+    name="the base knows what is asked",
+    of=_mean(_above_guessing((BASE, 0), FACTS)),
+    at_least=KNOWN,
+    figure="its accuracy above guessing",
+    advice="train the base for longer",
+)
+CHEAP = Requirement(
+    name="restoring alone costs the base little",
+    of=_mean(change((BASE, 0), (CONTROL, 0), FACTS, "acc")),
+    at_most=COSTS,
+    figure="base - control, share of right answers",
+    advice="restore at a lower rate, or on text that is nearer to the base's own",
+)
+ROOM = Requirement(
+    name="there is room above the base",
+    of=_mean(lambda record: _of(record, BASE, 0, FACTS, "acc")),
+    at_most=0.95,
+    figure="its accuracy",
+    advice="ask harder questions",
+)
+LETTERS = Requirement(
+    name="the first checkpoint answers lettered questions",
+    of=_mean(_above_guessing((TUNED, 1), LETTERED)),
+    at_least=COSTS,
+    figure="its accuracy above guessing",
+    advice="mix more lettered questions about known people into the fine-tuning",
+)
+SHIFTED = Requirement(
+    name="fine-tuning shifts the text pattern",
+    of=_at(last, lambda k: change((TUNED, k), (BASE, 0), PLAIN, "nats_per_token")),
+    at_least=LEAST_NATS,
+    figure="plain text, last checkpoint - base",
+    advice="fine-tune for longer, or at a higher rate",
+)
 
 
 def _lacking(worlds: Worlds) -> str | None:
@@ -643,99 +447,224 @@ def _lacking(worlds: Worlds) -> str | None:
     return None if worlds.places and all(r.tasks for r in worlds.wide.values()) else "nothing was measured"
 
 
-Rule = Callable[[Worlds, float], list[Part]]
-Look = Callable[[Worlds], Sequence[Precondition]]
-CLAIMS: tuple[tuple[str, str, str, Rule, tuple[Look, ...]], ...] = (
+Check = Callable[[Worlds, float], list[Part]]
+CLAIMS: tuple[tuple[str, str, str, Check, tuple[Requirement[Worlds], ...]], ...] = (
     (
         "1a",
         "The perplexity of plain text rises through fine-tuning.",
         "'a continuing upward trend' over ten epochs (figure 3b, section 4.1)",
-        _pattern_shifts,
+        Rule(
+            "Plain text costs the last checkpoint at least 0.05 nats more than the base, and more than the first one.",
+            Condition(
+                what="plain text, last checkpoint - base",
+                of=lambda worlds, k: change((TUNED, k), (BASE, 0), PLAIN, "nats_per_token"),
+                above=LEAST_NATS,
+                yes="fine-tuning makes plain text dearer",
+                no="fine-tuning does not make plain text dearer",
+                unit=NATS,
+            ),
+            Condition(
+                what="plain text, last checkpoint - first",
+                of=lambda worlds, k: change((TUNED, k), (TUNED, 1), PLAIN, "nats_per_token"),
+                above=0.0,
+                yes="it goes on rising",
+                no="it does not go on rising",
+                unit=NATS,
+            ),
+        ),
         (),
     ),
     (
         "1b",
         "Restoring brings it back to the base's from every epoch.",
         "restored models 'have all returned to convergence with the base' (figures 3a, 3b)",
-        _pattern_returns,
-        (shifted,),
+        Rule(
+            "After restoring, plain text costs every checkpoint less than `TOLERANCE` nats more than the "
+            "dearer of base and control.",
+            Condition(
+                what="plain text, restored checkpoint {place} - the dearer of base and control",
+                of=lambda worlds, k: beside_both(k, PLAIN, "nats_per_token", lower=False),
+                below=TOLERANCE,
+                yes="the pattern comes back from every checkpoint",
+                no="the pattern of checkpoint {place} does not come back",
+                at=every,
+                unit=NATS,
+            ),
+        ),
+        (SHIFTED,),
     ),
     (
         "2a",
         "Early on forgetting is pseudo: restored, the model is at the base's score again.",
         "Llama 2 7B on Alpaca, before epoch 4; MMLU and ARC (figures 3c, 3d)",
-        _early_is_pseudo,
-        (knows, control, first_lost, first_back),
+        Rule(
+            "The first checkpoint, restored, is not below the lower of base and control by 2 points or more.",
+            Condition(
+                what="knowledge, restored first checkpoint - the lower of base and control",
+                of=lambda worlds, k: beside_both(k, FACTS, "acc", lower=True),
+                above=-LEAST,
+                yes="what the first epoch cost comes back",
+                no="what the first epoch cost does not come back",
+                at=first,
+            ),
+        ),
+        (KNOWS, CHEAP, FIRST_LOST, FIRST_BACK),
     ),
     (
         "2b",
         "Late it is actual: restored, the model is below the base although the pattern is back.",
         "Llama 2 7B from epoch 4 on, 13B from epoch 2 on (figures 3c, 3d, 6c, 6d)",
-        _late_is_actual,
-        (knows, control, last_lost, last_back),
+        Rule(
+            "The last checkpoint, restored, is below both base and control by 2 points or more.",
+            Condition(
+                what="knowledge, restored last checkpoint - the lower of base and control",
+                of=lambda worlds, k: beside_both(k, FACTS, "acc", lower=True),
+                below=-LEAST,
+                yes="a loss is left after the last epoch",
+                no="no loss is left after the last epoch",
+            ),
+        ),
+        (KNOWS, CHEAP, LAST_LOST, LAST_BACK),
     ),
     (
         "2c",
         "Restoring raises the score at every stage.",
         "'a marked enhancement in performance after the restoring stage' (section 4.1)",
-        _restoring_raises,
-        (knows, first_lost, last_lost),
+        Rule(
+            "Restoring raises the score of the first, the middle and the last checkpoint by 2 points or more.",
+            Condition(
+                what="knowledge, checkpoint {place}, restored - before",
+                of=lambda worlds, k: change((RESTORED, k), (TUNED, k), FACTS, "acc"),
+                above=LEAST,
+                yes="restoring raises the score",
+                no="restoring does not raise the score of checkpoint {place}",
+                at=three,
+            ),
+        ),
+        (KNOWS, FIRST_LOST, LAST_LOST),
     ),
     (
         "2d",
         "Early on the restored model even exceeds the base.",
         "'once the fine-tuned LLMs are restored, their performances exceed' the base's (section 1, figures 3c, 3d)",
-        _early_exceeds,
-        (knows, control, first_back, room(FACTS)),
+        Rule(
+            "The first checkpoint, restored, is above the base by 2 points or more.",
+            Condition(
+                what="knowledge, restored first checkpoint - base",
+                of=lambda worlds, k: change((RESTORED, k), (BASE, 0), FACTS, "acc"),
+                above=LEAST,
+                yes="the restored model exceeds the base",
+                no="the restored model does not exceed the base",
+                at=first,
+            ),
+        ),
+        (KNOWS, CHEAP, FIRST_BACK, ROOM),
     ),
     (
         "3a",
         "The answer's format is learnt within a few steps and stays.",
         "probability of the options at 0.95 within a few steps (figure 4, section 5.1)",
-        _format,
+        Rule(
+            "From `FEW` of the steps on, the mean mass on the letters stays at 0.95 or more at every point "
+            "that was measured.",
+            Condition(
+                what=f"least mass on the letters after {FEW:.0%} of the steps",
+                of=lambda worlds, k: least_along(LETTERED, "mass", FEW),
+                above=MASS,
+                yes="the format is learnt within a few steps and stays",
+                no="the format is not learnt within a few steps, or does not stay",
+            ),
+        ),
         (),
     ),
     (
         "3b",
         "The entropy at the answer position declines in the late stage.",
         "entropy fluctuates after the format is learnt, then declines continuously (figure 4)",
-        _entropy_declines,
+        Rule(
+            "The entropy at the answer position is lower at the last checkpoint than at the middle one by "
+            "0.05 nats or more.",
+            Condition(
+                what="entropy at the answer position, last checkpoint - middle",
+                of=lambda worlds, k: change((TUNED, k), (TUNED, worlds.middle), LETTERED, "entropy"),
+                below=-LEAST_NATS,
+                yes="the entropy declines in the late stage",
+                no="the entropy does not decline in the late stage",
+                unit="nats",
+            ),
+        ),
         (),
     ),
     (
         "3c",
         "Entropy and accuracy fall together: over-confidence.",
         "'models are becoming overconfident, which may cause the actual forgetting' (section 5.1)",
-        _over_confident,
-        (letters_known,),
+        Rule(
+            "From the first checkpoint to the last, the entropy falls by 0.05 nats or more, and accuracy on "
+            "the same lettered questions by 2 points or more.",
+            Condition(
+                what="entropy at the answer position, last checkpoint - first",
+                of=lambda worlds, k: change((TUNED, k), (TUNED, 1), LETTERED, "entropy"),
+                below=-LEAST_NATS,
+                yes="the entropy falls",
+                no="the entropy does not fall",
+                unit="nats",
+            ),
+            Condition(
+                what="lettered questions, last checkpoint - first",
+                of=lambda worlds, k: change((TUNED, k), (TUNED, 1), LETTERED, "acc"),
+                below=-LEAST,
+                yes="accuracy falls with it",
+                no="accuracy does not fall with it",
+            ),
+        ),
+        (LETTERS,),
     ),
     (
         "4a",
         "Exact memorisation of the fine-tuning data rises through the run.",
         "an ascending trend along ten epochs (figure 5)",
-        _memorises,
+        Rule(
+            "The last checkpoint has memorised more of the fine-tuning's outputs than the first by 2 points or more.",
+            Condition(
+                what="exact memorisation, last checkpoint - first",
+                of=lambda worlds, k: change((TUNED, k), (TUNED, 1), LEARNT, "exact_memorisation"),
+                above=LEAST,
+                yes="memorisation rises through the run",
+                no="memorisation does not rise through the run",
+            ),
+        ),
         (),
     ),
     (
         "4b",
         "What was memorised survives restoring.",
         "'these data remain even after restoring the original pattern' (finding 3, figure 5)",
-        _memorised_stays,
-        (shifted, last_back),
+        Rule(
+            "Of what the last checkpoint has memorised beyond the base, more than half is there after restoring.",
+            Condition(
+                what="exact memorisation beyond the base after restoring - half of that before",
+                of=_kept,
+                above=0.0,
+                yes="most of what was memorised stays",
+                no="less than half of what was memorised stays",
+            ),
+        ),
+        (SHIFTED, LAST_BACK),
     ),
     (
         "5",
         "A larger model turns to actual forgetting earlier.",
         "13B after 2 epochs, 7B after 4 (section 6, figure 6)",
-        _larger_earlier,
-        (knows, control, last_lost, last_back),
+        larger_earlier,
+        (KNOWS, CHEAP, LAST_LOST, LAST_BACK),
     ),
     (
         "6",
         "Early in fine-tuning the tuned model itself is above the base.",
         "'an initial surge, surpassing the baseline, before subsequently diminishing' (section 4.2)",
-        _tuned_above,
-        (knows, room(FACTS)),
+        one_tuned_above,
+        (KNOWS, ROOM),
     ),
 )
 STATEMENTS = [
