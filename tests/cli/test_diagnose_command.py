@@ -33,10 +33,11 @@ def test_raw_data_in_one_command(train: str, remedy: str, capsys: pytest.Capture
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(". ")[2] for line in lines[:-1]] == [
         "fine-tuning: direct",
-        "fine-tuning: remedy",
         "choosing the text to restore on",
         "restoring the base (control)",
-        *(f"restoring {arm}, checkpoint {k}" for arm in ("direct", "remedy") for k in (1, 2)),
+        *(f"restoring direct, checkpoint {k}" for k in (1, 2)),
+        "fine-tuning: remedy",
+        *(f"restoring remedy, checkpoint {k}" for k in (1, 2)),
     ]
     assert lines[-1] == "Folder: runs/diagnosis" and not Path("runs").exists(), "a dry run leaves nothing"
 

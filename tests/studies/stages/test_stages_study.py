@@ -94,6 +94,21 @@ def test_raw_data_and_epochs_are_enough(files: dict[str, Any], given: Any) -> No
         stages_config({**files, "train": {"dataset_name": "chats.jsonl", "num_train_epochs": 2}, "epochs": 3})
 
 
+def test_a_remedy_may_be_added_to_a_study_and_not_be_changed(files: dict[str, Any]) -> None:
+    Path("chats.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
+    del files["tuned"]
+    without = stages_config({**files, "train": "chats.jsonl", "epochs": 2})
+    later = stages_config({**files, "train": "chats.jsonl", "epochs": 2, "remedy": "label_annealing"})
+    assert later.differences(without.resolved) == []
+    steps = list(later.steps)
+    assert steps[: len(without.steps)] == list(without.steps), "what was done keeps its place"
+    assert [job.after for job in later.jobs()][: len(without.steps)] == [job.after for job in without.jobs()]
+    assert steps[len(without.steps) :] == ["tune-remedy", "remedy-1-restored", "remedy-2-restored"]
+    for other in (without, stages_config({**files, "train": "chats.jsonl", "epochs": 2, "remedy": "l2"})):
+        (difference,) = other.differences(later.resolved)
+        assert difference.startswith("remedy: was {'label_annealing'")
+
+
 def test_a_fine_tuning_is_measured_on_the_way_where_that_is_asked(files: dict[str, Any]) -> None:
     Path("chats.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
     del files["tuned"]

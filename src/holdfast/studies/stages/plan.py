@@ -90,8 +90,11 @@ class StagesConfig:
         return ("done",)
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
-        """What keeps the study whose `resolved` is `old` from being this one, a sentence each."""
-        aside = ("output_dir", "keep", "margin", "tolerance", "control_tolerance")  # judged anew from what was measured
+        """What keeps the study whose `resolved` is `old` from being this one, a sentence each. A remedy may come later:
+        its steps are the last ones."""
+        aside = {"output_dir", "keep", "margin", "tolerance", "control_tolerance"}  # judged anew from what was measured
+        if old.get("remedy") is None:
+            aside.add("remedy")
         keys = [k for k in dict.fromkeys([*old, *self.resolved]) if k not in aside]
         changed = [k for k in keys if old.get(k) != self.resolved.get(k)]
         return [f"{k}: was {old.get(k)!r}, is {self.resolved.get(k)!r}" for k in changed]
@@ -116,14 +119,18 @@ class StagesConfig:
 
     @functools.cached_property
     def steps(self) -> dict[str, Step]:
-        """By name, those that others need first."""
+        """By name, those that others need first, and those of a remedy after all else."""
         asked = self.asked
-        found = [Step(name=f"{TUNE}-{arm}", kind=TUNE, arm=arm) for arm in self.arms if asked.train]
         after = (f"{TUNE}-{PLAIN}",) if asked.corpus and asked.tokens is None else ()
-        found.append(Step(name=TEXTS, kind=TEXTS, needs=after))
-        found.append(Step(name=BASE_RESTORED, kind=RESTORE_STEP, needs=(TEXTS,)))
+        shared = [
+            Step(name=TEXTS, kind=TEXTS, needs=after),
+            Step(name=BASE_RESTORED, kind=RESTORE_STEP, needs=(TEXTS,)),
+        ]
+        found: list[Step] = []
         for arm, count in self.arms.items():
-            needs = (TEXTS, f"{TUNE}-{arm}") if asked.train else (TEXTS,)
+            tuning = [Step(name=f"{TUNE}-{arm}", kind=TUNE, arm=arm)] if asked.train else []
+            found += [*tuning, *(shared if not found else [])]
+            needs = (TEXTS, *(step.name for step in tuning))
             for k in range(1, count + 1):
                 found.append(Step(name=f"{arm}-{k}-restored", kind=RESTORE_STEP, arm=arm, place=k, needs=needs))
         return {step.name: step for step in found}
