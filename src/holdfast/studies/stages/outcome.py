@@ -75,7 +75,8 @@ def stages_record(
         ]
     if (texts := _texts(config)) and (unseen := config.not_looked_for):
         notes.append(
-            f"Whether the corpus holds questions of {', '.join(unseen)} was not looked at: they are in no file here."
+            f"Whether the corpus holds questions of {', '.join(unseen)} was not looked at: they are in no file here. "
+            "Name files of them under `select: {questions: [...]}`."
         )
     return StagesRecord(
         name=config.name,

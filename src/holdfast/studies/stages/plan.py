@@ -215,8 +215,11 @@ class StagesConfig:
 
     @property
     def not_looked_for(self) -> list[str]:
-        """What is judged and has no file here that could be looked for in the corpus, such as a task from the hub."""
-        return [name for name, files in self._files_by_entry.items() if not files]
+        """What is judged and has no file here that could be looked for in the corpus, such as a task from the hub; none
+        where files of questions are named."""
+        return (
+            [] if self.asked.select.get("questions") else [n for n, found in self._files_by_entry.items() if not found]
+        )
 
     @functools.cached_property
     def _files_by_entry(self) -> dict[str, list[Path]]:
