@@ -117,11 +117,21 @@ def test_what_restoring_costs_anybody_is_not_forgotten() -> None:
         (evidence(flips(300, 20), flips(4, 10), control=flips(80, 2)), "Restoring alone costs the base 7.8 points"),
         (evidence(flips(300, 20), flips(40, 34)), "neither shown to be back nor to be below"),
         (evidence(flips(300, 20), flips(4, 10), above_chance=False), "not shown to do better than chance"),
+        (evidence(flips(2, 2), above_chance=False), "so that there is nothing to forget"),
     ],
 )
 def test_what_cannot_be_told_says_why(of: Evidence, because: str) -> None:
     [found] = judge([of], tolerance=0.05)
     assert found.verdict == INCONCLUSIVE and because in found.reason
+
+
+def test_tasks_with_nothing_to_lose_make_the_others_no_harder() -> None:
+    guessed = [evidence(flips(250, 250), flips(250, 250), above_chance=False)] * 50
+    close = evidence(flips(300, 20), flips(30, 12))
+    assert verdict(close) == verdict(close, *guessed) == ACTUAL
+    known = [evidence(flips(250, 250), flips(250, 250))] * 50
+    assert verdict(close, *known) == INCONCLUSIVE, "the family of those that may be judged"
+    assert verdict(evidence(flips(10, 80), above_chance=False)) == GAINED
 
 
 def test_not_finite_is_no_verdict() -> None:

@@ -11,11 +11,13 @@ judged are paired differences (`holdfast.statistics.paired`), one-sided, against
     inconclusive         anything else, with the reason
 
 The pattern is back where held-out plain text costs r at most a tolerance more than b, or than c. Nothing follows where
-the control lost more than its own tolerance, or where the base does no better than chance.
+the control lost more than its own tolerance. Of a task on which the base is not shown to do better than chance nothing
+follows but a gain: there is nothing to lose.
 
 Each kind of statement is one family over all checkpoints and tasks, adjusted by Holm's method: "t is below b", "t is
 above b", "r is below both" (the larger of two p-values: both have to be shown) and "r is back" (twice the smaller: one
-is enough). That a precondition is met is a statement of its own and not adjusted.
+is enough); tasks with nothing to lose are in the family of gains alone. That a precondition is met is a statement of
+its own and not adjusted.
 """
 
 from __future__ import annotations
@@ -74,10 +76,15 @@ def judge(evidence: Sequence[Evidence], *, tolerance: float) -> list[Judgement]:
         evidence: of all checkpoints and tasks that are judged together.
         tolerance: nats per token that plain text may cost more for the pattern to be back.
     """
-    fell = _adjusted([_p_loss(e.tuned) for e in evidence])
     rose = _adjusted([_p_gain(e.tuned) for e in evidence])
-    below = _adjusted([_both(_p_loss(e.restored), _p_loss(e.against_control)) for e in evidence])
-    back = _adjusted([_either(_p_kept(e.restored), _p_kept(e.against_control)) for e in evidence])
+    known = [e if e.above_chance else None for e in evidence]
+    fell = _adjusted([_p_loss(e and e.tuned) for e in known])
+    below = _adjusted(
+        [math.nan if e is None else _both(_p_loss(e.restored), _p_loss(e.against_control)) for e in known]
+    )
+    back = _adjusted(
+        [math.nan if e is None else _either(_p_kept(e.restored), _p_kept(e.against_control)) for e in known]
+    )
     found = []
     for e, p_fell, p_rose, p_below, p_back in zip(evidence, fell, rose, below, back, strict=True):
         level = level_of(e.tuned.confidence)
@@ -96,10 +103,11 @@ def _before_restoring(e: Evidence, level: float, *, fell: bool, rose: bool) -> J
     change = _signed(e.tuned)
     if rose:
         return Judgement(verdict=GAINED, reason=f"Fine-tuning brought {change}.")
+    if not e.above_chance:
+        reason = "The base is not shown to do better than chance, so that there is nothing to forget."
+        return Judgement(verdict=INCONCLUSIVE, reason=reason)
     if _p_kept(e.tuned) < level:
         return Judgement(verdict=NONE, reason=f"Fine-tuning changed it by {change}, a loss of no more than the margin.")
-    if not e.above_chance:
-        return Judgement(verdict=INCONCLUSIVE, reason="The base is not shown to do better than chance.")
     if not fell:
         return Judgement(verdict=INCONCLUSIVE, reason=f"A change of {change} is within noise{_would_decide(e.tuned)}.")
     return None
