@@ -78,7 +78,7 @@ def judge(evidence: Sequence[Evidence], *, tolerance: float) -> list[Judgement]:
     """
     rose = _adjusted([_p_gain(e.tuned) for e in evidence])
     known = [e if e.above_chance else None for e in evidence]
-    fell = _adjusted([_p_loss(e and e.tuned) for e in known])
+    fell = _adjusted([_p_loss(None if e is None else e.tuned) for e in known])
     below = _adjusted(
         [math.nan if e is None else _both(_p_loss(e.restored), _p_loss(e.against_control)) for e in known]
     )
