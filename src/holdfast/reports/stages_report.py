@@ -471,7 +471,8 @@ def _text_facts(texts: Mapping[str, Any]) -> list[tuple[str, b.Text]]:
     if asked := texts.get("questions"):
         kept = "left out" if texts["options"]["overlap"] == "drop" else "kept: select: {overlap: drop} leaves them out"
         shared = f"{plural(counts['overlapping'], 'passage')} with 13 words of one of {asked['count']:,} questions"
-        rows.append(("Questions in it", f"{shared} ({kept})" if counts["overlapping"] else shared))
+        short = f"; {asked['short']:,} are too short to be looked for" if asked["short"] else ""
+        rows.append(("Questions in it", (f"{shared} ({kept})" if counts["overlapping"] else shared) + short))
     return rows
 
 

@@ -232,7 +232,8 @@ def test_thirteen_words_in_a_row_and_not_twelve(tmp_path):
     assert not Questions([]).overlap(" ".join(words))
     text("short.csv", "question\nwhy?\n")
     with pytest.raises(DataError, match=r"questions of at least 13 words in short\.csv, found none: the 1 rows"):
-        Questions([Path("short.csv")])
+        Questions([Path("short.csv")], needed=True)
+    assert (Questions([Path("short.csv")]).count, Questions([Path("short.csv")]).short) == (0, 1)
     text("bad.jsonl", '{"a": 1}\nnot json\n')
     with pytest.raises(DataError, match=r"1 of 2 questions are malformed(.|\n)*line 2"):
         Questions([Path("bad.jsonl")])

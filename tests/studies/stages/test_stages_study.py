@@ -83,6 +83,46 @@ def test_another_architecture_is_refused(files: dict[str, Any]) -> None:
         _check_same_architecture("base", ["one", "two"])
 
 
+def test_an_adapter_is_restored_merged_into_the_base_that_is_named(
+    files: dict[str, Any], model_folder: Path, tmp_path: Path
+) -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    from holdfast.errors import HoldfastError
+    from holdfast.studies.stages.study import StagesStudy, _check_same_architecture
+
+    torch.manual_seed(0)
+    settings = LoraConfig(r=2, lora_alpha=6, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(model_folder), settings)
+    model.save_pretrained(tmp_path / "adapter")  # names the folder that it was trained on, wherever that was
+    merged = model.merge_and_unload()
+    named = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    named["base_model_name_or_path"] = "/a/machine/of/somebody/else"
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(named))
+
+    given = {**files, "base": str(model_folder), "tuned": ["adapter"], "output_dir": "study"}
+    study = StagesStudy(stages_config(given))
+    whole = Path(study._whole("tuned-1-restored", "adapter"))
+    assert whole == Path("study/merged/tuned-1-restored") and study._whole("x", str(model_folder)) == str(model_folder)
+    found, wanted = load_file(whole / "model.safetensors"), merged.state_dict()
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, wanted[name])
+    _check_same_architecture(str(model_folder), ["adapter"])
+    Path("one", "config.json").write_text('{"hidden_size": 8}')
+    with pytest.raises(HoldfastError, match="one is of another architecture"):
+        _check_same_architecture(str(model_folder), ["adapter", "one"])
+    named["target_modules"] = ["elsewhere"]
+    weights = {k.replace("q_proj", "elsewhere"): v for k, v in load_file("adapter/adapter_model.safetensors").items()}
+    from safetensors.torch import save_file
+
+    save_file(weights, "adapter/adapter_model.safetensors")
+    with pytest.raises(HoldfastError, match="elsewhere"):
+        _check_same_architecture(str(model_folder), ["adapter"])
+
+
 @pytest.mark.parametrize("given", ["chats.jsonl", {"dataset_name": "chats.jsonl"}])
 def test_raw_data_and_epochs_are_enough(files: dict[str, Any], given: Any) -> None:
     Path("chats.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
@@ -127,6 +167,7 @@ def test_questions_are_read_before_the_fine_tuning(files: dict[str, Any], model_
 
     Path("q.jsonl").write_text('{"prompt": "a", "options": [" b", " c"], "answer": 2}\n')
     given = {**files, "base": str(model_folder), "tuned": None, "train": "chats.jsonl", "epochs": 1}
+    given |= {"restoring": None, "probing": None, "corpus": ["chats.jsonl"]}  # nothing is chosen yet
     Path("chats.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
     asked = {k: v for k, v in given.items() if v is not None}
     StagesStudy(stages_config(asked)).open_folder(None)

@@ -25,12 +25,13 @@ class Questions:
 
     Args:
         files: JSON, JSON Lines, Parquet, CSV, or text with a question a line.
+        needed: one of 13 words at least has to be there.
 
     Raises:
-        DataError: a file that cannot be read, malformed records, or no question of 13 words.
+        DataError: a file that cannot be read, malformed records, or no question of 13 words where one is needed.
     """
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    def __init__(self, files: Sequence[Path], *, needed: bool = False) -> None:
         self.count = 0
         """Questions that are looked for."""
         self.short = 0
@@ -43,7 +44,7 @@ class Questions:
                 self.count += bool(grams)
                 self.short += not grams
                 self._grams |= grams
-        if files and not self._grams:
+        if needed and not self._grams:
             raise DataError(
                 f"Expected questions of at least {WORDS} words in {', '.join(map(str, files))}, found none: the "
                 f"{self.short:,} rows there are shorter. Leave --questions out, or name files with options and context."

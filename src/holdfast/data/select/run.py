@@ -297,7 +297,7 @@ def _select(
 
     if inputs is not None and (found := done_before([[one["name"], one["sha256"]] for one in inputs])):
         return found
-    questions = Questions(choice.questions)
+    questions = Questions(choice.questions, needed=choice.overlap == "drop")
     if choice.questions:
         record["questions"] = {"files": options["questions"], "count": questions.count, "short": questions.short}
     try:

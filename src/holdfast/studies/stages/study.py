@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,11 @@ from holdfast.studies.stages.plan import STEP, TEXTS, TUNE, StagesConfig, check_
 from holdfast.support.files import read_object
 
 if TYPE_CHECKING:
+    from holdfast.checkpoints.merge import Prepared
     from holdfast.studies.engine.worker import Task
 
+MERGED = "merged"
+"""Folder of checkpoints that are adapters, merged into the base for as long as they are restored."""
 SAME = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 """Of config.json: what a model and what was tuned from it have in common. The vocabulary may have grown."""
 
@@ -135,13 +139,25 @@ class StagesStudy(Study[StagesConfig]):
             model = config.checkpoint(step.arm, step.place) if step.arm else config.base
             if not config.texts[0].is_file():
                 raise HoldfastError("depends on the text to restore on, which was not chosen")
-            settings = config.restoring(step.name, model)
+            settings = config.restoring(step.name, self._whole(step.name, model))
             trained = train_model(settings, (PROBING,), config.asked.curve, cache=out / "evaluations", task=task)
             curve = trained.curves.get(PROBING, [])
             made = StepResult(folder="", seconds=0.0, tokens=trained.tokens, curve=curve)
         folder = config.texts[0].parent if step.kind == TEXTS else config.run_folder(step.name)
         shown = folder.relative_to(out).as_posix() if folder.is_relative_to(out) else str(folder)
         return dataclasses.replace(made, folder=shown, seconds=round(time.monotonic() - began, 3))
+
+    def _whole(self, name: str, model: str) -> str:
+        """The model of a step, or the folder where an adapter is merged into the base."""
+        from holdfast.checkpoints.adapters import is_adapter
+        from holdfast.checkpoints.named import located
+
+        if not is_adapter(located(model)):
+            return model
+        folder = self.settings.output_dir / MERGED / name
+        if not any(folder.glob("*.safetensors")):  # it appears whole
+            _merging(model, self.settings.base).write(folder, overwrite=True)
+        return str(folder)
 
     def _choose(self, task: Task) -> int:
         """Chooses the text to restore on; returns its tokens, 0 where it was given."""
@@ -195,8 +211,11 @@ class StagesStudy(Study[StagesConfig]):
         for step in (s for s in ended if s.kind not in (TEXTS, TUNE)):
             folder = config.run_folder(step.name)
             remove_checkpoints(folder)
+            shutil.rmtree(config.output_dir / MERGED / step.name, ignore_errors=True)
             if config.asked.keep == "none":
                 _remove_weights(folder)
+        with contextlib.suppress(OSError):  # another step's is in it, or it never was
+            (config.output_dir / MERGED).rmdir()
         if config.asked.keep == "none" and state.ended:
             for step in (s for s in ended if s.kind == TUNE):
                 remove_checkpoints(config.run_folder(step.name))
@@ -236,25 +255,44 @@ def _remove_weights(folder: Path) -> None:
 def _evaluation_problems(config: StagesConfig) -> list[str]:
     """Of the questions, with the tokenizer that the restored models will have; the probing text is not chosen yet."""
     from holdfast.evaluation.runner import check_plan
-    from holdfast.runs.config import train_config
-    from holdfast.runs.loading import load_tokenizer
+    from holdfast.models import load_tokenizer
+    from holdfast.runs.loading import load_chat_template
 
+    restore = config.filled(config.asked.restore)
+    trusted, template = bool(restore.get("trust_remote_code")), restore.get("chat_template_path")
+    tokenizer = load_tokenizer(config.base, trust_remote_code=trusted)
+    if template is not None:
+        tokenizer.chat_template = load_chat_template(template)
     entries = tuple(entry for entry in config.plan.entries if entry.suite != PROBING)
-    settings = {k: v for k, v in config.restoring("checked", config.base).items() if k not in ("env", "evaluation")}
-    restoring = train_config(settings)
-    return check_plan(dataclasses.replace(config.plan, entries=entries), load_tokenizer(restoring))
+    return check_plan(dataclasses.replace(config.plan, entries=entries), tokenizer)
+
+
+def _merging(adapter: str, base: str) -> Prepared:
+    """An adapter, to be merged into the base that the study names, whatever it names itself.
+
+    Raises:
+        HoldfastError: it does not fit.
+    """
+    from holdfast.checkpoints.merge import prepare_merge
+
+    return prepare_merge("linear", [adapter], adapter_base=base)
 
 
 def _check_same_architecture(base: str, tuned: Sequence[str]) -> None:
-    """Questions to two architectures are no pairs of one model's."""
+    """Questions to two architectures are no pairs of one model's. Adapters have to fit the base."""
+    from holdfast.checkpoints.adapters import is_adapter
     from holdfast.checkpoints.named import located
 
-    files = [Path(located(name)) / "config.json" for name in (base, *tuned)]
-    if not all(file.is_file() for file in files):
+    if not (file := Path(located(base)) / "config.json").is_file():
         return
-    wanted = read_object(files[0])
-    for name, file in zip(tuned, files[1:], strict=True):
-        found = read_object(file)
+    wanted = read_object(file)
+    for name in tuned:
+        place = Path(located(name))
+        if is_adapter(place):
+            _merging(name, base)
+        if not (place / "config.json").is_file():
+            continue
+        found = read_object(place / "config.json")
         different = [f"{k} {wanted.get(k)} and {found.get(k)}" for k in SAME if wanted.get(k) != found.get(k)]
         if different:
             raise ModelError(
