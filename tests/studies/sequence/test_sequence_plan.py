@@ -213,6 +213,10 @@ def test_the_resolved_study_is_one_itself(asked):
             "train.eos_token: is common to all arms; put it under train",
         ),
         ({"arms": [[{"sfa": {}}, {"train": {"use_peft": True}}]]}, "use_peft: a task begins with the whole model"),
+        (
+            {"arms": [{"merge": {"method": "ties", "weights": [[1], [0.5, 0.5]]}}]},
+            "weights 1: rivers, letters: weights: expected one weight for each of the 2 models, got 1",
+        ),
     ],
 )
 def test_mistakes_are_named_before_anything_is_trained(asked, changes, words):

@@ -21,7 +21,7 @@ from holdfast.records.sequence import MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
 from holdfast.retention.method import Earlier
 from holdfast.studies.engine import small as small_settings
 from holdfast.studies.sequence.kinds import KINDS, Kind
-from holdfast.studies.sequence.settings import PLAIN, SOURCE, Arm, SequenceSettings, TaskSettings, read_arms
+from holdfast.studies.sequence.settings import PLAIN, SAMPLES, SOURCE, Arm, SequenceSettings, TaskSettings, read_arms
 from holdfast.support.files import fingerprint, to_jsonable
 
 if TYPE_CHECKING:
@@ -335,11 +335,21 @@ def _training_problems(config: SequenceConfig) -> list[str]:
     found: list[str] = []
     for model in config.models.values():
         if model.merge:
+            problems = _merge_problems(model)
+            found += [f"arms: {model.label}: {p}" for p in problems if not any(p in known for known in found)]
             continue
         settings = config.training(model, config.seeds[0], start=config.filled(model.origin) or config.base)
         problems = config.kind.problems({**settings, "output_dir": str(config.output_dir / "runs" / "checked")})
         found += [f"{model.label}: {p}" for p in problems if not any(p in known for known in found)]
     return found
+
+
+def _merge_problems(model: Model) -> list[str]:
+    """What the merge method says of so many models, such as weights for others."""
+    from holdfast.checkpoints.methods.registry import merge_method
+
+    method, parameters = model.merge["method"], {k: v for k, v in model.merge.items() if k not in ("method", SAMPLES)}
+    return [] if method == RESIDUAL else merge_method(method, **parameters).problems(len(model.parts))
 
 
 # ----------------------------------------------------------------------------------------------------------------- plan
