@@ -87,3 +87,18 @@ def test_the_tradeoff_has_every_figure_of_the_page(make_arm) -> None:
             assert interval_text(r.gain_interval, r.digits, sign=True) in text
             assert r.before in text
     assert max(len(line) for line in text.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_a_wide_table_keeps_names_and_digits_in_a_narrow_terminal(width: int) -> None:
+    from rich.console import Console
+
+    from holdfast.reports.terminal import Printer
+
+    console = Console(width=width, force_terminal=False, record=True)
+    columns = [("Arm", False), *((f"{task}, better than sequential by", True) for task in "abcd"), ("", True)]
+    cells = [("sequential fine-tuning, p 0.25", ""), *[("−0.2128 nats/token\n[−0.2220, −0.2035]", "")] * 4, ("", "")]
+    Printer(console).table("scores", columns, [cells])
+    words = console.export_text().split()
+    for word, times in (("sequential", 5), ("fine-tuning,", 1), ("−0.2128", 4), ("[−0.2220,", 4), ("−0.2035]", 4)):
+        assert words.count(word) == times, console.export_text()

@@ -4,6 +4,7 @@ page."""
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 STYLE = {"good": "green", "bad": "red", "flat": "dim", "warn": "yellow", "minor": "dim", "taken": "bold"}
+HEADER, LABEL = 10, 20
+"""Columns of the terminal that the title of figures may take anyhow, and that a row's name keeps in a narrow one."""
 PARAGRAPHS = {"note": "dim", "strong": "bold"}
 
 
@@ -126,9 +129,30 @@ class Printer:
             pad_edge=False,
             padding=(0, 1),
         )
-        for name, figure in columns:
+        names = [self.text(name) for name, _ in columns]
+        widest = [
+            max((len(line) for r in rows for line in r[i].plain.split("\n")), default=0) for i in range(len(names))
+        ]
+
+        def fits(titles: Sequence[str]) -> bool:
+            needed = [
+                max(width, *map(len, title.split("\n"))) if figure else min(max(width, len(title)), LABEL)
+                for (_, figure), width, title in zip(columns, widest, titles, strict=True)
+            ]
+            return sum(needed) + 2 * len(needed) <= self.console.width
+
+        broken = [
+            "\n".join(textwrap.wrap(name, max(width, HEADER))) if figure else name
+            for (_, figure), width, name in zip(columns, widest, names, strict=True)
+        ]
+        titles = names if fits(names) else broken
+        whole = fits(titles)  # else figures break at spaces: they are never cut
+        for (_, figure), title in zip(columns, titles, strict=True):
             made.add_column(
-                Text(self.text(name)), justify="right" if figure else "left", no_wrap=figure, overflow="fold"
+                Text(title),
+                justify="right" if figure else "left",
+                no_wrap=figure and whole,
+                overflow="fold",
             )
         for cells in rows:
             made.add_row(*cells)
