@@ -260,8 +260,13 @@ def test_mbpp_is_split_as_its_authors_split_it(script, shared_data: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sequence", "stages"])
-def test_the_studies_on_a_tiny_model(script, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [("sequence", "sequence/smollm2"), ("stages", "stages/smollm2"), ("piqa", "stages/smollm2-piqa")],
+)
+def test_the_studies_on_a_tiny_model(
+    script, name: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert script("real_studies").quick(tmp_path, (name,)) == 0
-    assert (tmp_path / "runs" / name / "smollm2" / "report.html").is_file()
+    assert (tmp_path / "runs" / folder / "report.html").is_file()
