@@ -21,7 +21,7 @@ PAPER = Paper(
     durations={
         "quick": "two minutes",
         "look": "6 minutes and, the first time, 15 for its base",
-        "thorough": "half an hour by estimate and, the first time, 45 minutes for its bases",
+        "thorough": "40 minutes by estimate and, the first time, an hour and three quarters for its bases",
     },
     function="holdfast.studies.stages.reproduction:reproduce",
     full="the paper's own models take a study file: 'holdfast diagnose --config configs/stages/llama2-alpaca.yaml'",
