@@ -101,7 +101,10 @@ class StagesStudy(Study[StagesConfig]):
                 if Path(located(name)).is_dir():
                     check_model(name, trust_remote_code=bool(config.asked.restore.get("trust_remote_code")))
             _check_same_architecture(config.base, config.asked.tuned)
-            if problems := _evaluation_problems(config):
+            shown = console is not None and console.is_terminal
+            with console.status("Reading the questions") if shown else contextlib.nullcontext():
+                problems = _evaluation_problems(config)
+            if problems:
                 raise ConfigError(problems, source="evaluation")
 
     def prepare(self, console: Any) -> StagesStudy:
