@@ -33,7 +33,8 @@ def test_the_answer_says_what_is_lost_where_it_begins_and_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("verdicts", "said"),
     [
-        ((PSEUDO, PSEUDO, PSEUDO), "The knowledge is there: an epoch of plain text on top shows it again"),
+        ((PSEUDO, PSEUDO, PSEUDO), "The knowledge is there: an epoch of plain text on top shows it again."),
+        ((NONE, NONE, PSEUDO), "on top shows it again, and epoch 2 still shows it as it is."),
         ((GAINED, NONE, NONE), "Nothing has to be done."),
         ((ACTUAL, ACTUAL, ACTUAL), "No checkpoint is free of it: fine-tune more gently, or hold on to the base"),
         ((PSEUDO, ACTUAL, ACTUAL), "Stop at epoch 1"),

@@ -180,9 +180,9 @@ def advice(found: Sequence[StageVerdict], labels: Sequence[str], begins: Transit
         since = f" Actual forgetting begins at {_span(begins, labels)}." if begins and begins.place else ""
         return f"{stop}, or hold on to the base (label annealing, replay){share}.{since}"
     if last == PSEUDO:
-        return (
-            "The knowledge is there: an epoch of plain text on top shows it again, and so would an earlier checkpoint."
-        )
+        whole = [labels[v.place - 1] for v in found if v.verdict in (GAINED, NONE)]
+        earlier = f", and {whole[-1]} still shows it as it is" if whole else ""
+        return f"The knowledge is there: an epoch of plain text on top shows it again{earlier}."
     if last in (GAINED, NONE):
         return "Nothing has to be done."
     return ""
