@@ -217,8 +217,8 @@ class StagesStudy(Study[StagesConfig]):
             shutil.rmtree(config.output_dir / MERGED / step.name, ignore_errors=True)
             if config.asked.keep == "none":
                 _remove_weights(folder)
-        with contextlib.suppress(OSError):  # another step's is in it, or it never was
-            (config.output_dir / MERGED).rmdir()
+        if state.ended:
+            shutil.rmtree(config.output_dir / MERGED, ignore_errors=True)
         if config.asked.keep == "none" and state.ended:
             for step in (s for s in ended if s.kind == TUNE):
                 remove_checkpoints(config.run_folder(step.name))
