@@ -266,6 +266,10 @@ def test_osf_settings_reach_peft(place):
     assert (given.effective_rank, given.target_modules, given.task_type) == (12, "all-linear", "CAUSAL_LM")
     named = peft_of(**OSF, osf_target_modules=["q_proj", "v_proj"])
     assert named.effective_rank is None and set(named.target_modules) == {"q_proj", "v_proj"}
+    for of in ({**OSF, "osf_target_modules": ["q_proj"]}, {"use_peft": True, "lora_target_modules": ["q_proj"]}):
+        assert set(peft_of(**of).target_modules) == {"q_proj"}, "a name, not a pattern for whole names"
+    assert peft_of(use_peft=True, lora_target_modules=["all-linear"]).target_modules == "all-linear"
+    assert peft_of(use_peft=True, lora_target_modules=[".*q_proj"]).target_modules == ".*q_proj"
     lora = peft_of(use_peft=True, lora_r=7)
     assert type(lora).__name__ == "LoraConfig" and lora.r == 7
     assert peft_of() is None

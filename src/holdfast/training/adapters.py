@@ -47,15 +47,25 @@ def adapter_config(model: ModelConfig, adapter: AdapterArguments) -> PeftConfig 
     if not model.use_peft or adapter.peft_method == "lora":
         from trl import get_peft_config
 
-        return get_peft_config(model)
+        found = get_peft_config(model)
+        if found is not None:
+            found.target_modules = _targets(found.target_modules)
+        return found
     from peft import OSFConfig
 
-    targets: Any = adapter.osf_target_modules
     return OSFConfig(
         task_type=model.lora_task_type,
         effective_rank=adapter.osf_effective_rank,
-        target_modules=targets[0] if targets is not None and len(targets) == 1 else targets,
+        target_modules=_targets(adapter.osf_target_modules),
     )
+
+
+def _targets(given: Any) -> Any:
+    """Target modules as PEFT takes them. TRL gives a list of one on as a word, which PEFT reads as a pattern for whole
+    names, so that `[q_proj]` would match nothing; `all-linear` and patterns are meant as words."""
+    if isinstance(given, (list, tuple)) and len(given) == 1:
+        given = given[0]
+    return {given} if isinstance(given, str) and given.isidentifier() else given
 
 
 def load_adapter(model: Any, folder: str) -> Any:
