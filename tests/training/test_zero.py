@@ -1,5 +1,5 @@
 """What can be said of DeepSpeed without it: parts of flattened weights, and what is refused. Whole runs are in
-`laws/test_zero.py`."""
+`laws/test_zero_ranks.py`."""
 
 from __future__ import annotations
 
