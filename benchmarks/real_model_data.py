@@ -36,7 +36,7 @@ def prepare(data: Path, folder: Path) -> dict[str, str]:
 
 
 def _gsm8k(data: Path) -> dict[str, list[dict[str, Any]]]:
-    training, test = list(_rows(data / "gsm8k/train.jsonl.gz")), list(_rows(data / "gsm8k/test.jsonl"))
+    training, test = list(rows_of(data / "gsm8k/train.jsonl.gz")), list(rows_of(data / "gsm8k/test.jsonl"))
     end = GSM8K_ROWS + GSM8K_VALIDATION
     return {
         "gsm8k_train": [_reply(row["question"], row["answer"]) for row in training[:GSM8K_ROWS]],
@@ -53,7 +53,7 @@ def _mbpp(data: Path) -> dict[str, list[dict[str, Any]]]:
         tests = "\n".join(row["test_list"])
         return _reply(f"{row['text']} The code should pass these tests:\n{tests}", row["code"].replace("\r\n", "\n"))
 
-    rows = list(_rows(data / "mbpp/mbpp.jsonl.gz"))
+    rows = list(rows_of(data / "mbpp/mbpp.jsonl.gz"))
     return {
         "mbpp_train": [asked(row) for row in rows if 601 <= row["task_id"] <= 974],
         "mbpp_answers": [asked(row) for row in rows if 11 <= row["task_id"] <= 510],
@@ -61,15 +61,15 @@ def _mbpp(data: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def _sources(data: Path) -> dict[str, list[dict[str, Any]]]:
-    hellaswag = (_hellaswag(row) for row in _rows(data / "eval_sets/oe_hellaswag.docs.jsonl.gz"))
+    hellaswag = (_hellaswag(row) for row in rows_of(data / "eval_sets/oe_hellaswag.docs.jsonl.gz"))
     return {
         "peps": _pieces(data / "text_peps/peps.jsonl.gz"),
         "handbook": _pieces(data / "text_18f_handbook/18f_handbook.jsonl.gz"),
-        "arc_easy": list(_rows(data / "eval_sets/hf_ai2_arc_ARC-Easy_validation.jsonl.gz"))[:QUESTIONS],
-        "boolq": list(_rows(data / "eval_sets/hf_boolq_validation.jsonl.gz"))[:QUESTIONS],
-        "piqa": list(_rows(data / "eval_sets/hf_piqa_validation.jsonl.gz"))[:QUESTIONS],
+        "arc_easy": list(rows_of(data / "eval_sets/hf_ai2_arc_ARC-Easy_validation.jsonl.gz"))[:QUESTIONS],
+        "boolq": list(rows_of(data / "eval_sets/hf_boolq_validation.jsonl.gz"))[:QUESTIONS],
+        "piqa": list(rows_of(data / "eval_sets/hf_piqa_validation.jsonl.gz"))[:QUESTIONS],
         "hellaswag": [row for row in hellaswag if row is not None][:QUESTIONS],
-        "ifeval": list(_rows(data / "ifeval/input_data.jsonl"))[:PROMPTS],
+        "ifeval": list(rows_of(data / "ifeval/input_data.jsonl"))[:PROMPTS],
     }
 
 
@@ -77,7 +77,7 @@ def _conversations(data: Path) -> dict[str, list[dict[str, Any]]]:
     """What is held out (OpenAssistant: each tree's question with its best reply), other conversations to replay and to
     estimate the Fisher information on, and these with prose that is not measured, as plain text to restore on."""
     held_out = []
-    for tree in _rows(data / "instruct_openassistant/en_100_tree.jsonl.gz"):
+    for tree in rows_of(data / "instruct_openassistant/en_100_tree.jsonl.gz"):
         question = tree["prompt"]
         replies = [r for r in question["replies"] if not r["deleted"]]
         if replies:
@@ -85,12 +85,12 @@ def _conversations(data: Path) -> dict[str, list[dict[str, Any]]]:
             held_out.append(_reply(question["text"], best["text"][:2000]))
     others = []
     for name in ("seed_tasks", "user_oriented_instructions"):
-        for row in _rows(data / f"instruct_self_instruct/{name}.jsonl"):
+        for row in rows_of(data / f"instruct_self_instruct/{name}.jsonl"):
             given = row["instances"][0]
             asked = "\n\n".join(part for part in (row["instruction"], given["input"]) if part)
             others.append(_reply(asked, given["output"]))
     dolly = re.compile(r"### Instruction:\n(.*?)\n\n### Response:", re.DOTALL)
-    for row in _rows(data / "instruct_dolly_sample/dolly_151.jsonl"):
+    for row in rows_of(data / "instruct_dolly_sample/dolly_151.jsonl"):
         if (asked_in := dolly.search(row["prompt"])) is not None:
             others.append(_reply(asked_in[1], row["answer"]))
     answered = [row for row in others if row["completion"][0]["content"]]
@@ -150,7 +150,7 @@ def _pieces(file: Path, count: int = DOCUMENTS) -> list[dict[str, Any]]:
     """One piece of each of so many documents: paragraphs from the middle on, where there is prose and no header."""
     from holdfast.worlds.embedded import cut
 
-    documents = sorted(_rows(file), key=lambda row: row["path"])
+    documents = sorted(rows_of(file), key=lambda row: row["path"])
     found = []
     for document in documents:
         pieces = [p for p in cut(document["text"], (r"\n\n", r"\n", r" "), CHARACTERS) if len(p) > CHARACTERS // 2]
@@ -172,11 +172,12 @@ def _hellaswag(row: dict[str, Any]) -> dict[str, Any] | None:
     return {"prompt": beginning, "options": [f" {ending}" for ending in endings], "answer": row["gold"]}
 
 
-def _rows(file: Path) -> Iterator[dict[str, Any]]:
+def rows_of(file: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a JSON Lines file, packed or not."""
     with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
         yield from (json.loads(line) for line in lines if line.strip())
 
 
 def sizes(paths: dict[str, str]) -> Sequence[tuple[str, int]]:
     """Rows by file."""
-    return [(name, sum(1 for _ in _rows(Path(path)))) for name, path in paths.items()]
+    return [(name, sum(1 for _ in rows_of(Path(path)))) for name, path in paths.items()]

@@ -44,6 +44,8 @@ class RealStudy:
     """What a quick check changes of the configuration, given its values."""
     own: Callable[[dict[str, Any]], Mapping[str, Any]] = lambda values: {}
     """What the study itself changes of it."""
+    prepare: Callable[[Path], None] = lambda data: None
+    """Writes what the study needs beside `real_model_data`, given the folder of the data sets."""
 
     def values(self) -> dict[str, Any]:
         """The configuration."""
@@ -83,12 +85,12 @@ def _one_epoch_and_piqa(values: dict[str, Any]) -> dict[str, Any]:
 
 def _rest_of_piqa(data: Path) -> None:
     """The questions that `stages` does not ask."""
-    import real_model_data
+    from real_model_data import rows_of
 
     from holdfast.support.files import write_jsonl
 
-    rows = list(real_model_data._rows(data / "eval_sets/hf_piqa_validation.jsonl.gz"))
-    write_jsonl(DATA / "piqa_rest.jsonl", rows[300:])
+    asked = next(e["limit"] for e in STUDIES["stages"].values()["evaluation"] if e.get("task") == "piqa")
+    write_jsonl(DATA / "piqa_rest.jsonl", list(rows_of(data / "eval_sets/hf_piqa_validation.jsonl.gz"))[asked:])
 
 
 STUDIES = {
@@ -110,6 +112,7 @@ STUDIES = {
         record="stages.json",
         small=_small_stages,
         own=_one_epoch_and_piqa,
+        prepare=_rest_of_piqa,
     ),
 }
 
@@ -172,7 +175,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     study = STUDIES[options.study]
     real_model_data.prepare(options.data, DATA)
-    _rest_of_piqa(options.data)
+    study.prepare(options.data)
     values = study.values()
     config = Path("runs") / f"real_{options.study}.yaml"
     config.write_text(yaml.safe_dump(values), encoding="utf-8")

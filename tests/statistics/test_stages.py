@@ -10,7 +10,7 @@ import pytest
 from holdfast.records.comparison import Comparison
 from holdfast.records.stages import ACTUAL, GAINED, INCONCLUSIVE, NONE, PSEUDO
 from holdfast.statistics.paired import Flips, Moments
-from holdfast.statistics.stages import Evidence, first_lasting, judge, transition
+from holdfast.statistics.stages import Evidence, first_lasting, forgotten, judge, transition
 
 N = 1000
 
@@ -165,6 +165,14 @@ def test_equal_models_are_seldom_said_to_have_forgotten() -> None:
 def test_the_first_checkpoint_that_stays_lost() -> None:
     lost = np.array([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 0]], dtype=bool)
     assert first_lasting(lost).tolist() == [2, 4, 0, 4]
+
+
+def test_what_did_not_fall_is_not_forgotten_by_being_restored() -> None:
+    base, control = 0.9, 0.8
+    tuned, restored = [0.9, 0.5, 0.5, 0.95], [0.6, 0.8, 0.6, 0.9]
+    found = forgotten(np.array([[base, control, *tuned, *restored]] * 3))
+    assert found.shape == (3, 4)
+    assert found[0] == pytest.approx([0.0, 0.0, 0.2, -0.1])
 
 
 def test_the_transition_has_an_interval() -> None:

@@ -108,7 +108,8 @@ class Transition:
     arm: str
     task: str
     place: int | None
-    """The first checkpoint from which on a loss beyond the margin is left after restoring, from 1; None: none is."""
+    """The first checkpoint from which on more than the margin is forgotten, from 1: fine-tuning took it, and restoring
+    does not bring it back; None: none is."""
     interval: tuple[int, int | None]
     """95 % over questions; one more than there are checkpoints, and None: after the last one."""
 

@@ -153,6 +153,20 @@ def _after_restoring(e: Evidence, *, below: bool, back: bool) -> Judgement:
 # ----------------------------------------------------------------------------------------------------------- transition
 
 
+def forgotten(scores: np.ndarray) -> np.ndarray:
+    """What each of K checkpoints has forgotten: the lesser of what fine-tuning took and what restoring left of that. A
+    checkpoint that scores like the base has forgotten nothing, whatever restoring then does to it.
+
+    Args:
+        scores: `[..., 2 + 2K]` float64, more is better: base, control, K fine-tuned models, the same restored.
+
+    Returns:
+        `[..., K]`: below 0 where it gained, or restoring brought it above base or control.
+    """
+    base, control, (tuned, restored) = scores[..., :1], scores[..., 1:2], np.split(scores[..., 2:], 2, -1)
+    return np.minimum(base - tuned, np.minimum(base, control) - restored)
+
+
 def first_lasting(lost: np.ndarray) -> np.ndarray:
     """`[..., K]` bool -> `[...]` int: the first checkpoint from which on all are lost; K where the last one is not."""
     lasting = np.flip(np.logical_and.accumulate(np.flip(lost, -1), -1), -1)
@@ -169,10 +183,10 @@ class Range:
 
 
 def transition(losses: np.ndarray, draws: np.ndarray, margin: float, *, confidence: float = 0.95) -> Range:
-    """Where actual forgetting begins: the first checkpoint from which on what is left of the loss exceeds the margin.
+    """Where actual forgetting begins: the first checkpoint from which on what is forgotten exceeds the margin.
 
     Args:
-        losses: `[K]` float64: what the restored checkpoint k lacks of the lower of base and control.
+        losses: `[K]` float64: see `forgotten`.
         draws: `[B, K]` float64: the same from joint bootstrap samples.
         margin: that does not matter.
         confidence: of the interval, percentiles of the draws.

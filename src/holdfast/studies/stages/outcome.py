@@ -33,7 +33,7 @@ from holdfast.records.stages import (
 )
 from holdfast.statistics.intervals import t_quantile
 from holdfast.statistics.shares import fieller
-from holdfast.statistics.stages import Evidence, judge, transition
+from holdfast.statistics.stages import Evidence, forgotten, judge, transition
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.study import COMPLETE, StudyState
 from holdfast.studies.stages.plan import GIVEN, STEP, TEXTS, TUNE, StagesConfig
@@ -242,17 +242,19 @@ class _Judging:
     def _transition(
         self, base: EvaluationFolder, control: EvaluationFolder, arm: str, task: TaskAbout
     ) -> Transition | None:
-        count = len(self.record.checkpoints[arm])
-        restored = [self.folders.get((RESTORED, arm, k + 1)) for k in range(count)]
-        if any(folder is None for folder in restored):
+        """None where a model is missing or not finite, and where the base has nothing to lose."""
+        if not _above_chance(base, task):
             return None
-        scores = _joint([base, control, *(f for f in restored if f is not None)], task)
+        count = len(self.record.checkpoints[arm])
+        models = [self.folders.get((role, arm, k + 1)) for role in (TUNED, RESTORED) for k in range(count)]
+        if any(folder is None for folder in models):
+            return None
+        scores = _joint([base, control, *(f for f in models if f is not None)], task)
         if scores is None:
             return None
         values, draws, _ = scores
         margin = self.margins.of(task.unit, task.metric, float(values[0]), float(values[0]))
-        losses, drawn = values[:2].min() - values[2:], draws[:, :2].min(1, keepdims=True) - draws[:, 2:]
-        found = transition(losses, drawn, margin)
+        found = transition(forgotten(values), forgotten(draws), margin)
         return Transition(
             arm=arm,
             task=f"{task.suite}/{task.name}",

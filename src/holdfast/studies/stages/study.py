@@ -151,7 +151,11 @@ class StagesStudy(Study[StagesConfig]):
         return dataclasses.replace(made, folder=shown, seconds=round(time.monotonic() - began, 3))
 
     def _whole(self, name: str, model: str) -> str:
-        """The model of a step, or the folder where an adapter is merged into the base."""
+        """The model of a step, or the folder where an adapter is merged into the base.
+
+        Raises:
+            HoldfastError: the adapter does not fit the base.
+        """
         from holdfast.checkpoints.adapters import is_adapter
         from holdfast.checkpoints.named import located
 
@@ -256,7 +260,11 @@ def _remove_weights(folder: Path) -> None:
 
 
 def _evaluation_problems(config: StagesConfig) -> list[str]:
-    """Of the questions, with the tokenizer that the restored models will have; the probing text is not chosen yet."""
+    """Of the questions, with the tokenizer that the restored models will have; the probing text is not chosen yet.
+
+    Raises:
+        ModelError: no tokenizer, or no such template.
+    """
     from holdfast.evaluation.runner import check_plan
     from holdfast.models import load_tokenizer
     from holdfast.runs.loading import load_chat_template
