@@ -335,6 +335,9 @@ def test_a_stages_study_is_sound(name: str) -> None:
         lines = json.dumps([{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}])
         Path(file).write_text(json.dumps(row) + "\n" if file.endswith("l") else lines)
     values = yaml.safe_load(text)
+    for place in (Path(c) for c in values["corpus"] if "$" not in c and not Path(c).exists()):
+        place.mkdir(parents=True)
+        (place / "a.jsonl").write_text(json.dumps(row) + "\n")
     for part in ("train", "restore"):
         values[part] |= {"use_cpu": True}
     if "chat_template_path" in values["train"]:

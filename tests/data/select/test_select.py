@@ -172,7 +172,7 @@ def test_the_sample_is_random_by_the_seed_and_may_share_documents(scorer):
     documents = [(document(n, 300), f"d{n}") for n in range(8)]
     with pytest.raises(
         DataError,
-        match=r"are missing \([\d,]+ go to the probing set, [\d,]+ are of the same documents\).*--disjoint passages",
+        match=r"are missing \([\d,]+ go to the probing set, [\d,]+ are of the same documents\).*disjoint: passages",
     ):
         selected(scorer, documents, tokens=4000, probing=12)
     selected(scorer, documents, tokens=4000, probing=12, disjoint="passages")
@@ -305,7 +305,7 @@ def test_a_corpus_that_is_too_small_says_how_much_is_missing_before_anything_is_
         DataError, match=r"Expected 10,000 passages to probe with, the corpus has \d+: 9,\d+ are missing"
     ):
         selected(scorer, probing=10_000)
-    with pytest.raises(DataError, match=r"No passage fits into --tokens 5: the shortest has \d+"):
+    with pytest.raises(DataError, match=r"No passage fits into 5 tokens: the shortest has \d+"):
         selected(scorer, tokens=5)
     assert scorer.score.seen == [] and not Path("out").exists()
 

@@ -16,6 +16,11 @@ from holdfast.studies.stages.plan import stages_config
 QUESTIONS = {"prompt": "a", "options": [" b", " c"], "answer": 0}
 
 
+def corpus_of(*names: str, **more: Any) -> dict[str, Any]:
+    """A study's text in place of what was chosen already."""
+    return {"restoring": None, "probing": None, "corpus": list(names), **more}
+
+
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A study of two checkpoints, by the names of files that are there."""
@@ -58,6 +63,13 @@ def test_every_checkpoint_is_restored_and_the_base_too(files: dict[str, Any]) ->
         ({"tuned": ["one", "three"]}, "tuned: expected the folder of a checkpoint at three, found none."),
         ({"restoring": None, "probing": None}, "corpus: expected text to choose from"),
         ({"restoring": None, "probing": None, "corpus": ["x.txt"]}, "tokens: is missing"),
+        (corpus_of("questions.jsonl", tokens=9, select={"minimum_token": 3}), "select: unknown key 'minimum_token'"),
+        (
+            corpus_of("questions.jsonl", tokens=9, select={"minimum_tokens": 600}),
+            "select.minimum_tokens: expected at most max_length (512), got 600",
+        ),
+        (corpus_of("questions.jsonl", tokens=9, select={"tokens": 3}), "select.tokens: is set by the study: `tokens`."),
+        (corpus_of("no.txt", tokens=9), "corpus: expected a file or folder at no.txt, found nothing"),
         ({"probing": None}, "probing: goes together with `restoring`"),
         ({"evaluation": [{"perplexity": "probing.jsonl"}]}, "expected at least one entry whose questions are right or"),
         ({"evaluation": []}, "evaluation: is missing"),
@@ -140,6 +152,9 @@ def test_a_remedy_may_be_added_to_a_study_and_not_be_changed(files: dict[str, An
     without = stages_config({**files, "train": "chats.jsonl", "epochs": 2})
     later = stages_config({**files, "train": "chats.jsonl", "epochs": 2, "remedy": "label_annealing"})
     assert later.differences(without.resolved) == []
+    budget = {**corpus_of("questions.jsonl"), "tokens": 9}
+    given = {k: v for k, v in {**files, "train": "chats.jsonl", "epochs": 2, **budget}.items() if v is not None}
+    assert list(stages_config(given).steps)[0] == "texts", "what may fail comes before hours of fine-tuning"
     steps = list(later.steps)
     assert steps[: len(without.steps)] == list(without.steps), "what was done keeps its place"
     assert [job.after for job in later.jobs()][: len(without.steps)] == [job.after for job in without.jobs()]

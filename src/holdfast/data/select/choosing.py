@@ -27,7 +27,7 @@ def draw_probing(passages: Passages, kept: np.ndarray, count: int) -> np.ndarray
     if len(kept) < count:
         raise DataError(
             f"Expected {count:,} passages to probe with, the corpus has {len(kept):,}: {count - len(kept):,} are "
-            f"missing. Lower --probing, or add to --input."
+            f"missing. Probe with fewer, or give more text."
         )
     order = np.lexsort((np.array(passages.content)[kept], np.array(passages.draw)[kept]))
     return kept[order[:count]]
@@ -56,8 +56,8 @@ def candidates(
         left = left[~shared]
     there = int(tokens[left].sum())
     if there < budget:
-        advice = "Lower --tokens or --probing, add to --input"
-        advice += ", or take --disjoint passages." if beside else ", or lower --minimum_tokens."
+        advice = "Ask for fewer tokens or passages to probe with, give more text"
+        advice += ", or let the sets share documents (disjoint: passages)." if beside else ", or lower minimum_tokens."
         raise DataError(
             f"Expected {budget:,} tokens to restore with, the corpus has {there:,} in {len(left):,} passages: "
             f"{budget - there:,} are missing ({taken:,} go to the probing set, {beside:,} are of the same documents). "
@@ -65,8 +65,8 @@ def candidates(
         )
     if budget < tokens[left].min():
         raise DataError(
-            f"No passage fits into --tokens {budget:,}: the shortest has {tokens[left].min():,}. Raise the budget, or "
-            f"lower --minimum_tokens."
+            f"No passage fits into {budget:,} tokens: the shortest has {tokens[left].min():,}. Raise the budget, or "
+            f"lower minimum_tokens."
         )
     return left
 
@@ -83,8 +83,8 @@ def choose_restoring(passages: Passages, left: np.ndarray, nats: np.ndarray, *, 
     count = int(np.searchsorted(total, budget, side="right"))
     if not count:
         raise DataError(
-            f"No passage is selected: the one of lowest perplexity has {total[0]:,} tokens, more than --tokens "
-            f"{budget:,}. Raise the budget."
+            f"No passage is selected: the one of lowest perplexity has {total[0]:,} tokens, more than the "
+            f"{budget:,} of the budget. Raise it."
         )
     return order[:count]
 

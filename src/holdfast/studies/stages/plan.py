@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config.decode import Given, decode
+from holdfast.config.values import dotted
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.stages import PROBING
 from holdfast.studies.engine import small as small_settings
@@ -24,6 +25,7 @@ from holdfast.support.files import to_jsonable
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
+    from holdfast.runs.selecting import Selection
     from holdfast.studies.engine.study import Job
 
 STEP = "step"
@@ -33,6 +35,8 @@ BASE_RESTORED = "base-restored"
 """The step of the control."""
 GIVEN, PLAIN, REMEDY = "tuned", "direct", "remedy"
 """Arms: given checkpoints, the fine-tuning, and the same with a retention method."""
+OF_SELECTION = {"model": "`base`", "input": "`corpus`", "output": "`output_dir`", "tokens": "`tokens`"}
+"""What the study sets of `Selection` itself, and by which of its own settings."""
 JUDGED = "knowledge"
 """Suite of the entries that the study itself lists."""
 NOT_JUDGED = ("perplexity", "memorisation", "answers")
@@ -119,17 +123,17 @@ class StagesConfig:
 
     @functools.cached_property
     def steps(self) -> dict[str, Step]:
-        """By name, those that others need first, and those of a remedy after all else."""
+        """By name, in the order in which they are begun: those of a remedy after all else."""
         asked = self.asked
         after = (f"{TUNE}-{PLAIN}",) if asked.corpus and asked.tokens is None else ()
-        shared = [
-            Step(name=TEXTS, kind=TEXTS, needs=after),
-            Step(name=BASE_RESTORED, kind=RESTORE_STEP, needs=(TEXTS,)),
-        ]
-        found: list[Step] = []
+        texts = Step(name=TEXTS, kind=TEXTS, needs=after)
+        control = Step(name=BASE_RESTORED, kind=RESTORE_STEP, needs=(TEXTS,))
+        found = [] if after else [texts]  # too small a corpus is seen before hours of fine-tuning
         for arm, count in self.arms.items():
             tuning = [Step(name=f"{TUNE}-{arm}", kind=TUNE, arm=arm)] if asked.train else []
-            found += [*tuning, *(shared if not found else [])]
+            found += tuning
+            if control not in found:
+                found += [texts, control] if after else [control]
             needs = (TEXTS, *(step.name for step in tuning))
             for k in range(1, count + 1):
                 found.append(Step(name=f"{arm}-{k}-restored", kind=RESTORE_STEP, arm=arm, place=k, needs=needs))
@@ -212,6 +216,30 @@ class StagesConfig:
     def question_files(self) -> list[Path]:
         """Files of what is judged, which the text to restore on should not contain."""
         return list(dict.fromkeys(path for files in self._files_by_entry.values() for path in files))
+
+    def selection(self, tokens: int) -> tuple[Selection | None, list[str]]:
+        """How the text to restore on is chosen, of so many tokens; None where there is a mistake, and every mistake."""
+        from holdfast.runs.selecting import Selection
+
+        asked, given = self.asked, self.filled(self.asked.select)
+        found, mistakes = decode(
+            Selection,
+            {
+                "probing": asked.probing_passages,
+                "seed": asked.seed,
+                "questions": [str(path) for path in self.question_files],
+                **given,
+                "model": self.base,
+                "input": [self.filled(name) for name in asked.corpus],
+                "output": str(self.texts[0].parent),
+                "tokens": tokens,
+            },
+        )
+        problems = [f"select.{k}: is set by the study: {by}." for k, by in OF_SELECTION.items() if k in given]
+        for mistake in mistakes:
+            path = ("corpus",) if mistake.path == ("input",) else ("select", *mistake.path)
+            problems.append(f"{dotted(path)}: {mistake.text}")
+        return found, problems
 
     @property
     def not_looked_for(self) -> list[str]:
@@ -358,6 +386,8 @@ def _of_files(config: StagesConfig) -> list[str]:
         place = located(config.filled(name))
         if not os.path.isdir(place):
             found.append(f"tuned: expected the folder of a checkpoint at {name}, found none.")
+    if config.asked.corpus:
+        found += config.selection(config.asked.tokens or 1)[1]
     if config.asked.restoring:
         found += [
             f"{key}: expected a file of text at {path}, found none."

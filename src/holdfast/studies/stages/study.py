@@ -168,23 +168,15 @@ class StagesStudy(Study[StagesConfig]):
 
     def _choose(self, task: Task) -> int:
         """Chooses the text to restore on; returns its tokens, 0 where it was given."""
-        from holdfast.runs.selecting import Selection, select
+        from holdfast.runs.selecting import select
 
-        config, asked = self.settings, self.settings.asked
+        asked = self.settings.asked
         if asked.restoring:
             return 0
-        tokens = asked.tokens or self._tokens_of_an_epoch()
-        files = [Path(config.filled(name)) for name in asked.corpus]
-        request = {
-            "probing": asked.probing_passages,
-            "seed": asked.seed,
-            "questions": config.question_files,
-            **config.filled(asked.select),
-        }
-        request["questions"] = tuple(Path(path) for path in request["questions"])
-        found = select(
-            Selection(model=config.base, input=tuple(files), output=config.texts[0].parent, tokens=tokens, **request)
-        )
+        request, problems = self.settings.selection(asked.tokens or self._tokens_of_an_epoch())
+        if request is None:
+            raise ConfigError(problems)
+        found = select(request)
         return int(found.record["counts"]["restoring"]["tokens"])
 
     def _tokens_of_an_epoch(self) -> int:
