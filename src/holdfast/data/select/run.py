@@ -373,7 +373,7 @@ def _refuse_nothing(passages: Passages, source: DocumentsInFiles | DocumentsInMe
     malformed = source.counts["malformed"]
     reasons += [f"{malformed:,} malformed ({'; '.join(source.places[:3])})"] if malformed else []
     read = f"{source.counts['records']:,} documents ({'; '.join(reasons) or 'nothing was read'})"
-    raise DataError(f"No passage is left of {read}. Expected at least one; lower --minimum_tokens, or check --input.")
+    raise DataError(f"No passage is left of {read}. Expected at least one; lower minimum_tokens, or look at the input.")
 
 
 def write_rows(path: Path, indices: np.ndarray, passages: Passages, nats: np.ndarray) -> dict[str, Any]:
