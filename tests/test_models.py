@@ -4,12 +4,15 @@ is asked."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from holdfast.checkpoints.locate import open_source
+from holdfast.checkpoints.named import name_base
 from holdfast.checkpoints.reader import checkpoint_hash
 from holdfast.errors import ConfigError, ModelError
 from holdfast.models import adapter_base, check_model, load, load_tokenizer, model_folder, usable_device, weights_hash
@@ -122,7 +125,7 @@ def test_an_adapter_that_cannot_be_used(copied: Path, adapter: Path) -> None:
     with pytest.raises(ModelError, match="Expected a model at nowhere/at/all"):
         load("adapter")
     (adapter / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": None}))
-    with pytest.raises(ModelError, match="does not say which base model"):
+    with pytest.raises(ModelError, match="Expected base_model_name_or_path in"):
         load("adapter")
     (adapter / "adapter_config.json").write_text("{")
     with pytest.raises(ModelError, match="it cannot be read"):
@@ -244,3 +247,78 @@ def model_folder_of_the_hub(copied: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     assert model_folder("owner/another") is None
     assert model_folder("not an id/at all") is None
     return snapshot
+
+
+def test_a_revision_in_a_models_name(model_folder_of_the_hub: Path) -> None:
+    other = with_revision(model_folder_of_the_hub, "step1000-tokens4B")
+    assert model_folder("owner/tiny@step1000-tokens4B") == other
+    assert model_folder("owner/tiny@main") == model_folder("owner/tiny") == model_folder_of_the_hub
+    check_model("owner/tiny@step1000-tokens4B")
+    found = load("owner/tiny@step1000-tokens4B")
+    assert found.identity["name"] == "owner/tiny@step1000-tokens4B"
+    assert found.identity["hash"] == checkpoint_hash(other) == weights_hash("owner/tiny", revision="step1000-tokens4B")
+    assert_same_weights(found.model, load(str(other)).model)
+    assert open_source("owner/tiny@step1000-tokens4B").folder == other
+    with pytest.raises(ModelError, match=r"one revision of owner/tiny, got step1000.* and main2"):
+        load("owner/tiny@step1000-tokens4B", revision="main2")
+
+
+def test_a_revision_that_is_not_there(model_folder_of_the_hub: Path) -> None:
+    with_revision(model_folder_of_the_hub, "step1000-tokens4B")
+    for look in (load, check_model, open_source):
+        with pytest.raises(ModelError, match="Did you mean 'step1000-tokens4B'"):
+            look("owner/tiny@step1000-token4B")
+
+
+def test_a_folder_with_an_at_sign_in_its_name(copied: Path) -> None:
+    os.rename("model", "model@2")
+    assert load("model@2").identity["hash"] == checkpoint_hash(copied.with_name("model@2"))
+
+
+def test_an_adapter_on_a_revision(model_folder_of_the_hub: Path, adapter: Path) -> None:
+    other = with_revision(model_folder_of_the_hub, "step2")
+    write_adapter_config(adapter, base_model_name_or_path="owner/tiny")
+    on_main = load("adapter").model
+    assert_same_weights(base_of_adapter(on_main), load(str(model_folder_of_the_hub)).model)
+    write_adapter_config(adapter, base_model_name_or_path="owner/tiny", revision="step2")
+    on_it = load("adapter").model
+    assert_same_weights(base_of_adapter(on_it), load(str(other)).model)
+    assert load_tokenizer("adapter")("a")
+
+
+def with_revision(snapshot: Path, name: str) -> Path:
+    """Another revision of the hub's model in its cache, with other weights."""
+    folder = snapshot.with_name("1" * 40)
+    shutil.copytree(snapshot, folder)
+    build_model(seed=7).save_pretrained(folder)
+    (snapshot.parents[1] / "refs" / name).write_text("1" * 40)
+    return folder
+
+
+def write_adapter_config(adapter: Path, **values: object) -> None:
+    file = adapter / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def base_of_adapter(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The base's tensors of a model with an adapter, by their own names."""
+    state = {k: v for k, v in model.state_dict().items() if "lora_" not in k}
+    return {k.replace(".base_layer", ""): v for k, v in state.items()}
+
+
+def assert_same_weights(one: torch.nn.Module | dict[str, torch.Tensor], other: torch.nn.Module) -> None:
+    state = one if isinstance(one, dict) else one.state_dict()
+    expected = other.state_dict()
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[name], value) for name, value in expected.items())
+
+
+def test_a_trained_adapter_says_the_revision_of_its_base(model_folder_of_the_hub: Path, adapter: Path) -> None:
+    write_adapter_config(adapter, base_model_name_or_path="owner/tiny")
+    name_base(adapter, "owner/tiny")
+    assert json.loads((adapter / "adapter_config.json").read_text())["revision"] is None
+    name_base(adapter, "owner/tiny", "step2")
+    assert adapter_base("adapter") == "owner/tiny@step2"
+    write_adapter_config(adapter, base_model_name_or_path="model", revision=None)
+    name_base(adapter, "model", "step2")
+    assert adapter_base("adapter") == "model", "a folder has no revisions"

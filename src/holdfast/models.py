@@ -8,16 +8,15 @@ before the loader is asked, in words a user can act on.
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints.adapters import adapter_config, lacking
+from holdfast.checkpoints.adapters import adapter_config, base_of, lacking
 from holdfast.checkpoints.fit import absurd, loading_problem, misfit_error, refuse_misfit, unbuildable
-from holdfast.checkpoints.named import known_names, located, origin
+from holdfast.checkpoints.named import at_revision, known_names, located, near_revision, origin
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash, weight_files
 from holdfast.checkpoints.sources import listing, read_config
 from holdfast.errors import ConfigError, ModelError, did_you_mean
@@ -53,15 +52,15 @@ def load(
 
     Args:
         name: a folder (of a model, or of a PEFT adapter, whose base is loaded as its configuration names it), a name
-            that `holdfast models list` shows, or a hub id.
+            that `holdfast models list` shows, or a hub id, optionally with `@revision`.
         dtype: one of `DTYPES`; "auto" is what the checkpoint was saved in.
         device: for example "cuda:0"; None: the first accelerator, else the CPU.
-        revision: of a hub id.
+        revision: of a hub id whose name has none.
         trust_remote_code: runs Python code that comes with the model.
         attn_implementation: for transformers; None: its own choice.
 
     Raises:
-        ModelError: no model or tokenizer there, not a causal LM, weights that are not safetensors.
+        ModelError: no model, revision or tokenizer there, not a causal LM, weights that are not safetensors.
         ConfigError: no such device.
     """
     name = os.fspath(name)
@@ -83,7 +82,7 @@ def load(
         "architecture": type(model).__name__,
         "parameters": sum(p.numel() for p in model.parameters()),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        **({"origin": note} if (note := origin_of(name)) else {}),
+        **({"origin": note} if (note := origin_of(name, revision)) else {}),
     }
     return Loaded(model=model, tokenizer=tokenizer, identity=identity)
 
@@ -98,12 +97,14 @@ def from_pretrained(name: str, **kwargs: Any) -> Any:
     """
     from transformers import AutoModelForCausalLM
 
-    place, base = located(name), adapter_base(name)
-    # transformers would look for a base of `holdfast models` on the hub
-    apart = base is not None and base != _named_base(Path(place))
+    base = adapter_base(name)
+    place, revision = at_revision(name, kwargs.pop("revision", None) or "main")
+    # transformers would look for a base of `holdfast models` on the hub, and not for the revision of any base
+    apart = base is not None and base != adapter_config(place)["base_model_name_or_path"]
+    start, revision = at_revision(base) if base is not None and apart else (place, revision)
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
-            base if apart else place, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
+            start, revision=revision, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
         )
         if apart:
             info = model.load_adapter(place).to_dict()
@@ -162,8 +163,9 @@ def check_model(name: str, *, revision: str = "main", trust_remote_code: bool = 
         ModelError: no such model, another kind of model, weights that are not safetensors or not whole, or that are not
             those of the configuration.
     """
-    name, base = located(name), adapter_base(name)
+    base = adapter_base(name)
     check_causal_lm(base or name, revision="main" if base else revision, trust_remote_code=trust_remote_code)
+    name = located(name)
     for folder in (name, base):
         if folder is not None and os.path.isdir(folder):
             CheckpointReader(folder).close()  # names a missing or damaged shard, where the loader speaks of headers
@@ -196,8 +198,9 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
     """
     from transformers import AutoTokenizer
 
-    name, base = located(name), adapter_base(name)
-    places = [(name, revision)] if base is None else [(name, revision), (base, "main")]
+    base = adapter_base(name)
+    name, revision = at_revision(name, revision)
+    places = [(name, revision)] if base is None else [(name, revision), at_revision(base)]
     problems = []
     for place, version in places:
         if os.path.isdir(place) and not any((Path(place) / file).exists() for file in _TOKENIZER_FILES):
@@ -231,8 +234,8 @@ _TOKENIZER_FILES = (
 
 
 def adapter_base(name: str) -> str | None:
-    """The base model that a PEFT adapter's folder names, a folder where the name is one of `holdfast models`; None for
-    any other folder or a hub id.
+    """The base model that a PEFT adapter's folder names, a folder where the name is one of `holdfast models`, with
+    `@revision` where the adapter states one; None for any other folder or a hub id.
 
     Raises:
         ModelError: an adapter without the name of its base.
@@ -240,22 +243,7 @@ def adapter_base(name: str) -> str | None:
     folder = Path(located(name))
     if not (folder / "adapter_config.json").is_file() or (folder / "config.json").is_file():
         return None
-    return located(_named_base(folder))
-
-
-def _named_base(folder: Path) -> str:
-    path = folder / "adapter_config.json"
-    try:
-        base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise ModelError(
-            f"Expected an adapter's configuration in {path}, but it cannot be read: {first_line(error)}"
-        ) from error
-    if not base:
-        raise ModelError(
-            f"{path} does not say which base model the adapter belongs to. Set base_model_name_or_path in it."
-        )
-    return str(base)
+    return located(base_of(folder))
 
 
 def weights_hash(name: str, *, revision: str = "main", dtype: str = "auto") -> str:
@@ -309,7 +297,8 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     )
 
-    asked, name = name, located(name)
+    asked = name
+    name, revision = at_revision(name, revision)
     local = os.path.isdir(name)
     if local and (damage := absurd(read_config(name))):
         raise ModelError(f"Expected a model at {name}, but {damage}. Copy its config.json again.")
@@ -319,9 +308,11 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
         if is_out_of_memory(error):
             raise
         where = "this folder" if local else "a local folder or, with a network, the hub"
+        at, near = name, _near_name(asked)
+        if revision != "main" and not local:
+            at, near = f"{name}@{revision}", near_revision(name, revision) or near
         raise ModelError(
-            f"Expected a model at {name} ({where}), but its config cannot be read: {unbuildable(error)}"
-            f"{_near_name(asked)}"
+            f"Expected a model at {at} ({where}), but its config cannot be read: {unbuildable(error)}{near}"
         ) from error
     if not trust_remote_code and (kernels := list(_hub_kernels(config))):
         raise ModelError(
@@ -369,7 +360,7 @@ def model_folder(name: str, revision: str = "main") -> Path | None:
     Raises:
         ModelError: `holdfast models get` can make it, and has not.
     """
-    name = located(name)
+    name, revision = at_revision(name, revision)
     if os.path.isdir(name):
         return Path(name)
     try:

@@ -495,6 +495,17 @@ def test_hub_ids_are_left_alone() -> None:
 # ---------------------------------------------------------------------------------------------------------- YAML itself
 
 
+def test_a_revision_in_the_models_name_is_the_setting_of_that_name() -> None:
+    data = {"dataset_name": "trl-lib/Capybara"}
+    config = train_config(model_name_or_path="owner/tiny@step1000-tokens4B", **data)
+    assert (config.model.model_name_or_path, config.model.model_revision) == ("owner/tiny", "step1000-tokens4B")
+    same = train_config(model_name_or_path="owner/tiny", model_revision="step1000-tokens4B", **data)
+    assert config.key == same.key
+    assert config.key != train_config(model_name_or_path="owner/tiny", **data).key
+    with pytest.raises(ConfigError, match=r"model_revision: Expected one revision of owner/tiny, got a .* and b"):
+        train_config(model_name_or_path="owner/tiny@a", model_revision="b", **data)
+
+
 def test_a_json_configuration_is_read() -> None:
     assert (
         load_train_config(

@@ -133,9 +133,7 @@ def base_of(folder: str | os.PathLike[str]) -> str:
     config = adapter_config(folder)
     name, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not name:
-        raise ModelError(
-            f"Expected base_model_name_or_path in {Path(folder) / FILE}, found none. Give the base of this adapter."
-        )
+        raise ModelError(f"Expected base_model_name_or_path in {Path(folder) / FILE}, found none. Set it there.")
     return f"{name}@{revision}" if revision and not expanded(name).is_dir() else str(name)
 
 

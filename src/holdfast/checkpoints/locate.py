@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoints.fit import refuse_suspicious
-from holdfast.checkpoints.named import located
+from holdfast.checkpoints.named import at_revision, located, near_revision
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.errors import ModelError, did_you_mean
 from holdfast.support.paths import expanded
@@ -68,11 +68,13 @@ def local_folder(name: str | os.PathLike[str]) -> Path:
 def _from_hub(text: str, near: str) -> Path:
     from huggingface_hub import snapshot_download
 
-    name, _, revision = text.partition("@")
+    name, revision = at_revision(text)
     try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=_WANTED))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=_WANTED))
     except Exception as error:  # its errors have no common base: no network, no such model, a gated one, a bad name
         reason = str(error).strip().partition("\n")[0]
+        if revision != "main":
+            near = near_revision(name, revision) or near
         raise ModelError(
             f"Expected a checkpoint folder at {text}, found none.{near} As a model of the hub it could not be had "
             f"either: {reason}"

@@ -6,6 +6,7 @@ first; nothing is made or downloaded here.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.provenance import FILE
-from holdfast.errors import DataError, ModelError
+from holdfast.errors import DataError, ModelError, did_you_mean
 from holdfast.support.cache import cache_folder
 from holdfast.support.files import read_object, write_json
 from holdfast.support.paths import expanded
@@ -49,6 +50,7 @@ PACKAGED = {
 """Models that `holdfast models get` makes, by name."""
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
+_REVISED = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)@(\w[\w./-]*)")
 
 
 def models_folder() -> Path:
@@ -89,19 +91,63 @@ def located(name: str | os.PathLike[str]) -> str:
     return text
 
 
-def name_base(adapter: Path, name: str) -> None:
-    """Puts the name of an adapter's base into the adapter's configuration where PEFT wrote its folder in the cache, so
-    that the adapter can be used on another machine. Folders without an adapter, and other bases, are left as they are.
+def at_revision(name: str | os.PathLike[str], revision: str = "main") -> tuple[str, str]:
+    """A model's name and its revision, of which hub ids may carry one: `owner/name@step1000`.
+
+    Args:
+        name: a folder, a name of `holdfast models`, or a hub id, with `@revision` or without.
+        revision: what else is said of it.
+
+    Returns:
+        What `located` makes of the name, and the revision: "main" where none is given. A folder has none.
+
+    Raises:
+        ModelError: two revisions that differ, or see `located`.
+    """
+    text = located(name)
+    if expanded(text).is_dir() or (match := _REVISED.fullmatch(text)) is None:
+        return text, revision
+    bare, own = match.groups()
+    if revision not in ("main", own):
+        raise ModelError(f"Expected one revision of {bare}, got {own} (in its name) and {revision}. Give one of them.")
+    return located(bare), own
+
+
+def near_revision(name: str, revision: str) -> str:
+    """What may have been meant by a revision that a model of the hub does not have, as a sentence: its branches and
+    tags, of the cache where the hub cannot be asked. Empty where nothing is near."""
+    from huggingface_hub import HfApi
+    from huggingface_hub import constants as hub
+
+    cached = Path(hub.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}" / "refs"
+    known = [p.relative_to(cached).as_posix() for p in cached.rglob("*") if p.is_file()]
+    with contextlib.suppress(Exception):  # its errors have no common base: no network, offline by choice, no such model
+        refs = HfApi().list_repo_refs(name)
+        known += [ref.name for ref in (*refs.branches, *refs.tags)]
+    return did_you_mean(revision, sorted({*known}))
+
+
+def name_base(adapter: Path, name: str, revision: str = "main") -> None:
+    """Puts what an adapter was trained on into its configuration, so that it can be used on another machine: the base's
+    name where PEFT wrote its folder in the cache, and the base's revision, which PEFT is not told. Folders without an
+    adapter, and other bases, are left as they are.
 
     Args:
         adapter: the adapter's folder.
         name: of the model that it was trained on.
+        revision: of that model.
     """
     path = adapter / "adapter_config.json"
-    if path.is_file() and located(name) != name:
-        config = read_object(path)
-        if config.get("base_model_name_or_path") == located(name):
-            write_json(path, {**config, "base_model_name_or_path": name})
+    if not path.is_file():
+        return
+    config = read_object(path)
+    if config.get("base_model_name_or_path") != located(name):
+        return
+    found = {"base_model_name_or_path": name}
+    if revision != "main" and not expanded(located(name)).is_dir():
+        found["revision"] = revision
+    if any(config.get(key) != value for key, value in found.items()):
+        write_json(path, {**config, **found})
 
 
 def made_models() -> list[Path]:

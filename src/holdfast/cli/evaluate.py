@@ -88,13 +88,14 @@ class EvaluateRequest(_Where, PlanRequest):
             found += [Mistake(path=("model",), text=problem) for problem in error.problems]
             requests = []
         for one in requests:
-            looks_like_path = one.name.startswith((".", "~", "/")) or one.name.endswith("/") or one.name.count("/") > 1
+            bare = one.name.partition("@")[0]
+            looks_like_path = bare.startswith((".", "~", "/")) or bare.endswith("/") or bare.count("/") > 1
             try:
                 place = Path(located(one.name))
             except ModelError as error:
                 found.append(Mistake(path=("model",), text=str(error)))
                 continue
-            if not place.is_dir() and (looks_like_path or "/" not in one.name):
+            if not place.is_dir() and (looks_like_path or "/" not in bare):
                 known = did_you_mean(one.name, known_names())
                 text = f"no such model folder: {one.name} (a hub id is written owner/name).{known}"
                 found.append(Mistake(path=("model",), text=text))

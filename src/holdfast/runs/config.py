@@ -34,16 +34,18 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.checkpoints.named import at_revision
 from holdfast.config.command_line import CONFIG, find_option, parse_words
 from holdfast.config.declare import Setting
 from holdfast.config.decode import Given, as_mistake, coerce_all
 from holdfast.config.values import Mistake, show
 from holdfast.config.yaml_file import read_yaml
+from holdfast.errors import ModelError
 from holdfast.retention.registry import parse_retention
 from holdfast.runs import config_checks, launch
 from holdfast.runs.identity import SECRET, SECRET_NAME, deciding, explain_difference, resolve, set_fields
@@ -191,6 +193,7 @@ def checked(given: Given) -> TrainConfig:
     for name in ("model_name_or_path", "dataset_name"):
         if isinstance(values.get(name), str) and values[name].startswith("~"):
             values[name] = os.path.expanduser(values[name])
+    add(_split_revision(values))
     launching = {k: v for k, v in values.items() if known[k].source == "launch" and v is not None}
 
     source = Path(given.file) if given.file is not None else None
@@ -255,6 +258,19 @@ def checked(given: Given) -> TrainConfig:
         resolved=resolved,
         key=fingerprint(deciding(resolved)),
     )
+
+
+def _split_revision(values: dict[str, Any]) -> Iterator[str]:
+    """`model_name_or_path: owner/name@revision` becomes the two settings that TRL knows; yields what is wrong."""
+    name = values.get("model_name_or_path")
+    try:
+        bare, revision = at_revision(str(name or ""), str(values.get("model_revision") or "main"))
+    except ModelError as error:
+        if "@" in str(name):  # any other problem of the name is said where the model is looked at
+            yield f"model_revision: {error}"
+        return
+    if isinstance(name, str) and name == f"{bare}@{revision}":
+        values["model_name_or_path"], values["model_revision"] = bare, revision
 
 
 def _only(values: Mapping[str, Any], *names: str) -> dict[str, Any]:

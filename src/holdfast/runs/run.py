@@ -435,7 +435,7 @@ class _Run:
                 raise
             if self.main:
                 (staging / "training_args.bin").unlink(missing_ok=True)  # a pickle that nothing here reads
-                name_base(staging, self.config.model.model_name_or_path)
+                name_base(staging, self.config.model.model_name_or_path, self.config.model.model_revision)
                 sync_folder(staging)
                 for item in sorted(staging.iterdir()):
                     if item.is_dir():
