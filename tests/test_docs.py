@@ -241,6 +241,7 @@ def place(desk: Path, model_folder: Path) -> Path:
         "model_name_or_path: YOUR_MODEL\ndataset_name: train.jsonl\n"
         "evaluation: {source: [mmlu, humaneval], target: [gsm8k], allow_code_execution: true}\n"
     )
+    Path("ladder.yaml").write_text("ladder: [{model: owner/base, tokens: 1.0e9}]")
     shutil.copytree(model_folder, "YOUR_MODEL")
     write_method(desk)
     return desk
@@ -251,6 +252,13 @@ def test_a_yaml_is_a_sound_configuration(content, place):
     from holdfast.runs.config import load_train_config
 
     Path("example.yaml").write_text(content)
+    if content.startswith("ladder:"):
+        import yaml
+
+        from holdfast.evaluation.ladder import parse_ladder
+
+        assert parse_ladder(yaml.safe_load(content)["ladder"])
+        return
     if "\ntuned:" in content:  # names a corpus and a suite that are not here
         import yaml
 

@@ -304,7 +304,7 @@ def test_an_entry_goes_on_in_its_middle(kind, tmp_path, tiny_tokenizer, monkeypa
     plan, problems = parse_evaluation({"source": [entry]}, base_dir=tmp_path)
     assert problems == []
     monkeypatch.setattr(partial.Partial.__init__, "__kwdefaults__", {"seconds": 0.0})
-    places = {"perplexity": (perplexity, "_score_row"), "memorisation": (perplexity, "_score_row")}
+    places = {"perplexity": (perplexity, "score_row"), "memorisation": (perplexity, "score_row")}
     places["instructions"] = (LlamaForCausalLM, "generate")
     module, name = places.get(kind, (shared_prefix.Scorer, "states"))
     whole = computed_tokens(monkeypatch, module, name)

@@ -35,6 +35,7 @@ from synthetic_evaluations import (
     stage_matrix,
 )
 from synthetic_evaluations import text as documents
+from synthetic_probes import probe
 from synthetic_runs import SOURCE_NOISE, chromium, comparison, metric_lines, perplexity, write_arm, write_run
 from synthetic_sequences import sequence
 from synthetic_stages import SELECTED, stages
@@ -53,6 +54,7 @@ from holdfast.reports.comparison_report import comparison_page
 from holdfast.reports.distance_report import distance_page, read_distance
 from holdfast.reports.evaluation_report import evaluation_page
 from holdfast.reports.html import render
+from holdfast.reports.probe_report import probe_page
 from holdfast.reports.residual_report import residual_page
 from holdfast.reports.run_report import read_run, run_page
 from holdfast.reports.sequence_report import sequence_page
@@ -82,6 +84,14 @@ def averages(folder: Path, text: str) -> Page:
     study = run_averaging(AveragingSettings(dimension=8, steps=60, seeds=3, p=(0.5, 0.1), lambdas=(0.1, 1.0)))
     failed = dataclasses.replace(study.checks[0], passed=False, note=text)
     return averaging_page(dataclasses.replace(study, checks=[failed, *study.checks[1:]], notes=[text]))
+
+
+def probed(folder: Path, text: str) -> Page:
+    return probe_page(probe(text, text))
+
+
+def probed_alone(folder: Path, text: str) -> Page:
+    return probe_page(probe(text, ladder=False))
 
 
 def study(folder: Path, text: str) -> Page:
@@ -269,6 +279,8 @@ PAGES: dict[str, Callable[[Path, str], Page]] = {
     "residual study": residual_study,
     "theory": theory,
     "theory, averaging": averages,
+    "probe of a ladder": probed,
+    "probe": probed_alone,
     "study": study,
     "study of one seed": one_seed,
     "study, nothing finished": unfinished,

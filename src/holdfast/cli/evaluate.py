@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -82,24 +83,7 @@ class EvaluateRequest(_Where, PlanRequest):
         if not self.model:
             text = "expected at least one model, as in 'holdfast evaluate base tuned --suite knowledge'."
             found.append(Mistake(path=(), text=text))
-        try:
-            requests = self.requests
-        except ConfigError as error:
-            found += [Mistake(path=("model",), text=problem) for problem in error.problems]
-            requests = []
-        for one in requests:
-            bare = one.name.partition("@")[0]
-            looks_like_path = bare.startswith((".", "~", "/")) or bare.endswith("/") or bare.count("/") > 1
-            try:
-                place = Path(located(one.name))
-            except ModelError as error:
-                found.append(Mistake(path=("model",), text=str(error)))
-                continue
-            if not place.is_dir() and (looks_like_path or "/" not in bare):
-                known = did_you_mean(one.name, known_names())
-                text = f"no such model folder: {one.name} (a hub id is written owner/name).{known}"
-                found.append(Mistake(path=("model",), text=text))
-        return [*found, *self._planned[1]]
+        return [*found, *model_mistakes(lambda: self.requests), *self._planned[1]]
 
     @functools.cached_property
     def requests(self) -> list[ModelRequest]:
@@ -120,6 +104,33 @@ class EvaluateRequest(_Where, PlanRequest):
     @functools.cached_property
     def _planned(self) -> tuple[EvaluationPlan, list[Mistake]]:
         return plan_of(self)
+
+
+def model_mistakes(requests: Callable[[], list[ModelRequest]], *, key: str = "model") -> list[Mistake]:
+    """What is wrong with the names of models: labels that cannot be, folders that are not there.
+
+    Args:
+        requests: makes the requests.
+        key: of the setting that names them.
+    """
+    found = []
+    try:
+        asked = requests()
+    except ConfigError as error:
+        return [Mistake(path=(key,), text=problem) for problem in error.problems]
+    for one in asked:
+        bare = one.name.partition("@")[0]
+        looks_like_path = bare.startswith((".", "~", "/")) or bare.endswith("/") or bare.count("/") > 1
+        try:
+            place = Path(located(one.name))
+        except ModelError as error:
+            found.append(Mistake(path=(key,), text=str(error)))
+            continue
+        if not place.is_dir() and (looks_like_path or "/" not in bare):
+            known = did_you_mean(one.name, known_names())
+            text = f"no such model folder: {one.name} (a hub id is written owner/name).{known}"
+            found.append(Mistake(path=(key,), text=text))
+    return found
 
 
 class _Command(Command[EvaluateRequest]):

@@ -200,7 +200,7 @@ def score_documents(
             """`[pieces of the row, columns]`."""
             of_piece = np.repeat(np.arange(len(row)), [len(piece.targets) for piece in row])
             values = np.zeros((len(row), columns))
-            scores = _score_row(model, head, row, memorisation=memorisation).double().cpu().numpy()
+            scores = score_row(model, head, row, memorisation=memorisation).double().cpu().numpy()
             np.add.at(values, of_piece, scores)
             if len(row) > 1 and not np.isfinite(values).all():
                 # 0 times NaN is NaN: one document spoils all of its row, whatever the mask says
@@ -246,9 +246,9 @@ def documents_stay_apart(model: Any, head: Head, first: Piece, second: Piece, *,
     piece = dataclasses.replace(second, ids=ids, targets=list(range(1, len(ids))))
     if not piece.targets:
         return True
-    behind = _score_row(model, head, [front, piece])
-    behind_other = _score_row(model, head, [other, piece])
-    own = _score_row(model, head, [piece])
+    behind = score_row(model, head, [front, piece])
+    behind_other = score_row(model, head, [other, piece])
+    own = score_row(model, head, [piece])
     exact = next(model.parameters()).dtype in (torch.float32, torch.float64)
     leak = float((behind - behind_other).abs().max())
     shift = float((behind - own).abs().mean())
@@ -269,7 +269,7 @@ def takes_positions(model: Any) -> bool:
     return "position_ids" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def _score_row(model: Any, head: Head, row: Sequence[Piece], *, memorisation: bool = False) -> torch.Tensor:
+def score_row(model: Any, head: Head, row: Sequence[Piece], *, memorisation: bool = False) -> torch.Tensor:
     """Nats `[targets of the row, 1]`, float32, in the order of pieces and their targets; with `memorisation` `[.., 3]`:
     nats, whether the target was the most likely token, entropy."""
     import torch

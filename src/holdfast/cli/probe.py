@@ -1,0 +1,228 @@
+"""`holdfast probe`: how fragile is this checkpoint, or each of a ladder?"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console
+from holdfast.cli.evaluate import model_mistakes
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta, settings_of
+from holdfast.config.values import Mistake
+from holdfast.errors import ConfigError
+from holdfast.evaluation.ladder import Rung, order_problems, parse_ladder
+from holdfast.evaluation.probe.settings import ChangeSettings, CurvatureSettings
+from holdfast.evaluation.request import PlanRequest, plan_of
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.entries import EvaluationPlan
+    from holdfast.evaluation.session import ModelRequest
+    from holdfast.runs.probing import Probe
+
+DESCRIPTION = """\
+Changes a model's weights in many ways and measures what each costs: Gaussian noise, 8 and 4 bits, pruning, steps
+towards a fine-tuned model and beyond. Of a ladder (one model at rising pre-training budgets) it shows whether longer
+training made the model more fragile, as the overtraining paper finds. The model is loaded once, changed in place, and
+is bit for bit itself again after each change. Interrupted? The same command continues.
+"""
+EPILOG = """\
+examples
+  holdfast probe base --corpus prose.jsonl                      # noise, int8, int4, nf4, pruning, at several sizes
+  holdfast probe base --corpus prose.jsonl --noise 0.01 0.03 --noise_seeds 5 --quantize int4
+  holdfast probe base --corpus prose.jsonl --toward tuned       # along the fine-tuning direction, and past it
+  holdfast probe base --corpus prose.jsonl --tasks arc_easy --limit 200 --quantize int8 nf4
+  holdfast probe base --corpus prose.jsonl --curvature 32 --eigenvalues 5 --dtype float32
+
+  # a ladder: one model at rising budgets
+  holdfast probe allenai/OLMo-1B-hf --revisions step117850-tokens494B step738000-tokens3094B --corpus c4.jsonl
+  holdfast probe --ladder ladder.yaml --corpus prose.jsonl      # ladder: [{model: FOLDER, tokens: 4.1e6}, ...]
+
+exit code  0 done (a change under which a figure overflows is a result); 4 a model as it is has figures that are NaN or
+           infinite; 2 the request has to change
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Where:
+    settings_group: ClassVar[str] = "where"
+
+    output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("probed")
+    """Evaluations, one folder a model and change, probe.json and report.html; may be one of before."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the weights; auto: as they were saved."""
+    device: str | None = None
+    """Such as cpu or cuda:1 (the first accelerator, else the CPU)."""
+    trust_remote_code: bool = False
+    """Runs Python code that comes with a model."""
+    json: bool = False
+    """Prints the record as JSON."""
+    dry_run: Annotated[bool, Meta(yaml=False)] = False
+    """Checks the request and lists what would be measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Models:
+    settings_group: ClassVar[str] = "which models"
+
+    model: Annotated[tuple[str, ...], Meta(positional=True, metavar="MODEL ...")] = ()
+    """Folder, adapter, hub id (also owner/name@revision), or LABEL=MODEL."""
+    revisions: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="NAME")] = ()
+    """Of the one model that is named: a ladder, each revision saying its tokens (step1000-tokens4B)."""
+    ladder: Annotated[
+        tuple[Rung, ...],
+        Meta(parse=parse_ladder, metavar="FILE", json_schema=lambda: {"type": ["array", "string"]}),
+    ] = ()
+    """A YAML file with 'ladder:', a list of models with their tokens, the smallest budget first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Models):
+    """`holdfast probe`."""
+
+    corpus: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE", group=PlanRequest.settings_group)] = ()
+    """Held-out text such as the model was pre-trained on, in any format that 'holdfast train' reads."""
+    perplexity: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE", hidden=True)] = ()
+    """The same, as 'holdfast evaluate' calls it."""
+
+    def problems(self) -> list[Mistake]:
+        """Models that are not there or form no ladder, and what cannot be measured."""
+        found = [Mistake(path=(), text=text) for text in self._which_problems()]
+        if not found:
+            found += [
+                Mistake(path=("revisions",), text=t) for t in (order_problems(self.rungs) if self.revisions else ())
+            ]
+            found += model_mistakes(lambda: self.requests)
+            found += model_mistakes(lambda: _requests(self.toward), key="toward")
+        return [*found, *self._planned[1]]
+
+    def _which_problems(self) -> list[str]:
+        if self.ladder and (self.model or self.revisions):
+            return ["expected either --ladder or models on the command line, got both. Leave one of them out."]
+        if self.revisions and len(self.model) != 1:
+            return [f"--revisions: expected one model that they are of, got {len(self.model)}."]
+        if not (self.ladder or self.model):
+            return ["expected a model, as in 'holdfast probe base --corpus prose.jsonl', or --ladder FILE."]
+        return []
+
+    @functools.cached_property
+    def rungs(self) -> list[Rung]:
+        """The models, smallest budget first where they are a ladder."""
+        if self.ladder:
+            return list(self.ladder)
+        if self.revisions:
+            return [Rung(model=f"{self.model[0]}@{revision}", label=revision) for revision in self.revisions]
+        return [Rung(model=name) for name in self.model]
+
+    @functools.cached_property
+    def requests(self) -> list[ModelRequest]:
+        """The models with their labels.
+
+        Raises:
+            ConfigError: labels that cannot be.
+        """
+        return _requests([f"{r.label}={r.model}" if r.label else r.model for r in self.rungs])
+
+    @property
+    def tokens(self) -> dict[str, float]:
+        """Budgets by label; empty where the models are no ladder."""
+        if not (self.ladder or self.revisions):
+            return {}
+        return {one.label: rung.budget or 0.0 for one, rung in zip(self.requests, self.rungs, strict=True)}
+
+    @property
+    def plan(self) -> EvaluationPlan:
+        """What to measure."""
+        return self._planned[0]
+
+    @functools.cached_property
+    def _planned(self) -> tuple[EvaluationPlan, list[Mistake]]:
+        asked = {s.name: getattr(self, s.name) for s in settings_of(PlanRequest)}
+        plan, mistakes = plan_of(PlanRequest(**{**asked, "perplexity": (*self.corpus, *self.perplexity)}))
+        nothing = "nothing to measure"
+        text = "expected --corpus FILE with held-out text, or --tasks TASK ...: what the changes are measured on."
+        return plan, [dataclasses.replace(m, text=text) if m.text.startswith(nothing) else m for m in mistakes]
+
+    @property
+    def probe(self) -> Probe:
+        """What is done to every model."""
+        from holdfast.runs.probing import Probe
+
+        about = CurvatureSettings(**{s.name: getattr(self, s.name) for s in settings_of(CurvatureSettings)})
+        return Probe(changes=self.changes(), std=self.std, toward=self.toward, curvature=about)
+
+
+def _requests(names: Any) -> list[ModelRequest]:
+    from holdfast.evaluation.session import requests_of
+
+    return requests_of(list(names))
+
+
+COMMAND = Command(
+    name="holdfast probe",
+    request=ProbeRequest,
+    description=DESCRIPTION,
+    epilog=EPILOG,
+    usage="MODEL [MODEL ...] --corpus FILE [options]",
+    yaml_needs="'model:' or 'ladder:', and 'corpus:'",
+)
+
+
+def run(argv: list[str]) -> int:
+    """Runs the command; see `holdfast probe --help`.
+
+    Raises:
+        NotFinite: figures of a model as it is are NaN or infinite.
+    """
+    request = COMMAND.read(argv)
+    plan, probe, models, out = request.plan, request.probe, request.requests, request.output_dir
+
+    from holdfast.evaluation.ladder import unlike
+    from holdfast.runs.probing import check_probe, probe_models
+
+    if request.tokens and (differ := unlike([m.name for m in models], trust_remote_code=request.trust_remote_code)):
+        raise ConfigError(differ, source="the ladder")
+    if request.dry_run:
+        check_probe(
+            models,
+            plan,
+            probe,
+            dtype=request.dtype,
+            device=request.device,
+            trust_remote_code=request.trust_remote_code,
+        )
+        cells = len(models) * (1 + len(probe.changes))
+        print_line(
+            stdout_console(), f"{', '.join(m.label for m in models)}: {', '.join(c.name for c in probe.changes)}"
+        )
+        print_line(stdout_console(), f"{cells} times {', '.join(e.name for e in plan.entries)}; sound.")
+        return 0
+    from holdfast.reports.probe_report import probe_blocks, write_probe_report
+    from holdfast.reports.terminal import Printer
+    from holdfast.support.files import to_jsonable
+
+    target = stderr_console() if request.json else stdout_console()
+    shown = {s.name: to_jsonable(getattr(request, s.name)) for s in settings_of(ProbeRequest) if s.meta.decides}
+    record = probe_models(
+        models,
+        plan,
+        probe,
+        out,
+        tokens=request.tokens,
+        settings=shown,
+        dtype=request.dtype,
+        device=request.device,
+        trust_remote_code=request.trust_remote_code,
+        console=stderr_console(),
+        say=lambda line: print_line(target, line),
+    )
+    page = write_probe_report(out / "report.html", record)
+    if request.json:
+        print_json(record)
+    else:
+        Printer(target).show(probe_blocks(record))
+        print_line(target, f"Report    {page}")
+    return 0

@@ -1,0 +1,142 @@
+"""A ladder: checkpoints of one model at rising pre-training budgets (paper 003).
+
+```yaml
+ladder:
+  - allenai/OLMo-1B-hf@step117850-tokens494B      # the name says the budget
+  - {model: runs/ladder/8x, tokens: 8.2e6, label: 8x}
+```
+
+Checkpoints of a ladder have one architecture and one tokenizer, and budgets that rise from rung to rung: otherwise what
+a change costs them would not be comparable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from holdfast.config.declare import Meta
+from holdfast.config.decode import decode
+from holdfast.config.values import Mistake, Refused
+from holdfast.config.yaml_file import read_yaml
+from holdfast.errors import ConfigError, UserError
+
+_TOKENS = re.compile(r"(?:^|[-_.@])(?:tokens[-_]?)?(\d+(?:\.\d+)?)([KMBT])(?:[-_]?tokens)?(?=$|[-_.])", re.IGNORECASE)
+_POWERS = {"K": 3, "M": 6, "B": 9, "T": 12}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One checkpoint."""
+
+    model: Annotated[str, Meta(metavar="MODEL")]
+    """Folder, or hub id with `@revision`."""
+    tokens: Annotated[float | None, Meta(gt=0)] = None
+    """Tokens that it was pre-trained on; read from the name where it says them, as `step117850-tokens494B` does."""
+    label: str | None = None
+    """What it is called (the last part of its name)."""
+
+    @property
+    def budget(self) -> float | None:
+        """Tokens, as given or as the name says; None where neither does."""
+        return self.tokens if self.tokens is not None else tokens_in(self.model)
+
+
+def tokens_in(name: str) -> float | None:
+    """The pre-training budget that a model's revision, or the last part of its name, states: 494e9 for
+    `step117850-tokens494B`. None where it states none.
+
+    A number without the word counts in a revision only: the `1B` of `OLMo-1B` is its size.
+    """
+    base, at, revision = name.rstrip("/").rpartition("@")
+    last = revision if at else base.rpartition("/")[2] or name.rstrip("/").rpartition("/")[2]
+    found = [m for m in _TOKENS.finditer(last) if at or "tokens" in m[0].lower()]
+    worded = [m for m in found if "tokens" in m[0].lower()] or found
+    return float(f"{worded[0][1]}e{_POWERS[worded[0][2].upper()]}") if len(worded) == 1 else None
+
+
+def parse_ladder(value: Any) -> tuple[Rung, ...]:
+    """The setting `ladder`: a list of models or rungs, or the name of a YAML file that has one as `ladder:`.
+
+    Raises:
+        ValueError: no list.
+        Refused: something is wrong with it, all of it; or no such file.
+    """
+    if isinstance(value, (str, Path)):
+        try:
+            value = read_yaml(value, option="ladder", needs="'ladder:' with a list of models").values.get("ladder")
+        except ConfigError as error:
+            raise Refused(*(Mistake(path=(), text=text) for text in error.problems)) from None
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+        raise ValueError("a list of models, or a YAML file that has one as 'ladder:'")
+    found: list[Rung] = []
+    mistakes: list[Mistake] = []
+    for number, item in enumerate(value):
+        if isinstance(item, Rung):
+            found.append(item)
+            continue
+        rung, wrong = decode(Rung, item) if isinstance(item, Mapping) else decode(Rung, {"model": item})
+        mistakes += [dataclasses.replace(m, path=(number, *m.path)) for m in wrong]
+        found += [rung] if rung is not None else []
+    mistakes += [] if mistakes else [Mistake(path=(), text=text) for text in order_problems(found)]
+    if mistakes:
+        raise Refused(*mistakes)
+    return tuple(found)
+
+
+def order_problems(rungs: Sequence[Rung]) -> list[str]:
+    """What is wrong with the budgets of a ladder: unknown, or not rising."""
+    unknown = [rung.model for rung in rungs if rung.budget is None]
+    if unknown:
+        return [
+            f"expected the tokens that each checkpoint was pre-trained on, found none of {', '.join(unknown)}. Add "
+            f"'tokens:' to a ladder file, as in {{model: {unknown[0]}, tokens: 4.0e9}}."
+        ]
+    pairs = [(a, b) for a, b in itertools.pairwise(rungs) if not (a.budget or 0) < (b.budget or 0)]
+    return [
+        f"expected budgets that rise from rung to rung, got {a.model} ({a.budget:.4g} tokens) before {b.model} "
+        f"({b.budget:.4g}). Put the smaller budget first, each once."
+        for a, b in pairs
+    ]
+
+
+def unlike(names: Sequence[str], *, trust_remote_code: bool = False) -> list[str]:
+    """Checkpoints of a ladder whose architecture or tokenizer is not that of the first, a sentence each."""
+    from holdfast.evaluation.runner import tokenizer_fingerprint
+    from holdfast.models import check_causal_lm, load_tokenizer
+
+    problems: list[str] = []
+    first: tuple[str, Mapping[str, Any], str] | None = None
+    for name in names:
+        try:
+            config = check_causal_lm(name, trust_remote_code=trust_remote_code).to_dict()
+            tokenizer = tokenizer_fingerprint(load_tokenizer(name, trust_remote_code=trust_remote_code))
+        except UserError as error:
+            problems.append(str(error))
+            continue
+        config = {k: v for k, v in config.items() if k not in _PASSING}
+        if first is None:
+            first = name, config, tokenizer
+            continue
+        differ = [k for k in {**first[1], **config} if first[1].get(k) != config.get(k)]
+        if differ:
+            pairs = ", ".join(f"{k} {first[1].get(k)} and {config.get(k)}" for k in sorted(differ)[:4])
+            problems.append(
+                f"expected checkpoints of one architecture, but {first[0]} and {name} differ: {pairs}. A ladder is one "
+                f"model at several budgets; probe others without --ladder."
+            )
+        if tokenizer != first[2]:
+            problems.append(
+                f"expected one tokenizer, but {first[0]} and {name} have different ones: a token is then not the same "
+                f"thing. Copy the right tokenizer into both folders."
+            )
+    return problems
+
+
+_PASSING = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "name_or_path")
+"""Of a configuration, what says how it was saved."""

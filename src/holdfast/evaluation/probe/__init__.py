@@ -1,0 +1,1 @@
+"""How fragile a checkpoint is: what noise, few bits, pruning and steps in other directions cost it (paper 003)."""

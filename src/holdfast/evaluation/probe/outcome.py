@@ -1,0 +1,154 @@
+"""From the evaluations of a probe to what each change costs, with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.evaluation.compare.folders import compare_folders
+from holdfast.evaluation.probe.changes import Change
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.records.probe import AS_IT_IS, NOISE, SAMPLES, SEEDS, TOWARD, Sensitivity, Trend
+from holdfast.statistics.gains import half_width
+from holdfast.statistics.intervals import seeds_and_samples
+
+
+def sensitivities(
+    out: Path, label: str, changes: Sequence[Change], *, confidence: float, seed: int = 0
+) -> list[Sensitivity]:
+    """What every change costs one model in the metric that leads each entry, paired sample by sample with the model as
+    it is.
+
+    Args:
+        out: the probe's folder.
+        label: the model's.
+        changes: all of them.
+        confidence: level of the intervals, which cover the samples and, of noise, its seeds.
+        seed: of the comparisons.
+
+    Raises:
+        DataError: evaluations that cannot be read, or that are not of the same samples.
+    """
+    start = EvaluationFolder(out / label / AS_IT_IS)
+    together: dict[tuple[str, str, float], list[Change]] = {}
+    for change in changes:
+        together.setdefault((change.kind, change.label, change.size), []).append(change)
+    found = []
+    for alike in together.values():
+        compared = [
+            compare_folders(start, EvaluationFolder(out / label / c.name), confidence=confidence, seed=seed)[0]
+            for c in alike
+        ]
+        for entry in zip(*compared, strict=True):
+            found.append(_over_seeds(label, alike[0], entry, confidence))
+    return found
+
+
+def _over_seeds(label: str, change: Change, entry: Sequence[Comparison], confidence: float) -> Sensitivity:
+    """One entry under one change, over the seeds of its noise."""
+    first = entry[0]
+    broken = [c for c in entry if c.failed is not None]
+    # a figure that overflows is as bad as can be: it is not left out of a mean
+    worst = -math.inf if first.higher_is_better else math.inf
+    by_seed = [worst if c.failed is not None else c.difference for c in entry]
+    interval, samples = None, 0.0
+    if not broken:
+        widest = max(map(half_width, entry))
+        samples = 0.0 if math.isnan(widest) else widest
+        interval = seeds_and_samples(by_seed, samples, confidence=confidence)
+    return Sensitivity(
+        model=label,
+        kind=change.kind,
+        label=change.label,
+        size=change.size,
+        entry=f"{first.suite}/{first.name}",
+        metric=first.metric,
+        unit=first.unit,
+        higher_is_better=first.higher_is_better,
+        before=first.before,
+        after=first.before + sum(by_seed) / len(by_seed),
+        difference=sum(by_seed) / len(by_seed),
+        interval=interval,
+        covers=SEEDS if len(entry) > 1 else SAMPLES,
+        by_seed=by_seed,
+        samples_half=samples,
+        failed=f"not finite with {len(broken)} of {len(entry)} seeds"
+        if broken and change.kind == NOISE
+        else "not finite"
+        if broken
+        else "",
+    )
+
+
+def trends(held: Sequence[Sensitivity], first: str, last: str, *, confidence: float) -> list[Trend]:
+    """How each cost moves between two checkpoints of a ladder.
+
+    Args:
+        held: what changes cost, of both among others.
+        first: label of the smallest budget.
+        last: of the largest.
+        confidence: level of the intervals.
+
+    Returns:
+        One a change and entry; those that are not finite at either end are left out.
+    """
+    ends = {(s.model, s.kind, s.label, s.size, s.entry): s for s in held if not s.failed}
+    found = []
+    for key in dict.fromkeys(key[1:] for key in ends):
+        one, other = ends.get((first, *key)), ends.get((last, *key))
+        if one is None or other is None:
+            continue
+        sign = -1 if one.higher_is_better else 1
+        by_seed = [sign * (b - a) for a, b in zip(one.by_seed, other.by_seed, strict=True)]
+        samples = math.hypot(one.samples_half, other.samples_half)
+        found.append(
+            Trend(
+                kind=one.kind,
+                label=one.label,
+                size=one.size,
+                entry=one.entry,
+                unit=one.unit,
+                first=one.harm,
+                last=other.harm,
+                difference=other.harm - one.harm,
+                interval=seeds_and_samples(by_seed, samples, confidence=confidence),
+            )
+        )
+    return found
+
+
+def line_of(
+    folder: Path, label: str, changes: Sequence[Change], entry: Any, documents: Sequence[str]
+) -> list[tuple[float, float]]:
+    """The loss along a line through a model, on some documents of a text entry.
+
+    Args:
+        folder: the model's in a probe.
+        label: as `Line.label`.
+        changes: all of the probe.
+        entry: the text entry.
+        documents: hashes of its documents.
+
+    Returns:
+        (size of the change, nats a token), ascending, 0 among them; sizes whose figures are not finite are left out.
+    """
+    found = {0.0: _loss(EvaluationFolder(folder / AS_IT_IS), entry, documents)}
+    first = next((c.seed for c in changes if c.kind == NOISE), None)
+    for change in changes:
+        own = change.label or f"noise, seed {change.seed}"
+        if own == label and (change.kind == TOWARD or (change.kind == NOISE and change.seed == first)):
+            found[change.size] = _loss(EvaluationFolder(folder / change.name), entry, documents)
+    return [(size, loss) for size, loss in sorted(found.items()) if math.isfinite(loss)]
+
+
+def _loss(folder: EvaluationFolder, entry: Any, documents: Sequence[str]) -> float:
+    """Nats a token over some documents; NaN where the evaluation failed."""
+    held: Evaluation | None = folder.find(entry.suite, entry.name)
+    if held is None or held.failed is not None:
+        return math.nan
+    rows = {row["doc"]: row for row in folder.samples(entry.suite, entry.name)}
+    chosen = [rows[name] for name in documents]
+    return math.fsum(row["nats"] for row in chosen) / sum(row["tokens"] for row in chosen)

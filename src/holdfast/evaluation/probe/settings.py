@@ -1,0 +1,80 @@
+"""What `holdfast probe` is asked to do to a model, declared once."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from holdfast.config.declare import Meta, Seed
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.probe.changes import Change
+
+Sizes = Annotated[tuple[float, ...], Meta(gt=0, repeatable=True, metavar="X")]
+Shares = Annotated[tuple[float, ...], Meta(gt=0, lt=1, repeatable=True, metavar="X")]
+NOISE, QUANTIZE, PRUNE = (0.003, 0.01, 0.03, 0.1), ("int8", "int4", "nf4"), (0.1, 0.3, 0.5)
+"""What is done where nothing is asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeSettings:
+    """Changes of the weights."""
+
+    settings_group: ClassVar[str] = "what is changed (default: noise, quantize and prune at several sizes)"
+
+    noise: Sizes = ()
+    """Gaussian noise: gamma, times the standard deviation that --std says."""
+    noise_seeds: Annotated[int, Meta(ge=1)] = 3
+    """Draws of noise, each at all gammas; intervals cover them."""
+    std: Literal["init", "tensor"] = "init"
+    """What gamma multiplies: each tensor's standard deviation when the model was initialised, or its present one."""
+    quantize: Annotated[tuple[Literal["int8", "int4", "nf4"], ...], Meta(repeatable=True)] = ()
+    """Rounding of the matrices to 8 bits a row, 4 bits in groups of 128, or QLoRA's 4-bit floats in blocks of 64."""
+    prune: Shares = ()
+    """Share of each matrix's elements, the smallest ones, that become 0."""
+    toward: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="MODEL")] = ()
+    """Models to step towards, such as fine-tuned ones: theta + share (MODEL - theta)."""
+    steps: Sizes = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+    """Shares of the way for --toward; beyond 1 goes past it."""
+    noise_seed: Seed = 0
+    """First seed of the noise; the others follow."""
+
+    def changes(self) -> list[Change]:
+        """One value a change, in the order in which they are made."""
+        from holdfast.evaluation.probe.changes import Noise, Prune, Quantize, Toward
+
+        asked = bool(self.noise or self.quantize or self.prune or self.toward)
+        seeds = range(self.noise_seed, self.noise_seed + self.noise_seeds)
+        noise = [Noise(size=g, seed=s) for g, s in itertools.product(self.noise if asked else NOISE, seeds)]
+        schemes = [Quantize(label=s) for s in (self.quantize if asked else QUANTIZE)]  # type: ignore[arg-type]
+        shares = [Prune(size=s) for s in (self.prune if asked else PRUNE)]
+        steps = [Toward(size=s, label=label) for label, s in itertools.product(labels_of(self.toward), self.steps)]
+        return [*noise, *schemes, *shares, *steps]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvatureSettings:
+    """The second derivative of the loss."""
+
+    settings_group: ClassVar[str] = "curvature of the loss (float32 only)"
+
+    curvature: Annotated[int, Meta(ge=0)] = 0
+    """Documents of the first corpus that it is measured on (none)."""
+    probes: Annotated[int, Meta(ge=2)] = 16
+    """Random vectors behind each trace."""
+    eigenvalues: Annotated[int, Meta(ge=0)] = 0
+    """How many of the largest eigenvalues."""
+
+
+def labels_of(names: Sequence[str]) -> dict[str, str]:
+    """Names of models by what they are called in folders and tables: the last part, numbered where it is taken."""
+    found: dict[str, str] = {}
+    for name in names:
+        last = re.sub(r"[^\w.-]", "-", name.rstrip("/").rpartition("/")[2]) or Path(name).resolve().name
+        numbered = (last if n == 1 else f"{last}-{n}" for n in itertools.count(1))
+        found[next(label for label in numbered if label not in found)] = name
+    return found

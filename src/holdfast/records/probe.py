@@ -1,0 +1,187 @@
+"""Plain record of a probe: what changes of its weights cost a checkpoint, or each checkpoint of a ladder.
+
+```
+probe.json                        ProbeRecord
+<label>/as-it-is/                 evaluations of the model, with per-sample rows
+<label>/<change>/                 the same of the changed model, one folder a change
+<label>/curvature.jsonl           products with the Hessian, one a line
+report.html                       the page
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.records.evaluation import SCHEMA
+from holdfast.support.files import read_as, record_from
+
+RECORD_FILE = "probe.json"
+AS_IT_IS = "as-it-is"
+NOISE, QUANTIZE, PRUNE, TOWARD = "noise", "quantize", "prune", "toward"
+KINDS = (NOISE, QUANTIZE, PRUNE, TOWARD)
+"""Of changes."""
+SEEDS, SAMPLES = "seeds and samples", "samples"
+"""What an interval covers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbedModel:
+    """One checkpoint."""
+
+    label: str
+    name: str
+    hash: str = ""
+    architecture: str = ""
+    parameters: int = 0
+    dtype: str = ""
+    tokens: float | None = None
+    """That it was pre-trained on; None where nobody said."""
+    stds: str = ""
+    """What noise was scaled by: "init" or "tensor"; "" without noise."""
+    origin: str = ""
+    """Where its weights come from, where that must be said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivity:
+    """What one change costs one model in one figure."""
+
+    model: str
+    """Its label."""
+    kind: str
+    """One of `KINDS`."""
+    label: str
+    """"int8", the model that a step goes towards; "" for others."""
+    size: float
+    """Gamma, bits, pruned share, share of the way."""
+    entry: str
+    """Suite and name: "source/prose"."""
+    metric: str
+    unit: str
+    higher_is_better: bool
+    before: float
+    """Of the model as it is."""
+    after: float
+    """Of the changed one; the mean over seeds of noise. Infinite where one of them is."""
+    difference: float
+    """after - before."""
+    interval: tuple[float, float] | None = None
+    """Of the difference; None where one is not finite."""
+    covers: str = SAMPLES
+    """What the interval covers: "samples" (paired), with several seeds "seeds and samples"."""
+    by_seed: list[float] = field(default_factory=list)
+    """Differences seed by seed."""
+    samples_half: float = 0.0
+    """Half-width of the samples' part of the interval, at 95 %."""
+    failed: str = ""
+    """How many seeds gave no finite figure; "" where all did."""
+
+    @property
+    def harm(self) -> float:
+        """The difference, signed so that a loss is positive."""
+        return -self.difference if self.higher_is_better else self.difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """How the cost of one change moves from the smallest to the largest budget of a ladder."""
+
+    kind: str
+    label: str
+    size: float
+    entry: str
+    unit: str
+    first: float
+    """Cost at the smallest budget; a loss is positive."""
+    last: float
+    difference: float
+    """last - first."""
+    interval: tuple[float, float] | None = None
+    """Seeds of noise are paired, samples taken as independent (rather too wide)."""
+
+    @property
+    def verdict(self) -> str:
+        """ "grows" or "shrinks" where the interval excludes 0, else "cannot tell"."""
+        if self.interval is None or self.interval[0] <= 0 <= self.interval[1]:
+            return "cannot tell"
+        return "grows" if self.difference > 0 else "shrinks"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """The loss along a direction to second order; see `evaluation.probe.curvature`."""
+
+    label: str
+    """The model that a step goes towards, or "noise" and its seed."""
+    slope: float
+    curvature: float
+    norm: float
+    losses: list[tuple[float, float]] = field(default_factory=list)
+    """(share of the way or gamma, loss) as measured, on the same documents, ascending; 0 among them."""
+
+    def quadratic(self, size: float, loss: float) -> float:
+        """The loss that the quadratic gives at `size`, from the loss at 0."""
+        return loss + size * self.slope + size * size / 2 * self.curvature
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharpness:
+    """The curvature of one model's loss on some documents, nats a token."""
+
+    model: str
+    documents: int
+    tokens: int
+    loss: float
+    gradient_norm: float
+    trace: float
+    """Of the Hessian, Hutchinson's estimate."""
+    trace_interval: tuple[float, float] | None
+    """Over random signs."""
+    noise_trace: float | None = None
+    """Tr(S H), S the variances at initialisation: noise costs gamma^2 / 2 times this where the quadratic holds."""
+    noise_trace_interval: tuple[float, float] | None = None
+    probes: int = 0
+    eigenvalues: list[float] = field(default_factory=list)
+    """The largest ones, descending."""
+    lines: list[Line] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeRecord:
+    """probe.json."""
+
+    models: list[ProbedModel]
+    sensitivities: list[Sensitivity] = field(default_factory=list)
+    """By model, in order; then by change and entry."""
+    trends: list[Trend] = field(default_factory=list)
+    """Of a ladder."""
+    sharpness: list[Sharpness] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The request as resolved."""
+    ladder: bool = False
+    """Whether the models are one at rising budgets."""
+    status: str = "running"
+    """"running", "interrupted", "failed" or "finished"."""
+    notes: list[str] = field(default_factory=list)
+    confidence: float = 0.95
+    created: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> ProbeRecord:
+        return record_from(ProbeRecord, value)
+
+
+def read_probe(folder: str | Path) -> ProbeRecord:
+    """The record of a probe's folder.
+
+    Raises:
+        DataError: there is none, or it cannot be read.
+    """
+    return read_as(Path(folder) / RECORD_FILE, ProbeRecord)

@@ -1,0 +1,243 @@
+"""`holdfast probe`: what it measures, what it never does twice, what overflows, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.checkpoints.live import perturbed
+from holdfast.cli.main import main
+from holdfast.evaluation.text.perplexity import score_documents
+from holdfast.models import load
+from holdfast.records.evaluation import EvaluationFolder
+from holdfast.records.probe import ProbeRecord, Sensitivity, read_probe
+from holdfast.training.fresh_init import init_stds
+from tiny import build_model
+
+TEXTS = [f"The quick brown fox {i} jumps over the lazy dog." for i in range(6)]
+PROBE = ["probe", "base", "--corpus", "prose.jsonl", "--output_dir", "out"]
+
+
+@pytest.fixture
+def desk(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with models base and tuned, and text."""
+    monkeypatch.chdir(tmp_path)
+    for name, seed in (("base", 0), ("tuned", 3)):
+        build_model(seed=seed).save_pretrained(name)
+        tokenizer.save_pretrained(name)
+    Path("prose.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in TEXTS))
+    return tmp_path
+
+
+def of(record: ProbeRecord, kind: str, size: float, label: str = "") -> Sensitivity:
+    return next(s for s in record.sensitivities if (s.kind, s.size, s.label) == (kind, size, label))
+
+
+def nats(model: Any, tokenizer: Any) -> float:
+    rows = score_documents(model, tokenizer, TEXTS)
+    return sum(r["nats"] for r in rows) / sum(r["tokens"] for r in rows)
+
+
+def test_every_change_is_measured_as_by_hand(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--noise", "1", "3", "--noise_seeds", "2", "--quantize", "int4", "--prune", "0.5"]
+    assert main([*PROBE, *asked, "--toward", "tuned", "--steps", "0.5", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "noise-3.seed-1" in shown and "Report    out/report.html" in shown and "50 % pruned" in shown
+    record = read_probe("out")
+    assert record.status == "finished" and record.models[0].stds == "init" and not record.trends
+    loaded = load("base")
+    before = nats(loaded.model, loaded.tokenizer)
+    costs = []
+    for seed in (0, 1):
+        with perturbed(loaded.model, seed=seed, scale=3.0, stds=init_stds(loaded.model)):
+            costs.append(nats(loaded.model, loaded.tokenizer) - before)
+    found = of(record, "noise", 3.0)
+    assert found.before == pytest.approx(before, abs=1e-9)
+    assert found.by_seed == pytest.approx(costs, abs=1e-9)
+    assert found.difference == pytest.approx(sum(costs) / 2, abs=1e-9)
+    assert found.interval is not None and found.interval[0] < found.difference < found.interval[1]
+    assert found.covers == "seeds and samples" and of(record, "quantize", 4.0, "int4").covers == "samples"
+    assert of(record, "toward", 1.0, "tuned").after == pytest.approx(
+        nats(load("tuned").model, loaded.tokenizer), abs=1e-6
+    )
+    assert (desk / "out/report.html").is_file()
+
+
+def test_the_default_is_all_kinds(desk: Path) -> None:
+    assert main([*PROBE, "--noise_seeds", "1"]) == 0
+    assert {s.kind for s in read_probe("out").sensitivities} == {"noise", "quantize", "prune"}
+
+
+def test_nothing_is_measured_twice_and_an_interrupted_probe_goes_on(
+    desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.evaluation.text import perplexity
+
+    measured, real = [], perplexity.measure
+
+    def measure(*args: Any) -> Any:
+        if len(measured) == 2:
+            measured.append("stopped")
+            raise KeyboardInterrupt
+        measured.append("")
+        return real(*args)
+
+    monkeypatch.setattr(perplexity, "measure", measure)
+    asked = [*PROBE, "--noise", "1", "--noise_seeds", "3"]
+    assert main(asked) == 130
+    assert read_probe("out").status == "interrupted"
+    done = Path("out/base/noise-1.seed-0/measured.prose.json")
+    first = done.read_bytes()
+    assert main(asked) == 0
+    assert len(measured) == 2 + 1 + 2 and done.read_bytes() == first
+    assert main(asked) == 0
+    assert len(measured) == 5
+    assert main([*asked, "--quantize", "nf4"]) == 0
+    assert len(measured) == 6
+
+
+def test_noise_that_overflows_is_infinite_and_not_averaged_away(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PROBE, "--noise", "1", "1e41", "--noise_seeds", "2"]) == 0
+    record = read_probe("out")
+    broken = of(record, "noise", 1e41)
+    assert broken.difference == math.inf and broken.interval is None
+    assert broken.failed == "not finite with 2 of 2 seeds"
+    assert math.isfinite(of(record, "noise", 1.0).difference)
+    assert "∞" in capsys.readouterr().out
+
+
+def test_a_model_that_is_not_finite_itself(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = build_model()
+    with torch.no_grad():
+        model.model.norm.weight[0] = math.inf
+    model.save_pretrained("base")
+    assert main([*PROBE, "--noise", "1"]) == 4
+    assert "finite figures of the model as it is" in capsys.readouterr().err
+
+
+def test_noise_of_a_model_whose_initialisation_is_not_known(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from holdfast.errors import ModelError
+
+    def unknown(model: Any) -> Any:
+        raise ModelError("its code is not there")
+
+    monkeypatch.setattr("holdfast.training.fresh_init.init_stds", unknown)
+    assert main([*PROBE, "--noise", "0.1", "--noise_seeds", "1"]) == 0
+    record = read_probe("out")
+    assert record.models[0].stds == "tensor" and "its code is not there" in record.notes[0]
+    assert "present standard deviation" in capsys.readouterr().out
+
+
+def test_an_adapter_is_probed_merged(desk: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(1)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained("base"), LoraConfig(r=2, target_modules=["q_proj"]))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(std=0.5)
+    model.save_pretrained("adapter")
+    shutil.copy("base/tokenizer.json", "adapter")
+    shutil.copy("base/tokenizer_config.json", "adapter")
+    assert main(["probe", "adapter", "--corpus", "prose.jsonl", "--output_dir", "out", "--quantize", "int8"]) == 0
+    merged = model.merge_and_unload().eval()
+    found = EvaluationFolder(Path("out/adapter/as-it-is")).find("measured", "prose")
+    assert found is not None
+    assert found.metrics["nats_per_token"].value == pytest.approx(nats(merged, load("base").tokenizer), abs=1e-5)
+
+
+def test_a_ladder(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("ladder.yaml").write_text("ladder:\n  - {model: base, tokens: 1.0e6}\n  - {model: tuned, tokens: 4.0e6}\n")
+    assert (
+        main(["probe", "--ladder", "ladder.yaml", "--corpus", "prose.jsonl", "--noise", "2", "--output_dir", "out"])
+        == 0
+    )
+    record = read_probe("out")
+    assert record.ladder and [m.tokens for m in record.models] == [1e6, 4e6]
+    one, other = (next(s for s in record.sensitivities if s.model == label) for label in ("base", "tuned"))
+    [trend] = record.trends
+    assert trend.difference == pytest.approx(other.harm - one.harm)
+    assert trend.interval is not None and trend.interval[0] < trend.difference < trend.interval[1]
+    assert "Cost at 1 M tokens" in capsys.readouterr().out
+
+
+def test_curvature_is_kept(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.evaluation.probe.curvature import Curvature
+
+    asked = [
+        *PROBE,
+        "--noise",
+        "0.5",
+        "1",
+        "--noise_seeds",
+        "1",
+        "--curvature",
+        "3",
+        "--probes",
+        "2",
+        "--eigenvalues",
+        "2",
+    ]
+    assert main(asked) == 0
+    [found] = read_probe("out").sharpness
+    assert found.documents == 3 and len(found.eigenvalues) == 2 and found.eigenvalues[0] > found.eigenvalues[1]
+    assert found.noise_trace is not None and [line.label for line in found.lines] == ["noise, seed 0"]
+    assert [size for size, _ in found.lines[0].losses] == [0.0, 0.5, 1.0]
+    assert found.lines[0].losses[0][1] == pytest.approx(found.loss, abs=1e-5)
+    monkeypatch.setattr(Curvature, "product", lambda *args: pytest.fail("it was computed before"))
+    assert main(asked) == 0
+    assert read_probe("out").sharpness == [found]
+
+
+def test_dry_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*PROBE, "--quantize", "int8", "int4", "--dry_run"]) == 0
+    assert "base: int8, int4\n3 times prose; sound." in capsys.readouterr().out
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["probe", "--corpus", "prose.jsonl"], "expected a model, as in 'holdfast probe base"),
+        (["probe", "base"], "expected --corpus FILE with held-out text, or --tasks TASK"),
+        (["probe", "bse", "--corpus", "prose.jsonl"], "no such model folder: bse"),
+        ([*PROBE, "--prune", "1"], r"--prune\[0\]: .*below 1"),
+        ([*PROBE, "--noise", "0"], r"--noise\[0\]: .*above 0"),
+        ([*PROBE, "--noise", "inf"], r"--noise\[0\]: expected"),
+        ([*PROBE, "--quantize", "int3"], r"--quantize\[0\]: expected int8 or int4 or nf4"),
+        ([*PROBE, "--toward", "nowhere"], "no such model folder: nowhere"),
+        ([*PROBE, "--toward", "wide"], "expected a model of base's shapes, but 20 tensors of wide are"),
+        ([*PROBE, "--curvature", "2", "--dtype", "bfloat16"], "curvature: expected --dtype float32, got bfloat16"),
+        (["probe", "half", "--corpus", "prose.jsonl", "--curvature", "2"], "half is stored in bfloat16"),
+        ([*PROBE, "--revisions", "tokens1B", "--ladder", "l.yaml"], "l.yaml: no such file"),
+        (["probe", "a", "b", "--revisions", "x", "--corpus", "prose.jsonl"], "one model that they are of, got 2"),
+        (["probe", "o/m", "--revisions", "s1", "s2", "--corpus", "prose.jsonl"], "--revisions: expected the tokens"),
+        (["probe", "--ladder", "mixed.yaml", "--corpus", "prose.jsonl"], "one architecture, but base and wide differ"),
+        ([*PROBE[:-1], "base"], "is not empty and holds no probe of holdfast"),
+    ],
+)
+def test_refused(
+    desk: Path, words: list[str], message: str, tokenizer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import re
+
+    if any("wide" in w or "mixed" in w for w in words):
+        build_model(width=64).save_pretrained("wide")
+        tokenizer.save_pretrained("wide")
+        Path("mixed.yaml").write_text("ladder: [{model: base, tokens: 1}, {model: wide, tokens: 2}]")
+    if "half" in words:
+        build_model().bfloat16().save_pretrained("half")
+        tokenizer.save_pretrained("half")
+    assert main(words) == 2
+    assert re.search(message, capsys.readouterr().err.replace("\n    ", " "))
+    assert not Path("out").exists()
