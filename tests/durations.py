@@ -25,7 +25,7 @@ BUDGETS = {
     "statistics": 5,
     "studies": 90,
     "support": 5,
-    "theory": 10,
+    "theory": 20,
     "training": 25,
     "worlds": 25,
     "(top)": 25,

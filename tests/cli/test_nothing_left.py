@@ -71,6 +71,7 @@ REFUSED: dict[str, str] = {
     "reproduce": f"reproduce nothing --output_dir {OUT}",
     "theory": f"theory regression --dimension 0 --output_dir {OUT}",
     "theory averaging": f"theory averaging --beta 1 --output_dir {OUT}",
+    "theory overtraining": f"theory overtraining --ratio 1 --output_dir {OUT}",
     "compare": f"compare base tuned --output {OUT}/page.html",
     "report": f"report {OUT}",
     "schema": f"schema nothing --output {OUT}/schema.json",

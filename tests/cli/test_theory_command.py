@@ -11,9 +11,11 @@ import pytest
 from holdfast.cli import theory
 from holdfast.cli.main import main
 from holdfast.support.files import read_json
-from holdfast.theory import averaging_study, regression_study
+from holdfast.theory import averaging_study, overtraining_study, regression_study
 from holdfast.theory.averaging_settings import AveragingSettings
 from holdfast.theory.averaging_study import AveragingStudy, run_averaging
+from holdfast.theory.overtraining_settings import OvertrainingSettings
+from holdfast.theory.overtraining_study import OvertrainingStudy, run_overtraining
 from holdfast.theory.regression_study import RegressionSettings, RegressionStudy, run_regression
 
 SMALL = ["--dimension", "12", "--pretrain_rows", "7", "--finetune_rows", "4", "--seeds", "3", "--lambdas", "0.1", "1"]
@@ -238,4 +240,63 @@ def test_mistakes_in_averaging(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--output_dir: expected a folder, got the file taken" in capsys.readouterr().err
     assert main(["theory", "averaging", "--steps", "1"]) == 2
     assert "direct fine-tuning leaves" in capsys.readouterr().err
+    assert not Path("theory").exists()
+
+
+# --------------------------------------------------------------------------------------------------------- overtraining
+
+FEW = ["--dimension", "3", "--tau", "60", "--seeds", "3", "--gammas", "0.1", "0.3", "--lambdas", "1"]
+
+
+def test_overtraining_writes_tables_and_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["theory", "overtraining", *FEW]) == 0
+    shown = capsys.readouterr().out
+    expected = run_overtraining(OvertrainingSettings(dimension=3, tau=60, seeds=3, gammas=(0.1, 0.3), lambdas=(1.0,)))
+    for part in (*expected.checks, *expected.statements):
+        assert part.name in shown
+    for statement in expected.statements:
+        assert statement.verdict in shown and f"{statement.ratio.value:.3f} [" in shown
+    assert "All 13 closed forms hold." in shown
+    record = read_json("theory/overtraining.json")
+    assert record["command"] == "theory overtraining" and "theory/overtraining.html" in shown
+    found = OvertrainingStudy.from_json(record)
+    assert dataclasses.replace(found, seconds=0.0) == dataclasses.replace(expected, seconds=0.0)
+    assert Path("theory/overtraining.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_overtraining_as_json_with_options_from_a_yaml(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.yaml").write_text("dimension: 2\ntau: 30\nseeds: 2\ngammas: [0.2]\njson: true\n")
+    assert main(["theory", "overtraining", "--config", "a.yaml", "--spread", "0.5"]) == 0
+    captured = capsys.readouterr()
+    setting = json.loads(captured.out)["setting"]
+    assert (setting["gammas"], setting["tau"], setting["spread"]) == ([0.2], 30.0, 0.5)
+    assert "theory/overtraining.html" in captured.err
+
+
+def test_a_failed_closed_form_is_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(overtraining_study, "minimiser", lambda tasks, weight: tasks.finetuning + 0 * weight[:, None])
+    assert main(["theory", "overtraining", *FEW]) == 1
+    assert "fails" in capsys.readouterr().out
+    assert Path("theory/overtraining.html").is_file()
+
+
+def test_mistakes_in_overtraining(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--ratio", "1", "--tau", "nan", "--lambdas", "0", "--gammas", "x", "--flatnes", "1", "--dimension", "99"]
+    assert main(["theory", "overtraining", *words]) == 2
+    shown = capsys.readouterr().err
+    for part in (
+        "--ratio: expected a number above 0 and below 1, got '1'",
+        "--tau: expected a number above 0 and at most 300, got 'nan'",
+        "--lambdas[0]: expected a number above 0 and at most 100, got '0'",
+        "--gammas[0]: expected a number above 0 and at most 10, got 'x'",
+        "--dimension: expected a whole number of at least 2 and at most 32",
+        "Did you mean '--flatness'?",
+    ):
+        assert part in shown, shown
+    Path("taken").write_text("")
+    assert main(["theory", "overtraining", "--output_dir", "taken", "--tau", "2"]) == 2
+    shown = capsys.readouterr().err
+    assert "--output_dir: expected a folder, got the file taken" in shown and "--tau: expected at least" in shown
     assert not Path("theory").exists()

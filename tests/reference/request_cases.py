@@ -39,6 +39,10 @@ COMMANDS: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["theory", "averaging", "--config", "asked.yaml"],
         {"dimension": 6, "steps": 60, "p": [0.5, 0.1], "seeds": 2},
     ),
+    "overtraining": (
+        ["theory", "overtraining", "--config", "asked.yaml"],
+        {"dimension": 3, "tau": 40, "gammas": [0.1, 0.3], "seeds": 2},
+    ),
     "world": (["world", "--config", "asked.yaml"], {"output_dir": "world", "quick": True, "workers": 1}),
     "judge": (
         ["judge", "--config", "asked.yaml", "--dry_run"],
@@ -172,6 +176,7 @@ SOUND: dict[str, list[dict[str, Any]]] = {
         {"fail_if": "prose drop > -100%"},
     ],
     "theory": [{}, {"lambdas": [0.1, 1], "overlap": 0.2, "decay": 1, "noise": 0.2, "shift": 2}],
+    "overtraining": [{}, {"lambdas": [0.1, 1], "ratio": 0.5, "flatness": 0, "spread": 0.5, "finetune_time": 5}],
     "averaging": [{}, {"lambdas": [0.1, 1], "alignment": 0.2, "rotation": 0, "decay": 2, "beta": 0.3}],
     "world": [{}],
     "judge": [{}, {"limit": 3, "workers": 2, "price_in": 1, "price_out": 2}],
@@ -294,6 +299,12 @@ REFUSED: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"pretrain_rows": 50}, ["pretrain_rows"]),
         ({"lamdas": 1}, ["lambdas"]),
     ],
+    "overtraining": [
+        ({"ratio": 1}, ["ratio"]),
+        ({"tau": 1}, ["tau"]),
+        ({"flatness": 0, "spread": 0}, ["flatness", "spread"]),
+        ({"gamas": [1]}, ["gammas"]),
+    ],
     "averaging": [
         ({"p": [1]}, ["p"]),
         ({"beta": 0}, ["beta"]),
@@ -330,6 +341,7 @@ TWICE: dict[str, tuple[str, Any]] = {
     "evaluate": ("limit", 2),
     "theory": ("seeds", 3),
     "averaging": ("seeds", 3),
+    "overtraining": ("seeds", 3),
     "perturb": ("seed", 2),
 }
 """A key that stands twice in the YAML."""

@@ -16,7 +16,7 @@ SUBCOMMANDS = {
     "residual": ["extract", "apply", "study", "worker"],
     "sweep": ["worker", "status", "report"],
     "data": ["prepare", "synthesise", "crawl"],
-    "theory": ["regression", "averaging"],
+    "theory": ["regression", "averaging", "overtraining"],
 }
 
 

@@ -54,6 +54,7 @@ from holdfast.reports.comparison_report import comparison_page
 from holdfast.reports.distance_report import distance_page, read_distance
 from holdfast.reports.evaluation_report import evaluation_page
 from holdfast.reports.html import render
+from holdfast.reports.overtraining_report import overtraining_page
 from holdfast.reports.probe_report import probe_page
 from holdfast.reports.residual_report import residual_page
 from holdfast.reports.run_report import read_run, run_page
@@ -68,6 +69,8 @@ from holdfast.studies.engine.claims import claims_json
 from holdfast.support.files import to_jsonable
 from holdfast.theory.averaging_settings import AveragingSettings
 from holdfast.theory.averaging_study import run_averaging
+from holdfast.theory.overtraining_settings import OvertrainingSettings
+from holdfast.theory.overtraining_study import run_overtraining
 from holdfast.theory.regression_study import RegressionSettings, run_regression
 
 NASTY = "<img src=x onerror=alert(1)> ``` & \"quotes\" [bold]b[/bold] 'n' </script><!-- `x` | %{y} $z$"
@@ -92,6 +95,12 @@ def probed(folder: Path, text: str) -> Page:
 
 def probed_alone(folder: Path, text: str) -> Page:
     return probe_page(probe(text, ladder=False))
+
+
+def overtrained(folder: Path, text: str) -> Page:
+    study = run_overtraining(OvertrainingSettings(dimension=3, tau=20, seeds=3, lambdas=(1.0,)))
+    failed = dataclasses.replace(study.checks[0], passed=False, note=text)
+    return overtraining_page(dataclasses.replace(study, checks=[failed, *study.checks[1:]], notes=[text]))
 
 
 def study(folder: Path, text: str) -> Page:
@@ -281,6 +290,7 @@ PAGES: dict[str, Callable[[Path, str], Page]] = {
     "theory, averaging": averages,
     "probe of a ladder": probed,
     "probe": probed_alone,
+    "theory, overtraining": overtrained,
     "study": study,
     "study of one seed": one_seed,
     "study, nothing finished": unfinished,

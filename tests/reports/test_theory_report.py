@@ -30,7 +30,8 @@ from holdfast.reports.theory_charts import (
 )
 from holdfast.reports.theory_report import finding, lead, print_regression, regression_page, write_regression_report
 from holdfast.support.files import read_json, write_json
-from holdfast.theory.regression_study import Interval, RegressionSettings, RegressionStudy, run_regression
+from holdfast.theory.findings import Interval
+from holdfast.theory.regression_study import RegressionSettings, RegressionStudy, run_regression
 
 PLOTS = 12
 

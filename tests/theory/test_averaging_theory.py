@@ -39,10 +39,9 @@ from holdfast.theory.averaging_study import (
     elastic_order,
     named,
     run_averaging,
-    verdict,
     work_of,
 )
-from holdfast.theory.regression_study import Interval
+from holdfast.theory.findings import Interval, verdict
 
 FAST = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 SMALL = AveragingSettings(dimension=8, steps=60, seeds=3, p=(0.5, 0.1), lambdas=(0.1, 1.0))

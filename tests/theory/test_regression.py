@@ -19,6 +19,7 @@ from holdfast.support.files import read_json, to_jsonable, write_json
 from holdfast.theory import descent as descent_module
 from holdfast.theory import regression_study
 from holdfast.theory.descent import PRETRAINING, common_step_bound, gradient_descent, quadratic_limit, step_bound
+from holdfast.theory.findings import Interval, mean_interval
 from holdfast.theory.regression import (
     METHODS,
     Problem,
@@ -37,10 +38,8 @@ from holdfast.theory.regression import (
 from holdfast.theory.regression_study import (
     MIDDLE,
     SHARES,
-    Interval,
     RegressionSettings,
     RegressionStudy,
-    mean_interval,
     run_regression,
     verdict,
     work_of,

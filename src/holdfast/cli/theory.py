@@ -13,6 +13,7 @@ from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, settings_of
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.theory.averaging_settings import AveragingSettings
+from holdfast.theory.overtraining_settings import OvertrainingSettings
 from holdfast.theory.regression_settings import WEIGHTS, ComputedSettings, RegressionSettings, Weights
 
 REGRESSION = """\
@@ -44,6 +45,23 @@ examples
   holdfast theory averaging --p 0.5 0.25 0.05 --beta 0.3 --json
 
 exit code: 0 where every identity holds, 1 where one fails, 2 where the request has to change; statements about the
+random problems may turn out either way
+"""
+OVERTRAINING = """\
+Why pre-training for longer can harm what is fine-tuned or perturbed afterwards, in a two-layer linear network (paper
+003, section 4 and appendix A). Checks the closed forms against gradient descent and noise that is drawn, and asks of
+models as training leaves them what the theorems say: when the loss turns, what moves the turn, and what that costs.
+Needs no model and no network.
+"""
+OVERTRAINING_EPILOG = """\
+examples
+  holdfast theory overtraining                                # a table here, a page in theory/overtraining.html
+  holdfast theory overtraining --flatness 0 --spread 0.2      # a new task much like the old: fine-tuning never turns
+  holdfast theory overtraining --gammas 0.02 0.1 0.3          # noise of other sizes
+  holdfast theory overtraining --tau 50 --finetune_time 40    # so long that what was not learnt is learnt as well
+  holdfast theory overtraining --lambdas 0.5 5 --json         # JSON for a program
+
+exit code: 0 where every closed form holds, 1 where one fails, 2 where the request has to change; statements about the
 random problems may turn out either way
 """
 
@@ -101,11 +119,26 @@ class AveragingRequest(_Written, AveragingSettings):
         return self.folder_problems()
 
 
+@dataclass(frozen=True, kw_only=True)
+class OvertrainingRequest(_Written, OvertrainingSettings):
+    """`holdfast theory overtraining`."""
+
+    def problems(self) -> list[str]:
+        """Rules over several settings, and an output folder that is a file."""
+        return [*super().problems(), *self.folder_problems()]
+
+
 REGRESSION_COMMAND = Command(
     name="holdfast theory regression", request=RegressionRequest, description=REGRESSION, epilog=REGRESSION_EPILOG
 )
 AVERAGING_COMMAND = Command(
     name="holdfast theory averaging", request=AveragingRequest, description=AVERAGING, epilog=AVERAGING_EPILOG
+)
+OVERTRAINING_COMMAND = Command(
+    name="holdfast theory overtraining",
+    request=OvertrainingRequest,
+    description=OVERTRAINING,
+    epilog=OVERTRAINING_EPILOG,
 )
 
 
@@ -113,8 +146,7 @@ def run_regression(argv: list[str]) -> int:
     """`holdfast theory regression`: the table or JSON on stdout, OUT/regression.json and OUT/regression.html; 1 where a
     statement fails."""
     request = REGRESSION_COMMAND.read(argv)
-    computed = {s.name: getattr(request, s.name) for s in settings_of(ComputedSettings)}
-    setting = RegressionSettings(**computed, weights=request.lambdas)
+    setting = RegressionSettings(**_asked(ComputedSettings, request), weights=request.lambdas)
 
     from holdfast.reports.theory_report import print_regression, write_regression_report
     from holdfast.theory.regression_study import run_regression, work_of
@@ -128,7 +160,7 @@ def run_averaging(argv: list[str]) -> int:
     """`holdfast theory averaging`: the same with OUT/averaging.json and OUT/averaging.html; 1 where an identity
     fails."""
     request = AVERAGING_COMMAND.read(argv)
-    setting = AveragingSettings(**{s.name: getattr(request, s.name) for s in settings_of(AveragingSettings)})
+    setting = AveragingSettings(**_asked(AveragingSettings, request))
 
     from holdfast.reports.averaging_report import print_averaging, write_averaging_report
     from holdfast.theory.averaging_study import run_averaging, work_of
@@ -136,6 +168,31 @@ def run_averaging(argv: list[str]) -> int:
     return _carry_out(
         "averaging", request, setting, run_averaging, work_of(setting), print_averaging, write_averaging_report
     )
+
+
+def run_overtraining(argv: list[str]) -> int:
+    """`holdfast theory overtraining`: the same with OUT/overtraining.json and OUT/overtraining.html; 1 where a closed
+    form fails."""
+    request = OVERTRAINING_COMMAND.read(argv)
+    setting = OvertrainingSettings(**_asked(OvertrainingSettings, request))
+
+    from holdfast.reports.overtraining_report import print_overtraining, write_overtraining_report
+    from holdfast.theory.overtraining_study import run_overtraining, work_of
+
+    return _carry_out(
+        "overtraining",
+        request,
+        setting,
+        run_overtraining,
+        work_of(setting),
+        print_overtraining,
+        write_overtraining_report,
+    )
+
+
+def _asked(settings: Any, request: _Written) -> dict[str, Any]:
+    """What a request says of the settings of a study."""
+    return {s.name: getattr(request, s.name) for s in settings_of(settings)}
 
 
 def _carry_out(
@@ -198,6 +255,10 @@ SUBJECTS: dict[str, tuple[Callable[[list[str]], int], str]] = {
         run_averaging,
         "averaging with the old model, L2, EWC and Fisher merging on quadratic tasks (paper 002, section 4)",
     ),
+    "overtraining": (
+        run_overtraining,
+        "why longer pre-training can harm, in a two-layer linear network (paper 003, section 4)",
+    ),
 }
 """Name: what runs it, and one line of help."""
 
@@ -214,6 +275,7 @@ examples
   holdfast theory regression
   holdfast theory regression --decay 1 --output_dir uneven
   holdfast theory averaging --alignment 0
+  holdfast theory overtraining --spread 0.6
 
 'holdfast theory SUBJECT --help' explains its options.
 """

@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.reports.blocks import Block, Code, Page, Paragraph, Section, Table, Tile, Tiles, chip, notes
-from holdfast.reports.blocks import columns as heads
+from holdfast.reports.blocks import Code, Page, Paragraph, Section, Table, Tile, Tiles, notes
 from holdfast.reports.charts import COLOURS, SYMBOLS, Axis, Chart, Col, Mark, Row, Rule, log_ticks, tabulate, ticks_at
-from holdfast.reports.claims_report import TONES
 from holdfast.reports.format import duration, number, plural, significant
 from holdfast.reports.html import write_page
 from holdfast.reports.terminal import Printer
 from holdfast.reports.theory_charts import drawn, in_words
-from holdfast.reports.theory_report import checks_table
+from holdfast.reports.theory_report import checks_table, statements_table
 from holdfast.theory.averaging import period
 from holdfast.theory.averaging_study import MIDDLE, AlignedTasks, AveragingStudy, named
 
@@ -91,7 +89,7 @@ def print_averaging(study: AveragingStudy, console: Console | None = None) -> No
     found = [
         Paragraph(lead(study)),
         checks_table(study.checks, what="Identity", brief=True),
-        statements_table(study, brief=True),
+        statements_table(study.statements, brief="What the paper observes, on quadratic tasks"),
     ]
     Printer(console).show([*found, *(Paragraph(f"note: {n}", "note") for n in study.notes), Paragraph("")])
 
@@ -116,7 +114,7 @@ def averaging_page(study: AveragingStudy) -> Page:
             Section("The question", [*(Paragraph(text, "prose") for text in QUESTION), Code(EQUATIONS)]),
             Section(
                 "What the paper observes, asked of quadratic tasks",
-                [statements_table(study)],
+                [statements_table(study.statements, paper="Paper 002")],
                 intro=(
                     "A statement holds where its ratio is below 1 with the whole interval, does not hold where it is "
                     "above 1 with the whole interval, and cannot be told otherwise. None is a prediction for a "
@@ -182,19 +180,6 @@ def _tiles(study: AveragingStudy) -> list[Tile]:
         Tile("Statements that hold", f"{holds} of {len(study.statements)}", "on quadratic tasks"),
         Tile("SFA forgets least", _p_in_words(study, best), "at equal new-task loss"),
     ]
-
-
-def statements_table(study: AveragingStudy, *, brief: bool = False) -> Table:
-    """Every statement with its ratio and verdict; `brief`: without what is compared."""
-    rows: list[list[Block]] = []
-    for s in study.statements:
-        ends = [in_words(s.ratio), chip(s.verdict, TONES[s.verdict])]
-        rows.append([s.name, *ends] if brief else [s.name, s.what, s.source, *ends])
-    if brief:
-        title = "What the paper observes, on quadratic tasks (ratio below 1: holds)"
-        return Table(columns=heads("Statement", "Ratio", "Verdict", right=(1,)), rows=rows, title=title)
-    titles = ("Statement", "What is compared", "Paper 002", "Ratio", "Verdict")
-    return Table(columns=heads(*titles, right=(3,), wide=(1,)), rows=rows, kind="dense")
 
 
 # --------------------------------------------------------------------------------------------------------------- charts

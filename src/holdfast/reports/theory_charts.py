@@ -14,6 +14,7 @@ from holdfast.reports.charts import COLOURS as PALETTE
 from holdfast.reports.charts import SYMBOLS as SHAPES
 from holdfast.reports.charts import Axis, Chart, Col, Mark, Note, Rule, Value, log_ticks, ticks_at
 from holdfast.reports.format import number, significant
+from holdfast.theory.findings import Interval
 from holdfast.theory.regression import along_segment, closed_form, errors, illustration, split, weight_for
 from holdfast.theory.regression_study import (
     MIDDLE,
@@ -22,7 +23,6 @@ from holdfast.theory.regression_study import (
     DescentCurve,
     Figures,
     Geometry,
-    Interval,
     RegressionStudy,
 )
 

@@ -30,6 +30,7 @@ from holdfast.reports.blocks import (
     sub,
     words,
 )
+from holdfast.reports.claims_report import TONES
 from holdfast.reports.format import duration, number, plural, significant
 from holdfast.reports.html import write_page
 from holdfast.reports.terminal import Printer
@@ -46,7 +47,8 @@ from holdfast.reports.theory_charts import (
     scientific,
     seen_by_pretraining,
 )
-from holdfast.theory.regression_study import Check, Interval, RegressionStudy
+from holdfast.theory.findings import Check, Interval, Statement
+from holdfast.theory.regression_study import RegressionStudy
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -315,6 +317,20 @@ def checks_table(checks: Sequence[Check], *, what: str = "Statement", brief: boo
         return Table(columns=columns(*titles, right=(1, 2)), rows=rows, title="Largest relative deviation")
     heads = columns(titles[0], "What is measured", *titles[1:], right=(2, 3), wide=(1,))
     return Table(columns=heads, rows=rows, kind="dense")
+
+
+def statements_table(statements: Sequence[Statement], *, paper: str = "", brief: str = "") -> Table:
+    """Every statement with its ratio and verdict; `brief`: the title of the same without what is compared, for eighty
+    characters."""
+    rows: list[list[Block]] = []
+    for s in statements:
+        ends = [in_words(s.ratio), chip(s.verdict, TONES[s.verdict])]
+        rows.append([s.name, *ends] if brief else [s.name, s.what, s.source, *ends])
+    if brief:
+        heads = columns("Statement", "Ratio", "Verdict", right=(1,))
+        return Table(columns=heads, rows=rows, title=f"{brief} (ratio below 1: holds)")
+    titles = ("Statement", "What is compared", paper, "Ratio", "Verdict")
+    return Table(columns=columns(*titles, right=(3,), wide=(1,)), rows=rows, kind="dense")
 
 
 def _settings(study: RegressionStudy) -> list[tuple[str, str]]:

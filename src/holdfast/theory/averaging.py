@@ -42,6 +42,7 @@ import numpy as np
 from holdfast.config.decode import settings_value
 from holdfast.errors import ConfigError, DataError, ShapeError
 from holdfast.theory.averaging_settings import QuadraticsSettings
+from holdfast.theory.findings import expect
 
 Gradient = Callable[[np.ndarray], np.ndarray]
 """Of the new task's loss, `[D]` at `[D]`."""
@@ -67,10 +68,10 @@ def averaging_of(rate: Number, coefficient: Number) -> tuple[Any, Any]:
     References: paper 002, section 4, below equation 7.
     """
     eta, penalty = np.asarray(rate, np.float64), np.asarray(coefficient, np.float64)
-    _expect("rate (eta)", eta, eta > 0, "a positive number")
-    _expect("coefficient (lambda)", penalty, penalty >= 0, "0 or more")
+    expect("rate (eta)", eta, eta > 0, "a positive number")
+    expect("coefficient (lambda)", penalty, penalty >= 0, "0 or more")
     beta = eta * penalty
-    _expect("rate * coefficient (eta lambda)", beta, beta < 1, "below 1, as beta is at most 1 and alpha finite")
+    expect("rate * coefficient (eta lambda)", beta, beta < 1, "below 1, as beta is at most 1 and alpha finite")
     return (eta / (1 - beta))[()], beta[()]
 
 
@@ -88,15 +89,9 @@ def penalty_of(alpha: Number, beta: Number) -> tuple[Any, Any]:
         ConfigError: an alpha or a beta that cannot be; at beta 1 nothing is learnt, which no finite lambda does.
     """
     steps, weight = np.asarray(alpha, np.float64), np.asarray(beta, np.float64)
-    _expect("alpha", steps, steps > 0, "a positive number")
-    _expect("beta", weight, (weight >= 0) & (weight < 1), "at least 0 and below 1")
+    expect("alpha", steps, steps > 0, "a positive number")
+    expect("beta", weight, (weight >= 0) & (weight < 1), "at least 0 and below 1")
     return (steps * (1 - weight))[()], (weight / (steps * (1 - weight)))[()]
-
-
-def _expect(name: str, value: np.ndarray, sound: np.ndarray, what: str) -> None:
-    wrong = ~(np.isfinite(value) & sound)
-    if wrong.any():
-        raise ConfigError(f"{name}: expected {what}, got {np.atleast_1d(value)[np.atleast_1d(wrong)][0]:g}")
 
 
 def averaged_path(
@@ -186,7 +181,7 @@ def fisher_merge(
         DataError: a negative Fisher value.
     """
     weights = np.array([old_weight, new_weight], np.float64)
-    _expect("old_weight, new_weight", weights, weights > 0, "positive numbers")
+    expect("old_weight, new_weight", weights, weights > 0, "positive numbers")
     shares = np.stack([old_weight * np.asarray(old_fisher), new_weight * np.asarray(new_fisher)]).astype(np.float64)
     if not (shares >= 0).all():
         raise DataError(f"Expected Fisher values of 0 or more, got {shares.min():g}. Give mean squared gradients.")
@@ -221,8 +216,8 @@ def kept_share(curvature: Number, *, alpha: float, beta: Number, every: int, ste
         ConfigError: a rate with which the steps do not converge, a beta outside [0, 1], no step between averages.
     """
     held, weight = np.asarray(curvature, np.float64), np.asarray(beta, np.float64)
-    _expect("alpha * curvature", alpha * held, (alpha * held >= 0) & (alpha * held < 2), "at least 0 and below 2")
-    _expect("beta", weight, (weight >= 0) & (weight <= 1), "0 to 1")
+    expect("alpha * curvature", alpha * held, (alpha * held >= 0) & (alpha * held < 2), "at least 0 and below 2")
+    expect("beta", weight, (weight >= 0) & (weight <= 1), "0 to 1")
     if every < 1 or (steps is not None and steps < 1):
         raise ConfigError(f"every, steps: expected 1 or more, got {every} and {steps}")
     factor = (1 - weight) * (1 - alpha * held) ** every

@@ -17,17 +17,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from holdfast.config.declare import settings_of
 from holdfast.config.decode import Given, mistakes_in
-from holdfast.errors import ConfigError, DataError
-from holdfast.support.files import record_from
+from holdfast.errors import ConfigError
 from holdfast.theory.averaging import (
     Directions,
     Gradient,
@@ -42,7 +41,18 @@ from holdfast.theory.averaging import (
     random_quadratics,
 )
 from holdfast.theory.averaging_settings import AveragingSettings, QuadraticsSettings
-from holdfast.theory.regression_study import EXACT, GEOMETRY_SEEDS, Check, Interval, mean_interval, ratio_interval
+from holdfast.theory.findings import (
+    EXACT,
+    Check,
+    Interval,
+    Statement,
+    Study,
+    check_of,
+    geometric_interval,
+    mean_interval,
+    statement_of,
+)
+from holdfast.theory.regression_study import GEOMETRY_SEEDS
 
 MIDDLE = 0.25
 """Of the start's new-task loss: where methods are compared; half of its root-mean-square error."""
@@ -69,19 +79,6 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statement:
-    """What the paper observes, asked of these problems."""
-
-    name: str
-    what: str
-    source: str
-    ratio: Interval
-    """Geometric mean over seeds; below 1 the statement holds."""
-    verdict: str
-    """"holds", "does not hold" or "cannot tell"."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class AlignedTasks:
     """At equal new-task loss in problems of another shape: the old loss over L2's."""
 
@@ -95,8 +92,10 @@ class AlignedTasks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AveragingStudy:
+class AveragingStudy(Study):
     """Everything the page and the tables show."""
+
+    subject: ClassVar[str] = "averaging"
 
     setting: AveragingSettings
     fractions: list[float]
@@ -117,22 +116,6 @@ class AveragingStudy:
     checks: list[Check]
     seconds: float
     notes: list[str]
-
-    @property
-    def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> AveragingStudy:
-        """A study as `to_jsonable` wrote it.
-
-        Raises:
-            DataError: the mapping is no such study.
-        """
-        try:
-            return record_from(AveragingStudy, value)
-        except DataError as error:
-            raise DataError(f"Expected the record that 'holdfast theory averaging' writes: {error}") from error
 
 
 def run_averaging(
@@ -164,7 +147,7 @@ def run_averaging(
             equal = _Row(random_quadratics(**shape, seed=setting.seed + number), setting, fractions).equal
             ratios.append([equal[m] / equal["l2"] for m in (*map(named, fractions), "ewc", "both")])
             advance(1)
-        *along, ewc, best = (_geometric(column, setting.confidence) for column in np.transpose(ratios))
+        *along, ewc, best = (geometric_interval(column, setting.confidence) for column in np.transpose(ratios))
         geometries.append(AlignedTasks(alignment=alignment, rotation=rotation, along_p=along, ewc=ewc, best=best))
     level, first = setting.confidence, rows[0]
     return AveragingStudy(
@@ -277,12 +260,6 @@ def _points(figures: Sequence[np.ndarray], strengths: Sequence[float], confidenc
     ]
 
 
-def _geometric(ratios: Sequence[float] | np.ndarray, confidence: float) -> Interval:
-    found = ratio_interval(np.asarray(ratios), np.ones(len(ratios)), np.ones(len(ratios)), confidence)
-    assert found is not None
-    return found
-
-
 # ----------------------------------------------------------------------------------------------------------- statements
 
 
@@ -297,8 +274,7 @@ def statements(rows: Sequence[_Row], setting: AveragingSettings) -> list[Stateme
     found: list[Statement] = []
 
     def add(name: str, source: str, what: str, values: np.ndarray) -> None:
-        ratio = _geometric(values, setting.confidence)
-        found.append(Statement(name=name, what=what, source=source, ratio=ratio, verdict=verdict(ratio)))
+        found.append(statement_of(name, source, what, values, setting.confidence))
 
     def add_equal(name: str, source: str, one: str, other: str) -> None:
         values = np.array([r.equal[one] / r.equal[other] for r in rows])
@@ -316,13 +292,6 @@ def statements(rows: Sequence[_Row], setting: AveragingSettings) -> list[Stateme
     add_equal("L2 beats EWC", "figure 1", "l2", "ewc")
     add_equal("SFA beats EWC", "figure 1", small, "ewc")
     return found
-
-
-def verdict(ratio: Interval) -> str:
-    """Of a statement that holds where the ratio is below 1."""
-    if ratio.low is None or ratio.high is None:
-        return "cannot tell"
-    return "holds" if ratio.high < 1 - EXACT else "does not hold" if ratio.low > 1 + EXACT else "cannot tell"
 
 
 # --------------------------------------------------------------------------------------------------------------- checks
@@ -355,8 +324,7 @@ def checks(problem: Quadratics, setting: AveragingSettings) -> list[Check]:
     found: list[Check] = []
 
     def add(name: str, what: str, values: Any, allowed: float = EXACT, note: str = "") -> None:
-        value = float(np.max(values))  # NaN where one is, which fails
-        found.append(Check(name=name, what=what, value=value, allowed=allowed, passed=value <= allowed, note=note))
+        found.append(check_of(name, what, values, allowed, note))
 
     def apart(path: np.ndarray, other: np.ndarray) -> float:
         return float(np.abs(path - other).max() / np.abs(other).max())

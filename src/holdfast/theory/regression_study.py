@@ -25,16 +25,22 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from holdfast.config.declare import settings_of
 from holdfast.config.decode import Given, mistakes_in
-from holdfast.errors import DataError
-from holdfast.statistics.intervals import t_half_width
-from holdfast.support.files import record_from
 from holdfast.theory.descent import PRETRAINING, Descent, gradient_descent
+from holdfast.theory.findings import (
+    EXACT,
+    Check,
+    Interval,
+    Study,
+    check_of,
+    geometric_interval,
+    mean_interval,
+)
 from holdfast.theory.regression import (
     METHODS,
     Problem,
@@ -63,20 +69,6 @@ PENALISED = ("label_annealing", "l2")
 NAMES = {PRETRAINING: "pre-training", "direct": "direct fine-tuning", "l2": "L2", "label_annealing": "label annealing"}
 MOST_DRAWN = 240
 """Points kept of a curve of gradient descent."""
-EXACT = 1e-9
-"""What rounding may leave of an identity, relative."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interval:
-    """A mean over seeds."""
-
-    value: float
-    low: float | None
-    """None where there is one seed."""
-    high: float | None
-    n: int
-    """Seeds behind it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,21 +156,10 @@ class DescentCurve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
-    """One statement of the theory, tested on the first problem."""
-
-    name: str
-    what: str
-    value: float
-    """The largest deviation found, relative."""
-    allowed: float
-    passed: bool
-    note: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegressionStudy:
+class RegressionStudy(Study):
     """Everything the page and the table show."""
+
+    subject: ClassVar[str] = "regression"
 
     setting: RegressionSettings
     start: Figures
@@ -195,25 +176,9 @@ class RegressionStudy:
     notes: list[str]
 
     @property
-    def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
-
-    @property
     def middle(self) -> EqualError:
         """The comparison that words lead with."""
         return next(e for e in self.equal_errors if e.share == MIDDLE)
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> RegressionStudy:
-        """A study as `to_jsonable` wrote it.
-
-        Raises:
-            DataError: the mapping is no such study.
-        """
-        try:
-            return record_from(RegressionStudy, value)
-        except DataError as error:
-            raise DataError(f"Expected the record that 'holdfast theory regression' writes: {error}") from error
 
 
 def run_regression(
@@ -289,16 +254,6 @@ def geometry_grid(setting: RegressionSettings) -> list[tuple[float, float]]:
     return [(overlap, decay) for decay in DECAYS for overlap in OVERLAPS]
 
 
-def mean_interval(values: Sequence[float] | np.ndarray, confidence: float) -> Interval:
-    """The mean of one value a seed with its t-interval; no interval for one seed."""
-    found = np.asarray(values, dtype=np.float64)
-    n, mean = len(found), float(found.mean())
-    if n < 2:
-        return Interval(value=mean, low=None, high=None, n=n)
-    half = t_half_width(found.tolist(), confidence=confidence)
-    return Interval(value=mean, low=mean - half, high=mean + half, n=n)
-
-
 # ---------------------------------------------------------------------------------------------------------- one problem
 
 
@@ -349,9 +304,7 @@ def ratio_interval(above: np.ndarray, below: np.ndarray, scale: np.ndarray, conf
     """Geometric mean of `above / below` over seeds; None where both are rounding."""
     if (np.maximum(above, below) <= 1e-18 * scale).any():
         return None
-    found = mean_interval(np.log(above) - np.log(below), confidence)
-    ends = [None if end is None else math.exp(end) for end in (found.low, found.high)]
-    return Interval(value=math.exp(found.value), low=ends[0], high=ends[1], n=found.n)
+    return geometric_interval(above / below, confidence)
 
 
 def verdict(ratio: Interval | None) -> str:
@@ -477,9 +430,7 @@ def checks(
     found = [_descent_check(m, [r for r in runs if r.method == m], setting.tolerance) for m in (PRETRAINING, *METHODS)]
 
     def add(name: str, what: str, value: float, allowed: float = EXACT, note: str = "") -> None:
-        found.append(
-            Check(name=name, what=what, value=float(value), allowed=allowed, passed=bool(value <= allowed), note=note)
-        )
+        found.append(check_of(name, what, value, allowed, note))
 
     distances = "distance to the closed form after every step, against its prediction (lemma B.1)"
     add("steps as the spectrum says", distances, _worst(_mismatch(r) for r in runs))

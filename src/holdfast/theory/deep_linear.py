@@ -1,0 +1,386 @@
+"""Overtraining in a two-layer linear network: what a fixed modification costs after n features have been learnt.
+
+Source: paper 003, section 4 and appendix A. theta = W1 W2, pre-trained by gradient flow on the loss
+|theta - A_pre|_F^2 with A_pre = U diag(s_1 > ... > s_D > 0) V^T, from W1 = e^-tau U, W2 = e^-tau V^T; fine-tuned on
+A_ft = U diag(f) V^T. The network is then D numbers: singular value x = w^2 of theta, w of either factor (lemma A.7),
+each with its own path
+
+```
+flow, target f, lambda (theta - start)^2     dx/dt = 4 x (f - x + lambda (a - x)),  a = x at the start
+                                             x(t) = c x0 / (x0 + (c - x0) e^(-r t))
+                                             c = (f + lambda a) / (1 + lambda),  r = 4 (f + lambda a)
+a step of gradient descent                   w <- w + 2 eta w (f - w^2 + lambda (a - w^2))
+```
+
+so that pre-training learns one feature after the other, the n-th at about tau / (2 s_n). After n of them:
+
+```
+noise gamma on every entry of W1 and W2      L = sum_{i>n} s_i^2 + 2 D gamma^2 sum_{i<=n} s_i + D^3 gamma^4    (A.4)
+    feature n raises it where                s_n < 2 D gamma^2
+fine-tuning                                  x_i -> c_i for i <= n; 0 stays 0                                  (A.23)
+    pre-training loss                        L = sum_{i<=n} ((f_i - s_i) / (1 + lambda))^2 + sum_{i>n} s_i^2
+    loss on the new task                     sum_{i<=n} (lambda (f_i - s_i) / (1 + lambda))^2 + sum_{i>n} f_i^2
+    feature n raises the first where         |f_n - s_n| > (1 + lambda) s_n, so f_n > (2 + lambda) s_n
+```
+
+The noise formula holds for any factors and any noise that is independent with mean 0: no higher term is missing. That 0
+stays 0 is about the ideal model. From a real one, where nothing is 0, fine-tuning for ever reaches c everywhere.
+
+Not the paper's start, W1 = W2 = e^-tau I: that needs U = V. The flow keeps the sign of det theta, so from there an
+A_pre with a negative determinant is never reached; its last feature stays unlearnt.
+
+Does not model: minibatches (lemma A.17 bounds them), momentum, depth above two.
+
+Shape suffixes: D features. All arrays are float64.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from holdfast.config.decode import settings_value
+from holdfast.errors import ConfigError, DataError, ShapeError
+from holdfast.theory.findings import expect
+from holdfast.theory.overtraining_settings import GAP, TasksSettings
+
+Number = float | np.ndarray
+
+# ------------------------------------------------------------------------------------------------------------ the tasks
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LinearTasks:
+    """A pre-training and a fine-tuning task with the same singular vectors. Arrays are copied to float64.
+
+    Raises:
+        ShapeError: arrays do not fit together.
+        DataError: singular values that are not finite and positive, those of pre-training not strictly falling; left or
+            right are not orthogonal.
+    """
+
+    pretraining: np.ndarray
+    """s `[D]`, falling."""
+    finetuning: np.ndarray
+    """f `[D]`, in any order: the paper has it falling, which nothing here needs."""
+    left: np.ndarray
+    """U `[D, D]`."""
+    right: np.ndarray
+    """V `[D, D]`."""
+
+    def __post_init__(self) -> None:
+        size = np.size(self.pretraining)
+        for name in ("pretraining", "finetuning", "left", "right"):
+            value = np.array(getattr(self, name), np.float64)
+            wanted = [size] * (2 if name in ("left", "right") else 1)
+            if list(value.shape) != wanted:
+                raise ShapeError(f"{name}: expected {wanted}, got {list(value.shape)}.")
+            if value.ndim == 1 and not (np.isfinite(value) & (value > 0)).all():
+                wrong = value[~(np.isfinite(value) & (value > 0))][0]
+                raise DataError(f"{name}: expected finite singular values above 0, got {wrong:g}. Leave out what is 0.")
+            if value.ndim == 2 and not np.allclose(value.T @ value, np.eye(size), atol=1e-10):
+                raise DataError(f"{name}: expected an orthogonal matrix. Take U and V of an SVD.")
+            object.__setattr__(self, name, value)
+        rises = np.flatnonzero(np.diff(self.pretraining) >= 0)
+        if len(rises):
+            first, second = self.pretraining[rises[0] : rises[0] + 2]
+            raise DataError(
+                f"pretraining: expected singular values that fall strictly, got {first:g} followed by {second:g}. Sort "
+                "them; of two that are equal neither is learnt first."
+            )
+
+    @property
+    def dimension(self) -> int:
+        return len(self.pretraining)
+
+    def matrix(self, values: np.ndarray) -> np.ndarray:
+        """U diag(values) V^T `[..., D, D]` of `[..., D]`."""
+        found: np.ndarray = (self.left * values[..., None, :]) @ self.right.T
+        return found
+
+    def factors(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The balanced W1, W2 `[D, D]` whose product has these singular values `[D]`, 0 or more."""
+        roots = np.sqrt(values)
+        return self.left * roots, roots[:, None] * self.right.T
+
+    def ideal_values(self) -> np.ndarray:
+        """`[D + 1, D]`: singular values of the ideal model after 0 to D features."""
+        return np.tri(self.dimension + 1, self.dimension, -1) * self.pretraining
+
+
+def random_tasks(
+    *, dimension: int = 8, ratio: float = 0.65, flatness: float = 0.5, spread: float = 0.3, seed: int = 0
+) -> LinearTasks:
+    """Two tasks drawn by seed; arguments are explained in `TasksSettings`.
+
+    Raises:
+        ConfigError: settings that cannot be, with all that is wrong.
+    """
+    asked = {"dimension": dimension, "ratio": ratio, "flatness": flatness, "spread": spread}
+    given = settings_value(TasksSettings, asked)
+    rng = np.random.default_rng(seed)
+    gaps = math.log(given.ratio) * rng.uniform(1 - GAP, 1 + GAP, dimension - 1)
+    pretraining = np.exp(np.concatenate([[0.0], np.cumsum(gaps)]))
+    drawn = np.exp(given.spread * rng.standard_normal(dimension))
+    left, right = np.linalg.qr(rng.standard_normal((2, dimension, dimension)))[0]
+    return LinearTasks(
+        pretraining=pretraining, finetuning=pretraining ** (1 - given.flatness) * drawn, left=left, right=right
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- closed forms
+
+
+def squared_loss(values: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """|theta - A|_F^2 `[...]` of singular values `[..., D]` in a common basis."""
+    found: np.ndarray = ((values - target) ** 2).sum(-1)
+    return found
+
+
+def perturbed_loss(first: np.ndarray, second: np.ndarray, target: np.ndarray, gamma: Number) -> np.ndarray:
+    """E |(W1 + Z1)(W2 + Z2) - A|_F^2 over independent noise of mean 0 and standard deviation gamma: for any factors.
+
+    Args:
+        first: W1 `[D, D]`.
+        second: W2 `[D, D]`.
+        target: A `[D, D]`.
+        gamma: 0 or more, any shape.
+
+    Returns:
+        Of gamma's shape: |W1 W2 - A|^2 + D gamma^2 (|W1|^2 + |W2|^2) + D^3 gamma^4. Terms that are odd in Z1 or in Z2
+        have mean 0, and |Z1 Z2|^2 sums D^2 entries of variance D gamma^4.
+
+    Raises:
+        ConfigError: a negative gamma.
+    """
+    variance = _square("gamma", gamma)
+    size = len(target)
+    loss, norms = ((first @ second - target) ** 2).sum(), (first**2).sum() + (second**2).sum()
+    found: np.ndarray = loss + size * variance * norms + size**3 * variance**2
+    return found
+
+
+def perturbed_losses(tasks: LinearTasks, gamma: Number, values: np.ndarray | None = None) -> np.ndarray:
+    """The same for balanced factors (lemma A.4): 2 D gamma^2 sum(values) is added, and D^3 gamma^4.
+
+    Args:
+        tasks: the pre-training task counts.
+        gamma: 0 or more, `[...]`.
+        values: singular values of models `[N, D]`; None: the ideal model after 0 to D features.
+
+    Returns:
+        `[..., N]`.
+    """
+    variance = np.asarray(_square("gamma", gamma))[..., None]
+    held = tasks.ideal_values() if values is None else values
+    size = tasks.dimension
+    loss = squared_loss(held, tasks.pretraining)
+    found: np.ndarray = loss + 2 * size * variance * held.sum(-1) + size**3 * variance**2
+    return found
+
+
+def _square(name: str, value: Number) -> Any:
+    number = np.asarray(value, np.float64)
+    expect(name, number, number >= 0, "0 or more")
+    return number**2
+
+
+def minimiser(tasks: LinearTasks, weight: Number) -> np.ndarray:
+    """Where fine-tuning takes learnt features: (f + lambda s) / (1 + lambda), `[..., D]` of lambda `[...]`.
+
+    Raises:
+        ConfigError: a negative lambda.
+    """
+    held = np.asarray(weight, np.float64)[..., None]
+    expect("weight (lambda)", held, held >= 0, "0 or more")
+    found: np.ndarray = (tasks.finetuning + held * tasks.pretraining) / (1 + held)
+    return found
+
+
+def finetuned_losses(tasks: LinearTasks, weight: Number) -> tuple[np.ndarray, np.ndarray]:
+    """Both losses after fine-tuning the ideal model, by features learnt before (theorems 4.6 and 4.7).
+
+    Their learnt parts lie on a line: sqrt(forgotten) + sqrt(left to learn) = |f - s| over the learnt features, lambda
+    being the place on the way from s to f.
+
+    Args:
+        tasks: both.
+        weight: lambda `[...]`, 0 or more.
+
+    Returns:
+        (pre-training loss, fine-tuning loss without the penalty), each `[..., D + 1]`.
+    """
+    held = minimiser(tasks, weight)
+    return tuple(  # type: ignore[return-value]  # two of them
+        _running((held - target) ** 2) + (target**2).sum() - _running(target**2)
+        for target in (tasks.pretraining, tasks.finetuning)
+    )
+
+
+def _running(terms: np.ndarray) -> np.ndarray:
+    """Sums over the first 0 to D terms, `[..., D + 1]`."""
+    return np.concatenate([np.zeros((*terms.shape[:-1], 1)), np.cumsum(terms, -1)], -1)
+
+
+def harmful_in_noise(tasks: LinearTasks, gamma: Number) -> np.ndarray:
+    """Whether learning feature n raises the perturbed loss, `[..., D]`: s_n < 2 D gamma^2 (proposition 4.3)."""
+    threshold = 2 * tasks.dimension * np.asarray(_square("gamma", gamma))[..., None]
+    found: np.ndarray = tasks.pretraining < threshold
+    return found
+
+
+def harmful_in_finetuning(tasks: LinearTasks, weight: Number) -> np.ndarray:
+    """Whether learning feature n raises the pre-training loss after fine-tuning, `[..., D]`: f_n > (2 + lambda) s_n."""
+    held = np.asarray(weight, np.float64)[..., None]
+    expect("weight (lambda)", held, held >= 0, "0 or more")
+    found: np.ndarray = np.abs(tasks.finetuning - tasks.pretraining) > (1 + held) * tasks.pretraining
+    return found
+
+
+def inflection_point(rises: np.ndarray) -> np.ndarray:
+    """Features learnt when one more first raises a loss (definition 4.2).
+
+    D where none does. 0, the first feature already does, is beyond the definition, which begins at t_1.
+
+    Args:
+        rises: `[..., D]` of true and false: `np.diff(losses) > 0`, `harmful_in_noise` or `harmful_in_finetuning`.
+
+    Returns:
+        `[...]` of whole numbers.
+    """
+    return np.where(rises.any(-1), rises.argmax(-1), rises.shape[-1])
+
+
+# ------------------------------------------------------------------------------------------------------- paths in time
+
+
+def flow_values(time: Number, *, start: Number, target: Number, weight: Number = 0.0) -> np.ndarray:
+    """Singular values under gradient flow, sigmoids in time; arguments broadcast.
+
+    Args:
+        time: 0 or more.
+        start: singular values at time 0, which the penalty holds on to; 0 stays 0.
+        target: of the task, positive.
+        weight: lambda, 0 or more.
+    """
+    ground = np.asarray(start, np.float64)
+    pull = target + weight * ground
+    end = pull / (1 + np.asarray(weight))
+    left = np.exp(-4 * pull * np.asarray(time))
+    return np.where(ground == 0, 0.0, end * ground / np.where(ground == 0, 1.0, ground + (end - ground) * left))
+
+
+def start_value(tau: float) -> float:
+    """e^-2tau: every singular value of theta when pre-training starts."""
+    expect("tau", tau, tau > 0, "a positive number")
+    return math.exp(-2 * tau)
+
+
+def half_times(singular_values: np.ndarray, tau: float, rate: float = 0.0) -> np.ndarray:
+    """When each feature is half learnt, `[D]`; about tau / (2 s).
+
+    Args:
+        singular_values: s `[D]`, more than twice e^-2tau.
+        tau: of the start.
+        rate: of gradient descent, whose steps make growth slower (steps times rate are returned); 0: gradient flow.
+
+    Raises:
+        ConfigError: the start is not below half of a singular value.
+    """
+    _small_start(singular_values, tau)
+    pace = 4 * singular_values if rate == 0 else 2 * np.log1p(2 * rate * singular_values) / rate
+    found: np.ndarray = np.log(singular_values / start_value(tau) - 1) / pace
+    return found
+
+
+def checkpoint_times(singular_values: np.ndarray, tau: float) -> np.ndarray:
+    """t_1 < ... < t_D of theorem 4.1 under gradient flow: when feature n lacks as much as feature n + 1 has.
+
+    Both are then below e^(-2 tau (s_n - s_{n+1}) / (s_n + s_{n+1})) for s <= 1, so that theorem A.1's C is the least of
+    (s_n - s_{n+1}) / (s_n + s_{n+1}).
+
+    Raises:
+        ConfigError: the start is not below half of a singular value.
+    """
+    _small_start(singular_values, tau)
+    following = np.append(singular_values[1:], 0.0)
+    found: np.ndarray = (2 * tau + np.log(singular_values)) / (2 * (singular_values + following))
+    return found
+
+
+def _small_start(singular_values: np.ndarray, tau: float) -> None:
+    smallest = float(np.min(singular_values))
+    if not start_value(tau) < smallest / 2:
+        raise ConfigError(
+            f"tau: expected e^(-2 tau) below half of the smallest singular value ({smallest:.3g}), got "
+            f"{start_value(tau):.3g} at tau {tau:g}. Give a larger tau."
+        )
+
+
+def step_bound(tasks: LinearTasks, weight: float = 0.0) -> float:
+    """Assumption A.8's bound on fine-tuning's learning rate: 1 / (4 (lambda + 2) max(s, f))."""
+    return 1 / (4 * (weight + 2) * float(max(tasks.pretraining.max(), tasks.finetuning.max())))
+
+
+def descent_values(
+    start: np.ndarray, target: np.ndarray, *, rate: float, steps: int, weight: float = 0.0, every: int = 0
+) -> np.ndarray:
+    """Gradient descent on both balanced factors, as the singular values of their product (lemma A.7).
+
+    Args:
+        start: singular values `[..., D]`, 0 or more; the penalty holds on to them.
+        target: of the task, `[D]`.
+        rate: eta, positive.
+        steps: 0 or more.
+        weight: lambda, 0 or more.
+        every: the values after each so many steps, and at the start, in place of the last alone.
+
+    Returns:
+        `[..., D]`, or `[1 + steps // every, ..., D]`.
+
+    Raises:
+        ConfigError: a rate or a weight that cannot be.
+    """
+    _expect_descent(rate, weight)
+    roots, pull = np.sqrt(start), target + weight * np.asarray(start)
+    kept = [roots]
+    for step in range(1, steps + 1):
+        roots = roots * (1 + 2 * rate * (pull - (1 + weight) * roots**2))
+        if every and step % every == 0:
+            kept.append(roots)
+    return np.square(kept if every else roots)
+
+
+def descent_factors(
+    first: np.ndarray, second: np.ndarray, target: np.ndarray, *, rate: float, steps: int, weight: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same on the matrices themselves, for any factors: |theta - target|^2 + lambda |theta - start|^2.
+
+    Args:
+        first: W1 `[D, D]`.
+        second: W2 `[D, D]`.
+        target: A `[D, D]`.
+        rate: eta, positive.
+        steps: 0 or more.
+        weight: lambda, 0 or more.
+
+    Returns:
+        W1 and W2 after the last step.
+
+    Raises:
+        ConfigError: a rate or a weight that cannot be.
+    """
+    _expect_descent(rate, weight)
+    pull = target + weight * (first @ second)
+    for _ in range(steps):
+        slope = 2 * rate * ((1 + weight) * (first @ second) - pull)
+        first, second = first - slope @ second.T, second - first.T @ slope
+    return first, second
+
+
+def _expect_descent(rate: float, weight: float) -> None:
+    expect("rate", rate, rate > 0, "a positive number")
+    expect("weight (lambda)", weight, weight >= 0, "0 or more")
