@@ -325,7 +325,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
         found["range"] = [math.log10(v) for v in axis.range] if axis.log else list(axis.range)
     if axis.from_zero:
         found["rangemode"] = "tozero"
-    ticks = [(place, plain(text)) for place, text in axis.ticks]
+    ticks = [(place, plain(squeeze(text, axis.length))) for place, text in axis.ticks]
     if axis.names:
         ticks = [(place, plain(squeeze(n, axis.length))) for place, n in enumerate(axis.names)]
         found |= {"range": [len(axis.names) - 0.4, -0.6], "fixedrange": True, "ticklen": 4}

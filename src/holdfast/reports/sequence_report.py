@@ -292,7 +292,11 @@ def _stages(
         rows=rows,
         columns=[Col("Arm", "arm", numeric=False), Col("At the end", "end")],
         marks=_curve_marks(rows),
-        x=Axis(title="after the task", ticks=[(t, names[t]) for t in range(first, len(names))]),
+        x=Axis(
+            title="after the task",
+            ticks=[(t, names[t]) for t in range(first, len(names))],
+            range=(first - 0.5, len(names) - 0.5),  # names at the very ends leave a phone no room
+        ),
         y=Axis(title=axis),
         caption="Mean over the seeds.",
         legend=True,
