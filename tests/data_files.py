@@ -26,7 +26,7 @@ def jsonl(name: str, rows: Iterable[Any]) -> Path:
 
 def rows_of(path: str | Path = "train.jsonl") -> list[dict[str, Any]]:
     """The rows of a JSON Lines file."""
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+    return [json.loads(line) for line in Path(path).read_text().split("\n") if line]
 
 
 def preparation(format: str, /, *inputs: str | Path, output: str | Path = "train.jsonl", **options: Any) -> Preparation:

@@ -111,18 +111,28 @@ class Reading:
         return DataError("\n".join([f"{what}:", *lines, *more]))
 
 
-def made_of(reading: Reading, convert: Callable[[Mapping[str, Any]], Iterable[PreparedRow]]) -> Iterator[PreparedRow]:
-    """Rows of all records of JSON, JSON Lines and Parquet files, with what cannot be used counted.
+Records = Iterator[tuple[str, dict[str, Any] | None]]
+"""With their places; None for one that was malformed, and is counted."""
+
+
+def made_of(
+    reading: Reading,
+    convert: Callable[[Mapping[str, Any]], Iterable[PreparedRow]],
+    *,
+    read: Callable[[Path, Reading], Records] | None = None,
+) -> Iterator[PreparedRow]:
+    """Rows of all records of the files, with what cannot be used counted.
 
     Args:
         reading: the files.
         convert: a record as rows; raises `Skipped` or `Malformed`.
+        read: the records of a file; None: those of JSON, JSON Lines, Parquet and CSV.
 
     Raises:
         DataError: a file that cannot be read at all.
     """
     for file in reading.files:
-        for place, record in records(file, reading):
+        for place, record in (read or records)(file, reading):
             if record is None:
                 continue
             reading.columns = reading.columns or list(record)
@@ -152,7 +162,7 @@ def text_of(record: Mapping[str, Any], *names: str) -> str:
     return value
 
 
-def records(file: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any] | None]]:
+def records(file: Path, reading: Reading) -> Records:
     """Records of one JSON, JSON Lines, Parquet or CSV file with their places; None for one that was malformed already
     as JSON, and is counted.
 

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.config.declare import settings_of
-from holdfast.data.prepare import corpus, law, metamath, quality, stackexchange, starcoder_instructions, ultrachat
+from holdfast.data.prepare import (
+    classification,
+    corpus,
+    law,
+    metamath,
+    quality,
+    stackexchange,
+    starcoder_instructions,
+    ultrachat,
+)
 from holdfast.data.prepare.reading import PreparedRow, Reading
 from holdfast.data.readers import split_name
 
@@ -81,6 +90,19 @@ FORMATS: dict[str, Format] = {
         read=law.read,
         files=(*JSON_FILES, ".csv", ".tsv"),
         known_by=_columns("context endings", "citing_prompt holding_0", "text labels"),
+    ),
+    "classification": Format(
+        about="SUBJ, MR, CR, TREC (text files or their .zip), BoolQ, RTE, SIQA, TweetEval (tables); mixed",
+        rows="prompt, completion, options, answer, task",
+        read=classification.read,
+        files=(*JSON_FILES, ".csv", ".tsv", *classification.TEXT_FILES),
+        known_by=_columns(
+            "question passage",
+            "premise hypothesis label",
+            "sentence1 sentence2 label",
+            "answerA answerB",
+            "coarse_label",
+        ),
     ),
     "ultrachat": Format(
         about="UltraChat (id, data) or UltraChat 200k (prompt, messages), .jsonl or .parquet",
