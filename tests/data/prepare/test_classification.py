@@ -52,7 +52,7 @@ def test_text_files() -> None:
     record = prepared("classification", *FILES)
     assert found() == EXPECTED
     assert record["counts"]["records"] == 14 and record["counts"]["rows"] == 12
-    assert record["skipped"] == {"a sentence without an opinion": 1, "a sentence whose opinions cancel": 1}
+    assert record["counts"]["skipped"] == {"a sentence without an opinion": 1, "a sentence whose opinions cancel": 1}
 
 
 def test_archives_of_them() -> None:
