@@ -20,10 +20,10 @@ from holdfast.evaluation.probe.changes import (
     Prune,
     Quantize,
     Toward,
-    matrices,
     pruned,
     quantized,
 )
+from holdfast.ops.weights import hidden_matrices
 from holdfast.training.fresh_init import init_stds
 from tiny import build_model
 
@@ -155,7 +155,7 @@ def test_rows_of_conv1d_lie_along_its_first_dimension() -> None:
 
     torch.manual_seed(0)
     model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=40, n_positions=8))
-    found = {id(p): turned for p, turned in matrices(model)}
+    found = {id(p): turned for p, turned in hidden_matrices(model)}
     inner = model.transformer.h[0].mlp.c_fc.weight
     assert found[id(inner)], "[in, out]"
     assert not {id(model.transformer.wte.weight), id(model.transformer.wpe.weight)} & found.keys()

@@ -144,6 +144,7 @@ def make_trainer(
     collator: Any = None,
     peft: Any = None,
     scorers: Any = None,
+    multipliers: Mapping[str, float] | None = None,
     **settings: Any,
 ):
     """The trainer of all tests: the tiny model and a handful of sentences, 6 steps of 4 samples, unless told otherwise.
@@ -189,6 +190,7 @@ def make_trainer(
         retain=methods(retain, folder) if isinstance(retain, Mapping) else list(retain),
         load_rows=rows_by_name(tokenizer),
         scorers={"words": words} if scorers is None else scorers,
+        learning_rate_multipliers=multipliers,
     )
 
 

@@ -81,6 +81,8 @@ class TrainConfig:
     """What keeps the old skills; empty for direct fine-tuning."""
     evaluation: EvaluationPlan
     """What is measured before and after; empty for nothing."""
+    learning_rate_multipliers: dict[str, float] = field(default_factory=dict)
+    """Factors of the learning rate by pattern of parameters' names."""
     templates: Templates | None = None
     """How columns become text; None leaves it to the formats that are recognised."""
     launch: dict[str, Any] = field(default_factory=dict)
@@ -173,8 +175,10 @@ def checked(given: Given) -> TrainConfig:
     known, notes = known_settings(), list[str]()
     raw = dict(given.values)
     own = {name: raw.pop(name) for name in OWN if name in raw}
-    found, mistakes = coerce_all({name: OWN[name] for name in ("data", "env")}, _only(own, "data", "env"))
+    plain = ("data", "env", "learning_rate_multipliers")
+    found, mistakes = coerce_all({name: OWN[name] for name in plain}, _only(own, *plain))
     templates, environment = found.get("data"), found.get("env") or {}
+    multipliers = found.get("learning_rate_multipliers") or {}
     methods, mistaken = parse_retention(own.get("retention"))
     mistakes = mistaken + mistakes
     keys = {*known, *OWN}
@@ -242,7 +246,12 @@ def checked(given: Given) -> TrainConfig:
     if suites:
         resolved["evaluation"] = to_jsonable(suites)
     public = {k: str(v) for k, v in environment.items() if not SECRET_NAME.search(k) and "@" not in str(v)}
-    for name, value in (("data", set_fields(templates) if templates else None), ("env", public), *launching.items()):
+    asked = {
+        "data": set_fields(templates) if templates else None,
+        "env": public,
+        "learning_rate_multipliers": multipliers,
+    }
+    for name, value in (*asked.items(), *launching.items()):
         if value and name not in SECRET:
             resolved[name] = to_jsonable(value)
     if launch.processes(launching) != 1:
@@ -252,6 +261,7 @@ def checked(given: Given) -> TrainConfig:
         retention=methods,
         evaluation=plan,
         templates=templates,
+        learning_rate_multipliers=multipliers,
         launch=launching,
         notes=notes,
         source_file=source,

@@ -296,6 +296,7 @@ class _Run:
                     processing_class=self.tokenizer,
                     peft_config=adapter_config(config.model, config.adapter),
                     retain=config.retention,
+                    learning_rate_multipliers=config.learning_rate_multipliers,
                     scorers={
                         name: scorer(task, config.evaluation, self.tokenizer)
                         for name, task in config.evaluation.tasks.items()

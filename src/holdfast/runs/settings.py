@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -161,6 +162,23 @@ def _environment(value: Any) -> dict[str, Any]:
     return {str(name): item for name, item in value.items()}
 
 
+def _multipliers(value: Any) -> dict[str, float]:
+    if not isinstance(value, Mapping):
+        raise ValueError
+    mistakes = []
+    for pattern, factor in value.items():
+        number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
+        if not number or not 0 <= factor < math.inf:
+            mistakes.append(Mistake(path=(str(pattern),), text=f"expected a number of at least 0, got {show(factor)}."))
+        try:
+            re.compile(str(pattern))
+        except re.error as error:
+            mistakes.append(Mistake(path=(str(pattern),), text=f"expected a regular expression: {error}."))
+    if mistakes:
+        raise Refused(*mistakes)
+    return {str(pattern): float(factor) for pattern, factor in value.items()}
+
+
 def _retention_schema() -> dict[str, Any]:
     from holdfast.retention.registry import retention_schema
 
@@ -194,6 +212,16 @@ class OwnSettings:
     """Measured as what is learnt: added to evaluation.target."""
     data: Annotated[Templates | None, Meta(metavar="'{text: \"{title}\"}'")] = None
     """Templates that turn columns into training text: text, or prompt and completion."""
+    learning_rate_multipliers: Annotated[
+        dict[str, float],
+        Meta(
+            parse=_multipliers,
+            expected="a mapping of patterns to factors of 0 or more",
+            metavar="'{embed_tokens: 0.1}'",
+            json_schema=lambda: {"type": "object", "additionalProperties": {"type": "number", "minimum": 0}},
+        ),
+    ] = dataclasses.field(default_factory=dict)
+    """Factors of the learning rate by regular expression, searched in parameters' names; 0 leaves them as they are."""
     env: Annotated[
         dict[str, Any],
         Meta(

@@ -51,6 +51,7 @@ from holdfast.training.checkpoint_parts import SEALED, STATE_FILE, TENSOR_FILE
 from holdfast.training.diverged import describe_samples, diverged
 from holdfast.training.forward import LossRequest, Sealed, TokenCE, install_forward, successor_mask
 from holdfast.training.host import TrainerHost
+from holdfast.training.learning_rates import KEY, factors_of, scale_rates
 from holdfast.training.teacher_cache import TeacherCache
 from holdfast.training.whole_checkpoints import WholeCheckpoints
 from holdfast.training.zero import ZeroParts, engine_dtype, is_partitioned, problems
@@ -68,6 +69,7 @@ class RetentionMixin(WholeCheckpoints):
     Args:
         retain: the methods; those that are off (coefficient 0) are left out, which is direct fine-tuning bit for bit.
         scorers: tasks by name that a method may measure during the run (`budget` with `metric_drop`).
+        learning_rate_multipliers: factors of the learning rate by pattern, see `training.learning_rates`.
         *args, **kwargs: the trainer's own.
 
     Raises:
@@ -86,9 +88,11 @@ class RetentionMixin(WholeCheckpoints):
         *args: Any,
         retain: Sequence[RetentionMethod] = (),
         scorers: Mapping[str, Scorer] | None = None,
+        learning_rate_multipliers: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
         self.scorers = dict(scorers or {})
+        self.learning_rate_multipliers = dict(learning_rate_multipliers or {})
         self.retain: tuple[RetentionMethod, ...] = tuple(m for m in retain if not m.off)
         terms = [t for t in (m.token_loss() for m in self.retain) if t is not None]
         if len(terms) > 1:
@@ -143,6 +147,7 @@ class RetentionMixin(WholeCheckpoints):
             self._teacher, self._cache = self._make_teacher(copied, self._token_loss.teacher)
         named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         anchors = Anchors(named)
+        factors_of(named, self.learning_rate_multipliers)
         self._refuse_misfits(named)
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
         self.callback_handler.callbacks.insert(0, _AfterStep(self))
@@ -432,6 +437,16 @@ class RetentionMixin(WholeCheckpoints):
         rates = {id(p): float(group["lr"]) for group in groups for p in group["params"]}
         return {name: rates.get(id(p), 0.0) for name, p in self.named_trainable().items()}
 
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """The optimiser as transformers makes it, with parameters' own learning rates."""
+        given = self.optimizer is not None
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if self.learning_rate_multipliers and not given:
+            scale_rates(
+                optimizer, args[0] if args else kwargs.get("model") or self.model, self.learning_rate_multipliers
+            )
+        return optimizer
+
     def _reset_optimizer(self) -> None:
         if self._zero is not None:
             self._zero.reset_optimizer()
@@ -631,6 +646,8 @@ class RetentionMixin(WholeCheckpoints):
         found: list[str] = []
         if self.is_deepspeed_enabled:
             found += problems(self.zero_stage(), self.retain, self.model, engine_dtype(self.args))
+            if self.learning_rate_multipliers:
+                found.append(f"{KEY}: expected none under DeepSpeed, whose engine has one rate. Use FSDP2 or DDP.")
         if self.is_fsdp_enabled and loads_on_one_process_only() and self._needs_start_weights():
             found.append(
                 "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the start weights, "

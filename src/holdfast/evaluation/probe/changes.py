@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from holdfast.checkpoints.live import lerp_, perturbed
 from holdfast.errors import ModelError
+from holdfast.ops.weights import hidden_matrices
 from holdfast.records.probe import NOISE, PRUNE, QUANTIZE, TOWARD
 
 Scheme = Literal["int8", "int4", "nf4"]
@@ -183,7 +184,7 @@ def kept(parameters: list[nn.Parameter]) -> Iterator[list[Tensor]]:
 @contextlib.contextmanager
 def _replaced(model: nn.Module, function: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Every matrix replaced by a function of it, as `[rows, columns]` float32."""
-    found = matrices(model)
+    found = hidden_matrices(model)
     if not found:
         raise ModelError(f"Expected matrices to change in a {type(model).__name__}, found embeddings and vectors only.")
     with kept([parameter for parameter, _ in found]):
@@ -197,20 +198,6 @@ def _replaced(model: nn.Module, function: Callable[[Tensor], Tensor]) -> Iterato
 def _unfolded(function: Callable[[Tensor], Tensor], weight: Tensor) -> Tensor:
     rows = weight.reshape(-1, weight.shape[-1]).float()
     return function(rows).reshape(weight.shape)
-
-
-def matrices(model: nn.Module) -> list[tuple[nn.Parameter, bool]]:
-    """Parameters of two or more dimensions that are no embeddings and no head, each once, and whether their rows lie
-    along the first dimension (`Conv1D`)."""
-    head: Any = getattr(model, "get_output_embeddings", lambda: None)()
-    aside = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
-    aside |= {id(p) for p in head.parameters()} if head is not None else set()
-    found: dict[int, tuple[nn.Parameter, bool]] = {}
-    for module in model.modules():
-        for parameter in module.parameters(recurse=False):
-            if parameter.ndim > 1 and id(parameter) not in aside:
-                found.setdefault(id(parameter), (parameter, type(module).__name__ == "Conv1D"))
-    return list(found.values())
 
 
 # ------------------------------------------------------------------------------------------------------------- rounding
