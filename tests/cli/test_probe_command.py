@@ -126,7 +126,7 @@ def test_noise_of_a_model_whose_initialisation_is_not_known(
 ) -> None:
     from holdfast.errors import ModelError
 
-    def unknown(model: Any) -> Any:
+    def unknown(model: Any, **options: Any) -> Any:
         raise ModelError("its code is not there")
 
     monkeypatch.setattr("holdfast.training.fresh_init.init_stds", unknown)
@@ -134,6 +134,22 @@ def test_noise_of_a_model_whose_initialisation_is_not_known(
     record = read_probe("out")
     assert record.models[0].stds == "tensor" and "its code is not there" in record.notes[0]
     assert "present standard deviation" in capsys.readouterr().out
+
+
+def test_noise_below_the_rounding_of_half_precision_is_said(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [*PROBE, "--noise", "0.001", "1", "--noise_seeds", "1"]
+    assert main([*asked, "--dtype", "bfloat16"]) == 0
+    [note] = read_probe("out").notes
+    assert "measured in bfloat16" in note and "at γ 0.001: much of it is rounded away" in note
+    assert note in capsys.readouterr().out.replace("\n", " ").replace("  ", " ")
+    assert main([*PROBE, "--noise", "0.001", "--dtype", "float32"]) == 0
+    assert read_probe("out").notes == []
+
+
+def test_a_ladder_of_one_has_no_trend(desk: Path) -> None:
+    Path("ladder.yaml").write_text("ladder: [{model: base, tokens: 1.0e6}]")
+    assert main(["probe", "--ladder", "ladder.yaml", *PROBE[2:], "--quantize", "int8"]) == 0
+    assert read_probe("out").trends == []
 
 
 def test_an_adapter_is_probed_merged(desk: Path) -> None:
@@ -195,6 +211,7 @@ def test_curvature_is_kept(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [size for size, _ in found.lines[0].losses] == [0.0, 0.5, 1.0]
     assert found.lines[0].losses[0][1] == pytest.approx(found.loss, abs=1e-5)
     monkeypatch.setattr(Curvature, "product", lambda *args: pytest.fail("it was computed before"))
+    monkeypatch.setattr("holdfast.models.load", lambda *args, **options: pytest.fail("nothing is left to measure"))
     assert main(asked) == 0
     assert read_probe("out").sharpness == [found]
 

@@ -21,7 +21,7 @@ from holdfast.evaluation.request import PlanRequest, plan_of
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.session import ModelRequest
-    from holdfast.runs.probing import Probe
+    from holdfast.runs.probed_checkpoint import Probe
 
 DESCRIPTION = """\
 Changes a model's weights in many ways and measures what each costs: Gaussian noise, 8 and 4 bits, pruning, steps
@@ -149,7 +149,7 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
     @property
     def probe(self) -> Probe:
         """What is done to every model."""
-        from holdfast.runs.probing import Probe
+        from holdfast.runs.probed_checkpoint import Probe
 
         about = CurvatureSettings(**{s.name: getattr(self, s.name) for s in settings_of(CurvatureSettings)})
         return Probe(changes=self.changes(), std=self.std, toward=self.toward, curvature=about)

@@ -1,0 +1,322 @@
+"""One checkpoint of a probe: measured as it is and under changes, and its curvature. It is loaded when the first figure
+is missing, and not at all where none is."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import ModelError, NotFinite
+from holdfast.evaluation.entries import EvaluationPlan, PerplexityEntry
+from holdfast.evaluation.probe.changes import Change, Material, kept
+from holdfast.evaluation.probe.outcome import line_of
+from holdfast.evaluation.probe.settings import CurvatureSettings, labels_of
+from holdfast.evaluation.session import ModelRequest
+from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.records.probe import AS_IT_IS, NOISE, TOWARD, Line, ProbedModel, Sharpness
+from holdfast.statistics.intervals import t_half_width
+from holdfast.support.environment import shown_name
+from holdfast.support.files import fingerprint
+from holdfast.support.ledger import Ledger, read_ledger
+from holdfast.support.progress import counted
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.probe.curvature import Curvature
+    from holdfast.models import Loaded
+
+MERGED = "merged"
+LEAST_IN_HALF = 0.02
+"""Gamma below which noise on weights as wide as their initialisation is no larger than a few of bfloat16's steps."""
+_RULES = 1
+"""Raised when a change comes to mean something else."""
+Report = Callable[[int, int], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What is done to every model."""
+
+    changes: Sequence[Change]
+    std: str = "init"
+    toward: Sequence[str] = ()
+    curvature: CurvatureSettings = dataclasses.field(default_factory=CurvatureSettings)
+
+
+class ProbedCheckpoint:
+    """One model and what is found of it; arguments as of `probing.probe_models`."""
+
+    def __init__(
+        self,
+        request: ModelRequest,
+        *,
+        plan: EvaluationPlan,
+        probe: Probe,
+        out: Path,
+        dtype: str,
+        device: str | None,
+        trust_remote_code: bool,
+        console: Any,
+        say: Callable[[str], None],
+    ) -> None:
+        self.request, self.plan, self.probe, self.folder = request, plan, probe, out / request.label
+        self.dtype, self.device, self.trust_remote_code = dtype, device, trust_remote_code
+        self.console, self.say = console, say
+        self._merged = out / MERGED / request.label
+        self.notes: list[str] = []
+        """What a reader should know."""
+        self.stds_of = ""
+        """What noise is scaled by: "init" or "tensor"; "" before it is asked for."""
+
+    # ----------------------------------------------------------------------------------------------------- the model
+
+    @functools.cached_property
+    def name(self) -> str:
+        """The model, or the folder where an adapter is merged into its base: what is changed has to be whole."""
+        from holdfast.checkpoints.adapters import is_adapter
+        from holdfast.checkpoints.merge import prepare_merge
+        from holdfast.checkpoints.named import located
+
+        if not is_adapter(located(self.request.name)):
+            return self.request.name
+        if not any(self._merged.glob("*.safetensors")):  # it appears whole
+            prepare_merge("linear", [self.request.name]).write(self._merged, overwrite=True)
+        return str(self._merged)
+
+    @functools.cached_property
+    def loaded(self) -> Loaded:
+        """In memory."""
+        from holdfast.models import load
+
+        self.say(f"{self.request.label}: loading {self.request.name}")
+        return load(self.name, dtype=self.dtype, device=self.device, trust_remote_code=self.trust_remote_code)
+
+    @functools.cached_property
+    def tokenizer(self) -> Any:
+        from holdfast.models import load_tokenizer
+
+        return load_tokenizer(self.name, trust_remote_code=self.trust_remote_code)
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """Of the weights and the dtype that they are used in."""
+        from holdfast.models import weights_hash
+
+        with contextlib.suppress(ModelError):  # on a hub, and not here yet
+            return weights_hash(self.name, dtype=self.dtype)
+        return str(self.loaded.identity["hash"])
+
+    @functools.cached_property
+    def material(self) -> Material:
+        """What changes need to know of it."""
+        from holdfast.checkpoints.locate import open_source
+        from holdfast.checkpoints.perturb import own_stds
+        from holdfast.training.fresh_init import init_stds
+
+        others = {label: open_source(name) for label, name in labels_of(self.probe.toward).items()}
+        if not any(change.kind == NOISE for change in self.probe.changes):
+            return Material(others=others)
+        if self.probe.std == "init":
+            try:
+                stds = init_stds(self.name, trust_remote_code=self.trust_remote_code)
+            except ModelError as error:
+                self.notes.append(
+                    f"{self.request.label}: how it was initialised is not known ({error}), so noise is scaled by each "
+                    f"tensor's present standard deviation, and its gammas are not those of models where it is."
+                )
+                self.say(self.notes[-1])
+            else:
+                self.stds_of = "init"
+                return Material(stds=stds, others=others)
+        self.stds_of = "tensor"
+        return Material(stds=own_stds(open_source(self.name)), others=others)
+
+    def described(self, tokens: float | None, before: Sequence[ProbedModel]) -> ProbedModel:
+        """The model for the record.
+
+        Args:
+            tokens: that it was pre-trained on.
+            before: models of an earlier record, which may know it without its being loaded.
+        """
+        known = next((m for m in before if m.hash == self.hash), None)
+        if known is None:
+            found = {k: v for k, v in self.loaded.identity.items() if k != "name"}
+            known = ProbedModel(label="", name="", **found)
+        small = sorted({c.size for c in self.probe.changes if c.kind == NOISE and c.size < LEAST_IN_HALF})
+        if small and known.dtype in ("bfloat16", "float16"):
+            sizes = ", ".join(f"{size:g}" for size in small)
+            self.notes.append(
+                f"{self.request.label} is measured in {known.dtype}, whose rounding is of the size of the noise at γ "
+                f"{sizes}: much of it is rounded away. --dtype float32 measures it."
+            )
+        name, label = shown_name(self.request.name), self.request.label
+        return dataclasses.replace(known, label=label, name=name, tokens=tokens, stds=self.stds_of)
+
+    # -------------------------------------------------------------------------------------------------- under changes
+
+    def measured(self, change: Change | None) -> list[Evaluation]:
+        """The evaluations as it is, or under a change; those that failed are among them."""
+        from holdfast.evaluation.runner import evaluate, kept_evaluations
+
+        folder = EvaluationFolder(self.folder / (AS_IT_IS if change is None else change.name))
+        identity = {"name": self.request.label, "hash": self._hash_under(change)}
+        if found := kept_evaluations(self.plan, self.tokenizer, folder, identity):
+            return found
+        model = self.loaded.model
+        changed = contextlib.nullcontext() if change is None else change.on(model, self.material)
+        with changed, contextlib.suppress(NotFinite):  # the evaluations say so
+            evaluate(
+                model,
+                self.tokenizer,
+                self.plan,
+                folder=folder,
+                model_identity=identity,
+                console=self.console,
+                start=EvaluationFolder(self.folder / AS_IT_IS),
+            )
+        return [e for entry in self.plan.entries if (e := folder.find(entry.suite, entry.name)) is not None]
+
+    def _hash_under(self, change: Change | None) -> str:
+        """What identifies the figures of the changed model."""
+        if change is None:
+            return self.hash
+        parts: list[Any] = [_RULES, self.hash, change.kind, change.label, change.size, change.seed]
+        if change.kind == NOISE:
+            parts.append(dict(self.material.stds or {}))
+        if change.kind == TOWARD:
+            from holdfast.models import weights_hash
+
+            parts[3] = weights_hash(labels_of(self.probe.toward)[change.label])
+        return fingerprint(parts)
+
+    # ------------------------------------------------------------------------------------------------------ curvature
+
+    def sharpness(self) -> Sharpness:
+        """The curvature of its loss on the first documents of the first text; every product is kept once it is had."""
+        from holdfast.evaluation.text.documents import encode_document
+        from holdfast.evaluation.text.perplexity import documents_of
+
+        asked = self.probe.curvature
+        entry = next(e for e in self.plan.entries if isinstance(e, PerplexityEntry) and is_text(e))
+        documents = documents_of(entry, self.tokenizer)[: asked.curvature]
+        encoded = [encode_document(document, self.tokenizer) for document in documents]
+        names = [e.doc for e in encoded]
+        kept_products = _Kept(self, fingerprint([_RULES, self.hash, names]), encoded)
+        loss, norm = kept_products("loss", _at_start)
+        stds = self.material.stds
+        trace, interval = self._trace(kept_products, None)
+        noise = (None, None) if stds is None else self._trace(kept_products, stds)
+        count = asked.eigenvalues
+        largest = kept_products(f"{count} eigenvalues", partial(_eigenvalues, count)) if count else []
+        lines = []
+        for label, change in self._directions():
+            place = f"{change.name} direction {self._hash_under(change)}"
+            found = kept_products(place, partial(_along, change, self.material))
+            losses = line_of(self.folder, label, self.probe.changes, entry, names)
+            lines.append(Line(label=label, losses=losses, **found))
+        return Sharpness(
+            model=self.request.label,
+            documents=len(documents),
+            tokens=sum(e.tokens for e in encoded),
+            loss=loss,
+            gradient_norm=norm,
+            trace=trace,
+            trace_interval=interval,
+            noise_trace=noise[0],
+            noise_trace_interval=noise[1],
+            probes=asked.probes,
+            eigenvalues=largest,
+            lines=lines,
+        )
+
+    def _trace(self, products: _Kept, stds: Mapping[str, float] | None) -> tuple[float, tuple[float, float]]:
+        """Hutchinson's estimate with its interval over the random vectors."""
+        what = "trace" if stds is None else f"noise trace {fingerprint(dict(stds), length=8)}"
+        found = [
+            products(f"{what} {seed}", partial(_random, seed, stds)) for seed in range(self.probe.curvature.probes)
+        ]
+        mean, half = math.fsum(found) / len(found), t_half_width(found, confidence=self.plan.confidence)
+        return mean, (mean - half, mean + half)
+
+    def _directions(self) -> Iterator[tuple[str, Change]]:
+        """Each line through the model that changes lie on, as a change of size 1: noise of the first seed, and each
+        model that is stepped towards."""
+        seen = set()
+        first = next((c.seed for c in self.probe.changes if c.kind == NOISE), None)
+        for change in self.probe.changes:
+            on_line = change.kind == TOWARD or (change.kind == NOISE and change.seed == first)
+            label = change.label or f"noise, seed {change.seed}"
+            if on_line and label not in seen:
+                seen.add(label)
+                yield label, dataclasses.replace(change, size=1.0)  # type: ignore[type-var]
+
+
+class _Kept:
+    """Figures of the curvature by name: computed once and kept in the model's folder."""
+
+    def __init__(self, checkpoint: ProbedCheckpoint, key: str, encoded: Sequence[Any]) -> None:
+        self.checkpoint, self.key, self.encoded = checkpoint, key, encoded
+        self.file = checkpoint.folder / "curvature.jsonl"
+        self.held = {k: row["value"] for k, row in read_ledger(self.file).items()} if self.file.is_file() else {}
+
+    @functools.cached_property
+    def curvature(self) -> Curvature:
+        from holdfast.evaluation.probe.curvature import Curvature
+
+        return Curvature(self.checkpoint.loaded.model, self.encoded)
+
+    def __call__(self, name: str, compute: Callable[[Curvature, Report], Any]) -> Any:
+        place = f"{self.key} {name}"
+        if place not in self.held:
+            shown = f"Curvature of {self.checkpoint.request.label}: {name}"
+            with counted(shown, console=self.checkpoint.console) as report:
+                self.held[place] = compute(self.curvature, report)
+            with Ledger(self.file) as ledger:
+                ledger.add([{"key": place, "value": self.held[place]}])
+        return self.held[place]
+
+
+def _at_start(curvature: Curvature, report: Report) -> list[float]:
+    """The loss and the norm of its gradient."""
+    from holdfast.evaluation.probe.curvature import inner
+
+    loss, gradient, _ = curvature.product([p.detach() * 0 for p in curvature.parameters], report)
+    return [loss, math.sqrt(inner(gradient, gradient))]
+
+
+def _random(seed: int, stds: Mapping[str, float] | None, curvature: Curvature, report: Report) -> float:
+    """v.Hv for random signs v, times standard deviations where given."""
+    by_name = None if stds is None else _by_parameter(curvature.model, stds)
+    return curvature.along(curvature.signs(seed, by_name), report).curvature
+
+
+def _eigenvalues(count: int, curvature: Curvature, report: Report) -> list[float]:
+    return curvature.eigenvalues(min(count, curvature.size - 1), report=report)
+
+
+def _along(change: Change, material: Material, curvature: Curvature, report: Report) -> dict[str, float]:
+    """Slope and curvature along what a change adds to each parameter."""
+    parameters = list(curvature.model.parameters())
+    with kept(parameters) as before, change.on(curvature.model, material):
+        direction = [p.detach() - old for p, old in zip(parameters, before, strict=True)]
+    return dataclasses.asdict(curvature.along(direction, report))
+
+
+def _by_parameter(model: Any, stds: Mapping[str, float]) -> dict[str, float]:
+    """Standard deviations by parameter, of those that may be given by the names in checkpoints."""
+    from holdfast.checkpoints.live_tensors import checkpoint_names
+
+    return {
+        name: next(stds[n] for n in (name, *checkpoint_names(name)) if n in stds)
+        for name, _ in model.named_parameters()
+    }
+
+
+def is_text(entry: Any) -> bool:
+    """Whether an entry is text whose loss can be differentiated."""
+    return isinstance(entry, PerplexityEntry) and not entry.memorisation
