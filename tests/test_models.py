@@ -258,7 +258,8 @@ def test_a_revision_in_a_models_name(model_folder_of_the_hub: Path) -> None:
     assert found.identity["name"] == "owner/tiny@step1000-tokens4B"
     assert found.identity["hash"] == checkpoint_hash(other) == weights_hash("owner/tiny", revision="step1000-tokens4B")
     assert_same_weights(found.model, load(str(other)).model)
-    assert open_source("owner/tiny@step1000-tokens4B").folder == other
+    source = open_source("owner/tiny@step1000-tokens4B")
+    assert (source.folder, source.label) == (other, "owner/tiny@step1000-tokens4B")
     with pytest.raises(ModelError, match=r"one revision of owner/tiny, got step1000.* and main2"):
         load("owner/tiny@step1000-tokens4B", revision="main2")
 

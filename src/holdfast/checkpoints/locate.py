@@ -38,7 +38,7 @@ def open_source(name: str | os.PathLike[str], *, base: str | os.PathLike[str] | 
     folder = local_folder(name)
     if not is_adapter(folder):
         reader = CheckpointReader(folder)
-        if located(name) != os.fspath(name):  # a record says the name, and no machine's path
+        if expanded(name) != folder:  # a record says the name in the cache or on the hub, and no machine's path
             reader.label = os.fspath(name)
         refuse_suspicious(reader)
         return reader
