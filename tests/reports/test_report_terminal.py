@@ -89,6 +89,26 @@ def test_the_tradeoff_has_every_figure_of_the_page(make_arm) -> None:
     assert max(len(line) for line in text.splitlines()) <= 80
 
 
+def test_a_table_of_many_columns_becomes_several() -> None:
+    """Each as wide as the terminal allows, with the names of the rows, and no figure broken or lost."""
+    from rich.console import Console
+
+    from holdfast.reports.blocks import Table, columns, figure
+    from holdfast.reports.terminal import Printer
+
+    console = Console(width=100, force_terminal=True, record=True, color_system=None)
+    months = [f"month_{n:02}" for n in range(12)]
+    rows = [
+        [arm, *(figure(f"{10 * n + k}.5 %", "[12.3, 45.6]") for n in range(12))] for k, arm in enumerate(("one", "two"))
+    ]
+    Printer(console).show([Table(columns=columns("Arm", *months), rows=rows, title="scores")])
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= 100 and text.count("scores") == 1
+    assert all(text.count(month) == 1 for month in months) and text.count("[12.3, 45.6]") == 24
+    assert all(f"{10 * n + k}.5 %" in text for n in range(12) for k in range(2))
+    assert text.count("one") == text.count("Arm") == text.count("two") > 1
+
+
 @pytest.mark.parametrize("width", [80, 100, 120, 200])
 def test_a_wide_table_keeps_names_and_digits_in_a_narrow_terminal(width: int) -> None:
     from rich.console import Console

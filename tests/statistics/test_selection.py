@@ -61,6 +61,10 @@ def test_an_interval_is_that_of_seeds_and_samples():
     assert found.before == pytest.approx((2.9013 + 1.8422) / 2)
     assert found.after == pytest.approx(found.before - 0.11)  # lower is better
     assert found.interval_after == pytest.approx((found.after - found.half, found.after + found.half))
+    share = dataclasses.replace(found, unit="accuracy", before=0.9, after=0.98, interval=(-0.1, 0.3))
+    assert share.interval_after == pytest.approx((0.78, 1.0)), "a share ends at 1"
+    other = dataclasses.replace(share, unit="nats/token")
+    assert other.interval_after == pytest.approx((0.78, 1.18))
 
 
 def over(*rows, seeds=None, entries=("prose",)):

@@ -117,7 +117,7 @@ def print_sequence(record: SequenceRecord, folder: str | Path, console: Console 
     for order in record.orders:
         held = [a for a in record.of(order) if a.scores]
         if held:
-            shown += [Paragraph(" → ".join(order), "strong"), _scores(record, held, order), Paragraph("")]
+            shown += [Paragraph(" → ".join(order), "strong"), _scores(record, held, _some(order)), Paragraph("")]
     Printer(console).show([*shown, Paragraph(f"Page: {Path(folder) / 'report.html'}")])
 
 

@@ -98,7 +98,9 @@ class Printer:
             return
         tones = x.tones or [""] * len(x.rows)
         rows = [[self._rich(c, STYLE.get(t, "")) for c in row] for row, t in zip(x.rows, tones, strict=True)]
-        yield self._made(b.words(x.title), columns, rows)
+        for place, chosen in enumerate(self._parts(columns, rows)):
+            part = [columns[i] for i in chosen], [[row[i] for i in chosen] for row in rows]
+            yield self._made(b.words(x.title) if place == 0 else "", *part)
 
     def _rich(self, content: Any, style: str) -> Text:
         """Text with its tones; small print on a line of its own."""
@@ -116,6 +118,35 @@ class Printer:
             out.append(self.text(str(content)), style=style)
         return out
 
+    def _parts(self, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> list[list[int]]:
+        """The columns of each table that a table is shown as: all of them where they fit, else as many at a time as do,
+        the first one with each."""
+        needed = self._needed(
+            columns, rows, [_broken(c, w) for c, w in zip(columns, _widest(columns, rows), strict=True)]
+        )
+        room = self.console.width - (needed[0] + 2 if needed else 0)
+        if sum(needed) + 2 * len(needed) <= self.console.width or len(columns) < 3:
+            return [list(range(len(columns)))]
+        parts: list[list[int]] = []
+        left = 0
+        for i, width in enumerate(needed[1:], 1):
+            if width + 2 > left:
+                parts.append([0])
+                left = room
+            parts[-1].append(i)
+            left -= width + 2
+        return parts
+
+    @staticmethod
+    def _needed(
+        columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]], titles: Sequence[str]
+    ) -> list[int]:
+        """The characters that each column takes at least: figures are not cut, words break."""
+        return [
+            max(width, *map(len, title.split("\n"))) if figure else min(max(width, len(title)), LABEL)
+            for (_, figure), width, title in zip(columns, _widest(columns, rows), titles, strict=True)
+        ]
+
     def _made(self, title: str, columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[Text]]) -> Any:
         """The table that rich prints."""
         from rich import box
@@ -130,21 +161,13 @@ class Printer:
             padding=(0, 1),
         )
         names = [self.text(name) for name, _ in columns]
-        widest = [
-            max((len(line) for r in rows for line in r[i].plain.split("\n")), default=0) for i in range(len(names))
-        ]
 
         def fits(titles: Sequence[str]) -> bool:
-            needed = [
-                max(width, *map(len, title.split("\n"))) if figure else min(max(width, len(title)), LABEL)
-                for (_, figure), width, title in zip(columns, widest, titles, strict=True)
-            ]
+            needed = self._needed(columns, rows, titles)
             return sum(needed) + 2 * len(needed) <= self.console.width
 
-        broken = [
-            "\n".join(textwrap.wrap(name, max(width, HEADER))) if figure else name
-            for (_, figure), width, name in zip(columns, widest, names, strict=True)
-        ]
+        shown = [(name, figure) for name, (_, figure) in zip(names, columns, strict=True)]
+        broken = [_broken(c, w) for c, w in zip(shown, _widest(columns, rows), strict=True)]
         titles = names if fits(names) else broken
         whole = fits(titles)  # else figures break at spaces: they are never cut
         for (_, figure), title in zip(columns, titles, strict=True):
@@ -157,6 +180,17 @@ class Printer:
         for cells in rows:
             made.add_row(*cells)
         return made
+
+
+def _widest(columns: Sequence[Any], rows: Sequence[Sequence[Text]]) -> list[int]:
+    """The longest line of each column's cells."""
+    return [max((len(line) for r in rows for line in r[i].plain.split("\n")), default=0) for i in range(len(columns))]
+
+
+def _broken(column: tuple[str, bool], width: int) -> str:
+    """A column's title, that of figures in lines of their width."""
+    name, figure = column
+    return "\n".join(textwrap.wrap(name, max(width, HEADER))) if figure else name
 
 
 def _lines(x: b.Block) -> list[tuple[str, str | None]]:

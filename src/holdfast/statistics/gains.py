@@ -21,6 +21,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.records.comparison import Comparison
+from holdfast.records.metrics import is_share
 from holdfast.records.study import FINISHED, Objective, SeedRun, StudyRecord, TrialRecord
 from holdfast.statistics.intervals import CONFIDENCE, rescaled, seeds_and_samples
 
@@ -86,10 +87,13 @@ class Gain(OverSeeds):
 
     @property
     def interval_after(self) -> tuple[float, float] | None:
-        """The interval around `after`: that of the paired change, so the start counts as known."""
+        """The interval around `after`: that of the paired change, so the start counts as known. Of a share it ends at 0
+        and 1."""
         if self.interval is None:
             return None
-        return (self.after - self.half, self.after + self.half)
+        low, high = self.after - self.half, self.after + self.half
+        share = is_share(self.unit, values=[self.before, self.after])
+        return (max(0.0, low), min(1.0, high)) if share else (low, high)
 
 
 def mean_gain(trial: TrialRecord, objective: Objective, *, seeds: Iterable[int] | None = None) -> Gain | None:

@@ -112,10 +112,25 @@ class SequenceConfig:
         return ("mean_score",)
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
-        """What keeps the study whose `resolved` is `old` from being this one, a sentence each."""
-        keys = [k for k in dict.fromkeys([*old, *self.resolved]) if k not in ("output_dir", "keep")]
+        """What keeps the study whose `resolved` is `old` from being this one, a sentence each. Arms may come later: their
+        models are the last ones, where there is one order."""
+        aside = {"output_dir", "keep"}
+        if self._has_arms_of(old):
+            aside.add("arms")
+        keys = [k for k in dict.fromkeys([*old, *self.resolved]) if k not in aside]
         changed = [k for k in keys if old.get(k) != self.resolved.get(k)]
         return [f"{k}: was {old.get(k)!r}, is {self.resolved.get(k)!r}" for k in changed]
+
+    def _has_arms_of(self, old: Mapping[str, Any]) -> bool:
+        """Whether this is an earlier study with further arms behind its own, so that its models keep their places."""
+        arms, more = list(old.get("arms") or ()), list(self.resolved.get("arms") or ())
+        if len(more) <= len(arms) or more[: len(arms)] != arms:
+            return False
+        try:
+            before = sequence_config({**self.resolved, "arms": arms}, check=False)._cells()
+        except ConfigError:  # of another version
+            return False
+        return self._cells()[: len(before)] == before
 
     @property
     def base(self) -> str:
