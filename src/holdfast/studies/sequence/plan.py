@@ -112,8 +112,8 @@ class SequenceConfig:
         return ("mean_score",)
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
-        """What keeps the study whose `resolved` is `old` from being this one, a sentence each. Arms may come later: their
-        models are the last ones, where there is one order."""
+        """What keeps the study whose `resolved` is `old` from being this one, a sentence each. Arms may come later:
+        their models are the last ones, where there is one order."""
         aside = {"output_dir", "keep"}
         if self._has_arms_of(old):
             aside.add("arms")
