@@ -55,7 +55,7 @@ RESIDUAL = {
 SEQUENCE = {
     "tasks-tiny": (60, 60),
     "digits": (61, 60),
-    "months": (107, 8),
+    "months": (143, 11),
     "groups": (44, 13),
     "smollm2": (11, 10),
     "pairs": (75, 76),
