@@ -66,7 +66,9 @@ def test_every_change_is_measured_as_by_hand(desk: Path, capsys: pytest.CaptureF
     assert of(record, "toward", 1.0, "tuned").after == pytest.approx(
         nats(load("tuned").model, loaded.tokenizer), abs=1e-6
     )
-    assert (desk / "out/report.html").is_file()
+    (desk / "out/report.html").unlink()
+    assert main(["report", "out"]) == 0
+    assert "50 % pruned" in capsys.readouterr().out and (desk / "out/report.html").is_file()
 
 
 def test_the_default_is_all_kinds(desk: Path) -> None:

@@ -19,10 +19,13 @@ from holdfast.evaluation.probe.settings import ChangeSettings, CurvatureSettings
 from holdfast.evaluation.request import PlanRequest, plan_of
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.session import ModelRequest
     from holdfast.runs.probed_checkpoint import Probe
 
+PAGE = "report.html"
 DESCRIPTION = """\
 Changes a model's weights in many ways and measures what each costs: Gaussian noise, 8 and 4 bits, pruning, steps
 towards a fine-tuned model and beyond. Of a ladder (one model at rising pre-training budgets) it shows whether longer
@@ -200,8 +203,7 @@ def run(argv: list[str]) -> int:
         )
         print_line(stdout_console(), f"{cells} times {', '.join(e.name for e in plan.entries)}; sound.")
         return 0
-    from holdfast.reports.probe_report import probe_blocks, write_probe_report
-    from holdfast.reports.terminal import Printer
+    from holdfast.reports.probe_report import write_probe_report
     from holdfast.support.files import to_jsonable
 
     target = stderr_console() if request.json else stdout_console()
@@ -219,10 +221,25 @@ def run(argv: list[str]) -> int:
         console=stderr_console(),
         say=lambda line: print_line(target, line),
     )
-    page = write_probe_report(out / "report.html", record)
     if request.json:
+        write_probe_report(out / PAGE, record)
         print_json(record)
     else:
-        Printer(target).show(probe_blocks(record))
-        print_line(target, f"Report    {page}")
+        show_probe(out, target)
     return 0
+
+
+def show_probe(folder: Path, target: Console) -> None:
+    """Writes the page of a probe's folder and prints its tables.
+
+    Raises:
+        DataError: the record cannot be read.
+    """
+    from holdfast.records.probe import read_probe
+    from holdfast.reports.probe_report import probe_blocks, write_probe_report
+    from holdfast.reports.terminal import Printer
+
+    record = read_probe(folder)
+    page = write_probe_report(folder / PAGE, record)
+    Printer(target).show(probe_blocks(record))
+    print_line(target, f"Report    {page}")

@@ -1,7 +1,9 @@
-"""`holdfast report FOLDER`: the figures of a run or an evaluation in the terminal, its `report.html` written anew."""
+"""`holdfast report FOLDER`: the figures of a run, an evaluation or a study in the terminal, its `report.html` written
+anew."""
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,13 +17,14 @@ from holdfast.records.run import RunFolder
 from holdfast.support.paths import expanded
 
 DESCRIPTION = (
-    "Prints the summary of a run, an evaluation or a study (finished or not) and writes its report.html "
+    "Prints the summary of a run, an evaluation, a probe or a study (finished or not) and writes its report.html "
     "again from what the folder holds."
 )
 EPILOG = """\
 examples
   holdfast report runs/Qwen3-0.6B-label_annealing
   holdfast report measured                            # the output folder of 'holdfast evaluate'
+  holdfast report probed                              # of 'holdfast probe'
   holdfast report runs/my-study                       # of 'holdfast sweep'; 'holdfast sweep report' has more options
 """
 
@@ -31,7 +34,7 @@ class ReportRequest:
     """`holdfast report`."""
 
     folder: Annotated[Path, Meta(positional=True, metavar="FOLDER")]
-    """The output folder of 'holdfast train', 'evaluate' or 'sweep'."""
+    """The output folder of 'holdfast train', 'evaluate', 'probe', 'sweep', 'sequence' or 'diagnose'."""
 
 
 COMMAND = Command(
@@ -44,6 +47,10 @@ COMMAND = Command(
 )
 
 
+STUDIES = {"study.json": "sweep", "sequence.json": "sequence", "stages.json": "diagnose"}
+"""The record in a study's folder, and the command whose `report` shows it."""
+
+
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast report --help`."""
     given = COMMAND.read(argv).folder
@@ -54,10 +61,15 @@ def run(argv: list[str]) -> int:
         found = Output(given)
         show_output(found, found.labels, None, stdout_console())
         return 0
-    if (given / "study.json").is_file():
-        from holdfast.cli import sweep
+    if (given / "probe.json").is_file():
+        from holdfast.cli.probe import show_probe
 
-        return sweep.run(["report", str(given)])
+        show_probe(given, stdout_console())
+        return 0
+    for record, command in STUDIES.items():
+        if (given / record).is_file():
+            found_command = importlib.import_module(f"holdfast.cli.{command}")
+            return int(found_command.run(["report", str(given)]))
     folder = find_run(given)
 
     from holdfast.reports.run_report import print_run_summary, write_run_report
