@@ -300,7 +300,7 @@ def _stages(
         y=Axis(title=axis),
         caption="Mean over the seeds.",
         legend=True,
-        height=360,
+        height=max(360, 260 + 21 * len(lines)),
     )
 
 
