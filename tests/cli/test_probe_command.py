@@ -51,6 +51,7 @@ def test_every_change_is_measured_as_by_hand(desk: Path, capsys: pytest.CaptureF
     assert "noise-3.seed-1" in shown and "Report    out/report.html" in shown and "50 % pruned" in shown
     record = read_probe("out")
     assert record.status == "finished" and record.models[0].stds == "init" and not record.trends
+    assert record.settings["corpus"] == ["prose.jsonl"] and "output_dir" not in record.settings
     loaded = load("base")
     before = nats(loaded.model, loaded.tokenizer)
     costs = []

@@ -33,6 +33,20 @@ def test_the_answer_names_what_was_lost_and_the_arm_that_keeps_most():
     assert "replay" not in text, "it needs old data"
 
 
+def test_the_answer_says_what_is_left_of_the_source():
+    record = sequence()
+    kept = {"sequential fine-tuning": 0.1, "SFA, p 0.5": 0.5, "replay, fraction 0.1": 0.8}
+    source = TaskScore(
+        suite="source", name="following", metric="acc", unit="accuracy", higher_is_better=True, before=0.9
+    )
+    arms = [
+        dataclasses.replace(a, source={"following": [about(0.85), about(kept.get(a.arm, 0.3))]}) for a in record.arms
+    ]
+    text = lead(dataclasses.replace(record, source={"following": source}, arms=arms))
+    assert "Of following, 90.00 % at the start, sequential fine-tuning leaves 10.0 % [8.0, 12.0]; the best of" in text
+    assert "such arms, SFA, p 0.5, 50.0 % [48.0, 52.0]." in text, "replay needs old data"
+
+
 def test_the_plane_joins_the_arms_of_a_method_along_its_strength():
     chart = charts(sequence())["math kept against law learnt"]
     drawn = {trace["name"]: trace for trace in plotly_figure(chart)["data"]}

@@ -204,10 +204,9 @@ def run(argv: list[str]) -> int:
         print_line(stdout_console(), f"{cells} times {', '.join(e.name for e in plan.entries)}; sound.")
         return 0
     from holdfast.reports.probe_report import write_probe_report
-    from holdfast.support.files import to_jsonable
 
     target = stderr_console() if request.json else stdout_console()
-    shown = {s.name: to_jsonable(getattr(request, s.name)) for s in settings_of(ProbeRequest) if s.meta.decides}
+    shown = {s.name: _shown(getattr(request, s.name)) for s in settings_of(ProbeRequest) if s.name not in _ASIDE}
     record = probe_models(
         models,
         plan,
@@ -227,6 +226,20 @@ def run(argv: list[str]) -> int:
     else:
         show_probe(out, target)
     return 0
+
+
+_ASIDE = ("output_dir", "json", "dry_run", "device")
+"""Settings that decide no figure."""
+
+
+def _shown(value: Any) -> Any:
+    """A setting as a record has it: files and folders by their names, no machine's paths."""
+    from holdfast.support.environment import shown_name
+    from holdfast.support.files import to_jsonable
+
+    if isinstance(value, str):
+        return shown_name(value)
+    return [_shown(v) for v in value] if isinstance(value, tuple) else to_jsonable(value)
 
 
 def show_probe(folder: Path, target: Console) -> None:

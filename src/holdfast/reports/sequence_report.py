@@ -152,7 +152,31 @@ def lead(record: SequenceRecord) -> str:
             f" Of the arms that train one task after the other without old data, {of} learn {last} nearly as well; of "
             f"these {best.arm} keeps most: {kept}." + (" As the best of several it is flattered." if of > 1 else "")
         )
-    return text
+    return text + _source_kept(record, sequential, order)
+
+
+def _source_kept(record: SequenceRecord, sequential: ArmResult, order: Sequence[str]) -> str:
+    """What the first entry of the source comes to; empty without one."""
+    for name, about in record.source.items():
+        after = _at_the_end(sequential, name)
+        if after is None:
+            return ""
+        start = _texts(about, Estimate(value=about.before))[0]
+        text = f" Of {name}, {start} at the start, sequential fine-tuning leaves {' '.join(_texts(about, after))}"
+        rivals = {
+            a.arm: e for a in _rivals(record, record.of(list(order)), order) if (e := _at_the_end(a, name)) is not None
+        }
+        if not rivals:
+            return f"{text}."
+        best = (max if about.higher_is_better else min)(rivals, key=lambda arm: rivals[arm].value)
+        of = f"the best of {len(rivals)} such arms, {best}," if len(rivals) > 1 else best
+        return f"{text}; {of} {' '.join(_texts(about, rivals[best]))}."
+    return ""
+
+
+def _at_the_end(arm: ArmResult, name: str) -> Estimate | None:
+    held = arm.source.get(name) or [None]
+    return held[-1]
 
 
 MOST_LOST = 0.25
@@ -160,22 +184,25 @@ MOST_LOST = 0.25
 
 
 def _best(record: SequenceRecord, arms: Any, order: Sequence[str]) -> tuple[ArmResult | None, int]:
-    """The arm that keeps most of the earlier tasks, mean over them, among those that learn the last one nearly as well
-    as sequential fine-tuning; and of how many."""
+    """The arm that keeps most of the earlier tasks, mean over them, among the rivals; and of how many."""
+    held = [a for a in _rivals(record, arms, order) if all(t in a.against for t in order[:-1])]
+    if not held or len({record.tasks[t].unit for t in order[:-1]}) > 1:
+        return None, 0
+    return max(held, key=lambda a: statistics.fmean(a.against[t].value for t in order[:-1])), len(held)
+
+
+def _rivals(record: SequenceRecord, arms: Any, order: Sequence[str]) -> list[ArmResult]:
+    """Arms without old data that learn the last task nearly as well as sequential fine-tuning."""
     about, sequential = record.tasks[order[-1]], next(a for a in arms if a.kind == SEQUENTIAL)
     learnt = abs(sequential.scores[order[-1]].value - about.before)
-    held = [
+    return [
         a
         for a in arms
         if order[-1] in a.against
         and a.against[order[-1]].value >= -MOST_LOST * learnt
         and a.kind != SEQUENTIAL
         and not a.old_data
-        and all(t in a.against for t in order[:-1])
     ]
-    if not held or len({record.tasks[t].unit for t in order[:-1]}) > 1:
-        return None, 0
-    return max(held, key=lambda a: statistics.fmean(a.against[t].value for t in order[:-1])), len(held)
 
 
 def _figure(record: SequenceRecord, task: str, estimate: Estimate) -> str:

@@ -19,7 +19,7 @@ from holdfast.evaluation.probe.outcome import line_of
 from holdfast.evaluation.probe.settings import CurvatureSettings, labels_of
 from holdfast.evaluation.session import ModelRequest
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
-from holdfast.records.probe import AS_IT_IS, NOISE, TOWARD, Line, ProbedModel, Sharpness
+from holdfast.records.probe import AS_IT_IS, NOISE, QUANTIZE, TOWARD, Line, ProbedModel, Sharpness
 from holdfast.statistics.intervals import t_half_width
 from holdfast.support.environment import shown_name
 from holdfast.support.files import fingerprint
@@ -153,6 +153,11 @@ class ProbedCheckpoint:
             self.notes.append(
                 f"{self.request.label} is measured in {known.dtype}, whose rounding is of the size of the noise at γ "
                 f"{sizes}: much of it is rounded away. --dtype float32 measures it."
+            )
+        if known.origin and any(c.kind == QUANTIZE for c in self.probe.changes):
+            self.notes.append(
+                f"{self.request.label} is {known.origin}: rounding its weights once more costs something else than "
+                f"rounding the original's."
             )
         name, label = shown_name(self.request.name), self.request.label
         return dataclasses.replace(known, label=label, name=name, tokens=tokens, stds=self.stds_of)
