@@ -124,7 +124,7 @@ def test_only_the_first_process_clears_the_folder_that_the_model_is_saved_in(mai
     run = _Run.__new__(_Run)
     run.main, run.folder, run.console = main, SimpleNamespace(path=tmp_path), SimpleNamespace(is_terminal=False)
     run.record = SimpleNamespace(training={}, distance=None)
-    run.config = SimpleNamespace(model=SimpleNamespace(model_name_or_path="some-model"))
+    run.config = SimpleNamespace(model=SimpleNamespace(model_name_or_path="some-model", model_revision="main"))
 
     def save_model(place, **_):
         Path(place).mkdir(exist_ok=True)

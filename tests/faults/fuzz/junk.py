@@ -31,7 +31,16 @@ NOT_A_NUMBER: tuple[Any, ...] = (
 )
 """No number of any setting, whatever its bounds."""
 NOT_WHOLE: tuple[Any, ...] = (*NOT_A_NUMBER, 1.5, Raw(".inf"), Raw("-.inf"), "1.5", True)
-NOT_TEXT: tuple[Any, ...] = ({"a": {"b": 1}}, [[1]], 1.5, HUGE, "a\0b", Raw(r'"\ud800"'), DEEP, Raw("!!binary aGk="))
+NOT_TEXT: tuple[Any, ...] = (
+    {"a": {"b": 1}},
+    [[1]],
+    1.5,
+    Raw(".nan"),
+    "a\0b",
+    Raw(r'"\ud800"'),
+    DEEP,
+    Raw("!!binary aGk="),
+)
 NOT_BOOLEAN: tuple[Any, ...] = ("maybe", 2, [[1]], {"a": 1}, HUGE, 0.5, DEEP)
 NOT_A_MAPPING: tuple[Any, ...] = (7, 1.5, True, [[1]], HUGE, "a\0b", DEEP)
 NO_PATH: tuple[str, ...] = ("nowhere.jsonl", "x" * 300 + ".jsonl", "a/" * 3000 + "b.jsonl", "~nobody-here/a.jsonl")
