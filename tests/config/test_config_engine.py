@@ -453,3 +453,23 @@ def test_a_command_without_a_file_of_options_may_have_a_setting_named_config() -
     command = Command(name="holdfast example", request=Study, yaml=False)
     assert command.read(["--config", "study.yaml"]).config == Path("study.yaml")
     assert command.help().count("--config") == 1
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_no_garbage_is_collected_while_source_is_parsed(collecting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collection in the middle of it ends in CPython's SystemError."""
+    import ast
+    import gc
+
+    from holdfast.config import declare
+
+    seen, real, before = [], ast.parse, gc.isenabled()
+    monkeypatch.setattr(declare.ast, "parse", lambda source: seen.append(gc.isenabled()) or real(source))
+    (gc.enable if collecting else gc.disable)()
+    try:
+        assert isinstance(declare._parsed("a: int\n"), ast.Module)
+        with pytest.raises(SyntaxError):
+            declare._parsed("a b")
+        assert seen == [False, False] and gc.isenabled() == collecting
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -60,3 +60,8 @@ def test_a_record_reads_back_from_json() -> None:
     record = probe()
     assert ProbeRecord.from_json(to_jsonable(record)) == record
     assert probe_page(dataclasses.replace(record, status="interrupted")).status == ("interrupted", "warn")
+
+
+def test_a_probe_that_was_interrupted_at_once_has_a_page() -> None:
+    page = probe_page(ProbeRecord(models=[], status="interrupted"))
+    assert page.lead == "Nothing was measured yet." and page.title == "How fragile are they?"

@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import enum
 import functools
+import gc
 import inspect
 import math
 import pathlib
@@ -203,10 +204,22 @@ def _docstrings(cls: type) -> dict[str, str]:
     return found
 
 
+def _parsed(source: str) -> ast.Module:
+    """The tree of a module's source, while no garbage is collected: CPython 3.11 fails with "AST constructor recursion
+    depth mismatch" where a collection runs Python code in the middle of it (python/cpython#106905)."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return ast.parse(source)
+    finally:
+        if collecting:
+            gc.enable()
+
+
 @functools.cache
 def _documented(module: str) -> dict[str, dict[str, str]]:
     try:
-        tree = ast.parse(inspect.getsource(sys.modules[module]))
+        tree = _parsed(inspect.getsource(sys.modules[module]))
     except (OSError, TypeError, KeyError, SyntaxError):
         return {}
     found: dict[str, dict[str, str]] = {}

@@ -102,7 +102,7 @@ def probe_page(record: ProbeRecord) -> Page:
     return Page(
         tab=f"{', '.join(labels[:3])}: holdfast probe",
         eyebrow="holdfast probe report",
-        title=f"How fragile {'is' if len(labels) == 1 else 'are'} {listed(labels) if len(labels) < 4 else 'they'}?",
+        title=f"How fragile {'is' if len(labels) == 1 else 'are'} {listed(labels) if 0 < len(labels) < 4 else 'they'}?",
         lead=lead(record),
         status=("finished", "good") if record.status == "finished" else (record.status, "warn"),
         details=" · ".join(
@@ -205,6 +205,8 @@ def _budgets(record: ProbeRecord) -> list[str]:
 
 def _tiles(record: ProbeRecord) -> list[Tile]:
     """The costs of the largest budget, or of the first model."""
+    if not record.models:
+        return []
     model = (record.models[-1] if record.ladder else record.models[0]).label
     entry = record.sensitivities[0].entry if record.sensitivities else ""
     found = []
