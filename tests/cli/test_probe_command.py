@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import shutil
@@ -13,6 +14,7 @@ import torch
 
 from holdfast.checkpoints.live import perturbed
 from holdfast.cli.main import main
+from holdfast.evaluation.probe.outcome import trends
 from holdfast.evaluation.text.perplexity import score_documents
 from holdfast.models import load
 from holdfast.records.evaluation import EvaluationFolder
@@ -63,7 +65,7 @@ def test_every_change_is_measured_as_by_hand(desk: Path, capsys: pytest.CaptureF
     assert found.by_seed == pytest.approx(costs, abs=1e-9)
     assert found.difference == pytest.approx(sum(costs) / 2, abs=1e-9)
     assert found.interval is not None and found.interval[0] < found.difference < found.interval[1]
-    assert found.covers == "seeds and samples" and of(record, "quantize", 4.0, "int4").covers == "samples"
+    assert found.covers == "seeds and samples" and of(record, "quantize", 4.0, "int4").covers == "samples only"
     assert of(record, "toward", 1.0, "tuned").after == pytest.approx(
         nats(load("tuned").model, loaded.tokenizer), abs=1e-6
     )
@@ -188,6 +190,24 @@ def test_a_ladder(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert trend.difference == pytest.approx(other.harm - one.harm)
     assert trend.interval is not None and trend.interval[0] < trend.difference < trend.interval[1]
     assert "Cost at 1 M tokens" in capsys.readouterr().out
+
+
+def test_what_overflows_at_one_end_of_a_ladder_is_not_left_out() -> None:
+    found = Sensitivity(
+        model="first", kind="noise", label="", size=1.0, entry="measured/prose", metric="nats_per_token",
+        unit="nats/token", higher_is_better=False, before=3.0, after=3.1, difference=0.1, by_seed=[0.1, 0.1],
+    )  # fmt: skip
+    broken = dataclasses.replace(found, model="last", difference=math.inf, by_seed=[0.1, math.inf], failed="not finite")
+    [trend] = trends([found, broken], "first", "last", confidence=0.95)
+    assert (trend.difference, trend.interval, trend.verdict) == (math.inf, None, "grows")
+    [trend] = trends([found, broken], "last", "first", confidence=0.95)
+    assert (trend.difference, trend.verdict) == (-math.inf, "shrinks")
+    assert trends([broken, dataclasses.replace(broken, model="first")], "first", "last", confidence=0.95) == []
+
+
+def test_models_to_step_towards_may_be_labelled(desk: Path) -> None:
+    assert main([*PROBE, "--toward", "after=tuned", "--steps", "1"]) == 0
+    assert [s.label for s in read_probe("out").sensitivities] == ["after"]
 
 
 def test_curvature_is_kept(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from evaluation.conftest import SENTENCES, make_tokenizer
-from holdfast.errors import ModelError
+from holdfast.errors import ModelError, NotFinite
 from holdfast.evaluation.probe.curvature import Curvature, inner
 from holdfast.evaluation.text.documents import encode_document
 from tiny import build_model
@@ -174,6 +174,16 @@ def test_attention_without_a_second_derivative_is_refused(small) -> None:
     other.config._attn_implementation_internal = "flash_attention_2"
     with pytest.raises(ModelError, match=r"\(eager, sdpa\), got flash_attention_2"):
         Curvature(other, documents)
+
+
+def test_derivatives_that_are_not_finite_are_an_error(small) -> None:
+    model, documents, *_ = small
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        broken.lm_head.weight[0, 0] = math.nan
+    curvature = Curvature(broken, documents[:1], batch_tokens=8)
+    with pytest.raises(NotFinite, match="finite loss with finite derivatives"):
+        curvature.along(curvature.signs(0))
 
 
 def test_memory_for_the_vectors_is_looked_at_first(small, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from holdfast.records.probe import (
     NOISE,
     PRUNE,
     QUANTIZE,
-    SEEDS,
     TOWARD,
     Line,
     ProbedModel,
@@ -65,7 +64,7 @@ def probe(name: str = "step", note: str = "", *, ladder: bool = True) -> ProbeRe
                         after=3.0 - place + difference,
                         difference=difference,
                         interval=None if broken else (difference - 0.02, difference + 0.02),
-                        covers=SEEDS,
+                        covers="seeds and samples",
                         by_seed=[difference] * 3,
                         failed="not finite with 1 of 3 seeds" if broken else "",
                     )

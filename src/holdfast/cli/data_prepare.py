@@ -13,6 +13,7 @@ from holdfast.cli.console import print_counts, print_line, stdout_console, stopp
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import with_floats
+from holdfast.data.prepare.classification import ClassificationOptions
 from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.data.prepare.quality import QualityOptions
 from holdfast.data.prepare.registry import FORMATS
@@ -55,12 +56,12 @@ class _Files:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareRequest(QualityOptions, StackExchangeOptions, CorpusOptions, Rows, _Files):
+class PrepareRequest(ClassificationOptions, QualityOptions, StackExchangeOptions, CorpusOptions, Rows, _Files):
     """`holdfast data prepare`: what is common, and the options of all formats."""
 
     def preparation(self) -> Preparation:
         """The request of the library: of the formats' options those that were given."""
-        owners = (CorpusOptions, StackExchangeOptions, QualityOptions)
+        owners = [one.own for one in FORMATS.values() if one.own is not None]
         given = {s.name: getattr(self, s.name) for owner in owners for s in settings_of(owner)}
         options = {name: value for name, value in given.items() if value is not None and value is not False}
         options |= {name: list(value) for name, value in options.items() if isinstance(value, tuple)}

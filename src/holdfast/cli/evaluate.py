@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from holdfast.checkpoints.named import known_names, located
 from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console
@@ -14,7 +14,7 @@ from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, ModelError, NotFinite, did_you_mean
-from holdfast.evaluation.request import PlanRequest, plan_of
+from holdfast.evaluation.request import LoadSettings, PlanRequest, plan_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,19 +51,13 @@ exit code  0 done; 4 a figure, or a sample behind one, is NaN or infinite (every
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Where:
+class _Where(LoadSettings):
     settings_group: ClassVar[str] = "where"
 
     output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("evaluated")
     """Evaluations, one folder a model, and report.html; may be one of before."""
     cache: Annotated[Path | None, Meta(metavar="FOLDER")] = None
     """Evaluations that several output folders share."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the weights; auto: as they were saved."""
-    device: str | None = None
-    """Such as cpu or cuda:1 (the first accelerator, else the CPU)."""
-    trust_remote_code: bool = False
-    """Runs Python code that comes with a model."""
     json: bool = False
     """Prints the results as JSON."""
     dry_run: bool = False

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console
 from holdfast.cli.evaluate import model_mistakes
@@ -16,7 +16,7 @@ from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError
 from holdfast.evaluation.ladder import Rung, order_problems, parse_ladder
 from holdfast.evaluation.probe.settings import ChangeSettings, CurvatureSettings
-from holdfast.evaluation.request import PlanRequest, plan_of
+from holdfast.evaluation.request import LoadSettings, PlanRequest, plan_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,17 +50,11 @@ exit code  0 done (a change under which a figure overflows is a result); 4 a mod
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Where:
+class _Where(LoadSettings):
     settings_group: ClassVar[str] = "where"
 
     output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("probed")
     """Evaluations, one folder a model and change, probe.json and report.html; may be one of before."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Of the weights; auto: as they were saved."""
-    device: str | None = None
-    """Such as cpu or cuda:1 (the first accelerator, else the CPU)."""
-    trust_remote_code: bool = False
-    """Runs Python code that comes with a model."""
     json: bool = False
     """Prints the record as JSON."""
     dry_run: Annotated[bool, Meta(yaml=False)] = False

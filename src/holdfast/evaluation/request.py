@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import MAX_SEED, Meta
 from holdfast.config.values import Mistake, Refused
@@ -88,6 +88,20 @@ class HowSettings:
     """Level of the intervals (what the suite says, else 0.95)."""
     seed: Annotated[int | None, Meta(ge=0, le=MAX_SEED)] = None
     """Of examples, sampling and resampling (what the suite says, else 0)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadSettings:
+    """How models are loaded to be measured."""
+
+    settings_group: ClassVar[str] = "where"
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the weights; auto: as they were saved."""
+    device: str | None = None
+    """Such as cpu or cuda:1 (the first accelerator, else the CPU)."""
+    trust_remote_code: bool = False
+    """Runs Python code that comes with a model."""
 
 
 @dataclass(frozen=True, kw_only=True)

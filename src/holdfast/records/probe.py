@@ -11,6 +11,7 @@ report.html                       the page
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +25,6 @@ AS_IT_IS = "as-it-is"
 NOISE, QUANTIZE, PRUNE, TOWARD = "noise", "quantize", "prune", "toward"
 KINDS = (NOISE, QUANTIZE, PRUNE, TOWARD)
 """Of changes."""
-SEEDS, SAMPLES = "seeds and samples", "samples"
-"""What an interval covers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +70,9 @@ class Sensitivity:
     """after - before."""
     interval: tuple[float, float] | None = None
     """Of the difference; None where one is not finite."""
-    covers: str = SAMPLES
-    """What the interval covers: "samples" (paired), with several seeds "seeds and samples"."""
+    covers: str = ""
+    """What the interval covers: "samples only" (paired), "seeds and samples", "seeds only" where the samples' part is
+    not known, "nothing"."""
     by_seed: list[float] = field(default_factory=list)
     """Differences seed by seed."""
     samples_half: float = 0.0
@@ -99,13 +99,15 @@ class Trend:
     """Cost at the smallest budget; a loss is positive."""
     last: float
     difference: float
-    """last - first."""
+    """last - first; infinite where one of them is."""
     interval: tuple[float, float] | None = None
     """Seeds of noise are paired, samples taken as independent (rather too wide)."""
 
     @property
     def verdict(self) -> str:
-        """ "grows" or "shrinks" where the interval excludes 0, else "cannot tell"."""
+        """ "grows" or "shrinks" where the interval excludes 0, or one end is infinite; else "cannot tell"."""
+        if math.isinf(self.difference):
+            return "grows" if self.difference > 0 else "shrinks"
         if self.interval is None or self.interval[0] <= 0 <= self.interval[1]:
             return "cannot tell"
         return "grows" if self.difference > 0 else "shrinks"

@@ -16,7 +16,7 @@ from holdfast.errors import ModelError, NotFinite
 from holdfast.evaluation.entries import EvaluationPlan, PerplexityEntry
 from holdfast.evaluation.probe.changes import Change, Material, kept
 from holdfast.evaluation.probe.outcome import line_of
-from holdfast.evaluation.probe.settings import CurvatureSettings, labels_of
+from holdfast.evaluation.probe.settings import CurvatureSettings, named_models
 from holdfast.evaluation.session import ModelRequest
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.probe import AS_IT_IS, NOISE, QUANTIZE, TOWARD, Line, ProbedModel, Sharpness
@@ -118,7 +118,7 @@ class ProbedCheckpoint:
         from holdfast.checkpoints.perturb import own_stds
         from holdfast.training.fresh_init import init_stds
 
-        others = {label: open_source(name) for label, name in labels_of(self.probe.toward).items()}
+        others = {label: open_source(name) for label, name in named_models(self.probe.toward).items()}
         if not any(change.kind == NOISE for change in self.probe.changes):
             return Material(others=others)
         if self.probe.std == "init":
@@ -196,7 +196,7 @@ class ProbedCheckpoint:
         if change.kind == TOWARD:
             from holdfast.models import weights_hash
 
-            parts[3] = weights_hash(labels_of(self.probe.toward)[change.label])
+            parts[3] = weights_hash(named_models(self.probe.toward)[change.label])
         return fingerprint(parts)
 
     # ------------------------------------------------------------------------------------------------------ curvature

@@ -16,6 +16,7 @@ from typing import Any
 from holdfast.errors import ConfigError, Interrupted, NotFinite, RunFolderError, UserError
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.evaluation.probe.outcome import sensitivities, trends
+from holdfast.evaluation.probe.settings import named_models
 from holdfast.evaluation.session import ModelRequest, check_request
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.probe import RECORD_FILE, ProbeRecord, read_probe
@@ -161,7 +162,7 @@ def check_probe(
                     f"curvature: {model.label} is stored in {str(stored).removeprefix('torch.')}, whose gradients "
                     f"cannot be differentiated again. Add --dtype float32."
                 )
-    for name in probe.toward if not problems else ():
+    for name in named_models(probe.toward).values() if not problems else ():
         try:
             shapes = {n: e.shape for n, e in open_source(name).entries.items()}
             for model in models:

@@ -28,6 +28,12 @@ from holdfast.statistics.intervals import CONFIDENCE, rescaled, seeds_and_sample
 BOTH, SAMPLES, SEEDS, NOTHING = "seeds and samples", "samples only", "seeds only", "nothing"
 
 
+def parts_of_noise(seeds: int, samples_half: float) -> str:
+    """What an interval covers, given its seeds and the half-width of the samples' part."""
+    parts = {(True, True): BOTH, (False, True): SAMPLES, (True, False): SEEDS, (False, False): NOTHING}
+    return parts[seeds > 1, samples_half > 0]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OverSeeds:
     """A figure over training seeds, with what is known of its noise."""
@@ -119,9 +125,7 @@ def mean_gain(trial: TrialRecord, objective: Objective, *, seeds: Iterable[int] 
     samples_half = _finite_or_zero(
         math.sqrt(sum(statistics.fmean(column) ** 2 for column in zip(*halves, strict=True))) / entries
     )
-    covers = {(True, True): BOTH, (False, True): SAMPLES, (True, False): SEEDS, (False, False): NOTHING}[
-        count > 1, samples_half > 0
-    ]
+    covers = parts_of_noise(count, samples_half)
     first = measured[0]
     return Gain(
         value=statistics.fmean(by_seed),

@@ -77,7 +77,7 @@ def test_tables() -> None:
         {"text": "What is NASA ?", "coarse_label": "ABBR"},
         {"text": "good day", "label": 2},
     ]
-    prepared("classification", jsonl("a.jsonl", rows))
+    prepared("classification", jsonl("a.jsonl", rows), task="tweets")
     assert found() == {
         ("boolq", "It is blue."): " No",
         ("boolq", "It is red."): " Yes",
@@ -101,13 +101,29 @@ def test_tables() -> None:
         ({"context": "a", "question": "b", "answerA": "x", "answerB": "y", "label": 1}, "no 'answerC'"),
         ({"context": "a", "question": "b", "answerA": "x", "answerB": "y", "answerC": "z", "label": 0}, "1, 2 or 3"),
         ({"text": "a", "coarse_label": "PLACE"}, "'label' is 'PLACE', expected a number from 0 to 5"),
-        ({"text": "a", "label": 3}, "expected a number from 0 to 2"),
+        ({"text": "a", "label": 1}, "do not say which data set it is; add --task subj, mr, cr or tweets"),
         ({"sentence": "a"}, r"none of the known forms \(keys: sentence\)"),
     ],
 )
 def test_records_that_are_not_as_published(record: dict, words: str) -> None:
     with pytest.raises(DataError, match=words):
         prepared("classification", jsonl("a.jsonl", [record]))
+
+
+@pytest.mark.parametrize(
+    ("task", "names"), [("subj", classification.CLASSES["subj"]), ("mr", ("negative", "positive"))]
+)
+def test_a_text_and_a_label_are_what_is_said(task: str, names: tuple[str, str]) -> None:
+    rows = [{"text": f"text {n}", "label": n, "label_text": "x"} for n in (0, 1)]
+    prepared("classification", jsonl("a.jsonl", rows), task=task)
+    assert found() == {(task, f"text {n}"): f" {names[n]}" for n in (0, 1)}
+    with pytest.raises(DataError, match="expected a number from 0 to 1"):
+        prepared("classification", jsonl("b.jsonl", [{"text": "a", "label": 2}]), task=task, output="b.out.jsonl")
+
+
+def test_truth_as_csv_has_it() -> None:
+    prepared("classification", text("a.csv", "question,passage,answer\nis it,Red.,True\nis it,Blue.,False\n"))
+    assert found() == {("boolq", "Red."): " Yes", ("boolq", "Blue."): " No"}
 
 
 def test_text_that_is_none_of_these_data_sets() -> None:

@@ -9,9 +9,10 @@
 | boolq | `question`, `passage`, `answer` true or false, or `label` (Clark et al. 2019) | No, Yes |
 | rte | `premise`, `hypothesis`, `label`, or GLUE's `sentence1`, `sentence2` | True, False |
 | siqa | `context`, `question`, `answerA` to `answerC`, `label` 1 to 3 (Sap et al. 2019) | each question's own |
-| tweets | `text`, `label` 0 to 2 (TweetEval's sentiment) | negative, neutral, positive |
+| tweets | `text`, `label` 0 to 2 (TweetEval's sentiment), with `--task tweets` | negative, neutral, positive |
 
-Text files are known by their names, also within .zip archives; other records by their columns. A sentence of a review
+Text files are known by their names, also within .zip archives; other records by their columns. A text and a label alone
+fit several of them, so `task` has to say which. A sentence of a review
 has the sign of its opinions' sum; titles, sentences without an opinion and those whose opinions cancel are left out.
 
 Rows have `prompt` and `completion` to train on, `options` and `answer` for the `choices` entry, and `task`. The paper's
@@ -20,13 +21,17 @@ in-domain measure is the `classes` entry on the same rows. It does not print its
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, ClassVar, Literal
 
+from holdfast.data.prepare.options import class_number, options_row
 from holdfast.data.prepare.reading import (
     Malformed,
     PreparedRow,
@@ -81,16 +86,30 @@ _REVIEWED = re.compile(r"^[^#]*##", re.MULTILINE)
 _ASKING = re.compile(r"^([A-Z]+):\w+ ")
 
 
+_LINE = "\0line of a text file"
+"""Key of what the file's name says of it; no table has such a column."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassificationOptions:
+    """Options of the format."""
+
+    settings_group: ClassVar[str] = "classification"
+
+    task: Literal["subj", "mr", "cr", "tweets"] | None = None
+    """What tables with a text and a label alone are; labels count the classes in the order of the documentation."""
+
+
 def read(reading: Reading) -> Iterator[PreparedRow]:
     """`{"prompt", "completion", "options", "answer", "task"}`."""
-    return made_of(reading, _made, read=_records)
+    return made_of(reading, functools.partial(_made, task=reading.options.get("task")), read=_records)
 
 
 # --------------------------------------------------------------------------------------------------------- text files
 
 
 def _records(file: Path, reading: Reading) -> Records:
-    """Of a text file or an archive `{"task", "text", "class"}` a line; of other files their records."""
+    """Of a text file or an archive `{_LINE: (task, class), "text"}` a line; of other files their records."""
     if not split_name(file.name)[0].endswith(TEXT_FILES):
         yield from records(file, reading)
         return
@@ -98,7 +117,7 @@ def _records(file: Path, reading: Reading) -> Records:
         if file.suffix != ".zip":
             yield from _lines(split_name(file.name)[0], str(file), stream.read(), reading)
             return
-        try:
+        try:  # it may be damaged, packed in a way of its own, or encrypted
             archive = zipfile.ZipFile(io.BytesIO(stream.read()))
             members = [m for m in archive.infolist() if not m.is_dir() and not _aside(m.filename)]
             if sum(m.file_size for m in members) > MOST_BYTES:
@@ -106,7 +125,12 @@ def _records(file: Path, reading: Reading) -> Records:
             for member in members:
                 name = PurePosixPath(member.filename).name
                 yield from _lines(name, f"{file}, {name}", archive.read(member), reading)
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:  # damaged, packed oddly, encrypted
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            NotImplementedError,
+            RuntimeError,
+        ) as error:
             raise DataError(f"{file}: expected a .zip archive that can be read; fetch it again ({error}).") from error
 
 
@@ -131,7 +155,7 @@ def _lines(name: str, place: str, content: bytes, reading: Reading) -> Records:
         if not line.strip() or (kind == (CR, None) and "##" not in line):
             continue
         reading.records += 1
-        yield f"{place}, line {number}", {"task": kind[0], "class": kind[1], "text": line}
+        yield f"{place}, line {number}", {_LINE: kind, "text": line}
 
 
 def _kind(name: str, text: str) -> tuple[str, str | None] | None:
@@ -150,37 +174,38 @@ def _kind(name: str, text: str) -> tuple[str, str | None] | None:
 # ------------------------------------------------------------------------------------------------------------- records
 
 
-def _made(record: Mapping[str, Any]) -> Iterator[PreparedRow]:
-    if record.get("task") in (SUBJ, MR, CR, TREC) and "class" in record:
-        task, text = record["task"], record["text"].strip()
-        if task == CR:
+def _made(record: Mapping[str, Any], task: str | None) -> Iterator[PreparedRow]:
+    """Rows of a record; `task`: of tables that have a text and a label alone."""
+    if _LINE in record:
+        (line_of, name), text = record[_LINE], record["text"].strip()
+        if line_of == CR:
             yield _row(CR, *_reviewed(text))
-        elif task == TREC:
+        elif line_of == TREC:
             kind, _, question = text.partition(" ")
             yield _row(TREC, question.strip(), _coarse(kind.partition(":")[0]))
         else:
-            yield _row(task, text, CLASSES[task].index(record["class"]))
+            yield _row(line_of, text, CLASSES[line_of].index(name))
     elif "passage" in record:
-        answer = record.get("answer", record.get("label"))
-        if not isinstance(answer, bool) and answer not in (0, 1):
-            raise Malformed(f"'answer' is {answer!r}, expected true or false")
+        answer = _truth(record.get("answer", record.get("label")))
         question = text_of(record, "question").strip().rstrip("?")
-        yield _row(BOOLQ, text_of(record, "passage").strip(), int(answer), question=question[:1].upper() + question[1:])
+        yield _row(BOOLQ, text_of(record, "passage").strip(), answer, question=question[:1].upper() + question[1:])
     elif "hypothesis" in record or "sentence2" in record:
         label = {"entailment": 0, "not_entailment": 1}.get(str(record.get("label")), record.get("label"))
         text, hypothesis = text_of(record, "premise", "sentence1"), text_of(record, "hypothesis", "sentence2")
-        yield _row(RTE, text.strip(), _number(label, 2), question=hypothesis.strip())
+        yield _row(RTE, text.strip(), class_number(label, 2), question=hypothesis.strip())
     elif "answerA" in record:
         options = [text_of(record, f"answer{letter}").strip() for letter in "ABC"]
-        answer, question = _number(record.get("label"), 4) - 1, text_of(record, "question").strip()
+        answer, question = class_number(record.get("label"), 4) - 1, text_of(record, "question").strip()
         if answer < 0:
             raise Malformed(f"'label' is {record.get('label')!r}, expected 1, 2 or 3")
         yield _row(SIQA, text_of(record, "context").strip(), answer, question=question, options=options)
     elif "coarse_label" in record:
         label = record["coarse_label"]
-        yield _row(TREC, text_of(record, "text").strip(), _coarse(label) if label in _KINDS else _number(label, 6))
+        yield _row(TREC, text_of(record, "text").strip(), _coarse(label) if label in _KINDS else class_number(label, 6))
     elif "label" in record:
-        yield _row(TWEETS, text_of(record, "text").strip(), _number(record["label"], 3))
+        if task is None:
+            raise Malformed("a text and a label do not say which data set it is; add --task subj, mr, cr or tweets")
+        yield _row(task, text_of(record, "text").strip(), class_number(record["label"], len(CLASSES[task])))
     else:
         raise Malformed(f"none of the known forms (keys: {', '.join(list(record)[:8]) or 'none'})")
 
@@ -204,17 +229,14 @@ def _coarse(name: str) -> int:
     return list(_KINDS).index(name)
 
 
-def _number(value: Any, count: int) -> int:
-    """A class, which CSV has as text."""
-    text = str(value).removesuffix(".0")
-    if not text.isdecimal() or int(text) >= count:
-        raise Malformed(f"'label' is {value!r}, expected a number from 0 to {count - 1}")
-    return int(text)
+def _truth(value: Any) -> int:
+    """1 of what is true, which CSV has as text."""
+    found = {"true": 1, "1": 1, "false": 0, "0": 0}.get(str(value).lower())
+    if found is None:
+        raise Malformed(f"'answer' is {value!r}, expected true or false")
+    return found
 
 
 def _row(task: str, text: str, answer: int, *, question: str = "", options: Sequence[str] = ()) -> PreparedRow:
-    # The space before an option belongs to it, so that no token spans the border to what is learnt.
-    shown = [f" {option}" for option in options or CLASSES[task]]
-    prompt = _ASKED[task].replace("{question}", question).replace("{text}", text) + "\nAnswer:"
-    row = {"prompt": prompt, "completion": shown[answer], "options": shown, "answer": answer, "task": task}
-    return PreparedRow(row=row, group=text)
+    prompt = _ASKED[task].replace("{question}", question).replace("{text}", text)
+    return options_row(task, prompt, options or CLASSES[task], answer, group=text)

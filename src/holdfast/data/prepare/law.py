@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from holdfast.data.prepare.options import class_number, options_row
 from holdfast.data.prepare.reading import Malformed, PreparedRow, Reading, made_of, text_of
 
 HOLDINGS = 5
@@ -45,7 +46,7 @@ def _made(record: Mapping[str, Any]) -> Iterator[PreparedRow]:
         holdings = [record.get(f"holding_{i}") for i in range(HOLDINGS)] if endings is None else endings
         if not isinstance(holdings, list) or len(holdings) != HOLDINGS or not all(isinstance(h, str) for h in holdings):
             raise Malformed(f"expected {HOLDINGS} holdings as text")
-        gold = _number(record.get("label"), HOLDINGS)
+        gold = class_number(record.get("label"), HOLDINGS)
         yield _row(CASEHOLD, text_of(record, "context", "citing_prompt"), holdings, gold)
     elif "labels" in record:
         labels = record["labels"]
@@ -58,20 +59,8 @@ def _made(record: Mapping[str, Any]) -> Iterator[PreparedRow]:
             raise Malformed(f"'answer' is {answer!r}, expected Yes or No")
         yield _row(OVERRULING, text_of(record, "text"), _NO_YES, _NO_YES.index(answer))
     else:
-        yield _row(TERMS, text_of(record, "text"), _NO_YES, _number(record.get("label"), 2))
-
-
-def _number(value: Any, count: int) -> int:
-    """A class, which CSV has as text."""
-    text = str(value).removesuffix(".0")
-    if not text.isdecimal() or int(text) >= count:
-        raise Malformed(f"'label' is {value!r}, expected a number from 0 to {count - 1}")
-    return int(text)
+        yield _row(TERMS, text_of(record, "text"), _NO_YES, class_number(record.get("label"), 2))
 
 
 def _row(task: str, text: str, options: Sequence[str], answer: int) -> PreparedRow:
-    # The space before an option belongs to it, so that no token spans the border to what is learnt.
-    shown = [f" {option.strip()}" for option in options]
-    prompt = f"{text.strip()}\n\n{_ASKED[task]}\nAnswer:"
-    row = {"prompt": prompt, "completion": shown[answer], "options": shown, "answer": answer, "task": task}
-    return PreparedRow(row=row, group=text.strip())
+    return options_row(task, f"{text.strip()}\n\n{_ASKED[task]}", options, answer, group=text.strip())

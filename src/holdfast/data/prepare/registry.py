@@ -95,6 +95,7 @@ FORMATS: dict[str, Format] = {
         about="SUBJ, MR, CR, TREC (text files or their .zip), BoolQ, RTE, SIQA, TweetEval (tables); mixed",
         rows="prompt, completion, options, answer, task",
         read=classification.read,
+        own=classification.ClassificationOptions,
         files=(*JSON_FILES, ".csv", ".tsv", *classification.TEXT_FILES),
         known_by=_columns(
             "question passage",

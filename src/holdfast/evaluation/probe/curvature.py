@@ -25,7 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.errors import ModelError
+from holdfast.errors import ModelError, NotFinite
+from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.text.documents import EncodedDocument
 from holdfast.evaluation.text.perplexity import Piece, cut, documents_stay_apart, pack, resolve_window, score_row
 from holdfast.ops.heads import describe_head
@@ -105,6 +106,9 @@ class Curvature:
 
         Returns:
             Nats a token, and two lists of tensors as `vector`.
+
+        Raises:
+            NotFinite: one of them is not finite.
         """
         loss = 0.0
         gradient = [torch.zeros_like(p) for p in self.parameters]
@@ -121,6 +125,11 @@ class Curvature:
                 loss += float(value.detach())
                 if report is not None:
                     report(number, len(self.rows))
+        if not all(bool(torch.isfinite(t).all()) for t in (*gradient, *products)) or not math.isfinite(loss):
+            raise NotFinite(
+                "Expected a finite loss with finite derivatives, got NaN or infinity. Look at the model's weights "
+                "('holdfast inspect --verify')."
+            )
         return loss, gradient, products
 
     def along(self, vector: Sequence[Tensor], report: Report | None = None) -> Along:
@@ -193,19 +202,15 @@ class Curvature:
         """Evaluation mode, every parameter with gradients, attention by the plain kernel."""
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
-        training = [m for m in self.model.modules() if m.training]
         frozen = [p for p in self.parameters if not p.requires_grad]
-        self.model.eval()
         for p in frozen:
             p.requires_grad_(True)
         try:
-            with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            with evaluation_mode(self.model), torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
                 yield
         finally:
             for p in frozen:
                 p.requires_grad_(False)
-            for module in training:
-                module.training = True
 
 
 def inner(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:

@@ -11,8 +11,8 @@ from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.probe.changes import Change
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
-from holdfast.records.probe import AS_IT_IS, NOISE, SAMPLES, SEEDS, TOWARD, Sensitivity, Trend
-from holdfast.statistics.gains import half_width
+from holdfast.records.probe import AS_IT_IS, NOISE, TOWARD, Sensitivity, Trend
+from holdfast.statistics.gains import NOTHING, half_width, parts_of_noise
 from holdfast.statistics.intervals import seeds_and_samples
 
 
@@ -54,11 +54,14 @@ def _over_seeds(label: str, change: Change, entry: Sequence[Comparison], confide
     # a figure that overflows is as bad as can be: it is not left out of a mean
     worst = -math.inf if first.higher_is_better else math.inf
     by_seed = [worst if c.failed is not None else c.difference for c in entry]
-    interval, samples = None, 0.0
+    interval, samples, covers = None, 0.0, NOTHING
     if not broken:
-        widest = max(map(half_width, entry))
-        samples = 0.0 if math.isnan(widest) else widest
+        samples = max((half for half in map(half_width, entry) if math.isfinite(half)), default=0.0)
         interval = seeds_and_samples(by_seed, samples, confidence=confidence)
+        covers = parts_of_noise(len(entry), samples)
+    failed = "not finite" if broken else ""
+    if broken and change.kind == NOISE:
+        failed = f"not finite with {len(broken)} of {len(entry)} seeds"
     return Sensitivity(
         model=label,
         kind=change.kind,
@@ -72,14 +75,10 @@ def _over_seeds(label: str, change: Change, entry: Sequence[Comparison], confide
         after=first.before + sum(by_seed) / len(by_seed),
         difference=sum(by_seed) / len(by_seed),
         interval=interval,
-        covers=SEEDS if len(entry) > 1 else SAMPLES,
+        covers=covers,
         by_seed=by_seed,
         samples_half=samples,
-        failed=f"not finite with {len(broken)} of {len(entry)} seeds"
-        if broken and change.kind == NOISE
-        else "not finite"
-        if broken
-        else "",
+        failed=failed,
     )
 
 
@@ -93,13 +92,14 @@ def trends(held: Sequence[Sensitivity], first: str, last: str, *, confidence: fl
         confidence: level of the intervals.
 
     Returns:
-        One a change and entry; those that are not finite at either end are left out.
+        One a change and entry. Where one end overflows the difference is infinite; those that overflow at both have
+        none and are left out.
     """
-    ends = {(s.model, s.kind, s.label, s.size, s.entry): s for s in held if not s.failed}
+    ends = {(s.model, s.kind, s.label, s.size, s.entry): s for s in held}
     found = []
     for key in dict.fromkeys(key[1:] for key in ends):
         one, other = ends.get((first, *key)), ends.get((last, *key))
-        if one is None or other is None:
+        if one is None or other is None or (one.failed and other.failed):
             continue
         sign = -1 if one.higher_is_better else 1
         by_seed = [sign * (b - a) for a, b in zip(one.by_seed, other.by_seed, strict=True)]
@@ -114,7 +114,9 @@ def trends(held: Sequence[Sensitivity], first: str, last: str, *, confidence: fl
                 first=one.harm,
                 last=other.harm,
                 difference=other.harm - one.harm,
-                interval=seeds_and_samples(by_seed, samples, confidence=confidence),
+                interval=None
+                if one.failed or other.failed
+                else seeds_and_samples(by_seed, samples, confidence=confidence),
             )
         )
     return found

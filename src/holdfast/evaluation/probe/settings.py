@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from holdfast.config.declare import Meta, Seed
@@ -52,7 +50,7 @@ class ChangeSettings:
         noise = [Noise(size=g, seed=s) for g, s in itertools.product(self.noise if asked else NOISE, seeds)]
         schemes = [Quantize(label=s) for s in (self.quantize if asked else QUANTIZE)]  # type: ignore[arg-type]
         shares = [Prune(size=s) for s in (self.prune if asked else PRUNE)]
-        steps = [Toward(size=s, label=label) for label, s in itertools.product(labels_of(self.toward), self.steps)]
+        steps = [Toward(size=s, label=label) for label, s in itertools.product(named_models(self.toward), self.steps)]
         return [*noise, *schemes, *shares, *steps]
 
 
@@ -70,11 +68,12 @@ class CurvatureSettings:
     """How many of the largest eigenvalues."""
 
 
-def labels_of(names: Sequence[str]) -> dict[str, str]:
-    """Names of models by what they are called in folders and tables: the last part, numbered where it is taken."""
-    found: dict[str, str] = {}
-    for name in names:
-        last = re.sub(r"[^\w.-]", "-", name.rstrip("/").rpartition("/")[2]) or Path(name).resolve().name
-        numbered = (last if n == 1 else f"{last}-{n}" for n in itertools.count(1))
-        found[next(label for label in numbered if label not in found)] = name
-    return found
+def named_models(names: Sequence[str]) -> dict[str, str]:
+    """Models by label, as 'holdfast evaluate' calls them: MODEL, or LABEL=MODEL.
+
+    Raises:
+        ConfigError: labels that cannot be.
+    """
+    from holdfast.evaluation.session import requests_of
+
+    return {request.label: request.name for request in requests_of(names)}
