@@ -5,6 +5,7 @@ import io
 import json
 import math
 import os
+from pathlib import Path
 
 import datasets
 import pyarrow as pa
@@ -536,3 +537,18 @@ def test_a_stream_that_unpacks_without_end_is_refused_in_time(tmp_path, monkeypa
     message = f"{name}{suffix}: expected rows, got a stream that unpacks to more than 200 times its size"
     with pytest.raises(DataError, match=message):
         list(file_tables(path))
+
+
+def test_a_saved_dataset_is_left_as_it_is(tmp_path: Path) -> None:
+    import datasets
+
+    folder = tmp_path / "saved"
+    datasets.Dataset.from_dict({"text": ["a", "b", "c"]}).save_to_disk(str(folder))
+    before, known = sorted(folder.rglob("*")), content_hash(folder)
+    rows = load_rows(folder)
+    mapped = rows.map(lambda row: {"text": row["text"] * 2})
+    assert mapped["text"][:] == ["aa", "bb", "cc"]
+    assert sorted(folder.rglob("*")) == before and content_hash(folder) == known, "mapping writes elsewhere"
+    assert mapped.cache_files and load_rows(folder).map(lambda row: {"text": row["text"] * 2})._fingerprint
+    datasets.Dataset.from_dict({"text": ["d"]}).save_to_disk(str(folder))
+    assert load_rows(folder)["text"][:] == ["d"], "other rows in the same place"

@@ -37,6 +37,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "tasks one after another: what each way of training keeps of the earlier ones",
     ),
     "probe": ("holdfast.cli.probe", "how fragile a checkpoint is: noise, few bits, pruning, steps towards another"),
+    "ladder": (
+        "holdfast.cli.ladder",
+        "pre-train one model at rising token budgets, to study what longer training does",
+    ),
     "diagnose": ("holdfast.cli.diagnose", "has a model forgotten, or does it only not show what it knows?"),
     "reproduce": ("holdfast.cli.reproduce", "re-run a paper's studies and check its claims"),
     "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),

@@ -34,7 +34,8 @@ class ReportRequest:
     """`holdfast report`."""
 
     folder: Annotated[Path, Meta(positional=True, metavar="FOLDER")]
-    """The output folder of 'holdfast train', 'evaluate', 'probe', 'sweep', 'sequence' or 'diagnose'."""
+    """The output folder of 'holdfast train', 'evaluate', 'probe', 'sweep', 'sequence', 'diagnose' or
+    'ladder train'."""
 
 
 COMMAND = Command(
@@ -47,7 +48,7 @@ COMMAND = Command(
 )
 
 
-STUDIES = {"study.json": "sweep", "sequence.json": "sequence", "stages.json": "diagnose"}
+STUDIES = {"study.json": "sweep", "sequence.json": "sequence", "stages.json": "diagnose", "ladder.json": "ladder"}
 """The record in a study's folder, and the command whose `report` shows it."""
 
 

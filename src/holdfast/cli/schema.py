@@ -24,6 +24,7 @@ kinds
   update    'holdfast update --config'
   study     'holdfast residual study --config'
   sequence  'holdfast sequence --config'
+  ladder    'holdfast ladder train --config'
   stages    'holdfast diagnose --config'
   suite     'holdfast evaluate --suite', and what stands under evaluation: of a run
   merge     'holdfast merge --config'
@@ -81,6 +82,13 @@ def _stages() -> dict[str, Any]:
     return json_schema(StagesSettings, title="holdfast diagnose", description=text)
 
 
+def _ladder() -> dict[str, Any]:
+    from holdfast.studies.ladder.settings import LadderSettings
+
+    text = "The file of 'holdfast ladder train --config'."
+    return json_schema(LadderSettings, title="holdfast ladder train", description=text)
+
+
 def _suite() -> dict[str, Any]:
     from holdfast.evaluation.suite import suite_schema
 
@@ -100,6 +108,7 @@ SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "study": _study,
     "sequence": _sequence,
     "stages": _stages,
+    "ladder": _ladder,
     "suite": _suite,
     "merge": _merge,
 }

@@ -259,11 +259,13 @@ class StudyCommand:
     """Class of the study."""
     file_needed: bool = False
     """Whether options alone cannot say what is asked."""
+    prog: str = ""
+    """What `STEPS` follow, where that is not the command itself."""
 
     @property
     def steps(self) -> tuple[Command[Any], Command[Any], Command[Any]]:
         """The commands of `STEPS`."""
-        prog = self.command.name
+        prog = self.prog or self.command.name
         return worker_command(prog), status_command(prog), report_command(prog)
 
     def run(self, argv: list[str]) -> int:

@@ -45,7 +45,7 @@ def cached_dataset(key: str, tables: Iterable[pa.Table]) -> datasets.Dataset:
     folder = Path(datasets.config.HF_DATASETS_CACHE) / "holdfast_rows"
     path = folder / key / "rows.arrow"
     if not path.is_file():
-        with _scratch(folder) as scratch:
+        with cache_scratch(folder) as scratch:
             written = _write(tables, scratch)
             with _disk_errors(path):
                 path.parent.mkdir(exist_ok=True)
@@ -62,7 +62,12 @@ def cached_dataset(key: str, tables: Iterable[pa.Table]) -> datasets.Dataset:
 
 
 @contextlib.contextmanager
-def _scratch(folder: Path) -> Iterator[Path]:
+def cache_scratch(folder: Path) -> Iterator[Path]:
+    """A place to write in below the datasets cache, gone afterwards.
+
+    Raises:
+        StorageError: the cache folder cannot be written.
+    """
     with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)

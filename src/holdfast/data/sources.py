@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from holdfast.data.arrow_cache import FORMAT_VERSION, cached_dataset
+from holdfast.data.arrow_cache import FORMAT_VERSION, cache_scratch, cached_dataset
 from holdfast.data.readers import COMPRESSIONS, KINDS, SUPPORTED, Documents, file_tables, first_line, kind_of, row_lines
 from holdfast.errors import DataError, did_you_mean
 from holdfast.support.paths import expanded
@@ -307,7 +307,7 @@ def _load_saved(path: Path, split: str) -> datasets.Dataset:
     import datasets
 
     try:
-        loaded = datasets.load_from_disk(str(path))
+        loaded = datasets.load_from_disk(str(_linked(path)))
     except Exception as error:
         raise DataError(
             f"{path} looks like a saved dataset but cannot be read ({error}). Save it again with Dataset.save_to_disk."
@@ -320,6 +320,26 @@ def _load_saved(path: Path, split: str) -> datasets.Dataset:
     if not len(loaded):
         raise DataError(f"{path} holds no rows.")
     return _slice(cast("datasets.Dataset", loaded), split)
+
+
+def _linked(path: Path) -> Path:
+    """A folder of links in the datasets cache: `map` keeps its results beside the rows, and the user's own folder stays
+    as it is."""
+    import datasets
+
+    files = sorted(f for f in path.rglob("*") if f.is_file() and not f.name.startswith("cache-"))
+    stats = [(str(f.relative_to(path)), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+    key = hashlib.sha256(repr((str(path.resolve()), stats)).encode()).hexdigest()
+    folder = Path(datasets.config.HF_DATASETS_CACHE) / "holdfast_rows" / key
+    if not folder.is_dir():
+        with cache_scratch(folder.parent) as scratch:
+            for file in files:
+                link = scratch / key / file.relative_to(path)
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(file.resolve())
+            if not folder.is_dir():
+                os.replace(scratch / key, folder)
+    return folder
 
 
 def _load_hub(name: str, *, split: str, config: str | None, streaming: bool) -> datasets.Dataset:

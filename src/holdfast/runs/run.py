@@ -32,7 +32,7 @@ from holdfast.support.environment import (
     terminated_is_interrupted,
     wait_for_lock,
 )
-from holdfast.support.files import fingerprint
+from holdfast.support.files import fingerprint, to_jsonable
 from holdfast.support.resources import is_disk_full
 
 if TYPE_CHECKING:
@@ -278,6 +278,7 @@ class _Run:
     def fit(self) -> None:
         from holdfast.data.formats import rows_by_name
         from holdfast.evaluation.runner import scorer
+        from holdfast.runs.cost.achieved import throughput
         from holdfast.training.adapters import adapter_config
         from holdfast.training.callbacks import MetricsFile, Progress, StopOnSignal
         from holdfast.training.hosts import SFTRetentionTrainer
@@ -362,6 +363,11 @@ class _Run:
             "tokens_per_second": round(tokens / seconds, 1) if seconds > 0 else 0.0,
             "final": {k: v for k, v in (logged[-1] if logged else {}).items() if k != "seconds"},
         }
+        if tokens and seconds > 0 and self.main:
+            window = int(args.max_length or getattr(self.model.config, "max_position_embeddings", 0) or 1)
+            model = self.trainer.accelerator.unwrap_model(self.trainer.model, keep_fp32_wrapper=False)
+            reached = throughput(model, tokens / seconds, window, half=bool(args.bf16 or args.fp16))
+            self.record.training["throughput"] = to_jsonable(reached)
         if self.trainer.state.global_step < self.trainer.state.max_steps and stop.stopped:
             again = "continues"
             if args.save_only_model:

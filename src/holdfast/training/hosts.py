@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -105,6 +105,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         self._note_lengths(tokenised, args, packing)
         if packing and args.max_length is not None and args.packing_strategy in PACKED_WHOLE:
             return self._pack(tokenised, args)
+        if not packing and not getattr(args, "shuffle_dataset", False) and _is_ready(tokenised, args.max_length):
+            return tokenised  # TRL would rewrite every row, to leave it as it is
         prepared = super()._prepare_dataset(tokenised, processing_class, args, packing, None, dataset_name)
         if len(prepared) == 0:
             raise DataError(
@@ -212,9 +214,25 @@ def dynamic_fine_tuning(
 
 def trained_tokens(tokenised: Dataset) -> int:
     """Labels that are not -100, counted in Arrow batches so that a large data set never becomes Python lists."""
-    tables = tokenised.select_columns(["labels"]).with_format("arrow").iter(batch_size=10_000)
-    return sum(
-        int(np.count_nonzero(chunk.flatten().to_numpy(zero_copy_only=False) != -100))
-        for table in tables
-        for chunk in table.column(0).chunks
-    )
+    return sum(int(np.count_nonzero(labels != -100)) for labels, _ in _labels(tokenised))
+
+
+def _is_ready(tokenised: Dataset, max_length: int | None) -> bool:
+    """Whether no row is longer than a window, and none has nothing to train on."""
+    if max_length is not None and int(token_lengths(tokenised).max()) > max_length:
+        return False
+    for labels, lengths in _labels(tokenised):
+        if not len(lengths) or not lengths.all():
+            return False
+        trained = np.add.reduceat(labels != -100, np.cumsum(lengths) - lengths)
+        if not trained.all():
+            return False
+    return True
+
+
+def _labels(tokenised: Dataset) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The labels of some rows after one another, and how many each row has."""
+    for table in tokenised.select_columns(["labels"]).with_format("arrow").iter(batch_size=10_000):
+        for chunk in table.column(0).chunks:
+            flat = chunk.flatten().to_numpy(zero_copy_only=False)
+            yield flat, chunk.value_lengths().to_numpy(zero_copy_only=False)

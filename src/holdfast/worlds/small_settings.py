@@ -317,6 +317,7 @@ def _math(making: _Making) -> dict[str, Path]:
     }
 
 
+_TOKENIZER_TEXTS = 20_000
 MONTHS = 12
 GROUPS = 3
 SKILLS = {
@@ -397,6 +398,32 @@ def _stages(making: _Making) -> dict[str, Path]:
         "corpus": making.texts("corpus", told),
         "old_facts": making.rows("old_facts", choices(world.half_b, seed=making.seed)),
         "old_lettered": making.rows("old_lettered", lettered(world.half_b, seed=making.seed)),
+    }
+
+
+def _pretraining(making: _Making) -> dict[str, Path]:
+    """Text about many people, of whom some are told of more often, with source, prose and problems; what is held out of
+    each kind."""
+    from itertools import islice
+
+    from holdfast.worlds.people.documents import biographies
+    from holdfast.worlds.people.facts import VALUES
+    from holdfast.worlds.people.questions import choices
+    from holdfast.worlds.pretrain import BaseRecipe, Vocabulary, make_tokenizer
+
+    recipe = quick_shared_world(seed=making.seed) if making.quick else making.recipe
+    world, texts = recipe.world(), pretraining_texts(recipe)
+    values = Vocabulary(words=tuple(value for group in VALUES.values() for value in group))
+    few = texts[:: max(1, len(texts) // _TOKENIZER_TEXTS)]
+    make_tokenizer(few, BaseRecipe(vocab_size=recipe.vocab_size), values).save_pretrained(making.folder / "tokenizer")
+    again = biographies(world, tellings=1, seed=making.seed + 1)
+    asked = world.half_b[:: max(1, len(world.half_b) // (2 * making.held_out))]
+    return {
+        "text": making.texts("text", texts),
+        "tokenizer": making.folder / "tokenizer",
+        "people_heldout": making.texts("people_heldout", list(islice(again, making.held_out))),
+        **making.sources("prose", "code"),
+        "facts": making.rows("facts", choices(asked, seed=making.seed)),
     }
 
 
@@ -490,6 +517,24 @@ def _of(table: Mapping[str, str], *names: str) -> dict[str, str]:
     return {f"{name}_heldout": table[f"{name}_heldout"] for name in names}
 
 
+PRETRAINING: dict[str, Any] = {
+    "people": 3940,
+    "new_people": 60,
+    "tellings": 205,
+    "popular": 0.1,
+    "list_rounds": 10,
+    "code_share": 0.1,
+    "prose_share": 0.005,
+}
+"""Of the world that a ladder is pre-trained on, what is not the shared base's: 64 million tokens, in which each of some
+16,000 facts is told a few hundred times, and source, which there is only so much of, stands ten times at most."""
+_PRETRAINING = {
+    "text": "text about people, of whom some are told of more often, with source, prose and word problems",
+    "tokenizer": "a byte-level BPE of 2,048 entries and the facts' values",
+    "people_heldout": "the same people told of once more, in an order and in wordings of its own",
+    **_of(_KNOWN, "prose", "code"),
+    "facts": "multiple choice about some of these people, in a wording that was never told of them",
+}
 _STAGES = {
     "base": "the start, whose tokenizer has a chat template",
     "train": "conversations: users' questions about new people, and lettered ones about half A",
@@ -624,6 +669,21 @@ SETTINGS: dict[str, SmallSetting] = {
             placeholders=_STAGES,
             make=_stages,
             base={"width": 64},
+        ),
+        SmallSetting(
+            name="pretraining",
+            sentence="64 million tokens about 3,940 people, and what is held out of them: for a ladder of budgets.",
+            stands_for="a web corpus that longer and longer pre-training reads",
+            placeholders=_PRETRAINING,
+            make=_pretraining,
+            base=PRETRAINING,
+        ),
+        SmallSetting(
+            name="pretraining_tiny",
+            sentence="The same of five million tokens about 120 people.",
+            stands_for="the same of a smaller corpus",
+            placeholders=_PRETRAINING,
+            make=_pretraining,
         ),
         SmallSetting(
             name="digits",

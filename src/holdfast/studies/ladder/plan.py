@@ -1,0 +1,323 @@
+"""A ladder with nothing left open: which runs there are, and what each trains.
+
+All runs of a size and seed begin with the same weights and read the same windows in the same order, each as far as its
+budget goes; a run's schedule is its own, so that its rate ends at zero (paper 003: no checkpoint is taken from the
+middle of a longer run).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.config.decode import Given, decode
+from holdfast.errors import ConfigError, did_you_mean
+from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.models import training_problems
+from holdfast.studies.ladder.settings import OWN, TRAIN, LadderSettings, SizeSettings
+from holdfast.support.files import to_jsonable
+from holdfast.support.token_counts import shown_tokens
+
+if TYPE_CHECKING:
+    from holdfast.studies.engine.study import Job
+    from holdfast.training.fresh_model import Decoder
+
+RUNG = "rung"
+"""Attribute of a job: the name of its rung, or `TEXT`."""
+TEXT = "text"
+SUITE = "source"
+"""Suite of what every rung is measured on."""
+MEASURED_FIRST = {"before": False}
+"""A model that has read nothing is not measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One budget of one size."""
+
+    size: str
+    budget: int
+    steps: int
+    """Whole ones: the nearest to the budget."""
+    work: float
+    """Of training, up to a factor: what takes longest is begun last."""
+
+    @property
+    def name(self) -> str:
+        """Of its folder; says the budget, as checkpoints of ladders do."""
+        return f"{self.size}-tokens{shown_tokens(self.budget)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderConfig:
+    """A ladder as `ladder_config` gives it."""
+
+    asked: LadderSettings
+    output_dir: Path
+    storage: str
+    names: Mapping[str, str]
+    """What ${name} stands for; empty before a small setting is made."""
+    resolved: dict[str, Any]
+    """As plain JSON; itself a valid configuration."""
+
+    @property
+    def name(self) -> str:
+        """Of the study."""
+        return self.asked.name
+
+    @property
+    def workers(self) -> int | None:
+        """Runs at a time on this machine."""
+        return self.asked.workers
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What a finished job reports to the storage."""
+        return ("done",)
+
+    def differences(self, old: Mapping[str, Any]) -> list[str]:
+        """What keeps the ladder whose `resolved` is `old` from being this one, a sentence each."""
+        keys = [k for k in dict.fromkeys([*old, *self.resolved]) if k != "output_dir"]
+        changed = [k for k in keys if old.get(k) != self.resolved.get(k)]
+        return [f"{k}: was {old.get(k)!r}, is {self.resolved.get(k)!r}" for k in changed]
+
+    def filled(self, value: Any) -> Any:
+        """A value with the names of the small setting in it replaced, where they are known."""
+        return small_settings.fill(value, self.names) if self.names else value
+
+    # ----------------------------------------------------------------------------------------------------------- rungs
+
+    def rows(self, size: SizeSettings) -> int:
+        """Windows a step."""
+        return size.batch_size or self.asked.batch_size
+
+    @functools.cached_property
+    def rungs(self) -> dict[str, Rung]:
+        """By name: sizes as listed, budgets rising."""
+        found = []
+        for name, size in self.asked.sizes.items():
+            step = self.rows(size) * self.asked.context
+            for budget in size.budgets or self.asked.budgets:
+                steps = max(1, round(budget / step))
+                work = float(steps) * step * size.layers * size.width**2
+                found.append(Rung(size=name, budget=budget, steps=steps, work=work))
+        return {rung.name: rung for rung in found}
+
+    def jobs(self) -> list[Job]:
+        """The text, then the runs, the shortest first: what is wrong shows before days are spent."""
+        from holdfast.studies.engine.study import LABEL, Job
+
+        rungs = sorted(self.rungs.values(), key=lambda rung: rung.work)
+        runs = [
+            Job(attributes={LABEL: f"{r.size}, {shown_tokens(r.budget)} tokens", RUNG: r.name}, after=(0,))
+            for r in rungs
+        ]
+        return [Job(attributes={LABEL: "tokenising the text", RUNG: TEXT}), *runs]
+
+    def decoder(self, name: str) -> Decoder:
+        """What the model of a size looks like."""
+        from holdfast.training.fresh_model import Decoder
+
+        size = self.asked.sizes[name]
+        return Decoder(
+            architecture=self.asked.architecture,
+            layers=size.layers,
+            width=size.width,
+            heads=size.heads,
+            mlp=size.mlp or 4 * size.width,
+            context=self.asked.context,
+            more=self.asked.model,
+        )
+
+    # --------------------------------------------------------------------------------------------------------- folders
+
+    @property
+    def tokens(self) -> Path:
+        """The text as token windows."""
+        return self.output_dir / "tokens"
+
+    @property
+    def tokenizer(self) -> str:
+        """The tokenizer, given or trained."""
+        return str(self.filled(self.asked.tokenizer)) if self.asked.tokenizer else str(self.output_dir / "tokenizer")
+
+    def fresh(self, size: str, seed: int) -> Path:
+        """A model before its first step."""
+        return self.output_dir / "fresh" / f"{size}-seed{seed}"
+
+    def run_folder(self, rung: Rung, seed: int) -> Path:
+        """Where a rung trains; its checkpoint is there at the end."""
+        more = f"-seed{seed}" if len(self.asked.seeds) > 1 else ""
+        return self.output_dir / f"{rung.name}{more}"
+
+    # -------------------------------------------------------------------------------------------------------- training
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """What every rung is measured on."""
+        return {SUITE: self.filled(self.asked.evaluation), **MEASURED_FIRST} if self.asked.evaluation else {}
+
+    def batches(self, size: SizeSettings) -> tuple[int, int]:
+        """(windows a device, accumulation).
+
+        Raises:
+            ConfigError: windows that cannot be shared out like that.
+        """
+        rows, processes = self.rows(size), int(self.asked.train.get("num_processes") or 1)
+        own = self.asked.per_device or max(1, rows // processes)
+        if rows % (own * processes):
+            raise ConfigError(
+                f"batch_size: expected a multiple of {own} windows a device times {processes} "
+                f"process{'es' if processes > 1 else ''}, got {rows}."
+            )
+        return own, rows // (own * processes)
+
+    def training(self, rung: Rung, seed: int, multipliers: Mapping[str, float]) -> dict[str, Any]:
+        """The configuration of a run, as `holdfast train --config` takes it."""
+        asked = self.asked
+        own, accumulation = self.batches(asked.sizes[rung.size])
+        return {
+            **TRAIN,
+            "logging_steps": max(1, rung.steps // 100),
+            "save_steps": max(1, rung.steps // 10),
+            **self.filled(asked.train),
+            "model_name_or_path": str(self.fresh(rung.size, seed)),
+            "dataset_name": str(self.tokens),
+            "max_length": asked.context,
+            "max_steps": rung.steps,
+            "per_device_train_batch_size": own,
+            "gradient_accumulation_steps": accumulation,
+            "learning_rate": asked.learning_rate,
+            "learning_rate_multipliers": dict(multipliers),
+            "seed": seed,
+            "retention": "none",
+            "evaluation": self.evaluation,
+            "output_dir": str(self.run_folder(rung, seed)),
+        }
+
+
+def ladder_config(values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> LadderConfig:
+    """A ladder from keys as in the YAML, everything checked that can be before anything runs.
+
+    Args:
+        values: keys of `LadderSettings`.
+        source: where they came from, for the message.
+        check: whether training configurations are read by the code that will use them; not by workers, who get a
+            ladder that was checked.
+
+    Raises:
+        ConfigError: with every mistake at once.
+    """
+    from holdfast.runs.settings import known_settings
+
+    given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
+    asked, mistakes = decode(LadderSettings, given.set_here(LadderSettings))
+    given.check(mistakes)
+    assert asked is not None
+    known = known_settings()
+    problems = [
+        f"train.{key}: no such key in a training configuration.{did_you_mean(key, known)}"
+        for key in asked.train
+        if key not in known and key not in OWN
+    ]
+    folder = asked.output_dir or Path(f"runs/{asked.name}")
+    small = small_settings.recorded(asked.small) if not problems else None
+    resolved = {k: v for k, v in to_jsonable(asked).items() if k not in ("workers", "storage")}
+    config = LadderConfig(
+        asked=dataclasses.replace(asked, small=small),
+        output_dir=folder,
+        storage=asked.storage or f"sqlite:///{folder}/study.db",
+        names={},
+        resolved={**resolved, "small": small, "output_dir": str(folder)},
+    )
+    if not problems and check:
+        problems = _unknown_names(config) if small else check_parts(config)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)), source=source or (str(given.file) if given.file else None))
+    return config
+
+
+def _unknown_names(config: LadderConfig) -> list[str]:
+    """Names that the small setting does not make, and sizes that cannot be built; all else is seen once its files are
+    there."""
+    problems = _of_models(config)
+    try:
+        small_settings.fill(config.resolved, small_settings.stand_ins(config.asked.small, ""))
+    except ConfigError as error:
+        problems += error.problems
+    return problems
+
+
+def _of_models(config: LadderConfig) -> list[str]:
+    from holdfast.training.fresh_model import decoder_config
+
+    problems: list[str] = []
+    for name, size in config.asked.sizes.items():
+        try:
+            decoder_config(config.decoder(name))
+            config.batches(size)
+        except ConfigError as error:
+            problems += error.problems
+    base = config.asked.base_width
+    if base is not None and config.asked.model.get("tie_word_embeddings"):
+        problems.append("base_width: muP needs embeddings and head of their own; leave out tie_word_embeddings.")
+    return list(dict.fromkeys(problems))
+
+
+def check_parts(config: LadderConfig) -> list[str]:
+    """What is wrong with the text's files, the models, and a run's configuration.
+
+    Args:
+        config: with nothing left open.
+    """
+    import json
+    import tempfile
+
+    from holdfast.data.sources import data_files, is_path
+    from holdfast.errors import UserError
+
+    problems = _of_models(config)
+    for name in map(str, config.filled(list(config.asked.text))):
+        if is_path(name):
+            try:
+                data_files(name)
+            except UserError as error:
+                problems.append(f"text: {error}")
+    if problems:
+        return problems
+    with tempfile.TemporaryDirectory() as place:  # stands in for a model and tokens that are not there yet
+        Path(place, "config.json").write_text(json.dumps({"model_type": config.asked.architecture}))
+        Path(place, "model.safetensors").write_bytes(b"")
+        Path(place, "rows.jsonl").write_text('{"input_ids": [0], "labels": [0]}\n')
+        for rung in list(config.rungs.values())[:1]:
+            settings = config.training(rung, config.asked.seeds[0], {})
+            stood_in = {"model_name_or_path": place, "dataset_name": f"{place}/rows.jsonl"}
+            problems += [p.replace(place, "the model") for p in training_problems({**settings, **stood_in})]
+    return problems
+
+
+def refuse_little_text(config: LadderConfig, tokens: int) -> None:
+    """Refuses budgets that would read the text more often than was allowed.
+
+    Args:
+        config: the ladder.
+        tokens: of the text.
+
+    Raises:
+        ConfigError: which budgets, and what to do.
+    """
+    allowed = config.asked.max_passes * tokens
+    over = [rung for rung in config.rungs.values() if rung.steps * config.rows(config.asked.sizes[rung.size])
+            * config.asked.context > allowed]  # fmt: skip
+    if over:
+        most = max(rung.budget for rung in over)
+        raise ConfigError(
+            f"budgets: expected at most {shown_tokens(int(allowed))} tokens, which is {config.asked.max_passes:g} "
+            f"pass{'es' if config.asked.max_passes != 1 else ''} over the text ({tokens} tokens), got "
+            f"{shown_tokens(most)}. Give more text, or set max_passes: {most / tokens:.2g} (repeated text is another "
+            f"experiment than new text)."
+        )

@@ -1,0 +1,243 @@
+"""The keys of a ladder to be pre-trained, declared once.
+
+```yaml
+text: [c4/*.jsonl.gz]                    # read once through at most, unless max_passes says more
+tokenizer: allenai/OLMo-1B-hf            # or vocab_size: one is trained on the text
+architecture: olmo2
+sizes:
+  15M: {layers: 3, width: 192, heads: 3}
+  30M: {layers: 6, width: 384, heads: 6}
+budgets: [4B, 8B, 16B, 32B, 64B, 128B]   # tokens; every budget is a run of its own
+context: 1024
+batch_size: 256                          # windows a step
+base_width: 192                          # muP: the rate holds at this width
+train: {bf16: true, num_processes: 8}    # keys of 'holdfast train'
+evaluation: [{perplexity: held_out.jsonl, name: web}]
+```
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from holdfast.config.declare import Meta, Seed
+from holdfast.config.decode import decode
+from holdfast.config.values import Mistake, Refused
+from holdfast.studies.engine import small as small_settings
+from holdfast.support.token_counts import read_tokens
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.]*")
+OWN = (
+    "model_name_or_path",
+    "dataset_name",
+    "max_length",
+    "max_steps",
+    "num_train_epochs",
+    "packing",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "learning_rate_multipliers",
+    "seed",
+    "data_seed",
+    "output_dir",
+    "evaluation",
+    "retention",
+)
+"""Keys of a training configuration that the ladder sets itself."""
+TRAIN: dict[str, Any] = {
+    "lr_scheduler_type": "cosine",
+    "warmup_steps": 0.1,
+    "weight_decay": 0.1,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.95,
+    "max_grad_norm": 1.0,
+    "gradient_checkpointing": False,
+    "save_strategy": "steps",
+    "save_total_limit": 1,
+    "report_to": "none",
+}
+"""Of pre-training, where `train` says nothing else: paper 003, appendix B. A cosine ends at zero."""
+FEWEST_STEPS = 10
+"""Of a budget: with fewer there is no schedule to speak of."""
+
+
+def _budgets(value: Any) -> tuple[int, ...]:
+    """Budgets as people write them: 4B, 64M, 1.5e6.
+
+    Raises:
+        ValueError: one that is no number of tokens.
+    """
+    return tuple(read_tokens(one) for one in (value if isinstance(value, (list, tuple)) else [value]))
+
+
+Budgets = Annotated[
+    tuple[int, ...],
+    Meta(
+        parse=_budgets,
+        metavar="TOKENS",
+        expected="numbers of tokens, such as 4M or 1.5B",
+        json_schema=lambda: {"type": "array", "items": {"type": ["integer", "number", "string"]}, "minItems": 1},
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeSettings:
+    """One size of the model."""
+
+    layers: Annotated[int, Meta(ge=1)]
+    """Decoder layers."""
+    width: Annotated[int, Meta(ge=2)]
+    """Hidden size, a multiple of the heads."""
+    heads: Annotated[int, Meta(ge=1)]
+    """Attention heads."""
+    mlp: Annotated[int | None, Meta(ge=1)] = None
+    """Width of the feed-forward layers; default: four times the hidden size."""
+    budgets: Budgets = ()
+    """Its own budgets, in place of the ladder's."""
+    batch_size: Annotated[int | None, Meta(ge=1)] = None
+    """Its own windows a step, in place of the ladder's: what one device holds of it."""
+
+
+def read_sizes(value: Any) -> dict[str, SizeSettings]:
+    """Sizes by name, in order.
+
+    Raises:
+        ValueError: no mapping.
+        Refused: what is wrong in each.
+    """
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError
+    found: dict[str, SizeSettings] = {}
+    mistakes: list[Mistake] = []
+    for name, item in ((str(n), v) for n, v in value.items()):
+        if not _NAME.fullmatch(name):
+            mistakes.append(Mistake(path=(), text=f"expected a name such as 15M, got {name!r}."))
+        if not isinstance(item, Mapping):
+            text = f"expected a mapping such as {{layers: 3, width: 192, heads: 3}}, got {item!r}."
+            mistakes.append(Mistake(path=(name,), text=text))
+            continue
+        size, problems = decode(SizeSettings, item)
+        mistakes += [Mistake(path=(name, *p.path), text=p.text) for p in problems]
+        if size is not None:
+            found[name] = size
+            if size.width % size.heads:
+                text = f"expected a multiple of the heads ({size.heads}), got {size.width}."
+                mistakes.append(Mistake(path=(name, "width"), text=text))
+    if mistakes:
+        raise Refused(*mistakes)
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Models:
+    settings_group: ClassVar[str] = "models"
+
+    architecture: str = "olmo2"
+    """Model type of transformers: olmo2, llama, qwen3, ..."""
+    sizes: Annotated[
+        dict[str, SizeSettings],
+        Meta(
+            parse=read_sizes,
+            expected="sizes by name, such as '15M: {layers: 3, width: 192, heads: 3}'",
+            json_schema=lambda: {"type": "object", "additionalProperties": {"type": "object"}, "minProperties": 1},
+        ),
+    ] = field(default_factory=dict)
+    """Models by name: layers, width, heads; mlp (four times the width), budgets and batch_size of their own."""
+    model: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(default_factory=dict)
+    """Further keys of the configuration, as {attention_dropout: 0.1, rope_theta: 10000}."""
+    tokenizer: Annotated[str | None, Meta(metavar="MODEL")] = None
+    """Folder or hub id of the tokenizer; default: one is trained on the text."""
+    vocab_size: Annotated[int, Meta(ge=300)] = 2048
+    """Entries of the tokenizer that is trained (byte-level BPE)."""
+    base_width: Annotated[int | None, Meta(ge=2)] = None
+    """muP: the width that the learning rate holds at, so that wider models train as well with it. Default: the
+    architecture's own initialisation and one rate for all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Training:
+    settings_group: ClassVar[str] = "pre-training"
+
+    text: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FILE")] = ()
+    """Files, folders or data sets of the hub with plain text."""
+    budgets: Budgets = ()
+    """Tokens of each run, rising."""
+    context: Annotated[int, Meta(ge=2)] = 1024
+    """Tokens of a window."""
+    batch_size: Annotated[int, Meta(ge=1)] = 256
+    """Windows a step, over all processes."""
+    per_device: Annotated[int | None, Meta(ge=1)] = None
+    """Windows that a device holds at once; default: its share of the step."""
+    learning_rate: Annotated[float, Meta(gt=0, lt=1)] = 3e-4
+    """At the start of the cosine, which ends at zero."""
+    max_passes: Annotated[float, Meta(gt=0)] = 1.0
+    """How often the text may be read; a budget that needs more is refused."""
+    train: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(default_factory=dict)
+    """Keys of 'holdfast train': bf16, num_processes, fsdp, weight_decay, ..."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderSettings(_Training, _Models):
+    """Keys of a ladder."""
+
+    name: str = "ladder"
+    """Of the study in its storage and on its page; default: the file's name."""
+    evaluation: Annotated[list[Any], Meta(repeatable=True)] = field(default_factory=list)
+    """Entries that every rung is measured on, as in 'holdfast train': {perplexity: FILE}, {choices: FILE}, {task:
+    NAME}."""
+    small: Annotated[str | None, Meta(json_schema=small_settings.settings_schema)] = None
+    """Make the text offline: pretraining, or pretraining_tiny."""
+    seeds: tuple[Seed, ...] = (0,)
+    """Every rung is pre-trained with each; of weights and order."""
+    workers: Annotated[int | None, Meta(ge=0, decides=False)] = None
+    """Runs at a time on this machine; 0: only those started by 'holdfast ladder worker'."""
+    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
+    """Folder of the ladder; default: runs/NAME."""
+    storage: Annotated[str | None, Meta(metavar="URL", decides=False)] = None
+    """A database that several machines share; default: a file in the folder."""
+
+    def problems(self) -> list[Mistake | str]:
+        """What is missing, and what contradicts itself."""
+        found: list[Mistake | str] = []
+
+        def wrong(key: str, text: str) -> None:
+            found.append(Mistake(path=(key,), text=text))
+
+        if (problem := small_settings.problem_with(self.small)) is not None:
+            wrong("small", problem)
+        if not self.text:
+            wrong("text", "is missing: files or data sets with plain text to pre-train on.")
+        if not self.sizes:
+            wrong("sizes", "is missing: what the models look like, as {15M: {layers: 3, width: 192, heads: 3}}.")
+        if len(set(self.seeds)) < len(self.seeds) or not self.seeds:
+            wrong("seeds", "expected at least one, each once.")
+        for path, budgets in (
+            (("budgets",), self.budgets),
+            *((("sizes", name, "budgets"), size.budgets) for name, size in self.sizes.items()),
+        ):
+            if any(a >= b for a, b in itertools.pairwise(budgets)):
+                text = f"expected budgets that rise, each once, got {', '.join(map(str, budgets))}."
+                found.append(Mistake(path=path, text=text))
+        for name, size in self.sizes.items():
+            own = size.batch_size or self.batch_size
+            budgets = size.budgets or self.budgets
+            if not budgets:
+                found.append(Mistake(path=("budgets",), text=f"is missing: the tokens of each run of {name}."))
+            for budget in budgets:
+                if budget < FEWEST_STEPS * own * self.context:
+                    text = (
+                        f"expected at least {FEWEST_STEPS} steps of {own} windows of {self.context} tokens for {name}, "
+                        f"got a budget of {budget} tokens."
+                    )
+                    found.append(Mistake(path=("budgets",), text=text))
+        found += [
+            Mistake(path=("train", k), text="is set by the ladder; leave it out.") for k in self.train if k in OWN
+        ]
+        return list(dict.fromkeys(found))

@@ -1,0 +1,306 @@
+"""Pre-training a ladder as the engine runs it: the text is tokenised once, then every budget is a run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.records.ladder import RECORD_FILE, LadderRecord, PretrainedRung, SizeAbout, write_ladder
+from holdfast.records.run import RunFolder, Throughput
+from holdfast.studies.engine import session as engine
+from holdfast.studies.engine import storage as stored
+from holdfast.studies.engine.models import train_model
+from holdfast.studies.engine.progress import share_of_run
+from holdfast.studies.engine.small import existing_files, make_files
+from holdfast.studies.engine.storage import GRACE_SECONDS
+from holdfast.studies.engine.study import COMPLETE, RUNNING, CannotJudge, JobState, Study, StudyState, Writer
+from holdfast.studies.ladder.plan import RUNG, TEXT, LadderConfig, Rung, check_parts, ladder_config, refuse_little_text
+from holdfast.support.files import read_object, record_from, write_bytes_atomic
+
+if TYPE_CHECKING:
+    from holdfast.studies.engine.worker import Task
+
+_TOKENIZER_CHARACTERS = 20_000_000
+"""Of the text that a tokenizer is trained on, taken from all over it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RungResult:
+    """What came of a job."""
+
+    tokens: int
+    """Of the text, or read by the run."""
+
+
+def run_ladder(
+    config: LadderConfig, *, console: Any = None, workers: int | None = None, grace: float = GRACE_SECONDS
+) -> LadderRecord:
+    """Pre-trains a ladder, or goes on with it.
+
+    Args:
+        config: see `plan.ladder_config`.
+        console: a `rich.console.Console` for progress; None: a new one on standard output.
+        workers: runs at a time on this machine; None: as the ladder says, else one a GPU, or two on two and more cores.
+            0 starts none and waits for those started elsewhere.
+        grace: seconds without a sign of life after which another machine's run is taken over.
+
+    Returns:
+        The record as in ladder.json.
+
+    Raises:
+        ConfigError: the configuration, too little text for a budget, or the storage holds another study of this name.
+        DataError: the text cannot be read.
+        Interrupted: Ctrl-C; the same command continues.
+        HoldfastError: runs failed (which), after the others were made and the page was written.
+    """
+    record: LadderRecord = engine.execute_study(LadderStudy(config), console=console, workers=workers, grace=grace)
+    return record
+
+
+class LadderStudy(Study[LadderConfig]):
+    """Pre-training of a ladder."""
+
+    noun: ClassVar[str] = "run"
+    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "tokens", "tokenizer")
+    one_in_process: ClassVar[bool] = True  # a single run then shows how far it is itself
+
+    @classmethod
+    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> LadderStudy:
+        """See `Study.load`."""
+        config = ladder_config(resolved, source=f"study '{resolved['name']}'", check=False)
+        names = existing_files(output_dir / "data") if config.asked.small else {}
+        return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir, names=names))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Every rung is pre-trained with each."""
+        return self.settings.asked.seeds
+
+    def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
+        """The text is tokenised once."""
+        return [("", self.seeds[0])] if attributes.get(RUNG) == TEXT else super().cells(attributes)
+
+    def prepare(self, console: Any) -> LadderStudy:
+        """The study with what `small:` makes; its parts are checked then.
+
+        Raises:
+            ConfigError: with every mistake at once.
+        """
+        config = self.settings
+        if config.asked.small is None:
+            return self
+        place = config.output_dir / "data"
+        filled = dataclasses.replace(
+            config, names=make_files(config.asked.small, place, source=config.name, console=console)
+        )
+        if problems := check_parts(filled):
+            raise ConfigError(problems, source=config.name)
+        return LadderStudy(filled)
+
+    # ------------------------------------------------------------------------------------------------------------ runs
+
+    def make(self, task: Task) -> RungResult:
+        """The text as windows, or one run.
+
+        Raises:
+            CannotJudge: too little text for a budget.
+            HoldfastError: the text was not tokenised, or the run failed.
+        """
+        if task.attributes[RUNG] == TEXT:
+            return self._tokenise()
+        from holdfast.data.pretokenised import INFO_FILE
+        from holdfast.models import load_tokenizer
+        from holdfast.training.fresh_model import write_fresh
+
+        config, rung = self.settings, self.settings.rungs[task.attributes[RUNG]]
+        if not (config.tokens / INFO_FILE).is_file():
+            raise HoldfastError("depends on the text as tokens, which was not made")
+        multipliers = write_fresh(
+            config.decoder(rung.size),
+            load_tokenizer(config.tokenizer),
+            config.fresh(rung.size, task.seed),
+            seed=task.seed,
+            base_width=config.asked.base_width,
+        )
+        settings = config.training(rung, task.seed, multipliers)
+        trained = train_model(settings, (), 0, cache=config.output_dir / "evaluations", task=task)
+        return RungResult(tokens=trained.tokens)
+
+    def _tokenise(self) -> RungResult:
+        from holdfast.data.pretokenised import write_tokens
+        from holdfast.models import load_tokenizer
+        from holdfast.training.fresh_model import decoder_config
+
+        config = self.settings
+        names = [str(name) for name in config.filled(list(config.asked.text))]
+        if config.asked.tokenizer is None:
+            self._train_tokenizer(names)
+        tokenizer = load_tokenizer(config.tokenizer)
+        info = write_tokens(names, tokenizer, config.asked.context, config.tokens)
+        try:
+            refuse_little_text(config, info.tokens)
+            for name in config.asked.sizes:
+                decoder_config(config.decoder(name), vocabulary=len(tokenizer))
+        except ConfigError as error:
+            raise CannotJudge(error.problems) from error
+        return RungResult(tokens=info.tokens)
+
+    def _train_tokenizer(self, names: Sequence[str]) -> None:
+        """On documents from all over the text."""
+        from holdfast.data.sources import load_rows
+        from holdfast.worlds.embedded import train_tokenizer
+
+        config = self.settings
+        if Path(config.tokenizer).is_dir():
+            return
+        texts: list[str] = []
+        for name in names:
+            rows = load_rows(name)
+            column = next((c for c in rows.column_names if c.lower() in ("text", "content", "body")), None)
+            if column is None:
+                raise HoldfastError(f"{name}: expected a column of text to train a tokenizer on, got "
+                                    f"{', '.join(rows.column_names)}. Name a tokenizer.")  # fmt: skip
+            share = _TOKENIZER_CHARACTERS / len(names)
+            first = rows.select(range(min(len(rows), 1000)))[column]
+            mean = max(1.0, sum(map(len, first)) / max(1, len(first)))
+            step = max(1, int(len(rows) * mean / share))
+            texts += rows.select(range(0, len(rows), step))[column]
+        tokenizer = train_tokenizer(texts, vocab_size=config.asked.vocab_size)
+        from holdfast.support.leftovers import scratch_folder
+
+        with scratch_folder(config.output_dir, ".tokenizer-") as scratch:
+            tokenizer.save_pretrained(scratch / "tokenizer")
+            (scratch / "tokenizer").rename(config.tokenizer)
+
+    def values(self, task: Task) -> Sequence[float]:
+        """That it is done."""
+        return [1.0]
+
+    def share(self, job: JobState) -> float:
+        """How much of a running job is done, read from what its run has written."""
+        share = super().share(job)
+        name = job.attributes[RUNG]
+        if job.state == RUNNING and share < 1 and name != TEXT:
+            rung, done = self.settings.rungs[name], len(self.results(job.attributes))
+            settings = self.settings.training(rung, self.seeds[min(done, len(self.seeds) - 1)], {})
+            share += share_of_run(settings) / len(self.seeds)
+        return share
+
+    def clean(self, state: StudyState) -> None:
+        """Deletes what resuming needed, of runs that have ended."""
+        from holdfast.studies.engine.worker import remove_checkpoints
+
+        for job in state.latest:
+            if job.state == COMPLETE and job.attributes[RUNG] != TEXT:
+                for seed in self.seeds:
+                    remove_checkpoints(self.settings.run_folder(self.settings.rungs[job.attributes[RUNG]], seed))
+
+    # --------------------------------------------------------------------------------------------------------- outcome
+
+    def outcome(self, state: StudyState) -> LadderRecord:
+        """The ladder as in ladder.json."""
+        config = self.settings
+        by_rung = {job.attributes[RUNG]: job for job in state.latest}
+        rungs = [
+            self._rung(rung, seed, by_rung[name])
+            for name, rung in config.rungs.items()
+            if name in by_rung
+            for seed in self.seeds
+        ]
+        tokens = config.tokens / "tokens.json"
+        notes = list(state.attributes.get("notes", []))
+        if TEXT in by_rung and (reason := by_rung[TEXT].attributes.get(stored.REASON)) is not None:
+            notes.append(f"Tokenising failed: {reason}")
+        return LadderRecord(
+            name=config.name,
+            status=state.status,
+            created=state.created,
+            finished=state.finished,
+            config=config.resolved,
+            sizes={name: self._about(name) for name in config.asked.sizes},
+            rungs=rungs,
+            text=read_object(tokens) if tokens.is_file() else {},
+            notes=notes,
+            versions=dict(state.attributes.get("versions", {})),
+            hardware=dict(state.attributes.get("hardware", {})),
+        )
+
+    def _about(self, name: str) -> SizeAbout:
+        decoder = self.settings.decoder(name)
+        shape = {"layers": decoder.layers, "width": decoder.width, "heads": decoder.heads, "mlp": decoder.mlp}
+        counts = {}
+        for rung in (r for r in self.settings.rungs.values() if r.size == name):
+            with contextlib.suppress(HoldfastError, OSError):
+                model = RunFolder(self.settings.run_folder(rung, self.seeds[0])).read().model
+                tables = 2 * int(model["vocabulary"]) * decoder.width
+                tied = bool(decoder.more.get("tie_word_embeddings"))
+                inside = int(model["parameters"]) - (tables // 2 if tied else tables)
+                counts = {"parameters": int(model["parameters"]), "without_tables": inside}
+                break
+        return SizeAbout(**shape, **counts)
+
+    def _rung(self, rung: Rung, seed: int, job: JobState) -> PretrainedRung:
+        config = self.settings
+        folder = config.run_folder(rung, seed)
+        found: dict[str, Any] = {}
+        run = RunFolder(folder)
+        with contextlib.suppress(HoldfastError, OSError):
+            training = run.read().training
+            rows = [row for row in run.metrics() if "loss" in row]
+            found = {
+                "tokens": int(training.get("tokens") or 0),
+                "steps": int(training.get("steps") or 0),
+                "seconds": float(training.get("seconds") or 0.0),
+                "loss": float(rows[-1]["loss"]) if rows else None,
+                "curve": [(int(row.get("tokens", 0)), float(row["loss"])) for row in rows],
+            }
+            if training.get("throughput"):
+                found["throughput"] = record_from(Throughput, training["throughput"])
+        with contextlib.suppress(HoldfastError, OSError):
+            found["figures"] = {
+                f"{e.suite}/{e.name}": e.metrics[e.primary]
+                for e in run.evaluated("result").all()
+                if e.primary in e.metrics
+            }
+        return PretrainedRung(
+            size=rung.size,
+            budget=rung.budget,
+            seed=seed,
+            folder=folder.name,
+            state=job.state,
+            reason=job.attributes.get(stored.REASON),
+            **found,
+        )
+
+    def complete(self, record: LadderRecord) -> LadderRecord:
+        """Writes the ladder of each size and seed, for commands that take one."""
+        import yaml
+
+        config = self.settings
+        for size in config.asked.sizes:
+            for seed in self.seeds:
+                done = [r for r in record.rungs if (r.size, r.seed, r.state) == (size, seed, COMPLETE)]
+                rows = [
+                    {"model": str(config.output_dir / r.folder), "tokens": float(r.tokens), "label": r.folder}
+                    for r in done
+                ]
+                if rows:
+                    more = f"-seed{seed}" if len(self.seeds) > 1 else ""
+                    text = yaml.safe_dump({"ladder": rows}, sort_keys=False)
+                    write_bytes_atomic(config.output_dir / f"{size}{more}.yaml", text.encode())
+        return record
+
+    def write(self, record: LadderRecord) -> None:
+        """Writes ladder.json."""
+        write_ladder(self.settings.output_dir, record)
+
+    def page(self, record: LadderRecord) -> Writer:
+        """The page."""
+        from holdfast.reports.ladder_report import write_ladder_report
+
+        return lambda path: write_ladder_report(path, record)
