@@ -275,6 +275,14 @@ def test_a_yaml_is_a_sound_configuration(content, place):
 
         assert load_study("example.yaml").trials()
         return
+    if "\nbudgets:" in content:
+        import yaml
+
+        from holdfast.config.decode import decode
+        from holdfast.studies.ladder.settings import LadderSettings
+
+        assert decode(LadderSettings, yaml.safe_load(content))[1] == []
+        return
     if "\ncorpus:" in content:
         import yaml
 

@@ -65,6 +65,8 @@ SEQUENCE = {
 """Of paper 002: models that each makes with a seed, and its ways through the orders."""
 STAGES = {"tiny": 10, "smollm2": 5, "llama2-alpaca": 10, "llama2-vicuna": 10}
 """Of paper 001: epochs of each."""
+LADDER = {"tiny": (3, 2_000_000), "world": (12, 64_000_000), "paper": (18, 128_000_000_000)}
+"""Of paper 003: rungs of each, and the largest budget."""
 
 
 def text_of(name: str) -> str:
@@ -127,6 +129,7 @@ def test_the_recipes_are_these() -> None:
         *(f"residual/{n}" for n in RESIDUAL),
         *(f"sequence/{n}" for n in SEQUENCE),
         *(f"stages/{n}" for n in STAGES),
+        *(f"ladder/{n}" for n in LADDER),
     }
     assert there == {*METHODS, *tiny, *papers}
     package = ROOT / "src" / "holdfast" / "studies" / "recipes" / "residual"
@@ -349,6 +352,26 @@ def test_a_stages_study_is_sound(name: str) -> None:
     assert len(config.steps) == epochs + 3, "the text, the fine-tuning, the control and a step an epoch"
     assert config.name == name and config.output_dir == Path("runs/stages") / name
     assert text.startswith("# ") and f"configs/stages/{name}.yaml" in text
+
+
+# ------------------------------------------------------------------------------------------------------------ paper 003
+
+
+@pytest.mark.parametrize("name", LADDER)
+def test_a_ladder_is_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.studies.ladder.plan import ladder_config
+
+    text = text_of(f"ladder/{name}")
+    values = yaml.safe_load(text)
+    values["train"] |= {"use_cpu": True, "bf16": False}
+    if name == "paper":
+        Path("c4/en").mkdir(parents=True)
+        for file in ("c4/en/a.jsonl", "c4/held_out.jsonl"):
+            Path(file).write_text('{"text": "a"}\n')
+    config = ladder_config(values, source=name)
+    assert (len(config.rungs), max(rung.budget for rung in config.rungs.values())) == LADDER[name]
+    assert config.name == f"ladder-{name}" and config.output_dir == Path("runs") / f"ladder-{name}"
+    assert text.startswith("# ") and f"configs/ladder/{name}.yaml" in text
 
 
 def test_vicunas_template_marks_what_is_trained() -> None:

@@ -35,6 +35,7 @@ from synthetic_evaluations import (
     stage_matrix,
 )
 from synthetic_evaluations import text as documents
+from synthetic_ladder import ladder
 from synthetic_probes import probe
 from synthetic_runs import SOURCE_NOISE, chromium, comparison, metric_lines, perplexity, write_arm, write_run
 from synthetic_sequences import sequence
@@ -54,6 +55,7 @@ from holdfast.reports.comparison_report import comparison_page
 from holdfast.reports.distance_report import distance_page, read_distance
 from holdfast.reports.evaluation_report import evaluation_page
 from holdfast.reports.html import render
+from holdfast.reports.ladder_report import ladder_page
 from holdfast.reports.overtraining_report import overtraining_page
 from holdfast.reports.probe_report import probe_page
 from holdfast.reports.residual_report import residual_page
@@ -279,7 +281,19 @@ def nothing_in_sequence(folder: Path, text: str) -> Page:
     return sequence_page(dataclasses.replace(found, tasks={}))
 
 
+def in_ladder(folder: Path, text: str) -> Page:
+    found = ladder(entry=f"source/{text}", name=text, notes=[text])
+    rungs = [dataclasses.replace(r, size=text, reason=text) for r in found.rungs]
+    return ladder_page(dataclasses.replace(found, rungs=rungs, sizes={text: found.sizes["1M"]}))
+
+
+def nothing_in_ladder(folder: Path, text: str) -> Page:
+    return ladder_page(ladder(name=text, status="running", rungs=[], sizes={}, text={}))
+
+
 PAGES: dict[str, Callable[[Path, str], Page]] = {
+    "ladder": in_ladder,
+    "ladder, nothing trained": nothing_in_ladder,
     "stages": in_stages,
     "stages, nothing measured": nothing_in_stages,
     "sequence": in_sequence,

@@ -145,7 +145,7 @@ def lead(record: LadderRecord) -> str:
     waiting = [r for r in record.rungs if r.state != "complete"]
     if waiting:
         told.append(f"{len(record.rungs) - len(waiting)} of {len(record.rungs)} rungs are there.")
-    return " ".join(told) or f"{plural(len(record.rungs), 'rung')}, {listed(list(record.sizes))}."
+    return " ".join(told) or f"{plural(len(record.rungs), 'rung')} of {plural(len(record.sizes), 'size')}."
 
 
 def _of_budget(rungs: Sequence[PretrainedRung], name: str, budget: int) -> float:

@@ -24,7 +24,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.support.files import fingerprint, write_json, write_jsonl
@@ -63,8 +63,8 @@ class SmallSetting:
     placeholders: dict[str, str]
     """What `make_setting` returns a path for, and what lies there."""
     make: Callable[[_Making], dict[str, Path]]
-    classifier: bool = False
-    """Whether its base is a small network rather than a language model."""
+    start: Literal["model", "network", "text"] = "model"
+    """What it makes to begin with: a language model, a small network, or text to pre-train on."""
     base: Mapping[str, Any] = field(default_factory=dict)
     """Of the base's world, what is not the shared one's (`holdfast.worlds.shared_base.shared_world`)."""
 
@@ -676,6 +676,7 @@ SETTINGS: dict[str, SmallSetting] = {
             stands_for="a web corpus that longer and longer pre-training reads",
             placeholders=_PRETRAINING,
             make=_pretraining,
+            start="text",
             base=PRETRAINING,
         ),
         SmallSetting(
@@ -684,6 +685,7 @@ SETTINGS: dict[str, SmallSetting] = {
             stands_for="the same of a smaller corpus",
             placeholders=_PRETRAINING,
             make=_pretraining,
+            start="text",
         ),
         SmallSetting(
             name="digits",
@@ -697,7 +699,7 @@ SETTINGS: dict[str, SmallSetting] = {
                 "odd_heldout": "others of them",
             },
             make=_digits,
-            classifier=True,
+            start="network",
         ),
         SmallSetting(
             name="niche_knowledge",

@@ -19,16 +19,16 @@ MADE_OF = "@"
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
 
 
-def known_settings(*, classifiers: bool = False) -> list[str]:
-    """Names of the settings whose base is a language model, or a small network."""
+def known_settings(start: str = "model") -> list[str]:
+    """Names of the settings that make such a start: a language "model", a small "network", "text" to pre-train on."""
     from holdfast.worlds.small_settings import SETTINGS
 
-    return [name for name, one in SETTINGS.items() if one.classifier == classifiers]
+    return [name for name, one in SETTINGS.items() if one.start == start]
 
 
-def settings_schema() -> dict[str, Any]:
-    """JSON Schema of the key, where language models are trained."""
-    return {"enum": known_settings()}
+def settings_schema(*starts: str) -> dict[str, Any]:
+    """JSON Schema of the key, where such starts are taken; none: language models."""
+    return {"enum": [name for start in starts or ("model",) for name in known_settings(start)]}
 
 
 def name_of(small: str | None) -> str:
@@ -36,14 +36,14 @@ def name_of(small: str | None) -> str:
     return (small or "").partition(MADE_OF)[0]
 
 
-def problem_with(small: str | None, *, classifiers: bool = False) -> str | None:
+def problem_with(small: str | None, start: str = "model") -> str | None:
     """What is wrong with a name, None where nothing is.
 
     Args:
         small: the name.
-        classifiers: whether small networks are trained rather than language models.
+        start: what it should make, see `known_settings`.
     """
-    name, known = name_of(small), known_settings(classifiers=classifiers)
+    name, known = name_of(small), known_settings(start)
     if small is None or name in known:
         return None
     return f"expected one of {', '.join(known)}, got {name!r}.{did_you_mean(name, known)}"

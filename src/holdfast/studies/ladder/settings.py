@@ -67,6 +67,10 @@ FEWEST_STEPS = 10
 """Of a budget: with fewer there is no schedule to speak of."""
 
 
+def _small_schema() -> dict[str, Any]:
+    return small_settings.settings_schema("text")
+
+
 def _budgets(value: Any) -> tuple[int, ...]:
     """Budgets as people write them: 4B, 64M, 1.5e6.
 
@@ -82,7 +86,7 @@ Budgets = Annotated[
         parse=_budgets,
         metavar="TOKENS",
         expected="numbers of tokens, such as 4M or 1.5B",
-        json_schema=lambda: {"type": "array", "items": {"type": ["integer", "number", "string"]}, "minItems": 1},
+        json_schema=lambda: {"type": "array", "items": {"type": ["integer", "number", "string"]}},
     ),
 ]
 
@@ -146,7 +150,7 @@ class _Models:
         Meta(
             parse=read_sizes,
             expected="sizes by name, such as '15M: {layers: 3, width: 192, heads: 3}'",
-            json_schema=lambda: {"type": "object", "additionalProperties": {"type": "object"}, "minProperties": 1},
+            json_schema=lambda: {"type": "object", "additionalProperties": {"type": "object"}},
         ),
     ] = field(default_factory=dict)
     """Models by name: layers, width, heads; mlp (four times the width), budgets and batch_size of their own."""
@@ -192,7 +196,7 @@ class LadderSettings(_Training, _Models):
     evaluation: Annotated[list[Any], Meta(repeatable=True)] = field(default_factory=list)
     """Entries that every rung is measured on, as in 'holdfast train': {perplexity: FILE}, {choices: FILE}, {task:
     NAME}."""
-    small: Annotated[str | None, Meta(json_schema=small_settings.settings_schema)] = None
+    small: Annotated[str | None, Meta(json_schema=_small_schema)] = None
     """Make the text offline: pretraining, or pretraining_tiny."""
     seeds: tuple[Seed, ...] = (0,)
     """Every rung is pre-trained with each; of weights and order."""
@@ -210,7 +214,7 @@ class LadderSettings(_Training, _Models):
         def wrong(key: str, text: str) -> None:
             found.append(Mistake(path=(key,), text=text))
 
-        if (problem := small_settings.problem_with(self.small)) is not None:
+        if (problem := small_settings.problem_with(self.small, "text")) is not None:
             wrong("small", problem)
         if not self.text:
             wrong("text", "is missing: files or data sets with plain text to pre-train on.")

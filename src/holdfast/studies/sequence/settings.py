@@ -102,7 +102,7 @@ def _shared_schema() -> dict[str, Any]:
 
 
 def _small_schema() -> dict[str, Any]:
-    return {"enum": [*small_settings.known_settings(), *small_settings.known_settings(classifiers=True)]}
+    return small_settings.settings_schema("model", "network")
 
 
 def _lists_of_names() -> dict[str, Any]:
@@ -171,7 +171,9 @@ class SequenceSettings:
         if not _NAME.fullmatch(self.name):
             text = f"expected letters, digits, '.', '_' and '-', got {self.name!r}."
             found.append(Mistake(path=("name",), text=text))
-        if (wrong := small_settings.problem_with(self.small, classifiers=self.kind == "classifier")) is not None:
+        if (
+            wrong := small_settings.problem_with(self.small, "network" if self.kind == "classifier" else "model")
+        ) is not None:
             found.append(Mistake(path=("small",), text=wrong))
         if not self.train.get("model_name_or_path"):
             text = "is missing: the base that all tasks begin with, a folder or a hub id."
