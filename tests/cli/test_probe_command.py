@@ -192,6 +192,26 @@ def test_a_ladder(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Cost at 1 M tokens" in capsys.readouterr().out
 
 
+def test_where_a_ladder_turns(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The third rung is the first one again: what the second has gained is lost from there on."""
+    shutil.copytree("base", "again")
+    rungs = [("base", 1.0e6), ("tuned", 4.0e6), ("again", 16.0e6)]
+    Path("ladder.yaml").write_text("ladder:\n" + "".join(f"  - {{model: {m}, tokens: {t}}}\n" for m, t in rungs))
+    asked = ["--corpus", "prose.jsonl", "--noise", "0.001", "--output_dir", "out"]
+    assert main(["probe", "--ladder", "ladder.yaml", *asked]) == 0
+    record = read_probe("out")
+    found = {(t.kind, t.size): t for t in record.inflections}
+    start, tuned = (
+        next(s for s in record.sensitivities if s.model == m and s.size == 0.001) for m in ("base", "tuned")
+    )
+    lower = 4e6 if tuned.before < start.before else 1e6
+    as_it_is, little = found["as-it-is", 0.0], found["noise", 0.001]
+    assert as_it_is.tokens == little.tokens == lower and as_it_is.interval[0] <= lower <= as_it_is.interval[1]
+    assert as_it_is.after == pytest.approx(max(0.0, start.before - tuned.before), abs=1e-9)
+    assert all(t.verdict in ("turns", "does not turn", "cannot tell") for t in record.inflections)
+    assert "Best at, tokens" in capsys.readouterr().out
+
+
 def test_what_overflows_at_one_end_of_a_ladder_is_not_left_out() -> None:
     found = Sensitivity(
         model="first", kind="noise", label="", size=1.0, entry="measured/prose", metric="nats_per_token",

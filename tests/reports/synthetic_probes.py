@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 
 from holdfast.records.probe import (
+    AS_IT_IS,
     NOISE,
     PRUNE,
     QUANTIZE,
     TOWARD,
+    Inflection,
     Line,
     ProbedModel,
     ProbeRecord,
@@ -87,6 +89,26 @@ def probe(name: str = "step", note: str = "", *, ladder: bool = True) -> ProbeRe
             (PRUNE, "", 0.3, None),
         )
     ]
+    turns = [
+        Inflection(
+            kind=kind,
+            label=label,
+            size=size,
+            entry="measured/prose",
+            unit="nats/token",
+            tokens=tokens,
+            interval=(1e6, tokens),
+            turned=turned,
+            after=after,
+            verdict=verdict,
+        )
+        for kind, label, size, tokens, turned, after, verdict in (
+            (AS_IT_IS, "", 0.0, 16e6, 0.0, 0.0, "does not turn"),
+            (NOISE, "", 0.1, 4e6, 1.0, 0.25, "turns"),
+            (NOISE, "", 1.0, 4e6, 1.0, math.inf, "turns"),
+            (QUANTIZE, "int4", 4.0, 16e6, 0.4, 0.0, "cannot tell"),
+        )
+    ]
     losses = [(0.0, 3.0), (0.5, 3.2), (1.0, 4.0)]
     sharpness = [
         Sharpness(
@@ -112,6 +134,7 @@ def probe(name: str = "step", note: str = "", *, ladder: bool = True) -> ProbeRe
         models=models,
         sensitivities=sensitivities,
         trends=trends if ladder else [],
+        inflections=turns if ladder else [],
         sharpness=sharpness,
         settings={"std": "init", "corpus": [note]},
         ladder=ladder,

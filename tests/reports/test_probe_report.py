@@ -8,7 +8,15 @@ from synthetic_probes import probe
 
 from holdfast.records.probe import ProbeRecord
 from holdfast.reports.blocks import words
-from holdfast.reports.probe_report import cost_tables, ladder_charts, lead, line_charts, probe_page, trend_table
+from holdfast.reports.probe_report import (
+    cost_tables,
+    ladder_charts,
+    lead,
+    line_charts,
+    probe_page,
+    trend_table,
+    turn_tables,
+)
 from holdfast.support.files import to_jsonable
 
 
@@ -41,7 +49,7 @@ def test_what_overflows_is_not_drawn_and_said() -> None:
 
 def test_the_lead_of_a_ladder_and_of_one_model() -> None:
     told = lead(probe())
-    assert "from 1 M to 16 M tokens of pre-training: grows: noise 0.1; cannot tell: int4 and 30 % pruned." in told
+    assert "from 1 M to 16 M tokens of pre-training: grows: noise 0.1; cannot tell: int4 and 30 % pruned;" in told
     alone = lead(probe(ladder=False))
     assert alone.startswith("What it costs on prose, in nats/token. step0: noise 0.1 +0.010 [−0.010, +0.030], int4")
     assert lead(ProbeRecord(models=[])) == "Nothing was measured yet."
@@ -49,6 +57,15 @@ def test_the_lead_of_a_ladder_and_of_one_model() -> None:
 
 def test_trends_have_their_verdicts() -> None:
     assert [words(row[-1]) for row in trend_table(probe()).rows] == ["grows", "cannot tell", "cannot tell"]
+
+
+def test_where_the_ladder_turns() -> None:
+    [_, table] = turn_tables(probe())
+    rows = [[words(cell) for cell in row] for row in table.rows]
+    assert rows[0][0] == "as it is" and rows[0][-1] == "still helps it"
+    assert rows[1][0] == "noise 0.1" and rows[1][1].startswith("4 M") and rows[1][-1] == "harms it from there on"
+    assert rows[2][2] == "∞" and rows[3][-1] == "cannot tell"
+    assert "more pre-training harms the model under noise 0.1 beyond 4 M and noise 1 beyond 4 M." in lead(probe())
 
 
 def test_the_quadratic_passes_through_the_loss_at_zero() -> None:

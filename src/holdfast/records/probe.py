@@ -114,6 +114,28 @@ class Trend:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Inflection:
+    """At which budget of a ladder the model under a change is at its best (`statistics.inflection`)."""
+
+    kind: str
+    """One of `KINDS`; `AS_IT_IS` for the models themselves."""
+    label: str
+    size: float
+    entry: str
+    unit: str
+    tokens: float
+    """The budget with the best figure."""
+    interval: tuple[float, float]
+    """Of it, over samples and seeds of the noise."""
+    turned: float
+    """Share of the resamples in which a smaller budget than the largest is the best."""
+    after: float
+    """What the figure has lost from there to the largest budget; infinite where it is not finite there."""
+    verdict: str
+    """"turns", "does not turn" (within the ladder) or "cannot tell"."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Line:
     """The loss along a direction to second order; see `evaluation.probe.curvature`."""
 
@@ -161,6 +183,8 @@ class ProbeRecord:
     """By model, in order; then by change and entry."""
     trends: list[Trend] = field(default_factory=list)
     """Of a ladder."""
+    inflections: list[Inflection] = field(default_factory=list)
+    """Of a ladder of three checkpoints and more: as they are, then by change."""
     sharpness: list[Sharpness] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     """The request as resolved."""

@@ -198,13 +198,12 @@ def rung_table(record: LadderRecord, *, brief: bool = False) -> Table:
         record.rungs,
         [
             Col("Size", "size", numeric=False),
-            Col("Tokens", lambda r: figure(count(r.tokens or r.budget), value=float(r.budget))),
+            Col("Tokens", lambda r: figure(count(r.budget), value=float(r.budget))),
             *([Col("Seed", lambda r: str(r.seed))] if seeds else []),
             Col("Training loss, nats", lambda r: "" if r.loss is None else number(r.loss, 3)),
             *(Col(f"{name.rpartition('/')[2]}, {units[name]}", cell(name)) for name in names),
             Col("Tokens a second", lambda r: "" if r.throughput is None else count(r.throughput.tokens_per_second)),
             Col("MFU", _mfu),
-            *([] if brief else [Col("Time", lambda r: duration(r.seconds) if r.seconds else "")]),
             Col("", lambda r: chip(r.reason or r.state, STATES.get(r.state, "flat")), numeric=False),
         ],
         kind="dense",
@@ -224,13 +223,13 @@ def figure_charts(record: LadderRecord) -> list[Chart | None]:
 
 def _figure_chart(record: LadderRecord, name: str) -> Chart | None:
     held = [r for r in record.rungs if name in r.figures]
-    budgets = sorted({r.tokens for r in held})
+    budgets = sorted({r.budget for r in held})
     if len(budgets) < 2:
         return None
     unit = held[0].figures[name].unit
     rows: list[Row] = [
-        {"size": r.size, "seed": r.seed, "tokens": r.tokens, "x": r.tokens, "y": _value(r.figures[name])}
-        for r in sorted(held, key=lambda r: r.tokens)
+        {"size": r.size, "seed": r.seed, "tokens": r.tokens, "x": r.budget, "y": _value(r.figures[name])}
+        for r in sorted(held, key=lambda r: r.budget)
     ]
     marks = [
         Mark(

@@ -6,12 +6,24 @@ Reads only the record (`records.probe`). Costs are signed so that a loss is posi
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.records.probe import NOISE, PRUNE, QUANTIZE, TOWARD, ProbeRecord, Sensitivity, Sharpness, Trend
+from holdfast.records.probe import (
+    AS_IT_IS,
+    NOISE,
+    PRUNE,
+    QUANTIZE,
+    TOWARD,
+    Inflection,
+    ProbeRecord,
+    Sensitivity,
+    Sharpness,
+    Trend,
+)
 from holdfast.reports.blocks import (
     Block,
     Column,
@@ -74,6 +86,13 @@ KINDS = {
     PRUNE: "Pruned: that share of each matrix's elements, those of the smallest magnitudes, set to zero.",
     TOWARD: "Toward a model: θ + share (θ' − θ); 1 is that model, more goes past it.",
 }
+TURNS = {"turns": "harms it from there on", "does not turn": "still helps it", "cannot tell": "cannot tell"}
+TURN_TONES = {"turns": "bad", "does not turn": "good", "cannot tell": "flat"}
+TURNING = (
+    "The inflection point (definition 4.2): the budget at which the changed model is at its best. Intervals are over "
+    "documents or questions and seeds of the noise, the same ones for all budgets; they say nothing of other "
+    "pre-trainings."
+)
 TREND_TONES = {"grows": "bad", "shrinks": "good", "cannot tell": "flat"}
 LADDER = (
     "The overtraining paper (paper 003) finds on such ladders that the cost of a fixed change grows with the "
@@ -127,12 +146,13 @@ def probe_page(record: ProbeRecord) -> Page:
 def _ladder(record: ProbeRecord) -> Section | None:
     if not record.trends:
         return None
-    return Section("Along the ladder", [*side_by_side(ladder_charts(record)), trend_table(record)], intro=LADDER)
+    blocks = [*side_by_side(ladder_charts(record)), trend_table(record), *turn_tables(record)]
+    return Section("Along the ladder", blocks, intro=LADDER)
 
 
 def probe_blocks(record: ProbeRecord) -> list[Block]:
     """Lead and tables, for a terminal."""
-    trend = [trend_table(record)] if record.trends else []
+    trend = [trend_table(record), *turn_tables(record)] if record.trends else []
     return [
         Paragraph(lead(record)),
         *cost_tables(record),
@@ -164,6 +184,12 @@ def _along_ladder(record: ProbeRecord, entry: str) -> str:
     own = [t for t in record.trends if t.entry == entry]
     named = {v: [change_text(t) for t in own if t.verdict == v] for v in TREND_TONES}
     told = [f"{verdict}: {listed(names)}" for verdict, names in named.items() if names]
+    turned = [
+        f"{change_text(t)} beyond {count(t.tokens)}"
+        for t in record.inflections
+        if t.entry == entry and t.kind != AS_IT_IS and t.verdict == "turns"
+    ]
+    told += [f"more pre-training harms the model under {listed(turned)}"] if turned else []
     budgets = f"from {count(record.models[0].tokens)} to {count(record.models[-1].tokens)} tokens of pre-training"
     return f"What changes cost on {entry.rpartition('/')[2]} {budgets}: {'; '.join(told)}."
 
@@ -188,7 +214,7 @@ def _ends(s: Sensitivity) -> tuple[float, float] | None:
     return (-s.interval[1], -s.interval[0]) if s.higher_is_better else s.interval
 
 
-def change_text(s: Sensitivity | Trend) -> str:
+def change_text(s: Sensitivity | Trend | Inflection) -> str:
     """A change in words: "noise 0.01", "int4", "30 % pruned", "50 % of the way to tuned"."""
     return {
         NOISE: f"noise {s.size:g}",
@@ -264,6 +290,34 @@ def trend_table(record: ProbeRecord) -> Table:
         ],
         kind="dense",
     )
+
+
+def turn_tables(record: ProbeRecord) -> list[Block]:
+    """At which budget a changed model is at its best, a change a line."""
+    if not record.inflections:
+        return []
+    several = len({t.entry for t in record.inflections}) > 1
+    entry = [Col("Figure", lambda t: t.entry.rpartition("/")[2], numeric=False)] if several else []
+    table = tabulate(
+        record.inflections,
+        [
+            Col("Model", lambda t: "as it is" if t.kind == AS_IT_IS else change_text(t), numeric=False),
+            *entry,
+            Col("Best at, tokens", lambda t: figure(count(t.tokens), _budget_interval(t), value=t.tokens)),
+            Col(
+                "Lost from there on",
+                lambda t: "∞" if math.isinf(t.after) else f"{significant(rounded(t.after, 3))} {t.unit}",
+            ),
+            Col("More pre-training", lambda t: chip(TURNS[t.verdict], TURN_TONES[t.verdict]), numeric=False),
+        ],
+        kind="dense",
+    )
+    return [Paragraph(TURNING, "prose"), table]
+
+
+def _budget_interval(t: Inflection) -> str:
+    low, high = t.interval
+    return count(low) if low == high else f"[{count(low)}, {count(high)}]"
 
 
 def _digits(t: Trend) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.errors import ConfigError, Interrupted, NotFinite, RunFolderError, UserError
 from holdfast.evaluation.entries import EvaluationPlan
-from holdfast.evaluation.probe.outcome import sensitivities, trends
+from holdfast.evaluation.probe.outcome import inflections, sensitivities, trends
 from holdfast.evaluation.probe.settings import named_models
 from holdfast.evaluation.session import ModelRequest, check_request
 from holdfast.records.evaluation import Evaluation
@@ -117,6 +117,11 @@ def probe_models(
             if tokens and len(models) > 1:
                 ends = models[0].label, models[-1].label
                 record.trends.extend(trends(record.sensitivities, *ends, confidence=plan.confidence))
+            if tokens and len(models) > 2:
+                budgets = {model.label: tokens[model.label] for model in models}
+                record.inflections.extend(
+                    inflections(out, budgets, probe.changes, confidence=plan.confidence, seed=plan.seed)
+                )
             ended = "finished"
         except KeyboardInterrupt:
             ended = "interrupted"

@@ -23,6 +23,7 @@ from holdfast.support.files import to_jsonable
 from holdfast.support.token_counts import shown_tokens
 
 if TYPE_CHECKING:
+    from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.studies.engine.study import Job
     from holdfast.training.fresh_model import Decoder
 
@@ -160,6 +161,13 @@ class LadderConfig:
     def evaluation(self) -> dict[str, Any]:
         """What every rung is measured on."""
         return {SUITE: self.filled(self.asked.evaluation), **MEASURED_FIRST} if self.asked.evaluation else {}
+
+    @functools.cached_property
+    def plan(self) -> EvaluationPlan:
+        """The same as the code that measures takes it."""
+        from holdfast.evaluation.suite import parse_evaluation
+
+        return parse_evaluation(self.evaluation)[0]
 
     def batches(self, size: SizeSettings) -> tuple[int, int]:
         """(windows a device, accumulation).

@@ -262,11 +262,9 @@ class LadderStudy(Study[LadderConfig]):
             if training.get("throughput"):
                 found["throughput"] = record_from(Throughput, training["throughput"])
         with contextlib.suppress(HoldfastError, OSError):
-            found["figures"] = {
-                f"{e.suite}/{e.name}": e.metrics[e.primary]
-                for e in run.evaluated("result").all()
-                if e.primary in e.metrics
-            }
+            measured = {f"{e.suite}/{e.name}": e.metrics.get(e.primary) for e in run.evaluated("result").all()}
+            asked = [f"{e.suite}/{e.name}" for e in config.plan.entries]
+            found["figures"] = {name: metric for name in asked if (metric := measured.get(name)) is not None}
         return PretrainedRung(
             size=rung.size,
             budget=rung.budget,
