@@ -67,6 +67,8 @@ STAGES = {"tiny": 10, "smollm2": 5, "llama2-alpaca": 10, "llama2-vicuna": 10}
 """Of paper 001: epochs of each."""
 LADDER = {"tiny": (3, 2_000_000), "world": (12, 64_000_000), "paper": (18, 128_000_000_000)}
 """Of paper 003: rungs of each, and the largest budget."""
+PUBLIC = {"olmo-1b": (41e9, 3094e9), "olmo-2-7b": (80e9, 3896e9), "amber": (0.12e12, 1.3e12)}
+"""Ladders of published checkpoints: the smallest and the largest budget."""
 
 
 def text_of(name: str) -> str:
@@ -130,6 +132,7 @@ def test_the_recipes_are_these() -> None:
         *(f"sequence/{n}" for n in SEQUENCE),
         *(f"stages/{n}" for n in STAGES),
         *(f"ladder/{n}" for n in LADDER),
+        *(f"probe/{n}" for n in PUBLIC),
     }
     assert there == {*METHODS, *tiny, *papers}
     package = ROOT / "src" / "holdfast" / "studies" / "recipes" / "residual"
@@ -372,6 +375,17 @@ def test_a_ladder_is_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(config.rungs), max(rung.budget for rung in config.rungs.values())) == LADDER[name]
     assert config.name == f"ladder-{name}" and config.output_dir == Path("runs") / f"ladder-{name}"
     assert text.startswith("# ") and f"configs/ladder/{name}.yaml" in text
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_published_ladder_is_one(name: str) -> None:
+    from holdfast.evaluation.ladder import parse_ladder
+
+    text = text_of(f"probe/{name}")
+    rungs = parse_ladder(CONFIGS / "probe" / f"{name}.yaml")
+    assert len(rungs) == 6 and (rungs[0].budget, rungs[-1].budget) == PUBLIC[name]
+    assert len({rung.model.partition("@")[0] for rung in rungs}) == 1 and all("@" in rung.model for rung in rungs)
+    assert text.startswith("# ") and f"--ladder configs/probe/{name}.yaml" in text
 
 
 def test_vicunas_template_marks_what_is_trained() -> None:

@@ -304,10 +304,7 @@ def turn_tables(record: ProbeRecord) -> list[Block]:
             Col("Model", lambda t: "as it is" if t.kind == AS_IT_IS else change_text(t), numeric=False),
             *entry,
             Col("Best at, tokens", lambda t: figure(count(t.tokens), _budget_interval(t), value=t.tokens)),
-            Col(
-                "Lost from there on",
-                lambda t: "∞" if math.isinf(t.after) else f"{significant(rounded(t.after, 3))} {t.unit}",
-            ),
+            Col("Lost from there on", _lost),
             Col("More pre-training", lambda t: chip(TURNS[t.verdict], TURN_TONES[t.verdict]), numeric=False),
         ],
         kind="dense",
@@ -317,7 +314,11 @@ def turn_tables(record: ProbeRecord) -> list[Block]:
 
 def _budget_interval(t: Inflection) -> str:
     low, high = t.interval
-    return count(low) if low == high else f"[{count(low)}, {count(high)}]"
+    return "" if low == high else f"[{count(low)}, {count(high)}]"
+
+
+def _lost(t: Inflection) -> str:
+    return "" if not t.after else "∞" if math.isinf(t.after) else f"{significant(rounded(t.after, 3))} {t.unit}"
 
 
 def _digits(t: Trend) -> int:
@@ -413,7 +414,7 @@ def ladder_charts(record: ProbeRecord) -> list[Chart]:
         return []
     tokens = {m.label: m.tokens for m in record.models}
     entry, unit = own[0].entry.rpartition("/")[2], own[0].unit
-    changes = list(dict.fromkeys((s.kind, s.label, s.size) for s in own if s.kind in (NOISE, QUANTIZE)))
+    changes = list(dict.fromkeys((s.kind, s.label, s.size) for s in own if s.kind in (NOISE, QUANTIZE, PRUNE)))
     ticks = ticks_at([m.tokens for m in record.models if m.tokens]) if len(record.models) < 7 else ()
     shown = [(t, count(t)) for t, _ in ticks]
     x = Axis(title="tokens of pre-training", log=True, ticks=shown)
