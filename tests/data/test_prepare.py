@@ -629,6 +629,36 @@ def test_ultrachat_in_both_forms():
     assert record["counts"]["shortened"] == {"a last turn of the user without an answer": 1}
 
 
+def test_chosen_conversations():
+    chosen = "\n\nHuman: Why? They say Human: x\n\nand more\n\nAssistant: So.\n\nHuman: And?\n\nAssistant: Yes."
+    rows = [
+        {"chosen": chosen, "rejected": "\n\nHuman: Why?\n\nAssistant: No."},
+        {"chosen": "\n\nHuman: a\n\nHuman: b\n\nAssistant: c", "rejected": ""},
+        {"chosen": "\n\nHuman: a\n\nAssistant:", "rejected": ""},
+        {"chosen": "\n\nHuman: a\n\nAssistant: b\n\nHuman: c", "rejected": ""},
+    ]
+    record = prepared("hh", jsonl("a.jsonl", rows))
+    asked = "Why? They say Human: x\n\nand more"
+    messages = [turn("user", asked), turn("assistant", "So."), turn("user", "And?"), turn("assistant", "Yes.")]
+    assert rows_of() == [{"messages": messages}]
+    assert record["counts"]["skipped"] == {
+        "turns that do not alternate": 1,
+        "an empty turn": 1,
+        "a conversation without an answer": 1,
+    }
+
+
+def test_alpaca():
+    rows = [
+        {"instruction": "Add.", "input": "1 and 2", "output": "3"},
+        {"instruction": "Name a colour.", "input": "", "output": "red"},
+        {"instruction": "Say nothing.", "input": None, "output": " "},
+    ]
+    record = prepared("alpaca", jsonl("a.jsonl", rows))
+    assert [r["messages"][0]["content"] for r in rows_of()] == ["Add.\n\n1 and 2", "Name a colour."]
+    assert record["counts"]["skipped"] == {"an empty answer": 1}
+
+
 def quality_row(article: str, writer: int, *questions, **more) -> dict:
     return {
         "article_id": article,
@@ -712,6 +742,8 @@ def test_quality_questions_are_not_taken_for_the_release():
         ("ultrachat", {"messages": [turn("human", "a")]}, "turn 1: expected a role"),
         ("ultrachat", {"messages": [turn("user", None)]}, "turn 1"),
         ("ultrachat", {"messages": [turn("system", "a")]}, "no turn of theirs"),
+        ("hh", {"chosen": "What is that?", "rejected": ""}, "expected a conversation that begins with 'Human: '"),
+        ("alpaca", {"instruction": "a", "input": 3, "output": "b"}, "'input' and 'output' to be text"),
         ("quality", {"options": ["a"]}, "four options"),
         ("quality", {"gold_label": 5}, "from 1 to 4"),
         ("quality", {"question": 3}, "'question' is int"),
@@ -741,6 +773,11 @@ def test_every_format_is_read_by_training(tmp_path):
         "law": jsonl("l.jsonl", LAW["tos.jsonl"]),
         "classification": jsonl("cl.jsonl", [{"question": "a", "passage": "b", "answer": True}]),
         "ultrachat": jsonl("u.jsonl", [{"id": "1", "data": ["a", "b"]}]),
+        "alpaca": jsonl("al.jsonl", [{"instruction": "a", "input": "", "output": "b"}]),
+        "hh": jsonl("hh.jsonl", [{"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": ""}]),
+        "tulu": jsonl(
+            "t.jsonl", [{"dataset": "d", "id": "1", "messages": [turn("user", "a"), turn("assistant", "b")]}]
+        ),
         "quality": jsonl("q.jsonl", [quality_row("1", 1)]),
         "corpus": jsonl("c.jsonl", [{"text": "A document.", "date": "2024-01-15"}]),
     }
@@ -757,6 +794,9 @@ def test_every_format_is_read_by_training(tmp_path):
         "law": "prompt_completion",
         "classification": "prompt_completion",
         "ultrachat": "chat",
+        "alpaca": "chat",
+        "hh": "chat",
+        "tulu": "chat",
         "quality": "text",
         "corpus": "text",
     }

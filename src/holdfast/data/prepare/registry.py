@@ -9,8 +9,10 @@ from typing import Any
 
 from holdfast.config.declare import settings_of
 from holdfast.data.prepare import (
+    alpaca,
     classification,
     corpus,
+    hh,
     law,
     metamath,
     quality,
@@ -110,6 +112,23 @@ FORMATS: dict[str, Format] = {
         rows="messages",
         read=ultrachat.read,
         known_by=_columns("messages", "id data"),
+    ),
+    "alpaca": Format(
+        about="alpaca_data.json (instruction, input, output), also as .jsonl or .parquet",
+        rows="messages",
+        read=alpaca.read,
+        known_by=_columns("instruction input output"),
+    ),
+    "hh": Format(
+        about="Anthropic's hh-rlhf (chosen, rejected), train.jsonl.gz; the chosen conversations",
+        rows="messages",
+        read=hh.read,
+        known_by=_columns("chosen rejected"),
+    ),
+    "tulu": Format(
+        about="TULU's SFT mixtures (dataset, id, messages), .jsonl or .parquet",
+        rows="messages",
+        read=ultrachat.read,
     ),
     "quality": Format(
         about="QuALITY.v1.0.1.htmlstripped.train and .dev (JSON Lines)",
