@@ -69,7 +69,7 @@ def write_tokens(names: Sequence[str], tokenizer: Any, context: int, folder: Pat
     from holdfast.data.arrow_cache import cached_dataset
     from holdfast.support.environment import quiet_datasets
 
-    sources = [_texts(name, tokenizer) for name in names]
+    sources = [text_rows(name) for name in names]
     cutting = _Cutting(tokenizer, context)
     key = hashlib.sha256(repr((_RULES, [s._fingerprint for s in sources], _known(tokenizer), context)).encode())
     with progress("Tokenising", total=sum(map(len, sources))) as advance:
@@ -97,11 +97,16 @@ def write_tokens(names: Sequence[str], tokenizer: Any, context: int, folder: Pat
     return info
 
 
-def _texts(name: str, tokenizer: Any) -> datasets.Dataset:
+def text_rows(name: str) -> datasets.Dataset:
+    """The rows of a file, a folder or a hub data set as one column `text`.
+
+    Raises:
+        DataError: nothing of that name, or another layout than text.
+    """
     from holdfast.data.formats import standardise
     from holdfast.data.sources import data_files, is_path, load_rows
 
-    rows, layout = standardise(load_rows(name), tokenizer, files=data_files(name) if is_path(name) else None)
+    rows, layout = standardise(load_rows(name), None, files=data_files(name) if is_path(name) else None)
     if layout != "text":
         raise DataError(
             f"{name}: expected plain text to pre-train on (a column such as text), got rows of the layout "

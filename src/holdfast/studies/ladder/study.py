@@ -152,30 +152,24 @@ class LadderStudy(Study[LadderConfig]):
 
     def _train_tokenizer(self, names: Sequence[str]) -> None:
         """On documents from all over the text."""
-        from holdfast.data.sources import load_rows
+        from holdfast.data.pretokenised import text_rows
+        from holdfast.support.leftovers import scratch_folder
         from holdfast.worlds.embedded import train_tokenizer
 
-        config = self.settings
-        if Path(config.tokenizer).is_dir():
+        place = Path(self.settings.tokenizer)
+        if place.is_dir():
             return
         texts: list[str] = []
         for name in names:
-            rows = load_rows(name)
-            column = next((c for c in rows.column_names if c.lower() in ("text", "content", "body")), None)
-            if column is None:
-                raise HoldfastError(f"{name}: expected a column of text to train a tokenizer on, got "
-                                    f"{', '.join(rows.column_names)}. Name a tokenizer.")  # fmt: skip
-            share = _TOKENIZER_CHARACTERS / len(names)
-            first = rows.select(range(min(len(rows), 1000)))[column]
-            mean = max(1.0, sum(map(len, first)) / max(1, len(first)))
-            step = max(1, int(len(rows) * mean / share))
-            texts += rows.select(range(0, len(rows), step))[column]
-        tokenizer = train_tokenizer(texts, vocab_size=config.asked.vocab_size)
-        from holdfast.support.leftovers import scratch_folder
-
-        with scratch_folder(config.output_dir, ".tokenizer-") as scratch:
-            tokenizer.save_pretrained(scratch / "tokenizer")
-            (scratch / "tokenizer").rename(config.tokenizer)
+            rows = text_rows(name)
+            some = rows.select(range(0, len(rows), max(1, len(rows) // 1000)))["text"]
+            mean = max(1.0, sum(map(len, some)) / len(some))
+            step = max(1, int(len(rows) * mean * len(names) / _TOKENIZER_CHARACTERS))
+            texts += rows.select(range(0, len(rows), step))["text"]
+        tokenizer = train_tokenizer(texts, vocab_size=self.settings.asked.vocab_size)
+        with scratch_folder(place.parent, ".tokenizer-") as scratch:
+            tokenizer.save_pretrained(scratch / place.name)
+            (scratch / place.name).rename(place)
 
     def values(self, task: Task) -> Sequence[float]:
         """That it is done."""
