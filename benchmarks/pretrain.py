@@ -92,6 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
 def compare(size: str, rounds: int, device: str) -> dict[str, Any]:
     """Both arms on one decoder, taking turns."""
     from holdfast.runs.cost.achieved import throughput
+    from holdfast.runs.cost.architecture import describe
 
     shape = SIZES[size]
     tokens = shape["rows"] * shape["context"]
@@ -103,7 +104,8 @@ def compare(size: str, rounds: int, device: str) -> dict[str, Any]:
         model = arms[OURS].accelerator.unwrap_model(arms[OURS].model)
         parameters = sum(p.numel() for p in model.parameters())
         speed = {name: tokens / statistics.median(s[name] for s in seconds) for name in arms}
-        reached = throughput(model, speed[OURS], shape["context"], half=device == "cuda")
+        architecture = describe(model, name=size)
+        reached = throughput(architecture, speed[OURS], shape["context"], device=device, half=device == "cuda")
     ratios = [s[PLAIN] / s[OURS] for s in seconds]
     return {
         "size": size,
@@ -113,8 +115,8 @@ def compare(size: str, rounds: int, device: str) -> dict[str, Any]:
         "ratio": statistics.median(ratios),
         "low": min(ratios),
         "high": max(ratios),
-        "mfu": reached.utilisation if reached else None,
-        "peak_of": reached.peak_of if reached else "",
+        "mfu": reached.utilisation,
+        "peak_of": reached.peak_of,
     }
 
 

@@ -49,6 +49,8 @@ def test_they_are_written_once(file: Path, tmp_path: Path) -> None:
     first = write_tokens([str(file)], tokenizer, 16, tmp_path / "tokens")
     file.unlink()
     assert write_tokens([str(file)], tokenizer, 16, tmp_path / "tokens") == first
+    with pytest.raises(DataError, match="holds windows of 16 tokens"):
+        write_tokens([str(file)], tokenizer, 8, tmp_path / "tokens")
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")], "nothing is left behind"
 
 
@@ -67,5 +69,8 @@ def test_too_little_and_no_text(file: Path, tmp_path: Path) -> None:
     chats = tmp_path / "chats.jsonl"
     chats.write_text('{"prompt": "a", "completion": "b"}\n')
     with pytest.raises(DataError, match=r"expected plain text to pre-train on .* 'prompt completion'"):
+        write_tokens([str(chats)], build_tokenizer(), 4, tmp_path / "tokens")
+    chats.write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
+    with pytest.raises(DataError, match=r"expected plain text to pre-train on .* 'chat'"):
         write_tokens([str(chats)], build_tokenizer(), 4, tmp_path / "tokens")
     assert not (tmp_path / "tokens").exists()

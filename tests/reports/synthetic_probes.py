@@ -98,15 +98,14 @@ def probe(name: str = "step", note: str = "", *, ladder: bool = True) -> ProbeRe
             unit="nats/token",
             tokens=tokens,
             interval=(1e6, tokens),
-            turned=turned,
             after=after,
             verdict=verdict,
         )
-        for kind, label, size, tokens, turned, after, verdict in (
-            (AS_IT_IS, "", 0.0, 16e6, 0.0, 0.0, "does not turn"),
-            (NOISE, "", 0.1, 4e6, 1.0, 0.25, "turns"),
-            (NOISE, "", 1.0, 4e6, 1.0, math.inf, "turns"),
-            (QUANTIZE, "int4", 4.0, 16e6, 0.4, 0.0, "cannot tell"),
+        for kind, label, size, tokens, after, verdict in (
+            (AS_IT_IS, "", 0.0, 16e6, 0.0, "does not turn"),
+            (NOISE, "", 0.1, 4e6, 0.25, "turns"),
+            (NOISE, "", 1.0, 4e6, math.inf, "turns"),
+            (QUANTIZE, "int4", 4.0, 16e6, 0.0, "cannot tell"),
         )
     ]
     losses = [(0.0, 3.0), (0.5, 3.2), (1.0, 4.0)]

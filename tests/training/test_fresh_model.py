@@ -25,6 +25,7 @@ def test_sizes_are_the_asked_ones(tmp_path: Path, architecture: str) -> None:
     assert model.config.model_type == architecture and len(model.model.layers) == 2
     assert model.get_input_embeddings().weight.shape == (320, 32)
     assert model.lm_head.weight is not model.get_input_embeddings().weight
+    assert model.model.layers[0].self_attn.q_proj.weight.shape == (32, 32), "heads of width / heads"
     assert model.model.layers[0].mlp.gate_proj.weight.shape == (128, 32)
     assert model.config.eos_token_id == build_tokenizer().eos_token_id
     logits = model(torch.zeros(1, 64, dtype=torch.long)).logits

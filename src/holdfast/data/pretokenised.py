@@ -61,11 +61,17 @@ def write_tokens(names: Sequence[str], tokenizer: Any, context: int, folder: Pat
         What was written.
 
     Raises:
-        DataError: no text there, another layout than text, less than one window.
+        DataError: no text there, another layout than text, less than one window, or other windows in the folder.
         StorageError: it cannot be written.
     """
     if (folder / INFO_FILE).is_file():
-        return read_as(folder / INFO_FILE, TokensInfo)
+        there = read_as(folder / INFO_FILE, TokensInfo)
+        if (there.context, there.vocabulary) != (context, len(tokenizer)):
+            raise DataError(
+                f"{folder} holds windows of {there.context} tokens of a vocabulary of {there.vocabulary}, expected "
+                f"{context} tokens of {len(tokenizer)}. Choose another folder."
+            )
+        return there
     from holdfast.data.arrow_cache import cached_dataset
     from holdfast.support.environment import quiet_datasets
 
@@ -103,16 +109,16 @@ def text_rows(name: str) -> datasets.Dataset:
     Raises:
         DataError: nothing of that name, or another layout than text.
     """
-    from holdfast.data.formats import standardise
+    from holdfast.data.formats import detect, standardise
     from holdfast.data.sources import data_files, is_path, load_rows
 
-    rows, layout = standardise(load_rows(name), None, files=data_files(name) if is_path(name) else None)
-    if layout != "text":
+    rows = load_rows(name)
+    if (layout := detect(rows.column_names, rows[0])) != "text":
         raise DataError(
             f"{name}: expected plain text to pre-train on (a column such as text), got rows of the layout "
             f"'{layout.replace('_', ' ')}'."
         )
-    return rows
+    return standardise(rows, None, files=data_files(name) if is_path(name) else None)[0]
 
 
 def _known(tokenizer: Any) -> str:

@@ -126,9 +126,7 @@ class Inflection:
     tokens: float
     """The budget with the best figure."""
     interval: tuple[float, float]
-    """Of it, over samples and seeds of the noise."""
-    turned: float
-    """Share of the resamples in which a smaller budget than the largest is the best."""
+    """The budgets that are not shown to be worse: from the smallest to the largest of them."""
     after: float
     """What the figure has lost from there to the largest budget; infinite where it is not finite there."""
     verdict: str

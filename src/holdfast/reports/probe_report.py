@@ -89,9 +89,9 @@ KINDS = {
 TURNS = {"turns": "harms it from there on", "does not turn": "still helps it", "cannot tell": "cannot tell"}
 TURN_TONES = {"turns": "bad", "does not turn": "good", "cannot tell": "flat"}
 TURNING = (
-    "The inflection point (definition 4.2): the budget at which the changed model is at its best. Intervals are over "
-    "documents or questions and seeds of the noise, the same ones for all budgets; they say nothing of other "
-    "pre-trainings."
+    "The inflection point (definition 4.2): the budget at which the changed model is at its best. Its interval are the "
+    "budgets that are not shown to be worse, over documents or questions and seeds of the noise, paired; it says "
+    "nothing of other pre-trainings. Few draws of noise seldom tell: three have two degrees of freedom."
 )
 TREND_TONES = {"grows": "bad", "shrinks": "good", "cannot tell": "flat"}
 LADDER = (

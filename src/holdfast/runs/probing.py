@@ -119,9 +119,7 @@ def probe_models(
                 record.trends.extend(trends(record.sensitivities, *ends, confidence=plan.confidence))
             if tokens and len(models) > 2:
                 budgets = {model.label: tokens[model.label] for model in models}
-                record.inflections.extend(
-                    inflections(out, budgets, probe.changes, confidence=plan.confidence, seed=plan.seed)
-                )
+                record.inflections.extend(inflections(out, budgets, probe.changes, confidence=plan.confidence))
             ended = "finished"
         except KeyboardInterrupt:
             ended = "interrupted"

@@ -278,7 +278,7 @@ class _Run:
     def fit(self) -> None:
         from holdfast.data.formats import rows_by_name
         from holdfast.evaluation.runner import scorer
-        from holdfast.runs.cost.achieved import throughput
+        from holdfast.runs.cost.achieved import throughput_of_run
         from holdfast.training.adapters import adapter_config
         from holdfast.training.callbacks import MetricsFile, Progress, StopOnSignal
         from holdfast.training.hosts import SFTRetentionTrainer
@@ -364,9 +364,7 @@ class _Run:
             "final": {k: v for k, v in (logged[-1] if logged else {}).items() if k != "seconds"},
         }
         if tokens and seconds > 0 and self.main:
-            window = int(args.max_length or getattr(self.model.config, "max_position_embeddings", 0) or 1)
-            model = self.trainer.accelerator.unwrap_model(self.trainer.model, keep_fp32_wrapper=False)
-            reached = throughput(model, tokens / seconds, window, half=bool(args.bf16 or args.fp16))
+            reached = throughput_of_run(config, self.record.data, tokens / seconds, device=args.device.type)
             self.record.training["throughput"] = to_jsonable(reached)
         if self.trainer.state.global_step < self.trainer.state.max_steps and stop.stopped:
             again = "continues"

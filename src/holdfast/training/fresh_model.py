@@ -76,7 +76,9 @@ def decoder_config(decoder: Decoder, *, vocabulary: int = 0, tokens: Mapping[str
             f"model.{unknown[0]}: the configuration of {kind} has no such key.{did_you_mean(unknown[0], known)}"
         )
     keys = {name: getattr(decoder, ours) for name, ours in _DIMENSIONS.items()}
-    heads = {"num_key_value_heads": decoder.heads} if "num_key_value_heads" in known else {}
+    # some architectures have heads of a fixed size, or share keys, where nothing is said
+    heads = {"num_key_value_heads": decoder.heads, "head_dim": decoder.width // decoder.heads}
+    heads = {name: value for name, value in heads.items() if name in known}
     size = {"vocab_size": vocabulary} if vocabulary else {}
     own = {"max_position_embeddings": decoder.context, "use_cache": True, "tie_word_embeddings": False}
     ids = {k: v for k, v in (tokens or {}).items() if k in known}

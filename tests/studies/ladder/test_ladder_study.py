@@ -91,6 +91,7 @@ def test_windows_of_a_step_are_shared_out(asked: dict[str, Any]) -> None:
         ({"architecture": "olmo3x"}, r"architecture: expected a causal language model .* Did you mean 'olmo3'"),
         ({"architecture": "gpt2"}, "architecture: gpt2 has no"),
         ({"model": {"rope_thta": 1}}, r"model.rope_thta: .*Did you mean 'rope_th|no such key"),
+        ({"model": {"hidden_size": 8}}, "model.hidden_size: is set by `sizes`"),
         ({"train": {"max_steps": 3}}, "train.max_steps: is set by the ladder"),
         ({"train": {"adam_beta": 3}}, r"train.adam_beta: no such key .*Did you mean"),
         ({"base_width": 16, "model": {"tie_word_embeddings": True}}, "base_width: muP needs embeddings and head"),

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.errors import DataError
 from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.probe.changes import Change
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.probe import AS_IT_IS, NOISE, TOWARD, Inflection, Sensitivity, Trend
-from holdfast.statistics.estimates import Ratio, entry_seed, figure_for
+from holdfast.statistics.estimates import figure_for
 from holdfast.statistics.gains import NOTHING, half_width, parts_of_noise
-from holdfast.statistics.inflection import turn
+from holdfast.statistics.inflection import Turn, turn
 from holdfast.statistics.intervals import seeds_and_samples
 
 
@@ -127,7 +128,7 @@ def trends(held: Sequence[Sensitivity], first: str, last: str, *, confidence: fl
 
 
 def inflections(
-    out: Path, budgets: Mapping[str, float], changes: Sequence[Change], *, confidence: float, seed: int = 0
+    out: Path, budgets: Mapping[str, float], changes: Sequence[Change], *, confidence: float
 ) -> list[Inflection]:
     """At which budget the models of a ladder are at their best, as they are and under every change.
 
@@ -136,34 +137,23 @@ def inflections(
         budgets: tokens by label, rising.
         changes: all of them.
         confidence: level of the intervals.
-        seed: of the resampling.
 
     Returns:
-        One a change and entry; none where the samples of an entry cannot be summed or differ between models, and none
-        of a change under which every model overflows.
+        One a change and entry; none of an entry whose figure is no ratio of sums (BLEU), and none of a change under
+        which every model overflows.
 
     Raises:
-        DataError: evaluations that cannot be read.
+        DataError: evaluations that cannot be read, or that are not of the same samples.
     """
     together: dict[tuple[str, str, float], list[str]] = {(AS_IT_IS, "", 0.0): [AS_IT_IS]}
     for change in changes:
         together.setdefault((change.kind, change.label, change.size), []).append(change.name)
-    entries = EvaluationFolder(out / next(iter(budgets)) / AS_IT_IS).all()
-    found = []
+    tokens, found = list(budgets.values()), []
     for (kind, label, size), names in together.items():
-        for entry in entries:
-            held = [[_columns(out / model / name, entry) for name in names] for model in budgets]
-            figure = next((f for one in held for f, _ in one if f is not None), None)
-            if figure is None:
+        for entry in EvaluationFolder(out / next(iter(budgets)) / AS_IT_IS).all():
+            best = _turn(out, list(budgets), names, entry, confidence)
+            if best is None:
                 continue
-            keys = {docs for one in held for f, (docs, _) in one if f is not None}
-            if len(keys) != 1:
-                continue
-            columns = [[data if f is not None else None for f, (_, data) in one] for one in held]
-            best = turn(figure, columns, confidence=confidence, seed=entry_seed(seed, (entry.suite, entry.name)))
-            if not math.isfinite(best.losses[best.place]):  # no model survives the change
-                continue
-            tokens = list(budgets.values())
             found.append(
                 Inflection(
                     kind=kind,
@@ -173,26 +163,41 @@ def inflections(
                     unit=entry.metrics[entry.primary].unit,
                     tokens=tokens[best.place],
                     interval=(tokens[best.interval[0]], tokens[best.interval[1]]),
-                    turned=best.turned,
                     after=best.losses[-1] - best.losses[best.place],
-                    verdict=best.verdict(confidence),
+                    verdict=best.verdict,
                 )
             )
     return found
 
 
-def _columns(folder: Path, entry: Evaluation) -> tuple[Ratio | None, tuple[tuple[str, ...], np.ndarray]]:
-    """How an entry's leading figure comes out of a folder's samples, and these: documents in order, `[N, 2]`. No figure
-    where it failed."""
-    measured = EvaluationFolder(folder).find(entry.suite, entry.name)
-    if measured is None or measured.failed is not None:
-        return None, ((), np.zeros((0, 2)))
-    rows = sorted(EvaluationFolder(folder).samples(entry.suite, entry.name), key=lambda row: str(row["doc"]))
-    first = entry.metrics[entry.primary]
-    figure = figure_for(entry.primary, rows, higher_is_better=first.higher_is_better, unit=first.unit)
-    if figure is None:
-        return None, ((), np.zeros((0, 2)))
-    return figure, (tuple(str(row["doc"]) for row in rows), figure.columns(rows))
+def _turn(
+    out: Path, models: Sequence[str], changes: Sequence[str], entry: Evaluation, confidence: float
+) -> Turn | None:
+    """Where one entry turns under one change, given by the folders of its seeds."""
+    first, figure, known = entry.metrics[entry.primary], None, None
+    columns: list[list[np.ndarray | None]] = []
+    for model in models:
+        columns.append([])
+        for change in changes:
+            folder = EvaluationFolder(out / model / change)
+            measured = folder.find(entry.suite, entry.name)
+            if measured is None:
+                raise DataError(f"Expected {entry.suite}/{entry.name} of {model} under {change}, found none in {out}.")
+            if measured.failed is not None:
+                columns[-1].append(None)
+                continue
+            rows = sorted(folder.samples(entry.suite, entry.name), key=lambda row: str(row["doc"]))
+            documents = [row["doc"] for row in rows]
+            known = documents if known is None else known
+            if documents != known:
+                raise DataError(
+                    f"{entry.suite}/{entry.name}: expected the same samples of all models, {model} differs."
+                )
+            figure = figure_for(entry.primary, rows, higher_is_better=first.higher_is_better, unit=first.unit)
+            if figure is None:
+                return None
+            columns[-1].append(figure.columns(rows))
+    return turn(figure, columns, confidence=confidence) if figure is not None else None
 
 
 def line_of(

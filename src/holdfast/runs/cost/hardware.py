@@ -81,7 +81,14 @@ GPUS: dict[str, GPU] = {
 DEFAULT_GPUS = ("A100-80GB", "H100", "RTX-4090")
 """Shown where none is named."""
 
-_ALSO = {"a100": "A100-80GB", "h100sxm": "H100", "h200sxm": "H200", "4090": "RTX-4090", "3090": "RTX-3090"}
+_ALSO = {
+    "a100": "A100-80GB",
+    "a100pcie": "A100-80GB",
+    "h100sxm": "H100",
+    "h200sxm": "H200",
+    "4090": "RTX-4090",
+    "3090": "RTX-3090",
+}
 
 
 def find_gpu(name: str) -> GPU:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.config.decode import Given, decode
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.asked import AskedStudy
 from holdfast.studies.engine.models import training_problems
 from holdfast.studies.ladder.settings import OWN, TRAIN, LadderSettings, SizeSettings
 from holdfast.support.files import to_jsonable
@@ -32,8 +34,6 @@ RUNG = "rung"
 TEXT = "text"
 SUITE = "source"
 """Suite of what every rung is measured on."""
-MEASURED_FIRST = {"before": False}
-"""A model that has read nothing is not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,8 @@ class Rung:
     budget: int
     steps: int
     """Whole ones: the nearest to the budget."""
+    tokens: int
+    """That these steps read."""
     work: float
     """Of training, up to a factor: what takes longest is begun last."""
 
@@ -54,41 +56,8 @@ class Rung:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LadderConfig:
+class LadderConfig(AskedStudy[LadderSettings]):
     """A ladder as `ladder_config` gives it."""
-
-    asked: LadderSettings
-    output_dir: Path
-    storage: str
-    names: Mapping[str, str]
-    """What ${name} stands for; empty before a small setting is made."""
-    resolved: dict[str, Any]
-    """As plain JSON; itself a valid configuration."""
-
-    @property
-    def name(self) -> str:
-        """Of the study."""
-        return self.asked.name
-
-    @property
-    def workers(self) -> int | None:
-        """Runs at a time on this machine."""
-        return self.asked.workers
-
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """What a finished job reports to the storage."""
-        return ("done",)
-
-    def differences(self, old: Mapping[str, Any]) -> list[str]:
-        """What keeps the ladder whose `resolved` is `old` from being this one, a sentence each."""
-        keys = [k for k in dict.fromkeys([*old, *self.resolved]) if k != "output_dir"]
-        changed = [k for k in keys if old.get(k) != self.resolved.get(k)]
-        return [f"{k}: was {old.get(k)!r}, is {self.resolved.get(k)!r}" for k in changed]
-
-    def filled(self, value: Any) -> Any:
-        """A value with the names of the small setting in it replaced, where they are known."""
-        return small_settings.fill(value, self.names) if self.names else value
 
     # ----------------------------------------------------------------------------------------------------------- rungs
 
@@ -104,8 +73,9 @@ class LadderConfig:
             step = self.rows(size) * self.asked.context
             for budget in size.budgets or self.asked.budgets:
                 steps = max(1, round(budget / step))
-                work = float(steps) * step * size.layers * size.width**2
-                found.append(Rung(size=name, budget=budget, steps=steps, work=work))
+                tokens = steps * step
+                work = float(tokens) * size.layers * size.width**2
+                found.append(Rung(size=name, budget=budget, steps=steps, tokens=tokens, work=work))
         return {rung.name: rung for rung in found}
 
     def jobs(self) -> list[Job]:
@@ -159,8 +129,8 @@ class LadderConfig:
 
     @property
     def evaluation(self) -> dict[str, Any]:
-        """What every rung is measured on."""
-        return {SUITE: self.filled(self.asked.evaluation), **MEASURED_FIRST} if self.asked.evaluation else {}
+        """What every rung is measured on; a model that has read nothing is not."""
+        return {SUITE: self.filled(self.asked.evaluation), "before": False} if self.asked.evaluation else {}
 
     @functools.cached_property
     def plan(self) -> EvaluationPlan:
@@ -318,14 +288,12 @@ def refuse_little_text(config: LadderConfig, tokens: int) -> None:
     Raises:
         ConfigError: which budgets, and what to do.
     """
-    allowed = config.asked.max_passes * tokens
-    over = [rung for rung in config.rungs.values() if rung.steps * config.rows(config.asked.sizes[rung.size])
-            * config.asked.context > allowed]  # fmt: skip
-    if over:
-        most = max(rung.budget for rung in over)
+    allowed, most = config.asked.max_passes * tokens, max(config.rungs.values(), key=lambda rung: rung.tokens)
+    if most.tokens > allowed:
+        needed = math.ceil(100 * most.tokens / tokens) / 100
         raise ConfigError(
             f"budgets: expected at most {shown_tokens(int(allowed))} tokens, which is {config.asked.max_passes:g} "
             f"pass{'es' if config.asked.max_passes != 1 else ''} over the text ({tokens} tokens), got "
-            f"{shown_tokens(most)}. Give more text, or set max_passes: {most / tokens:.2g} (repeated text is another "
+            f"{shown_tokens(most.budget)}. Give more text, or set max_passes: {needed:g} (repeated text is another "
             f"experiment than new text)."
         )

@@ -50,6 +50,8 @@ OWN = (
     "retention",
 )
 """Keys of a training configuration that the ladder sets itself."""
+SET_BY_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+"""Keys of a model's configuration that `model` may not have."""
 TRAIN: dict[str, Any] = {
     "lr_scheduler_type": "cosine",
     "warmup_steps": 0.1,
@@ -244,4 +246,6 @@ class LadderSettings(_Training, _Models):
         found += [
             Mistake(path=("train", k), text="is set by the ladder; leave it out.") for k in self.train if k in OWN
         ]
+        by = "is set by `sizes` and the tokenizer; leave it out."
+        found += [Mistake(path=("model", k), text=by) for k in self.model if k in SET_BY_SIZES]
         return list(dict.fromkeys(found))

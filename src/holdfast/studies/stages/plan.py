@@ -19,6 +19,7 @@ from holdfast.config.values import dotted
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.stages import PROBING
 from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.asked import AskedStudy
 from holdfast.studies.engine.models import training_problems
 from holdfast.studies.stages.settings import OF_PARTS, RESTORE, StagesSettings
 from holdfast.support.files import to_jsonable
@@ -67,45 +68,13 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StagesConfig:
+class StagesConfig(AskedStudy[StagesSettings]):
     """A study as `stages_config` gives it."""
 
-    asked: StagesSettings
-    output_dir: Path
-    storage: str
-    names: Mapping[str, str]
-    """What ${name} stands for; empty before a small setting is made."""
-    resolved: dict[str, Any]
-    """As plain JSON; itself a valid configuration."""
-
-    @property
-    def name(self) -> str:
-        """Of the study."""
-        return self.asked.name
-
-    @property
-    def workers(self) -> int | None:
-        """Jobs at a time on this machine."""
-        return self.asked.workers
-
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """What a finished job reports to the storage."""
-        return ("done",)
-
-    def differences(self, old: Mapping[str, Any]) -> list[str]:
-        """What keeps the study whose `resolved` is `old` from being this one, a sentence each. A remedy may come later:
-        its steps are the last ones."""
-        aside = {"output_dir", "keep", "margin", "tolerance", "control_tolerance"}  # judged anew from what was measured
-        if old.get("remedy") is None:
-            aside.add("remedy")
-        keys = [k for k in dict.fromkeys([*old, *self.resolved]) if k not in aside]
-        changed = [k for k in keys if old.get(k) != self.resolved.get(k)]
-        return [f"{k}: was {old.get(k)!r}, is {self.resolved.get(k)!r}" for k in changed]
-
-    def filled(self, value: Any) -> Any:
-        """A value with the names of the small setting in it replaced, where they are known."""
-        return small_settings.fill(value, self.names) if self.names else value
+    def may_change(self, old: Mapping[str, Any]) -> set[str]:
+        """What is judged anew from what was measured. A remedy may come later: its steps are the last ones."""
+        judged = {"keep", "margin", "tolerance", "control_tolerance"}
+        return judged | ({"remedy"} if old.get("remedy") is None else set())
 
     # ----------------------------------------------------------------------------------------------------------- steps
 
