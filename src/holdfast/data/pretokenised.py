@@ -96,7 +96,7 @@ def write_tokens(names: Sequence[str], tokenizer: Any, context: int, folder: Pat
     folder.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(folder.parent, f".{folder.name}-") as scratch:
         whole = scratch / folder.name
-        with quiet_datasets(len(rows)):
+        with quiet_datasets(0):
             rows.save_to_disk(str(whole))
         write_json(whole / INFO_FILE, info)
         os.replace(whole, folder)
