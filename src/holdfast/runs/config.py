@@ -85,6 +85,12 @@ class TrainConfig:
     """Factors of the learning rate by pattern of parameters' names."""
     templates: Templates | None = None
     """How columns become text; None leaves it to the formats that are recognised."""
+    eval_dataset_name: str | None = None
+    """What `eval_strategy` reads; None: a split of the training data."""
+    eval_dataset_split: str = "train"
+    """Which of its rows."""
+    early_stopping_patience: int | None = None
+    """Evaluations in a row without a better one that end training; None: none do."""
     launch: dict[str, Any] = field(default_factory=dict)
     """Options of `accelerate launch` (`num_processes`, `accelerate_config`, ...)."""
     notes: list[str] = field(default_factory=list)
@@ -175,10 +181,19 @@ def checked(given: Given) -> TrainConfig:
     known, notes = known_settings(), list[str]()
     raw = dict(given.values)
     own = {name: raw.pop(name) for name in OWN if name in raw}
-    plain = ("data", "env", "learning_rate_multipliers")
+    plain = (
+        "data",
+        "env",
+        "learning_rate_multipliers",
+        "eval_dataset_name",
+        "eval_dataset_split",
+        "early_stopping_patience",
+    )
     found, mistakes = coerce_all({name: OWN[name] for name in plain}, _only(own, *plain))
     templates, environment = found.get("data"), found.get("env") or {}
     multipliers = found.get("learning_rate_multipliers") or {}
+    held_out, patience = found.get("eval_dataset_name"), found.get("early_stopping_patience")
+    part = found.get("eval_dataset_split") or "train"
     methods, mistaken = parse_retention(own.get("retention"))
     mistakes = mistaken + mistakes
     keys = {*known, *OWN}
@@ -212,6 +227,9 @@ def checked(given: Given) -> TrainConfig:
         if isinstance(values.get("max_steps"), int) and values["max_steps"] > 0 and not method.off:
             problems += method.check_run(total_steps=values["max_steps"])
         add(f"retention.{problem}" for problem in problems)
+    if held_out is not None:
+        add(config_checks.check_path("eval_dataset_name", held_out, beside=source))
+    add(config_checks.check_early_stopping(patience, values))
     add(config_checks.check_ranges(values))
     add(config_checks.check_combinations(values, has_accelerator=has_accelerator()))
     if launching.get("accelerate_config"):
@@ -250,6 +268,9 @@ def checked(given: Given) -> TrainConfig:
         "data": set_fields(templates) if templates else None,
         "env": public,
         "learning_rate_multipliers": multipliers,
+        "eval_dataset_name": held_out,
+        "eval_dataset_split": part if part != "train" else None,
+        "early_stopping_patience": patience,
     }
     for name, value in (*asked.items(), *launching.items()):
         if value and name not in SECRET:
@@ -262,6 +283,9 @@ def checked(given: Given) -> TrainConfig:
         evaluation=plan,
         templates=templates,
         learning_rate_multipliers=multipliers,
+        eval_dataset_name=held_out,
+        eval_dataset_split=part,
+        early_stopping_patience=patience,
         launch=launching,
         notes=notes,
         source_file=source,

@@ -183,6 +183,16 @@ def check_path(key: str, name: str, *, beside: Path | None = None) -> list[str]:
     return [f"{key}: no such file or folder: {name} (working directory: {Path.cwd()}).{hint}"]
 
 
+def check_early_stopping(patience: int | None, values: Mapping[str, Any]) -> list[str]:
+    """Stopping early keeps the best checkpoint, so there have to be evaluations to choose it by."""
+    if patience is None or values.get("load_best_model_at_end"):
+        return []
+    return [
+        "early_stopping_patience: expected load_best_model_at_end: true with it (and eval_strategy and save_strategy "
+        "alike): the model that stopping early is for is the best one, not the last."
+    ]
+
+
 def check_method(method: RetentionMethod) -> list[str]:
     """What lies at the path of the data a retention method names, such as an empty file; that it exists is the method's
     own check too, and so is everything about anchors."""

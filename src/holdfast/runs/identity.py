@@ -54,7 +54,7 @@ _NOT_DECIDING = re.compile(
 )
 """Keys that leave the trained weights alone (recomputing activations changes memory and time, not the result)."""
 _CHOOSES_BEST = re.compile(
-    r"eval_(strategy|steps|delay|packing)|save_(strategy|steps)|metric_for_best_model|greater_is_better|dataset_test_split"
+    r"eval_(strategy|steps|delay|packing|dataset_name|dataset_split)|save_(strategy|steps)|metric_for_best_model|greater_is_better|dataset_test_split"
 )
 """Of those, the keys that decide after all when `load_best_model_at_end` picks the result."""
 

@@ -227,11 +227,14 @@ def load_eval_data(config: TrainConfig, tokenizer: Any) -> Any:
     from holdfast.data.sources import load_rows
 
     script = config.script
+    if config.eval_dataset_name is not None:
+        rows = load_rows(config.eval_dataset_name, split=config.eval_dataset_split)
+        return standardise(rows, tokenizer, templates=_templates(config))[0]
     try:
         rows = load_rows(script.dataset_name, split=script.dataset_test_split, config=script.dataset_config)
     except DataError as error:
         raise DataError(
             f"eval_strategy is on, so a '{script.dataset_test_split}' split is needed: {error} "
-            "Or turn it off and list held-out files under evaluation:."
+            "Or name a file by eval_dataset_name, or turn it off and list held-out files under evaluation:."
         ) from error
     return standardise(rows, tokenizer, templates=_templates(config))[0]

@@ -303,7 +303,7 @@ class _Run:
                         for name, task in config.evaluation.tasks.items()
                     },
                     load_rows=rows_by_name(self.tokenizer),
-                    callbacks=[metrics, *self.callbacks, *self.measures_along(metrics)],
+                    callbacks=[metrics, *self.stops_early(), *self.callbacks, *self.measures_along(metrics)],
                 )
         world = int(os.environ.get("WORLD_SIZE") or 1)
         if self.trainer.accelerator.num_processes != world:
@@ -374,6 +374,13 @@ class _Run:
                 f"Interrupted at step {self.trainer.state.global_step} of {self.trainer.state.max_steps}; a "
                 f"checkpoint is in {self.folder.path}. The same command {again}."
             )
+
+    def stops_early(self) -> list[TrainerCallback]:
+        """What ends training once held-out rows are not predicted better any more."""
+        from holdfast.training.callbacks import EarlyStopping
+
+        patience = self.config.early_stopping_patience
+        return [] if patience is None else [EarlyStopping(patience, say=self.note)]
 
     def measures_along(self, metrics: MetricsFile) -> list[TrainerCallback]:
         """What measures while the model is trained; `metrics`: whose clock does not count the time for it."""

@@ -222,6 +222,13 @@ class OwnSettings:
         ),
     ] = dataclasses.field(default_factory=dict)
     """Factors of the learning rate by regular expression, searched in parameters' names; 0 leaves them as they are."""
+    eval_dataset_name: Annotated[str | None, Meta(metavar="FILE")] = None
+    """Held-out rows that `eval_strategy` reads, in place of a split of the training data."""
+    eval_dataset_split: str = "train"
+    """Which of them, such as train[:500]; a file is the split "train"."""
+    early_stopping_patience: Annotated[int | None, Meta(ge=1)] = None
+    """Ends training after so many evaluations (`eval_strategy`) in a row that bring no better one; the best checkpoint
+    is the result, so it needs `load_best_model_at_end`."""
     env: Annotated[
         dict[str, Any],
         Meta(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -134,6 +135,52 @@ class Progress(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.close()
+
+
+class EarlyStopping(TrainerCallback):
+    """Ends training after `patience` evaluations in a row without a better one.
+
+    It counts in the log of the trainer's state, which checkpoints carry: a run that is continued stops where it would
+    have stopped. With `load_best_model_at_end` the result is the best checkpoint.
+
+    Args:
+        patience: evaluations, at least 1.
+        say: gets a line when training ends.
+    """
+
+    def __init__(self, patience: int, *, say: Callable[[str], None] = lambda line: None) -> None:
+        self.patience = patience
+        self.say = say
+        self._over = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._over = self._without_better(args, state) >= self.patience
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        without = self._without_better(args, state)
+        if without >= self.patience and state.global_step < state.max_steps:
+            self._over = control.should_training_stop = True
+            times = "evaluation" if without == 1 else f"{without} evaluations"
+            self.say(
+                f"Ended at step {state.global_step} of {state.max_steps}: the last {times} brought nothing better. The "
+                f"result is the best checkpoint."
+            )
+        return control
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        if self._over:  # it was continued from the checkpoint that it stopped with
+            control.should_training_stop = True
+        return control
+
+    def _without_better(self, args: Any, state: Any) -> int:
+        """Evaluations since the best one; of equal ones the first is the best, as it is for the trainer."""
+        name = str(args.metric_for_best_model or "loss")
+        name = name if name.startswith("eval_") else f"eval_{name}"
+        held = [float(row[name]) for row in state.log_history if name in row]
+        if not held:
+            return 0
+        best = max(held) if args.greater_is_better else min(held)
+        return len(held) - 1 - held.index(best)
 
 
 class StopOnSignal(TrainerCallback):
