@@ -252,6 +252,15 @@ def test_a_yaml_is_a_sound_configuration(content, place):
     from holdfast.runs.config import load_train_config
 
     Path("example.yaml").write_text(content)
+    if "\ngeneralist:" in content:
+        import yaml
+
+        from holdfast.config.decode import decode
+        from holdfast.studies.overtraining.settings import OvertrainingSettings
+
+        asked = {**yaml.safe_load(content), "ladder": [{"model": m, "tokens": t} for m, t in (("a", 1.0), ("b", 2.0))]}
+        assert decode(OvertrainingSettings, asked)[1] == []
+        return
     if content.startswith("ladder:"):
         import yaml
 

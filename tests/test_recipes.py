@@ -11,6 +11,7 @@ import itertools
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,8 @@ STAGES = {"tiny": 10, "smollm2": 5, "llama2-alpaca": 10, "llama2-vicuna": 10}
 """Of paper 001: epochs of each."""
 LADDER = {"tiny": (3, 2_000_000), "world": (12, 64_000_000), "paper": (18, 128_000_000_000)}
 """Of paper 003: rungs of each, and the largest budget."""
+OVERTRAINING = {"tiny": (3, 6), "world": (6, 24), "olmo-1b": (6, 42)}
+"""Checkpoints and fine-tunings of each."""
 PUBLIC = {"olmo-1b": (41e9, 3094e9), "olmo-2-7b": (80e9, 3896e9), "amber": (0.12e12, 1.3e12)}
 """Ladders of published checkpoints: the smallest and the largest budget."""
 
@@ -133,6 +136,7 @@ def test_the_recipes_are_these() -> None:
         *(f"stages/{n}" for n in STAGES),
         *(f"ladder/{n}" for n in LADDER),
         *(f"probe/{n}" for n in PUBLIC),
+        *(f"overtraining/{n}" for n in OVERTRAINING),
     }
     assert there == {*METHODS, *tiny, *papers}
     package = ROOT / "src" / "holdfast" / "studies" / "recipes" / "residual"
@@ -375,6 +379,32 @@ def test_a_ladder_is_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(config.rungs), max(rung.budget for rung in config.rungs.values())) == LADDER[name]
     assert config.name == f"ladder-{name}" and config.output_dir == Path("runs") / f"ladder-{name}"
     assert text.startswith("# ") and f"configs/ladder/{name}.yaml" in text
+
+
+@pytest.mark.parametrize("name", OVERTRAINING)
+def test_an_overtraining_study_is_sound(name: str, model_folder: Path) -> None:
+    from holdfast.studies.overtraining.plan import overtraining_config
+
+    text = text_of(f"overtraining/{name}")
+    values = yaml.safe_load(text)
+    values["train"] |= {"use_cpu": True, "bf16": False}
+    if isinstance(values["ladder"], str):  # what the ladder of that name makes
+        Path(values["ladder"]).parent.mkdir(parents=True)
+        rungs = [{"model": f"rung-{n}", "tokens": 1e6 * n} for n in range(1, OVERTRAINING[name][0] + 1)]
+        Path(values["ladder"]).write_text(yaml.safe_dump({"ladder": rungs}))
+    else:
+        put_data(text)
+        for place in range(len(values["ladder"])):
+            shutil.copytree(model_folder, f"rung-{place}")
+            values["ladder"][place] = {"model": f"rung-{place}", "tokens": 1e9 * (place + 1)}
+        (Path("mr.heldout.jsonl")).write_text('{"prompt": "a", "answer": 0}\n' * 4)
+        for part in ("train", "test"):
+            Path("gsm8k").mkdir(exist_ok=True)
+            Path("gsm8k", f"{part}.jsonl").write_text('{"question": "a", "answer": "b"}\n' * 4)
+    config = overtraining_config(values, source=name)
+    assert (len(config.rungs), len(config.tunings)) == OVERTRAINING[name]
+    assert config.name == f"overtraining-{name}" and config.output_dir == Path("runs") / f"overtraining-{name}"
+    assert text.startswith("# ") and f"configs/overtraining/{name}.yaml" in text
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -114,6 +114,7 @@ LIGHT = [
     "holdfast.theory.overtraining_study",
     "holdfast.reports.theory_report",
     "holdfast.reports.averaging_report",
+    "holdfast.reports.overtraining_theory_report",
     "holdfast.reports.overtraining_report",
     "holdfast.cli.theory",
     "holdfast.cli.sweep",

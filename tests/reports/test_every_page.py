@@ -36,6 +36,7 @@ from synthetic_evaluations import (
 )
 from synthetic_evaluations import text as documents
 from synthetic_ladder import ladder
+from synthetic_overtraining import overtraining
 from synthetic_probes import probe
 from synthetic_runs import SOURCE_NOISE, chromium, comparison, metric_lines, perplexity, write_arm, write_run
 from synthetic_sequences import sequence
@@ -57,6 +58,7 @@ from holdfast.reports.evaluation_report import evaluation_page
 from holdfast.reports.html import render
 from holdfast.reports.ladder_report import ladder_page
 from holdfast.reports.overtraining_report import overtraining_page
+from holdfast.reports.overtraining_theory_report import overtraining_page as overtraining_theory_page
 from holdfast.reports.probe_report import probe_page
 from holdfast.reports.residual_report import residual_page
 from holdfast.reports.run_report import read_run, run_page
@@ -102,7 +104,7 @@ def probed_alone(folder: Path, text: str) -> Page:
 def overtrained(folder: Path, text: str) -> Page:
     study = run_overtraining(OvertrainingSettings(dimension=3, tau=20, seeds=3, lambdas=(1.0,)))
     failed = dataclasses.replace(study.checks[0], passed=False, note=text)
-    return overtraining_page(dataclasses.replace(study, checks=[failed, *study.checks[1:]], notes=[text]))
+    return overtraining_theory_page(dataclasses.replace(study, checks=[failed, *study.checks[1:]], notes=[text]))
 
 
 def study(folder: Path, text: str) -> Page:
@@ -291,9 +293,23 @@ def nothing_in_ladder(folder: Path, text: str) -> Page:
     return ladder_page(ladder(name=text, status="running", rungs=[], sizes={}, text={}))
 
 
+def in_overtraining(folder: Path, text: str) -> Page:
+    found = overtraining(task=text, entry=text, name=text, notes=[text], tasks=[text])
+    models = [dataclasses.replace(found.models[0], state="failed", reason=text), *found.models[1:]]
+    return overtraining_page(dataclasses.replace(found, models=models))
+
+
+def nothing_in_overtraining(folder: Path, text: str) -> Page:
+    found = ("models", "rates", "rate_trends", "turns", "growth", "shifts", "distances", "sensitivities", "trends")
+    nothing: dict[str, Any] = {key: [] for key in found}
+    return overtraining_page(overtraining(**nothing, name=text, status="running", scored={}))
+
+
 PAGES: dict[str, Callable[[Path, str], Page]] = {
     "ladder": in_ladder,
     "ladder, nothing trained": nothing_in_ladder,
+    "overtraining": in_overtraining,
+    "overtraining, nothing measured": nothing_in_overtraining,
     "stages": in_stages,
     "stages, nothing measured": nothing_in_stages,
     "sequence": in_sequence,

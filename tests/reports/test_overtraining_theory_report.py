@@ -11,7 +11,7 @@ from test_report_pages import Cells, figures_of, words_of
 from test_theory_report import curves
 
 from holdfast.reports.html import render
-from holdfast.reports.overtraining_report import (
+from holdfast.reports.overtraining_theory_report import (
     along_chart,
     cost_chart,
     inflection_chart,

@@ -69,6 +69,8 @@ def test_the_table_says_what_there_is(made):
         "stages_narrow",
         "pretraining",
         "pretraining_tiny",
+        "overtraining",
+        "overtraining_tiny",
         "digits",
         "niche_knowledge",
     ]
@@ -83,6 +85,16 @@ def test_the_study_files_use_what_there_is(made):
         [text] = [t for t in (f.read_text() for f in RECIPES.rglob("*.yaml")) if yaml.safe_load(t).get("small") == name]
         named = {part.partition("}")[0] for part in text.split("${")[1:]}
         assert named <= set(made[name]), name
+
+
+def test_tasks_for_a_ladder_are_held_out_of_its_text(made):
+    """What the checkpoints are measured on is the text's own, and no problem or function to learn is asked."""
+    for name in ("people_heldout", "prose_heldout", "code_heldout", "facts"):
+        assert rows(made["overtraining"][name]) == rows(made["pretraining"][name])
+    for kind in ("problems", "functions"):
+        learnt = " ".join(words(row) for row in rows(made["overtraining"][f"{kind}_train"]))
+        asked = [row["prompt"] for part in ("valid", "heldout") for row in rows(made["overtraining"][f"{kind}_{part}"])]
+        assert asked and not any(prompt in learnt for prompt in asked)
 
 
 def test_all_share_one_base(made):

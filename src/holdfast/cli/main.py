@@ -41,6 +41,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "holdfast.cli.ladder",
         "pre-train one model at rising token budgets, to study what longer training does",
     ),
+    "overtraining": (
+        "holdfast.cli.overtraining",
+        "does longer pre-training make a model harder to fine-tune, and does retention help?",
+    ),
     "diagnose": ("holdfast.cli.diagnose", "has a model forgotten, or does it only not show what it knows?"),
     "reproduce": ("holdfast.cli.reproduce", "re-run a paper's studies and check its claims"),
     "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),

@@ -34,7 +34,7 @@ class ReportRequest:
     """`holdfast report`."""
 
     folder: Annotated[Path, Meta(positional=True, metavar="FOLDER")]
-    """The output folder of 'holdfast train', 'evaluate', 'probe', 'sweep', 'sequence', 'diagnose' or
+    """The output folder of 'holdfast train', 'evaluate', 'probe', 'sweep', 'sequence', 'diagnose', 'overtraining' or
     'ladder train'."""
 
 
@@ -48,7 +48,13 @@ COMMAND = Command(
 )
 
 
-STUDIES = {"study.json": "sweep", "sequence.json": "sequence", "stages.json": "diagnose", "ladder.json": "ladder"}
+STUDIES = {
+    "study.json": "sweep",
+    "sequence.json": "sequence",
+    "stages.json": "diagnose",
+    "ladder.json": "ladder",
+    "overtraining.json": "overtraining",
+}
 """The record in a study's folder, and the command whose `report` shows it."""
 
 

@@ -89,6 +89,13 @@ def _ladder() -> dict[str, Any]:
     return json_schema(LadderSettings, title="holdfast ladder train", description=text)
 
 
+def _overtraining() -> dict[str, Any]:
+    from holdfast.studies.overtraining.settings import OvertrainingSettings
+
+    text = "The file of 'holdfast overtraining --config'."
+    return json_schema(OvertrainingSettings, title="holdfast overtraining", description=text)
+
+
 def _suite() -> dict[str, Any]:
     from holdfast.evaluation.suite import suite_schema
 
@@ -109,6 +116,7 @@ SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "sequence": _sequence,
     "stages": _stages,
     "ladder": _ladder,
+    "overtraining": _overtraining,
     "suite": _suite,
     "merge": _merge,
 }

@@ -176,7 +176,7 @@ def run_overtraining(argv: list[str]) -> int:
     request = OVERTRAINING_COMMAND.read(argv)
     setting = OvertrainingSettings(**_asked(OvertrainingSettings, request))
 
-    from holdfast.reports.overtraining_report import print_overtraining, write_overtraining_report
+    from holdfast.reports.overtraining_theory_report import print_overtraining, write_overtraining_report
     from holdfast.theory.overtraining_study import run_overtraining, work_of
 
     return _carry_out(

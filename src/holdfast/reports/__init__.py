@@ -15,7 +15,8 @@
     distance_report                 how far one checkpoint lies from another
     claims_report, theory_report    a paper's claims beside what was found; theories: statements checked, geometry
     averaging_report                (theory of paper 002: averaging beside penalties)
-    overtraining_report             (theory of paper 003: a two-layer linear network)
+    overtraining_theory_report      (theory of paper 003: a two-layer linear network)
+    overtraining_report             what fine-tuning and other changes cost checkpoints of rising budgets
 
 Everything is read from plain records; torch is never imported.
 """

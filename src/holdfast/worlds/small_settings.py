@@ -63,8 +63,8 @@ class SmallSetting:
     placeholders: dict[str, str]
     """What `make_setting` returns a path for, and what lies there."""
     make: Callable[[_Making], dict[str, Path]]
-    start: Literal["model", "network", "text"] = "model"
-    """What it makes to begin with: a language model, a small network, or text to pre-train on."""
+    start: Literal["model", "network", "text", "tasks"] = "model"
+    """What it makes to begin with: a language model, a small network, text to pre-train on, or nothing but tasks."""
     base: Mapping[str, Any] = field(default_factory=dict)
     """Of the base's world, what is not the shared one's (`holdfast.worlds.shared_base.shared_world`)."""
 
@@ -404,26 +404,50 @@ def _stages(making: _Making) -> dict[str, Path]:
 def _pretraining(making: _Making) -> dict[str, Path]:
     """Text about many people, of whom some are told of more often, with source, prose and problems; what is held out of
     each kind."""
-    from itertools import islice
-
-    from holdfast.worlds.people.documents import biographies
     from holdfast.worlds.people.facts import VALUES
-    from holdfast.worlds.people.questions import choices
     from holdfast.worlds.pretrain import BaseRecipe, Vocabulary, make_tokenizer
 
-    recipe = quick_shared_world(seed=making.seed) if making.quick else making.recipe
-    world, texts = recipe.world(), pretraining_texts(recipe)
+    making = _quick_world(making)
+    recipe = making.recipe
+    texts = pretraining_texts(recipe)
     values = Vocabulary(words=tuple(value for group in VALUES.values() for value in group))
     few = texts[:: max(1, len(texts) // _TOKENIZER_TEXTS)]
     make_tokenizer(few, BaseRecipe(vocab_size=recipe.vocab_size), values).save_pretrained(making.folder / "tokenizer")
-    again = biographies(world, tellings=1, seed=making.seed + 1)
-    asked = world.half_b[:: max(1, len(world.half_b) // (2 * making.held_out))]
     return {
         "text": making.texts("text", texts),
         "tokenizer": making.folder / "tokenizer",
+        **_of_pretraining(making),
+    }
+
+
+def _quick_world(making: _Making) -> _Making:
+    """Sizes of seconds leave out what makes a world large."""
+    return replace(making, base={}) if making.quick else making
+
+
+def _of_pretraining(making: _Making) -> dict[str, Path]:
+    """What is held out of text to pre-train on."""
+    from itertools import islice
+
+    from holdfast.worlds.people.documents import biographies
+    from holdfast.worlds.people.questions import choices
+
+    world = making.world
+    again = biographies(world, tellings=1, seed=making.seed + 1)
+    asked = world.half_b[:: max(1, len(world.half_b) // (2 * making.held_out))]
+    return {
         "people_heldout": making.texts("people_heldout", list(islice(again, making.held_out))),
         **making.sources("prose", "code"),
         "facts": making.rows("facts", choices(asked, seed=making.seed)),
+    }
+
+
+def _overtraining(making: _Making) -> dict[str, Path]:
+    making = _quick_world(making)
+    return {
+        **_problems(making, "problems_train"),
+        **_functions(making, "functions_train"),
+        **_of_pretraining(making),
     }
 
 
@@ -528,12 +552,24 @@ PRETRAINING: dict[str, Any] = {
 }
 """Of the world that a ladder is pre-trained on, what is not the shared base's: 64 million tokens, in which each of some
 16,000 facts is told a few hundred times, and source, which there is only so much of, stands ten times at most."""
-_PRETRAINING = {
-    "text": "text about people, of whom some are told of more often, with source, prose and word problems",
-    "tokenizer": "a byte-level BPE of 2,048 entries and the facts' values",
+_OF_PRETRAINING = {
     "people_heldout": "the same people told of once more, in an order and in wordings of its own",
     **_of(_KNOWN, "prose", "code"),
     "facts": "multiple choice about some of these people, in a wording that was never told of them",
+}
+_PRETRAINING = {
+    "text": "text about people, of whom some are told of more often, with source, prose and word problems",
+    "tokenizer": "a byte-level BPE of 2,048 entries and the facts' values",
+    **_OF_PRETRAINING,
+}
+_OVERTRAINING = {
+    "problems_train": "articles of worked word problems of two steps",
+    "problems_valid": "other such problems, to choose settings by: prompt, completion",
+    "problems_heldout": "other such problems, to report",
+    "functions_train": "instructions to write a function, with the function",
+    "functions_valid": "other functions, to choose settings by: prompt, completion",
+    "functions_heldout": "other functions, to report",
+    **_OF_PRETRAINING,
 }
 _STAGES = {
     "base": "the start, whose tokenizer has a chat template",
@@ -686,6 +722,23 @@ SETTINGS: dict[str, SmallSetting] = {
             placeholders=_PRETRAINING,
             make=_pretraining,
             start="text",
+        ),
+        SmallSetting(
+            name="overtraining",
+            sentence="Word problems of two steps and functions to learn, for the ladder that `pretraining` is for.",
+            stands_for="the fine-tunings that longer and longer pre-trained checkpoints are put through",
+            placeholders=_OVERTRAINING,
+            make=_overtraining,
+            start="tasks",
+            base=PRETRAINING,
+        ),
+        SmallSetting(
+            name="overtraining_tiny",
+            sentence="The same for the ladder that `pretraining_tiny` is for.",
+            stands_for="the same of a smaller ladder",
+            placeholders=_OVERTRAINING,
+            make=_overtraining,
+            start="tasks",
         ),
         SmallSetting(
             name="digits",

@@ -8,16 +8,15 @@ have it. Rows with fewer words in all cannot be looked for; they are counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.data.overlap import WORDS, texts_of
 from holdfast.data.prepare.near_duplicates import words_of
 from holdfast.data.prepare.reading import Reading, records
 from holdfast.data.readers import file_tables, kind_of
 from holdfast.errors import DataError
-
-WORDS = 13
 
 
 class Questions:
@@ -39,7 +38,7 @@ class Questions:
         self._grams: set[str] = set()
         for file in files:
             for record in _records(file):
-                texts = list(_texts(record))
+                texts = list(texts_of(record))
                 grams = {gram for text in (*texts, "\n".join(texts)) for gram in _grams(text)}
                 self.count += bool(grams)
                 self.short += not grams
@@ -58,18 +57,6 @@ class Questions:
 def _grams(text: str) -> Iterator[str]:
     words = words_of(text)
     return (" ".join(words[start : start + WORDS]) for start in range(len(words) - WORDS + 1))
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """All texts of a record, in order."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _texts(part)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from _texts(part)
 
 
 def _records(file: Path) -> Iterator[Any]:

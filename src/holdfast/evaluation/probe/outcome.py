@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from holdfast.evaluation.probe.changes import Change
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.probe import AS_IT_IS, NOISE, TOWARD, Inflection, Sensitivity, Trend
-from holdfast.statistics.estimates import figure_for
+from holdfast.statistics.estimates import Ratio, figure_for
 from holdfast.statistics.gains import NOTHING, half_width, parts_of_noise
 from holdfast.statistics.inflection import Turn, turn
 from holdfast.statistics.intervals import seeds_and_samples
@@ -151,7 +152,8 @@ def inflections(
     tokens, found = list(budgets.values()), []
     for (kind, label, size), names in together.items():
         for entry in EvaluationFolder(out / next(iter(budgets)) / AS_IT_IS).all():
-            best = _turn(out, list(budgets), names, entry, confidence)
+            held = [[columns_of(EvaluationFolder(out / b / name), entry) for name in names] for b in budgets]
+            best = turn_of(held, confidence=confidence)
             if best is None:
                 continue
             found.append(
@@ -170,34 +172,58 @@ def inflections(
     return found
 
 
-def _turn(
-    out: Path, models: Sequence[str], changes: Sequence[str], entry: Evaluation, confidence: float
-) -> Turn | None:
-    """Where one entry turns under one change, given by the folders of its seeds."""
-    first, figure, known = entry.metrics[entry.primary], None, None
-    columns: list[list[np.ndarray | None]] = []
-    for model in models:
-        columns.append([])
-        for change in changes:
-            folder = EvaluationFolder(out / model / change)
-            measured = folder.find(entry.suite, entry.name)
-            if measured is None:
-                raise DataError(f"Expected {entry.suite}/{entry.name} of {model} under {change}, found none in {out}.")
-            if measured.failed is not None:
-                columns[-1].append(None)
-                continue
-            rows = sorted(folder.samples(entry.suite, entry.name), key=lambda row: str(row["doc"]))
-            documents = [row["doc"] for row in rows]
-            known = documents if known is None else known
-            if documents != known:
-                raise DataError(
-                    f"{entry.suite}/{entry.name}: expected the same samples of all models, {model} differs."
-                )
-            figure = figure_for(entry.primary, rows, higher_is_better=first.higher_is_better, unit=first.unit)
-            if figure is None:
-                return None
-            columns[-1].append(figure.columns(rows))
-    return turn(figure, columns, confidence=confidence) if figure is not None else None
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Columns:
+    """One entry of one model: its samples and what its leading figure is made of."""
+
+    figure: Ratio | None
+    """None of a figure that is no ratio of sums (BLEU)."""
+    documents: list[Any]
+    sums: np.ndarray | None
+    """`[N, 2]` float64, in the order of `documents`."""
+
+
+def columns_of(folder: EvaluationFolder, entry: Evaluation) -> Columns | None:
+    """What was measured; None where the figure is not finite.
+
+    Args:
+        folder: the model's.
+        entry: which entry, as it was measured of any model.
+
+    Raises:
+        DataError: it was not measured, or cannot be read.
+    """
+    first, measured = entry.metrics[entry.primary], folder.find(entry.suite, entry.name)
+    if measured is None:
+        raise DataError(f"Expected {entry.suite}/{entry.name} in {folder.path}, found none.")
+    if measured.failed is not None:
+        return None
+    rows = sorted(folder.samples(entry.suite, entry.name), key=lambda row: str(row["doc"]))
+    figure = figure_for(entry.primary, rows, higher_is_better=first.higher_is_better, unit=first.unit)
+    sums = None if figure is None else figure.columns(rows)
+    return Columns(figure=figure, documents=[row["doc"] for row in rows], sums=sums)
+
+
+def turn_of(held: Sequence[Sequence[Columns | None]], *, confidence: float) -> Turn | None:
+    """Where one entry turns along a ladder, or along anything else that has an order.
+
+    Args:
+        held: by budget and seed, see `columns_of`.
+        confidence: level of the interval.
+
+    Returns:
+        None where no model has a finite figure, or the figure is no ratio of sums.
+
+    Raises:
+        DataError: models that were measured on different samples.
+    """
+    known = [one for models in held for one in models if one is not None]
+    if not known or known[0].figure is None:
+        return None
+    if any(one.documents != known[0].documents for one in known):
+        raise DataError("Expected the same samples of all models, but they differ.")
+    columns = [[None if one is None else one.sums for one in models] for models in held]
+    return turn(known[0].figure, columns, confidence=confidence)
 
 
 def line_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import ConfigError
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
+from holdfast.support.files import fingerprint
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import Entry, EvaluationPlan
@@ -30,6 +32,12 @@ class Trained:
     """Seen in training; samples, of a classifier."""
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """By suite: (share of the steps, held-out loss)."""
+
+
+def folder_name(parts: Sequence[str], deciding: Any) -> str:
+    """Of a model's folder: words for people, and a hash of what decides the model."""
+    text = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)).strip("-.").lower()
+    return f"{text[:60].rstrip('-.')}-{fingerprint(deciding, length=8)}"
 
 
 def training_problems(settings: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +19,10 @@ from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.sequence import MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
 from holdfast.retention.method import Earlier
 from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.models import folder_name
 from holdfast.studies.sequence.kinds import KINDS, Kind
 from holdfast.studies.sequence.settings import PLAIN, SAMPLES, SOURCE, Arm, SequenceSettings, TaskSettings, read_arms
-from holdfast.support.files import fingerprint, to_jsonable
+from holdfast.support.files import to_jsonable
 
 if TYPE_CHECKING:
     from holdfast.studies.engine.study import Job
@@ -403,7 +403,7 @@ class _Plan:
             *([origin] if origin else []),
         ]
         model = Model(
-            name=_folder_name(
+            name=folder_name(
                 [*order, *([arm.label] if own and (arm.kind != SEQUENTIAL or not later) else [])], deciding
             ),
             label=label,
@@ -419,7 +419,7 @@ class _Plan:
     def merged(self, order: Sequence[str], arm: Arm, parts: Sequence[str], reference: str) -> str:
         """A merge of models, or something added to one."""
         model = Model(
-            name=_folder_name([*order, arm.label], [list(parts), arm.merge]),
+            name=folder_name([*order, arm.label], [list(parts), arm.merge]),
             label=f"{arm.label}: {', '.join(order)}",
             trained=tuple(order),
             merge=arm.merge,
@@ -492,9 +492,3 @@ def _multitask(plan: _Plan, order: Sequence[str], arm: Arm, *, reference: str) -
     train = {"max_steps": sum(steps)} if all(isinstance(s, int) and s > 0 for s in steps) else {}
     mixed = dataclasses.replace(arm, retention=[{"multitask": {}}], train=train)
     return plan.trained(order, mixed, start="", reference=reference, label=f"{arm.label}: {', '.join(order)}")
-
-
-def _folder_name(parts: Sequence[str], deciding: Any) -> str:
-    """For people, and a hash of what decides the model."""
-    text = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)).strip("-.").lower()
-    return f"{text[:60].rstrip('-.')}-{fingerprint(deciding, length=8)}"

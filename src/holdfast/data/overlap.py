@@ -1,0 +1,57 @@
+"""Does training text hold what a model is measured on? A held-out document is said to be held where half of its
+13-word windows (Brown et al. 2020, "Language models are few-shot learners", appendix C) or more stand in training
+text; one of fewer words, where all its words stand there in a row.
+
+Windows are compared in small letters and without punctuation. Those of the held-out documents are kept and training
+text is read once, so memory grows with what is held out alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from holdfast.data.prepare.near_duplicates import words_of
+
+WORDS = 13
+SHARE = 0.5
+"""Of a document's windows."""
+
+
+def texts_of(row: Any) -> Iterator[str]:
+    """All texts of a row, in order."""
+    if isinstance(row, str):
+        yield row
+    elif isinstance(row, Mapping):
+        for part in row.values():
+            yield from texts_of(part)
+    elif isinstance(row, (list, tuple)):
+        for part in row:
+            yield from texts_of(part)
+
+
+def held_in(held_out: Sequence[str], training: Iterable[str]) -> list[int]:
+    """The places of the documents that training text holds.
+
+    Args:
+        held_out: the documents.
+        training: texts, each one looked at on its own.
+    """
+    windows = [_windows(words_of(text)) for text in held_out]
+    missing: dict[str, bool] = {window: True for own in windows for window in own}
+    lengths = {len(window.split(" ")) for window in missing}
+    for text in training:
+        words = words_of(text)
+        for length in lengths:
+            for start in range(len(words) - length + 1):
+                window = " ".join(words[start : start + length])
+                if window in missing:
+                    missing[window] = False
+    return [place for place, own in enumerate(windows) if own and sum(not missing[w] for w in own) >= SHARE * len(own)]
+
+
+def _windows(words: Sequence[str]) -> list[str]:
+    """Of a shorter document all words together."""
+    if not words:
+        return []
+    return [" ".join(words[start : start + WORDS]) for start in range(max(1, len(words) - WORDS + 1))]

@@ -1,0 +1,281 @@
+"""What an overtraining study leaves: its folder and overtraining.json, of which the page is made.
+
+```
+overtraining.json                 this record
+study.db                          the queue
+probed/CHECKPOINT/CHANGE/         evaluations of every checkpoint as it is and under every change
+runs/CHECKPOINT/MODEL/seed-N/     the fine-tunings, ordinary run folders
+report.html                       the page
+```
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.records.evaluation import SCHEMA
+from holdfast.records.probe import Inflection, ProbedModel, Sensitivity, Trend
+from holdfast.support.files import read_as, write_json
+
+RECORD_FILE = "overtraining.json"
+TUNED = "tuned"
+"""In place of a learning rate: at each budget the one that the validation data chose."""
+LATER, EARLIER, CANNOT_TELL = "later", "earlier", "cannot tell"
+CONSTANT, SLOW, QUICK, FALLS, RISES = (
+    "constant",
+    "falls slowly",
+    "falls quickly",
+    "falls",
+    "rises",
+)
+"""Classes of the tuned learning rate against the budget (paper 003, figure 7)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A rung of the ladder."""
+
+    label: str
+    name: str
+    """Model, as it was named."""
+    tokens: float
+    probed: ProbedModel | None = None
+    """None where nothing was probed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """A way to fine-tune; the learning rate is varied in each."""
+
+    label: str
+    kind: str
+    """The methods' names joined by "+", or "direct"."""
+    rates: list[float]
+    """Ascending."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """An entry that the models are measured on."""
+
+    suite: str
+    """"source" (what should be kept), "validation" or "target" (the test)."""
+    name: str
+    metric: str
+    unit: str
+    higher_is_better: bool
+
+    @property
+    def key(self) -> str:
+        """ "suite/name"."""
+        return f"{self.suite}/{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedFigure:
+    """One figure of a fine-tuned model, over its seeds; infinite where a seed has diverged."""
+
+    value: float
+    """In the metric's own direction."""
+    interval: tuple[float, float] | None
+    """95 %, over seeds and samples, the checkpoint taken as known."""
+    cost: float
+    """What fine-tuning has taken from it: positive is worse."""
+    cost_interval: tuple[float, float] | None
+    cost_by_seed: dict[str, float] = field(default_factory=dict)
+    samples_half: float = 0.0
+    """Half-width of the samples' part at 95 %."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedModel:
+    """One checkpoint fine-tuned in one way at one rate, with all seeds."""
+
+    task: str
+    arm: str
+    rate: float
+    checkpoint: str
+    state: str = "waiting"
+    """"waiting", "running", "complete" or "failed"."""
+    reason: str | None = None
+    """Why it failed."""
+    seeds: list[int] = field(default_factory=list)
+    """Those that are there."""
+    diverged: dict[str, str] = field(default_factory=dict)
+    """By seed, what was not finite."""
+    figures: dict[str, TunedFigure] = field(default_factory=dict)
+    """By "suite/name"."""
+    distance: float | None = None
+    """L2 distance of the weights to the checkpoint's, mean over the seeds."""
+    distance_by_seed: dict[str, float] = field(default_factory=dict)
+    stopped: dict[str, float] = field(default_factory=dict)
+    """By seed, epochs that were trained."""
+    tokens: int = 0
+    """That one seed has read."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedRate:
+    """The learning rate that the validation data chooses at one budget."""
+
+    task: str
+    arm: str
+    checkpoint: str
+    tokens: float
+    rate: float
+    interval: tuple[float, float]
+    """The smallest and the largest rate that is not shown to be worse."""
+    edge: str
+    """"smallest" or "largest" where it is the end of what was tried, so that a better one may lie beyond it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateTrend:
+    """How the tuned rate moves with the budget."""
+
+    task: str
+    arm: str
+    exponent: float
+    """Slope of log rate against log tokens: -0.5 halves the rate when the budget grows four times."""
+    interval: tuple[float, float] | None
+    """Over the seeds, each with the rates that it would have chosen itself; None of one seed."""
+    verdict: str
+    """`CONSTANT`, `SLOW`, `QUICK`, `FALLS`, `RISES` or `CANNOT_TELL`."""
+    why: str = ""
+    """Why it cannot be told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedTurn:
+    """At which budget a fine-tuned model is at its best (`statistics.inflection`)."""
+
+    task: str
+    arm: str
+    rate: float | None
+    """None: each budget at its tuned rate."""
+    entry: str
+    unit: str
+    tokens: float
+    interval: tuple[float, float]
+    after: float
+    """What the figure has lost from there to the largest budget."""
+    verdict: str
+    """"turns", "does not turn" or "cannot tell"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """What fine-tuning costs at the largest budget over what it costs at the smallest."""
+
+    task: str
+    arm: str
+    rate: float | None
+    """None: each budget at its tuned rate."""
+    entry: str
+    unit: str
+    first: float
+    last: float
+    difference: float
+    """last - first."""
+    interval: tuple[float, float] | None
+    verdict: str
+    """"grows", "shrinks" or "cannot tell"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift:
+    """What a way to fine-tune does to the inflection point and to the growth of the cost, against direct
+    fine-tuning."""
+
+    task: str
+    arm: str
+    against: str
+    rate: float | None
+    """None: each at its tuned rates."""
+    entry: str
+    unit: str
+    verdict: str
+    """"later", "earlier" or "cannot tell": whether the budgets that may be best are all beyond those of direct
+    fine-tuning."""
+    growth: float
+    """How much more the cost grows along the ladder than that of direct fine-tuning; below 0 it grows less."""
+    interval: tuple[float, float] | None
+    """Seeds paired."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistanceTrend:
+    """How the distance moves with the learning rate at one budget (paper 003, figure 8: in proportion)."""
+
+    task: str
+    arm: str
+    checkpoint: str
+    exponent: float
+    """Slope of log distance against log rate: 1 is in proportion."""
+    rates: tuple[float, float]
+    """Smallest and largest that it is fitted on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OvertrainingRecord:
+    """overtraining.json."""
+
+    name: str
+    status: str
+    """"running", "interrupted", "failed" or "finished"."""
+    created: str
+    finished: str | None
+    config: dict[str, Any]
+    """As resolved."""
+    checkpoints: list[Checkpoint]
+    """The smallest budget first."""
+    tasks: list[str]
+    arms: list[Arm]
+    direct: str
+    """The arm that others are held against."""
+    scored: dict[str, list[Scored]] = field(default_factory=dict)
+    """By task; of each suite the leading entry first."""
+    sensitivities: list[Sensitivity] = field(default_factory=list)
+    """Of what was probed."""
+    trends: list[Trend] = field(default_factory=list)
+    inflections: list[Inflection] = field(default_factory=list)
+    models: list[TunedModel] = field(default_factory=list)
+    rates: list[TunedRate] = field(default_factory=list)
+    rate_trends: list[RateTrend] = field(default_factory=list)
+    turns: list[TunedTurn] = field(default_factory=list)
+    growth: list[Growth] = field(default_factory=list)
+    shifts: list[Shift] = field(default_factory=list)
+    distances: list[DistanceTrend] = field(default_factory=list)
+    left_out: list[float] = field(default_factory=list)
+    """Rates that are not drawn: `most_perplexity`."""
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    def leading(self, task: str, suite: str) -> Scored | None:
+        """The entry of a suite that leads; None before anything was measured."""
+        return next((s for s in self.scored.get(task, ()) if s.suite == suite), None)
+
+    def model(self, task: str, arm: str, rate: float, checkpoint: str) -> TunedModel | None:
+        """One fine-tuned model."""
+        wanted = (task, arm, rate, checkpoint)
+        return next((m for m in self.models if (m.task, m.arm, m.rate, m.checkpoint) == wanted), None)
+
+
+def read_overtraining(folder: str | os.PathLike[str]) -> OvertrainingRecord:
+    """The study in a folder.
+
+    Raises:
+        DataError: no overtraining.json, or one that cannot be read.
+    """
+    return read_as(Path(folder) / RECORD_FILE, OvertrainingRecord)
+
+
+def write_overtraining(folder: Path, record: OvertrainingRecord) -> Path:
+    """Writes overtraining.json, atomically."""
+    return write_json(folder / RECORD_FILE, record)

@@ -1,0 +1,1 @@
+"""What a modification costs the checkpoints of a ladder, and whether retention changes it (paper 003)."""

@@ -1,0 +1,340 @@
+"""An overtraining study with nothing left open: which checkpoints are probed, and which are fine-tuned how.
+
+texts                        whether training text holds what is measured on
+probe CHECKPOINT             as it is and under every change
+tune CHECKPOINT TASK ARM     at every rate, with every seed
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.config.declare import settings_of
+from holdfast.config.decode import Given, decode
+from holdfast.errors import ConfigError, UserError, did_you_mean
+from holdfast.evaluation.entries import DataEntry
+from holdfast.evaluation.ladder import Rung, unlike
+from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.asked import AskedStudy
+from holdfast.studies.engine.models import folder_name, training_problems
+from holdfast.studies.engine.space import DIRECT, METHOD, Space, read_space
+from holdfast.studies.overtraining.settings import EARLY, OWN, RATE, TRAIN, OvertrainingSettings, TaskSettings
+from holdfast.support.files import to_jsonable
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.entries import EvaluationPlan
+    from holdfast.evaluation.probe.changes import Change
+    from holdfast.studies.engine.study import Job
+
+KIND, CHECKPOINT, MODEL = "kind", "checkpoint", "model"
+"""Attributes of a job: `TEXTS`, `PROBE` or `TUNE`; the rung's label; the fine-tuning's name."""
+TEXTS, PROBE, TUNE = "texts", "probe", "tune"
+SOURCE, VALIDATION, TEST = "source", "validation", "target"
+"""Suites: what should be kept, what chooses the rate, what is reported."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """A way to fine-tune, at one rate, on one task."""
+
+    task: str
+    arm: str
+    kind: str
+    rate: float
+    settings: dict[str, Any]
+    """Of training, without model, seed, folder and measuring."""
+
+    @property
+    def name(self) -> str:
+        """Of its folders."""
+        return folder_name([self.task, self.arm, f"{self.rate:g}"], self.settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
+    """A study as `overtraining_config` gives it."""
+
+    def may_change(self, old: Mapping[str, Any]) -> set[str]:
+        """What is judged anew from what was measured."""
+        return {"keep", "most_perplexity"}
+
+    # ----------------------------------------------------------------------------------------------------- what is made
+
+    @functools.cached_property
+    def rungs(self) -> dict[str, Rung]:
+        """The checkpoints by label, the smallest budget first."""
+        from holdfast.evaluation.session import requests_of
+
+        named = [f"{r.label}={r.model}" if r.label else r.model for r in self.asked.ladder]
+        labels = [request.label for request in requests_of(named)]
+        return dict(zip(labels, self.asked.ladder, strict=True))
+
+    @functools.cached_property
+    def changes(self) -> list[Change]:
+        """What every checkpoint is put through."""
+        return self.asked.probe.changes() if self.asked.probe is not None else []
+
+    @functools.cached_property
+    def space(self) -> Space:
+        """What is tried of each task."""
+        from holdfast.runs.settings import known_settings
+
+        return read_space(self.asked.vary, None, grid=True, known=[*known_settings()], problems=[])
+
+    @functools.cached_property
+    def tunings(self) -> dict[str, Tuning]:
+        """Every fine-tuning by name: tasks and ways as listed, rates rising."""
+        found = [tuning for name, task in self.asked.tasks.items() for tuning in _tunings(self, name, task)]
+        return {tuning.name: tuning for tuning in found}
+
+    def arms(self, task: str) -> dict[str, list[Tuning]]:
+        """The ways to fine-tune on a task, each with its rates."""
+        found: dict[str, list[Tuning]] = {}
+        for tuning in self.tunings.values():
+            if tuning.task == task:
+                found.setdefault(tuning.arm, []).append(tuning)
+        return found
+
+    @property
+    def direct(self) -> str:
+        """The way that others are held against: the first one without a method."""
+        kinds = {tuning.arm: tuning.kind for tuning in self.tunings.values()}
+        return next((arm for arm, kind in kinds.items() if kind == DIRECT), next(iter(kinds), ""))
+
+    def jobs(self) -> list[Job]:
+        """The texts, what every checkpoint is put through, and every fine-tuning of each."""
+        from holdfast.studies.engine.study import LABEL, Job
+
+        checks = [Job(attributes={LABEL: "looking for what is measured in what is trained on", KIND: TEXTS})]
+        checks = checks if self.tunings else []
+        after = tuple(range(len(checks)))
+        probes = [
+            Job(attributes={LABEL: f"{label}: noise, few bits, pruning", KIND: PROBE, CHECKPOINT: label})
+            for label in (self.rungs if self.changes else ())
+        ]
+        tunings = [
+            Job(
+                attributes={
+                    LABEL: f"{label}: {t.task}, {t.arm}, learning rate {t.rate:g}",
+                    KIND: TUNE,
+                    CHECKPOINT: label,
+                    MODEL: name,
+                },
+                after=after,
+            )
+            for name, t in self.tunings.items()
+            for label in self.rungs
+        ]
+        return [*checks, *probes, *tunings]
+
+    # ------------------------------------------------------------------------------------------------------- measuring
+
+    def evaluation(self, task: str | None) -> dict[str, Any]:
+        """What a model is measured on: what should be kept and, of a fine-tuned one, its task."""
+        found: dict[str, Any] = {**self.asked.evaluation, SOURCE: list(self.asked.generalist)}
+        if task is not None:
+            found |= {VALIDATION: self.asked.tasks[task].validation, TEST: self.asked.tasks[task].test}
+        return dict(self.filled(found))
+
+    def plan(self, task: str | None) -> EvaluationPlan:
+        """The same as the code that measures takes it."""
+        from holdfast.evaluation.suite import parse_evaluation
+
+        return parse_evaluation(self.evaluation(task))[0]
+
+    # --------------------------------------------------------------------------------------------------------- training
+
+    def model(self, label: str) -> str:
+        """A checkpoint as it was named."""
+        return str(self.filled(self.rungs[label].model))
+
+    def held_out(self, task: str) -> dict[str, str]:
+        """What early stopping looks at, as settings of a run.
+
+        Raises:
+            ConfigError: nothing that it could look at.
+        """
+        settings = self.asked.tasks[task]
+        if settings.held_out is not None:
+            return {"eval_dataset_name": str(self.filled(settings.held_out))}
+        first = next((e for e in self.plan(task).entries if e.suite == VALIDATION), None)
+        if not isinstance(first, DataEntry):
+            raise ConfigError(
+                f"tasks.{task}.held_out: is missing: a file with rows like those that are trained on, which early "
+                f"stopping looks at after each epoch; or set early_stopping: false."
+            )
+        return {"eval_dataset_name": first.data, "eval_dataset_split": first.split}
+
+    def run_folder(self, label: str, name: str, seed: int) -> Path:
+        """Where a checkpoint is fine-tuned."""
+        return self.output_dir / "runs" / label / name / f"seed-{seed}"
+
+    @property
+    def probed(self) -> Path:
+        """Evaluations of the checkpoints as they are and under every change."""
+        return self.output_dir / "probed"
+
+    def training(self, label: str, name: str, seed: int) -> dict[str, Any]:
+        """The configuration of a fine-tuning, as `holdfast train --config` takes it."""
+        tuning = self.tunings[name]
+        early = {**EARLY, **self.held_out(tuning.task)} if self.asked.early_stopping else {}
+        return {
+            **early,
+            **self.filled(tuning.settings),
+            "model_name_or_path": self.model(label),
+            "seed": seed,
+            "evaluation": self.evaluation(tuning.task),
+            "output_dir": str(self.run_folder(label, name, seed)),
+        }
+
+
+def _tunings(config: OvertrainingConfig, name: str, task: TaskSettings) -> list[Tuning]:
+    space, base = config.space, {**TRAIN, **config.asked.train, **task.train}
+    found = []
+    for params in space.grid():
+        alternative = space.alternative(params)
+        axes = space.axes(alternative)
+        arm = {k: v for k, v in params.items() if k == METHOD or axes[k][0] != (RATE,)}
+        settings = space.settings(base, params)
+        settings["retention"] = settings["retention"] or "none"
+        if RATE in settings:
+            found.append(
+                Tuning(
+                    task=name,
+                    arm=space.label(arm),
+                    kind=alternative.kind,
+                    rate=float(settings[RATE]),
+                    settings=settings,
+                )
+            )
+    order = list(dict.fromkeys(t.arm for t in found))
+    return sorted(found, key=lambda t: (order.index(t.arm), t.rate))
+
+
+def overtraining_config(
+    values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True
+) -> OvertrainingConfig:
+    """A study from keys as in the YAML, everything checked that can be before anything runs.
+
+    Args:
+        values: keys of `OvertrainingSettings`.
+        source: where they came from, for the message.
+        check: whether configurations are read by the code that will use them; not by workers, who get a study that was
+            checked.
+
+    Raises:
+        ConfigError: with every mistake at once.
+    """
+    from holdfast.runs.settings import known_settings
+
+    given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
+    asked, mistakes = decode(OvertrainingSettings, given.set_here(OvertrainingSettings))
+    given.check(mistakes)
+    assert asked is not None
+    known = known_settings()
+    parts = {"train": asked.train, **{f"tasks.{n}.train": t.train for n, t in asked.tasks.items()}}
+    problems = [
+        f"{where}.{key}: no such key in a training configuration.{did_you_mean(key, known)}"
+        for where, train in parts.items()
+        for key in train
+        if key not in known and key not in (*OWN, *EARLY)
+    ]
+    read_space(asked.vary, None, grid=True, known=[*known], problems=problems)
+    problems += _measuring_problems(asked)
+    folder = asked.output_dir or Path(f"runs/{asked.name}")
+    small = small_settings.recorded(asked.small) if not problems else None
+    resolved = {k: v for k, v in to_jsonable(asked).items() if k not in ("workers", "storage")}
+    resolved["probe"] = resolved["probe"] or False  # null would be read as not said
+    config = OvertrainingConfig(
+        asked=dataclasses.replace(asked, small=small),
+        output_dir=folder,
+        storage=asked.storage or f"sqlite:///{folder}/study.db",
+        names={},
+        resolved={**resolved, "small": small, "output_dir": str(folder)},
+    )
+    if not problems:
+        problems = _unclear(config)
+    if not problems and check:
+        problems = _unknown_names(config) if small else check_parts(config)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)), source=source or (str(given.file) if given.file else None))
+    return config
+
+
+def _measuring_problems(asked: OvertrainingSettings) -> list[str]:
+    """Keys under `evaluation` that are no settings of measuring."""
+    from holdfast.evaluation.entries import PlanSettings
+
+    shared = [s.name for s in settings_of(PlanSettings) if s.name not in ("before", "along")]
+    return [
+        f"evaluation.{key}: no such key.{did_you_mean(key, shared)} What is measured stands under generalist and tasks."
+        for key in asked.evaluation
+        if key not in shared
+    ]
+
+
+def _unclear(config: OvertrainingConfig) -> list[str]:
+    """Rates that are not said, and fine-tunings that are the same."""
+    rungs = config.rungs  # a label twice is said here
+    assert rungs
+    if not config.asked.tasks:
+        return []
+    for task in config.asked.tasks.values():
+        tried = _tunings(config, "", task)
+        if len(tried) < len(config.space.grid()):
+            return ["vary.learning_rate: is missing: every way to fine-tune needs the rates that are tried."]
+        same = [(t.arm, t.rate) for t in tried]
+        if twice := [one for one in dict.fromkeys(same) if same.count(one) > 1]:
+            arm, rate = twice[0]
+            return [f"vary: '{arm}' at learning rate {rate:g} stands there twice. Give one of them a label."]
+    return []
+
+
+def _unknown_names(config: OvertrainingConfig) -> list[str]:
+    """Names that the small setting does not make; all else is seen once its files are there."""
+    try:
+        small_settings.fill(config.resolved, small_settings.stand_ins(config.asked.small, ""))
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
+def check_parts(config: OvertrainingConfig) -> list[str]:
+    """What is wrong with the checkpoints, with what is measured, or else with a fine-tuning.
+
+    Args:
+        config: with nothing left open.
+    """
+    from holdfast.evaluation.suite import parse_evaluation
+
+    models = [config.model(label) for label in config.rungs]
+    trusted = bool(config.asked.train.get("trust_remote_code"))
+    problems = [f"ladder: {text}" for text in unlike(models, trust_remote_code=trusted)]
+    problems += [f"{_place(p, None)}" for p in parse_evaluation(config.evaluation(None))[1]]
+    for name in config.asked.tasks if not problems else ():
+        problems += [_place(p, name) for p in parse_evaluation(config.evaluation(name))[1]]
+    if problems:
+        return problems
+    first = next(iter(config.rungs))
+    for tuning in config.tunings.values():
+        try:
+            settings = config.training(first, tuning.name, config.asked.seeds[0])
+        except UserError as error:
+            return getattr(error, "problems", [str(error)])
+        found = training_problems({**settings, "output_dir": str(config.output_dir / "runs" / "checked")})
+        problems += [f"{tuning.task}, {tuning.arm}: {p}" for p in found if not any(p in known for known in problems)]
+    return problems
+
+
+def _place(problem: str, task: str | None) -> str:
+    """A problem of the measuring as the study's file has it."""
+    named = {SOURCE: "generalist", VALIDATION: f"tasks.{task}.validation", TEST: f"tasks.{task}.test"}
+    for suite, key in named.items():
+        if problem.startswith(f"evaluation.{suite}"):
+            return key + problem.removeprefix(f"evaluation.{suite}")
+    return problem

@@ -1,0 +1,254 @@
+"""The keys of an overtraining study, declared once.
+
+```yaml
+ladder: runs/ladder/15M.yaml               # one model at rising pre-training budgets
+probe: {noise: [0.01, 0.03], quantize: [int4]}     # what every checkpoint is put through without training
+tasks:
+  sentiment:
+    train: {dataset_name: mr-train.jsonl}
+    validation: [{choices: mr-valid.jsonl}]        # the first entry chooses the learning rate of each budget
+    test: [{choices: mr-test.jsonl}]               # the first entry is reported
+generalist: [{perplexity: web.jsonl}, {task: arc_easy, num_fewshot: 5}]      # what should be kept; the first leads
+train: {per_device_train_batch_size: 64}           # keys of 'holdfast train' that all tasks share
+vary:
+  learning_rate: {log: [1.0e-5, 1.0e-3], points: 7}
+  retention: [direct, {label_annealing: {weight: 1}}, sfa, [{train: {use_peft: true}}, {label: LoRA}]]
+seeds: [0, 1, 2]
+```
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from holdfast.config.declare import Meta, Seed
+from holdfast.config.decode import decode
+from holdfast.config.values import Mistake, Refused
+from holdfast.evaluation.ladder import Rung, parse_ladder
+from holdfast.evaluation.probe.settings import ChangeSettings
+from holdfast.studies.engine import small as small_settings
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+RATE = "learning_rate"
+"""What every study varies."""
+OWN = ("model_name_or_path", "seed", "data_seed", "output_dir", "evaluation", "retention")
+"""Keys of a training configuration that the study sets itself."""
+TRAIN: dict[str, Any] = {
+    "num_train_epochs": 4,
+    "per_device_train_batch_size": 64,
+    "weight_decay": 0.0,
+    "warmup_steps": 0.1,
+    "lr_scheduler_type": "cosine",
+    "report_to": "none",
+}
+"""Of a fine-tuning, where nothing else is said: paper 003, table 4."""
+EARLY: dict[str, Any] = {
+    "eval_strategy": "epoch",
+    "save_strategy": "epoch",
+    "save_total_limit": 1,
+    "load_best_model_at_end": True,
+    "early_stopping_patience": 1,
+    "metric_for_best_model": "ce",
+    "greater_is_better": False,
+}
+"""Early stopping over the epochs by the held-out loss. `ce` is the same of every method; a method's own loss is not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """What is learnt."""
+
+    train: dict[str, Any] = field(default_factory=dict)
+    """Keys of 'holdfast train' for this task: its data, and what differs from the common ones."""
+    validation: list[Any] = field(default_factory=list)
+    """Entries as in 'holdfast train'; the first one chooses the learning rate."""
+    test: list[Any] = field(default_factory=list)
+    """Entries as in 'holdfast train'; the first one is reported."""
+    held_out: str | None = None
+    """Rows like those that are trained on, which early stopping looks at; default: the data of the first validation
+    entry."""
+
+
+def read_tasks(value: Any) -> dict[str, TaskSettings]:
+    """The tasks by name, in order.
+
+    Raises:
+        ValueError: no mapping.
+        Refused: what is wrong in each.
+    """
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError
+    found: dict[str, TaskSettings] = {}
+    mistakes: list[Mistake] = []
+    for name, item in ((str(n), v) for n, v in value.items()):
+        if not _NAME.fullmatch(name):
+            text = f"expected a name of letters, digits, '.', '_' and '-', got {name!r}."
+            mistakes.append(Mistake(path=(), text=text))
+        task, problems = decode(TaskSettings, item if isinstance(item, Mapping) else {"train": item})
+        mistakes += [Mistake(path=(name, *p.path), text=p.text) for p in problems]
+        if task is None:
+            continue
+        found[name] = task
+        if not isinstance(task.train.get("dataset_name"), str):
+            mistakes.append(Mistake(path=(name, "train", "dataset_name"), text="is missing: the task's data."))
+        for key, what in (("validation", "what chooses the learning rate"), ("test", "what is reported")):
+            if not getattr(task, key):
+                mistakes.append(Mistake(path=(name, key), text=f"is missing: entries that say {what}."))
+    if mistakes:
+        raise Refused(*mistakes)
+    return found
+
+
+def read_probe(value: Any) -> ChangeSettings | None:
+    """What every checkpoint is put through; None for false: nothing.
+
+    Raises:
+        ValueError: no mapping.
+        Refused: what is wrong with it.
+    """
+    if isinstance(value, ChangeSettings) or value in (None, False):
+        return value or None
+    if not isinstance(value, Mapping):
+        raise ValueError
+    found, mistakes = decode(ChangeSettings, {k: v for k, v in value.items() if v not in ((), [])})
+    if found is not None and found.toward:
+        text = "the study makes its own fine-tuned models; leave it out, or use 'holdfast probe --toward'."
+        mistakes = [*mistakes, Mistake(path=("toward",), text=text)]
+    if mistakes:
+        raise Refused(*mistakes)
+    return found
+
+
+def _small_schema() -> dict[str, Any]:
+    return small_settings.settings_schema("tasks")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _What:
+    ladder: Annotated[
+        tuple[Rung, ...],
+        Meta(
+            parse=parse_ladder,
+            metavar="FILE",
+            expected="a list of models with their tokens, or a YAML file that has one as 'ladder:'",
+            json_schema=lambda: {"type": ["array", "string"]},
+        ),
+    ] = ()
+    """The checkpoints, the smallest budget first: a list as of 'holdfast probe --ladder', or the file of one ('holdfast
+    ladder train' writes it)."""
+    probe: Annotated[
+        ChangeSettings | None,
+        Meta(
+            parse=read_probe,
+            expected="a mapping such as {noise: [0.01, 0.03], quantize: [int4]}, or false",
+            json_schema=lambda: {"type": ["object", "boolean"]},
+        ),
+    ] = field(default_factory=ChangeSettings)
+    """What every checkpoint is put through without training: options of 'holdfast probe' (noise, noise_seeds, std,
+    quantize, prune); default: its own. false: nothing."""
+    tasks: Annotated[
+        dict[str, TaskSettings],
+        Meta(
+            parse=read_tasks,
+            expected="tasks by name, each with train, validation and test",
+            json_schema=lambda: {
+                "type": "object",
+                "additionalProperties": {
+                    "type": "object",
+                    "properties": {
+                        "train": {"type": "object"},
+                        "validation": {"type": "array", "minItems": 1},
+                        "test": {"type": "array", "minItems": 1},
+                        "held_out": {"type": "string"},
+                    },
+                    "required": ["train", "validation", "test"],
+                    "additionalProperties": False,
+                },
+            },
+        ),
+    ] = field(default_factory=dict)
+    """What is learnt, by name: `train` (its data at least), `validation`, whose first entry chooses the learning rate,
+    and `test`, whose first entry is reported."""
+    generalist: list[Any] = field(default_factory=list)
+    """What should be kept: entries as in 'holdfast train'; the first one leads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _How:
+    train: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(default_factory=dict)
+    """Keys of 'holdfast train' that all fine-tunings share (4 epochs, batch of 64, cosine after 10 % of warm-up, no
+    weight decay)."""
+    vary: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(default_factory=dict)
+    """What is tried, as in a sweep: `learning_rate`, and ways to fine-tune under `retention`; other keys of 'holdfast
+    train', such as per_device_train_batch_size or lr_scheduler_type, make further ways."""
+    early_stopping: bool = True
+    """Ends a fine-tuning after the epoch that no longer lowers the held-out loss, and takes the best epoch's model."""
+    most_perplexity: Annotated[float | None, Meta(gt=1)] = None
+    """Leaves learning rates aside that bring the first text under `generalist` to this perplexity at any budget, in
+    figures at one rate (6 in the paper's figure 5)."""
+    overlap: Literal["refuse", "keep"] = "refuse"
+    """What is done where training text holds what is measured on: nothing is trained, or the page says so."""
+    evaluation: Annotated[dict[str, Any], Meta(json_schema=lambda: {"type": "object"})] = field(default_factory=dict)
+    """What all measuring shares: batch_size, confidence, seed, allow_code_execution."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OvertrainingSettings(_How, _What):
+    """Keys of an overtraining study."""
+
+    name: str = "overtraining"
+    """Of the study in its storage and on its page; default: the file's name."""
+    small: Annotated[str | None, Meta(json_schema=_small_schema)] = None
+    """Make tasks and held-out text offline, for a ladder of the same small world: overtraining or overtraining_tiny."""
+    seeds: tuple[Seed, ...] = (0,)
+    """Every fine-tuning is done with each; of order and dropout."""
+    keep: Literal["all", "none"] = "none"
+    """Whether the weights of the fine-tuned models stay on disk."""
+    workers: Annotated[int | None, Meta(ge=0, decides=False)] = None
+    """Models at a time on this machine; 0: only those started by 'holdfast overtraining worker'."""
+    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
+    """Folder of the study; default: runs/NAME."""
+    storage: Annotated[str | None, Meta(metavar="URL", decides=False)] = None
+    """A database that several machines share; default: a file in the folder."""
+
+    def problems(self) -> list[Mistake | str]:
+        """What is missing, and what contradicts itself."""
+        found: list[Mistake | str] = []
+
+        def wrong(key: str, text: str) -> None:
+            found.append(Mistake(path=(key,), text=text))
+
+        if not _NAME.fullmatch(self.name):
+            wrong("name", f"expected letters, digits, '.', '_' and '-', got {self.name!r}.")
+        if (problem := small_settings.problem_with(self.small, "tasks")) is not None:
+            wrong("small", problem)
+        if len(self.ladder) < 2:
+            wrong("ladder", f"expected at least two checkpoints of one model, got {len(self.ladder)}.")
+        if not self.tasks and self.probe is None:
+            wrong("tasks", "is missing: what the checkpoints are fine-tuned on, or `probe` with what they go through.")
+        if not self.generalist:
+            wrong("generalist", "is missing: what should be kept, such as held-out text of the pre-training's kind.")
+        if self.tasks and RATE not in self.vary and "retention" not in self.vary:
+            text = "is missing: the rates that are tried, as in {learning_rate: {log: [1.0e-5, 1.0e-3], points: 7}}."
+            wrong("vary", text)
+        if len(set(self.seeds)) < len(self.seeds) or not self.seeds:
+            wrong("seeds", "expected at least one, each once.")
+        for path, train in (
+            (("train",), self.train),
+            *((("tasks", name, "train"), task.train) for name, task in self.tasks.items()),
+        ):
+            own = (*OWN, *(EARLY if self.early_stopping else ()))
+            found += [Mistake(path=(*path, k), text=_set_by_study(k)) for k in train if k in own]
+            if RATE in train:
+                text = "is what the study varies; say it under `vary`."
+                found.append(Mistake(path=(*path, RATE), text=text))
+        return found
+
+
+def _set_by_study(key: str) -> str:
+    by = "early stopping (`early_stopping: false` gives it back)" if key in EARLY else "the study"
+    return f"is set by {by}; leave it out."

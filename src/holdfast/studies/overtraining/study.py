@@ -1,0 +1,299 @@
+"""An overtraining study as the engine runs it: every checkpoint is probed and fine-tuned in every way."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from holdfast.errors import ConfigError, NotFinite, TrainingDiverged
+from holdfast.records.overtraining import RECORD_FILE, OvertrainingRecord, write_overtraining
+from holdfast.records.probe import ProbedModel
+from holdfast.records.run import RunFolder
+from holdfast.studies.engine import session as engine
+from holdfast.studies.engine.models import train_model
+from holdfast.studies.engine.progress import share_of_run
+from holdfast.studies.engine.small import existing_files, make_files
+from holdfast.studies.engine.storage import GRACE_SECONDS
+from holdfast.studies.engine.study import COMPLETE, RUNNING, CannotJudge, JobState, Study, StudyState, Writer
+from holdfast.studies.overtraining.plan import (
+    CHECKPOINT,
+    KIND,
+    MODEL,
+    PROBE,
+    TEXTS,
+    TUNE,
+    OvertrainingConfig,
+    check_parts,
+    overtraining_config,
+)
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.entries import Entry
+    from holdfast.studies.engine.worker import Task
+
+_SHOWN = 3
+"""Documents that a message names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """What came of a job, or of one seed of it."""
+
+    seconds: float = 0.0
+    model: ProbedModel | None = None
+    """Of what was probed."""
+    tokens: int = 0
+    """That the fine-tuning read."""
+    epochs: float = 0.0
+    distance: float | None = None
+    """L2 of the fine-tuned weights to the checkpoint's."""
+    diverged: str = ""
+    """What was not finite."""
+    notes: list[str] = field(default_factory=list)
+
+
+def run_overtraining(
+    config: OvertrainingConfig, *, console: Any = None, workers: int | None = None, grace: float = GRACE_SECONDS
+) -> OvertrainingRecord:
+    """Runs a study to its end, or continues it.
+
+    Args:
+        config: see `plan.overtraining_config`.
+        console: a `rich.console.Console` for progress; None: a new one on standard output.
+        workers: models at a time on this machine; None: as the study says, else one a GPU, or two on two and more
+            cores. 0 starts none and waits for those started elsewhere.
+        grace: seconds without a sign of life after which another machine's job is taken over.
+
+    Returns:
+        The record as in overtraining.json.
+
+    Raises:
+        ConfigError: the configuration, training text that holds what is measured on, or the storage holds another study
+            of this name (what differs).
+        DataError: a file cannot be read.
+        Interrupted: Ctrl-C; the same command continues.
+        HoldfastError: fine-tunings failed (which), after the others were made and the page was written. One that
+            diverged is a result.
+    """
+    study = OvertrainingStudy(config)
+    record: OvertrainingRecord = engine.execute_study(study, console=console, workers=workers, grace=grace)
+    return record
+
+
+class OvertrainingStudy(Study[OvertrainingConfig]):
+    """The overtraining study."""
+
+    noun: ClassVar[str] = "job"
+    one_in_process: ClassVar[bool] = True  # a single one then shows how far it is itself
+    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "probed", "runs")
+
+    @classmethod
+    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> OvertrainingStudy:
+        """See `Study.load`."""
+        config = overtraining_config(resolved, source=f"study '{resolved['name']}'", check=False)
+        names = existing_files(output_dir / "data") if config.asked.small else {}
+        return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir, names=names))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Every fine-tuning is done with each."""
+        return self.settings.asked.seeds
+
+    def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
+        """Only fine-tunings are repeated."""
+        return super().cells(attributes) if attributes[KIND] == TUNE else [("", self.seeds[0])]
+
+    def prepare(self, console: Any) -> OvertrainingStudy:
+        """The study with what `small:` makes; its parts are checked then.
+
+        Raises:
+            ConfigError: with every mistake at once.
+        """
+        config = self.settings
+        if config.asked.small is None:
+            return self
+        names = make_files(config.asked.small, config.output_dir / "data", source=config.name, console=console)
+        filled = dataclasses.replace(config, names=names)
+        if problems := check_parts(filled):
+            raise ConfigError(problems, source=config.name)
+        return OvertrainingStudy(filled)
+
+    # ------------------------------------------------------------------------------------------------------------ jobs
+
+    def make(self, task: Task) -> JobResult:
+        """A look at the texts, a checkpoint's changes, or one fine-tuning.
+
+        Raises:
+            CannotJudge: training text holds what is measured on.
+            HoldfastError: the job failed.
+        """
+        began, kind = time.monotonic(), task.attributes[KIND]
+        made = self._texts() if kind == TEXTS else self._probe(task) if kind == PROBE else self._tune(task)
+        return dataclasses.replace(made, seconds=round(time.monotonic() - began, 3))
+
+    def _texts(self) -> JobResult:
+        from holdfast.data.overlap import held_in
+
+        config, found = self.settings, list[str]()
+        measured = list(self._entries())
+        held = {_shown(e): texts for e in measured if (texts := _documents(e)) is not None}
+        for task, settings in config.asked.tasks.items():
+            documents = [(name, text) for name, texts in held.items() for text in texts]
+            places = held_in([text for _, text in documents], _trained_on(config.filled(dict(settings.train))))
+            for name in dict.fromkeys(documents[p][0] for p in places):
+                own = [documents[p][1] for p in places if documents[p][0] == name]
+                shown = "; ".join(f"'{' '.join(text.split())[:60]}'" for text in own[:_SHOWN])
+                found.append(
+                    f"tasks.{task}: {len(own)} of {len(held[name])} documents of {name} stand in the training data "
+                    f"({shown})."
+                )
+        if found and config.asked.overlap == "refuse":
+            found[-1] += " Take them out of the training data, or say overlap: keep, and the page will say so."
+            raise CannotJudge(found)
+        unseen = [_shown(e) for e in measured if _shown(e) not in held]
+        if unseen:
+            names = ", ".join(unseen)
+            found.append(f"Whether the training data holds {names} was not looked at: they are no files here.")
+        return JobResult(notes=found)
+
+    def _entries(self) -> Iterator[Entry]:
+        """Everything that is measured, each thing once."""
+        seen: list[Any] = []
+        for name in self.settings.asked.tasks:
+            for entry in self.settings.plan(name).entries:
+                if (deciding := {**entry.deciding(), "data": getattr(entry, "data", "")}) not in seen:
+                    seen.append(deciding)
+                    yield entry
+
+    def _probe(self, task: Task) -> JobResult:
+        from holdfast.evaluation.session import ModelRequest
+        from holdfast.runs.probed_checkpoint import Probe, ProbedCheckpoint
+
+        config, label = self.settings, str(task.attributes[CHECKPOINT])
+        assert config.asked.probe is not None
+        checkpoint = ProbedCheckpoint(
+            ModelRequest(name=config.model(label), label=label),
+            plan=config.plan(None),
+            probe=Probe(changes=config.changes, std=config.asked.probe.std),
+            out=config.probed,
+            dtype=str(config.asked.train.get("dtype") or "auto"),
+            device="cpu" if config.asked.train.get("use_cpu") else None,
+            trust_remote_code=bool(config.asked.train.get("trust_remote_code")),
+            console=task.console,
+            say=lambda line: None,
+        )
+        start = checkpoint.measured(None)
+        if broken := [f"{e.suite}/{e.name}: {e.failed}" for e in start if e.failed is not None]:
+            raise NotFinite(f"{label}: expected finite figures of the checkpoint as it is, got {broken[0]}")
+        for change in config.changes:
+            task.check()
+            checkpoint.measured(change)
+        model = checkpoint.described(config.rungs[label].budget, ())
+        made = JobResult(model=model, notes=list(checkpoint.notes))
+        del checkpoint
+        gc.collect()
+        return made
+
+    def _tune(self, task: Task) -> JobResult:
+        from holdfast.checkpoints.distance import distance
+
+        config, label, name = self.settings, str(task.attributes[CHECKPOINT]), str(task.attributes[MODEL])
+        settings = config.training(label, name, task.seed)
+        run = RunFolder(settings["output_dir"])
+        try:
+            trained = train_model(settings, (), 0, cache=config.output_dir / "evaluations", task=task)
+        except (TrainingDiverged, NotFinite) as error:
+            return JobResult(diverged=str(error).strip().split("\n")[0][:300])
+        return JobResult(
+            tokens=trained.tokens,
+            epochs=round(float(run.read().training.get("epochs") or 0.0), 3),
+            distance=distance(config.model(label), run.path).total.l2,
+        )
+
+    def values(self, task: Task) -> Sequence[float]:
+        """That it is done."""
+        return [1.0]
+
+    def share(self, job: JobState) -> float:
+        """How much of a running job is done, read from what its run has written."""
+        share = super().share(job)
+        if job.state == RUNNING and share < 1 and job.attributes[KIND] == TUNE:
+            seed = self.seeds[min(len(self.results(job.attributes)), len(self.seeds) - 1)]
+            settings = self.settings.training(job.attributes[CHECKPOINT], job.attributes[MODEL], seed)
+            share += share_of_run(settings) / len(self.seeds)
+        return share
+
+    def clean(self, state: StudyState) -> None:
+        """Deletes what resuming needed, and the weights unless they are kept."""
+        from holdfast.studies.engine.worker import remove_checkpoints
+
+        config = self.settings
+        for job in state.latest:
+            if job.state != COMPLETE or job.attributes[KIND] != TUNE:
+                continue
+            for seed in self.seeds:
+                folder = config.run_folder(job.attributes[CHECKPOINT], job.attributes[MODEL], seed)
+                remove_checkpoints(folder)
+                for file in folder.glob("*.safetensors") if config.asked.keep == "none" else ():
+                    with contextlib.suppress(FileNotFoundError):
+                        file.unlink()
+
+    # --------------------------------------------------------------------------------------------------------- outcome
+
+    def outcome(self, state: StudyState) -> OvertrainingRecord:
+        """The study as in overtraining.json, without what is computed from samples."""
+        from holdfast.studies.overtraining.outcome import overtraining_record
+
+        return overtraining_record(state, self.settings, {j.number: self.results(j.attributes) for j in state.latest})
+
+    def complete(self, record: OvertrainingRecord) -> OvertrainingRecord:
+        """With figures and verdicts."""
+        from holdfast.studies.overtraining.outcome import with_figures
+
+        return with_figures(record, self.settings)
+
+    def write(self, record: OvertrainingRecord) -> None:
+        """Writes overtraining.json."""
+        write_overtraining(self.settings.output_dir, record)
+
+    def page(self, record: OvertrainingRecord) -> Writer:
+        """The page."""
+        from holdfast.reports.overtraining_report import write_overtraining_report
+
+        return lambda path: write_overtraining_report(path, record)
+
+
+def _shown(entry: Entry) -> str:
+    """An entry by its file, or as what it is called."""
+    data = getattr(entry, "data", None)
+    name = f"{entry.suite}/{entry.name}"
+    return f"{name} ({Path(data).name})" if isinstance(data, str) else name
+
+
+def _documents(entry: Entry) -> list[str] | None:
+    """What an entry measures, a text a row; None where it is no file here."""
+    from holdfast.data.overlap import texts_of
+    from holdfast.data.sources import is_path, load_rows
+    from holdfast.evaluation.entries import DataEntry
+
+    if not isinstance(entry, DataEntry) or not is_path(entry.data):
+        return None
+    rows = load_rows(entry.data, split=entry.split, config=entry.config)
+    asked = "prompt" in rows.column_names and entry.kind != "perplexity"
+    return ["\n".join(texts_of(row["prompt"] if asked else row)) for row in rows]
+
+
+def _trained_on(settings: Mapping[str, Any]) -> Iterator[str]:
+    """The texts of training data, a row each."""
+    from holdfast.data.overlap import texts_of
+    from holdfast.data.sources import load_rows
+
+    split, config = str(settings.get("dataset_train_split") or "train"), settings.get("dataset_config")
+    for row in load_rows(settings["dataset_name"], split=split, config=config):
+        yield "\n".join(texts_of(row))

@@ -1,0 +1,83 @@
+"""The page of an overtraining study says where longer pre-training turns to harm, what retention does, and what
+diverged."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+from synthetic_overtraining import overtraining
+
+from holdfast.records.overtraining import read_overtraining, write_overtraining
+from holdfast.reports.blocks import words
+from holdfast.reports.overtraining_report import (
+    _at_rates,
+    _tuned_chart,
+    lead,
+    overtraining_page,
+    print_overtraining,
+    shift_table,
+    tuned_table,
+    turn_table,
+    write_overtraining_report,
+)
+
+
+def test_the_lead_names_the_turning_point_and_what_retention_does() -> None:
+    told = lead(overtraining())
+    assert "reviews, direct at tuned rates: what should be kept (web) is best at 2 B tokens [1 B, 2 B]" in told
+    assert "longer pre-training costs 0.4 nats/token" in told
+    assert "held: its turning point comes later and its cost grows 0.800 nats/token less along the ladder" in told
+    record = overtraining()
+    unknown = dataclasses.replace(record.shifts[0], verdict="cannot tell", interval=(-1.0, 0.1))
+    assert "held" not in lead(dataclasses.replace(record, shifts=[unknown])), "what cannot be told is no news"
+
+
+def test_a_chart_at_tuned_rates_has_the_figures_of_each_budgets_own_rate() -> None:
+    record = overtraining()
+    scored = record.scored["reviews"][0]
+    chart = _tuned_chart(record, "reviews", scored, "what should be kept")
+    assert chart is not None
+    drawn = {line: [r["y"] for r in chart.rows if r["line"] == line] for line in ("direct", "held")}
+    assert [y.value for y in drawn["direct"]] == [3.4, 3.2, 3.6]
+    assert [y.value for y in drawn["held"]] == [3.1, 2.8, 2.4], "the last at the lower rate"
+    base = [r["y"] for r in chart.rows if r["line"] == "checkpoint as it is"]
+    assert base == pytest.approx([2.9, 2.6, 2.4])
+
+
+def test_what_diverged_is_named_and_not_drawn() -> None:
+    record = overtraining()
+    held = record.arms[1]
+    chart = _at_rates(record, "reviews", held, record.scored["reviews"][0], cost=True)
+    assert chart is not None and "Diverged, so not drawn: 0.0001 at 4 B." in chart.caption
+    assert all(math.isfinite(r["y"].value) for r in chart.rows) and len(chart.rows) == 5
+    aside = dataclasses.replace(record, left_out=[1e-4])
+    chart = _at_rates(aside, "reviews", held, record.scored["reviews"][0], cost=True)
+    assert chart is not None and "Left out, beyond the perplexity that was allowed: 0.0001." in chart.caption
+    assert {r["line"] for r in chart.rows} == {"1e-05"}
+
+
+def test_tables() -> None:
+    record = overtraining()
+    rows = [[words(cell) for cell in row] for row in tuned_table(record, "reviews").rows]
+    assert len(rows) == 6 and rows[0][:2] == ["direct", "1 B"] and rows[0][2].startswith("0.0001")
+    assert rows[-1][2].startswith("1e-05") and rows[-1][-1].startswith("0.000")
+    (shift,) = shift_table(record, "reviews").rows
+    assert [words(c) for c in shift][:3] == ["held", "tuned", "web"] and "later" in words(shift[-1])
+    turns = turn_table(record, "reviews", record.arms[0])
+    assert turns is not None and [words(r[0]) for r in turns.rows] == ["tuned", "0.0001"]
+    assert turn_table(record, "reviews", record.arms[1]) is None
+
+
+def test_page_terminal_and_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = overtraining()
+    assert read_overtraining(write_overtraining(tmp_path, record).parent) == record
+    page = write_overtraining_report(tmp_path / "report.html", record).read_text()
+    assert "What each change costs each checkpoint" in page and "reviews: how far the weights go" in page
+    assert "/secret/" not in page, "whose folder it was says nothing"
+    assert overtraining_page(record).status == ("finished", "good")
+    print_overtraining(record, tmp_path)
+    told = capsys.readouterr().out
+    assert "reviews at tuned rates" in told and "note: a note" in told

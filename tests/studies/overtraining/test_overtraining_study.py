@@ -1,0 +1,304 @@
+"""The overtraining study: what it refuses before anything runs, and a whole one of seconds, figures computed anew."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from holdfast.errors import ConfigError, HoldfastError, Interrupted
+from holdfast.records.overtraining import OvertrainingRecord, read_overtraining
+from holdfast.records.run import RunFolder
+from holdfast.studies.overtraining.plan import overtraining_config
+from holdfast.studies.overtraining.study import run_overtraining
+from tiny import build_model
+
+OLD = [f"The quick brown fox {i} jumps over the lazy dog and then sleeps for {i} hours." for i in range(12)]
+NEW = [f"In this village nobody had counted to {i} before the bridge was built." for i in range(24)]
+BUDGETS = {"s": 4, "m": 12, "l": 40}
+"""Steps of pre-training by checkpoint."""
+
+
+def write(name: str, texts: list[str]) -> None:
+    Path(name).write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+
+
+@pytest.fixture
+def asked(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A study of three checkpoints of one model, which knows the better what is old the longer it was trained."""
+    monkeypatch.chdir(tmp_path)
+    ids = [torch.tensor([tokenizer(t)["input_ids"]]) for t in OLD]
+    model = build_model(seed=0)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step in range(1, max(BUDGETS.values()) + 1):
+        one = ids[step % len(ids)]
+        model(input_ids=one, labels=one).loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        for name, steps in BUDGETS.items():
+            if step == steps:
+                model.save_pretrained(name)
+                tokenizer.save_pretrained(name)
+    write("old.jsonl", OLD)
+    write("train.jsonl", NEW[:12])
+    write("valid.jsonl", NEW[12:16])
+    write("test.jsonl", NEW[16:])
+    return {
+        "name": "mine",
+        "ladder": [{"model": name, "tokens": 1000.0 * steps} for name, steps in BUDGETS.items()],
+        "probe": {"noise": [0.1], "noise_seeds": 2, "quantize": ["int4"]},
+        "tasks": {
+            "new": {
+                "train": {"dataset_name": "train.jsonl"},
+                "validation": [{"perplexity": "valid.jsonl", "name": "valid"}],
+                "test": [{"perplexity": "test.jsonl", "name": "test"}],
+            }
+        },
+        "generalist": [{"perplexity": "old.jsonl", "name": "old"}],
+        "train": {"per_device_train_batch_size": 4, "num_train_epochs": 2, "use_cpu": True},
+        "vary": {
+            "learning_rate": [1e-3, 1e-2],
+            "retention": ["direct", {"label_annealing": {"weight": 3}}],
+        },
+        "seeds": [0, 1],
+        "output_dir": "out",
+    }
+
+
+def run_of(asked: dict[str, Any], **changes: Any) -> OvertrainingRecord:
+    console = Console(file=io.StringIO(), width=160)
+    return run_overtraining(overtraining_config({**asked, **changes}), console=console, workers=1)
+
+
+DIRECT, HELD = "direct fine-tuning", "label annealing"
+
+
+def test_every_checkpoint_is_probed_and_fine_tuned_alike(asked: dict[str, Any]) -> None:
+    config = overtraining_config(asked)
+    labels = [job.attributes["label"] for job in config.jobs()]
+    assert labels[:4] == [
+        "looking for what is measured in what is trained on",
+        *(f"{name}: noise, few bits, pruning" for name in BUDGETS),
+    ]
+    assert labels[4:7] == [f"{name}: new, {DIRECT}, learning rate 0.001" for name in BUDGETS]
+    assert len(labels) == 1 + 3 + 3 * 2 * 2 and config.direct == DIRECT
+    settings = [config.training("m", name, 1) for name in config.tunings]
+    assert {s["weight_decay"] for s in settings} == {0.0} and {s["num_train_epochs"] for s in settings} == {2}
+    assert all(s["eval_dataset_name"].endswith("valid.jsonl") for s in settings)
+    assert [s["retention"] for s in settings] == ["none"] * 2 + [[{"label_annealing": {"weight": 3}}]] * 2
+    assert len({s["output_dir"] for s in settings}) == 4 and {s["model_name_or_path"] for s in settings} == {"m"}
+
+
+def test_ways_are_all_that_varies_beside_the_rate(asked: dict[str, Any]) -> None:
+    vary = {
+        "learning_rate": [1e-3, 1e-2],
+        "per_device_train_batch_size": [2, 4],
+        "retention": ["direct", [{"train": {"use_peft": True, "learning_rate": [1e-2, 3e-2]}}, {"label": "LoRA"}]],
+    }
+    config = overtraining_config({**asked, "vary": vary})
+    arms = {arm: [t.rate for t in tunings] for arm, tunings in config.arms("new").items()}
+    assert arms == {
+        "direct fine-tuning, per device train batch size 2": [1e-3, 1e-2],
+        "direct fine-tuning, per device train batch size 4": [1e-3, 1e-2],
+        "direct fine-tuning (LoRA), per device train batch size 2": [1e-2, 3e-2],
+        "direct fine-tuning (LoRA), per device train batch size 4": [1e-2, 3e-2],
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ladder": [{"model": "s", "tokens": 1.0}]}, "ladder: expected at least two checkpoints"),
+        (
+            {"ladder": [{"model": "l", "tokens": 2.0}, {"model": "s", "tokens": 1.0}]},
+            "ladder: expected budgets that rise",
+        ),
+        ({"ladder": ["s", "l"]}, "ladder: expected the tokens that each checkpoint was pre-trained on"),
+        ({"ladder": "no.yaml"}, "ladder: .*no.yaml"),
+        ({"probe": {"noise": [-1]}}, r"probe\.noise\[0\]: expected"),
+        ({"probe": {"prune": [1.0]}}, r"probe\.prune\[0\]: expected a number above 0 and below 1"),
+        ({"probe": {"toward": ["l"]}}, r"probe\.toward: the study makes its own"),
+        ({"probe": {"nois": [0.1]}}, r"probe: unknown key 'nois'"),
+        ({"tasks": {"new": {"train": {"dataset_name": "train.jsonl"}}}}, r"tasks\.new\.validation: is missing"),
+        ({"tasks": {"new": {"validation": [1], "test": [1]}}}, r"tasks\.new\.train\.dataset_name: is missing"),
+        ({"generalist": []}, "generalist: is missing"),
+        ({"generalist": [{"perplexity": "no.jsonl"}]}, r"generalist\[0\].*no\.jsonl"),
+        ({"vary": {"retention": ["direct"]}}, r"vary\.learning_rate: is missing"),
+        (
+            {"vary": {"learning_rate": [1e-3], "learning_rat": [1]}},
+            r"vary\.learning_rat: .*Did you mean 'learning_rate'",
+        ),
+        ({"vary": {"learning_rate": {"log": [1e-4, 1e-3]}}}, "points"),
+        ({"vary": {"learning_rate": [1e-3], "retention": ["direct", "dirct"]}}, "dirct"),
+        ({"train": {"learning_rate": 1e-3}}, r"train\.learning_rate: is what the study varies"),
+        ({"train": {"seed": 3}}, r"train\.seed: is set by the study"),
+        ({"train": {"save_strategy": "no"}}, r"train\.save_strategy: is set by early stopping"),
+        ({"train": {"bach": 3}}, r"train\.bach: no such key"),
+        ({"evaluation": {"limit": 3, "bach": 1}}, r"evaluation\.bach: no such key"),
+        ({"seeds": [1, 1]}, "seeds: expected at least one, each once"),
+        ({"small": "overtrainin"}, "small: expected one of overtraining"),
+        ({"most_perplexity": 1}, "most_perplexity: expected"),
+        ({"name": "a b"}, "name: expected letters"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(asked: dict[str, Any], change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        overtraining_config({**asked, **change})
+    assert not Path("out").exists()
+
+
+def test_checkpoints_have_to_be_one_model(asked: dict[str, Any], tokenizer: Any) -> None:
+    build_model(width=16).save_pretrained("l")
+    with pytest.raises(ConfigError, match=r"ladder: expected checkpoints of one architecture, but s and l differ"):
+        overtraining_config(asked)
+
+
+def test_a_whole_study(asked: dict[str, Any]) -> None:
+    record = run_of(asked)
+    assert record.status == "finished" and read_overtraining("out") == record and Path("out/report.html").is_file()
+    assert [m.state for m in record.models] == ["complete"] * 12 and all(m.seeds == [0, 1] for m in record.models)
+    assert not list(Path("out/runs").rglob("*.safetensors")), "weights are not kept unless asked for"
+    config = overtraining_config(asked)
+    names = {(t.arm, t.rate): name for name, t in config.tunings.items()}
+
+    def measured(arm: str, rate: float, label: str, seed: int, which: str, key: str) -> float:
+        found = RunFolder(config.run_folder(label, names[arm, rate], seed)).evaluated(which)
+        one = found.find(*key.split("/"))
+        assert one is not None
+        return one.metrics["nats_per_token"].value
+
+    def mean(arm: str, rate: float, label: str, key: str) -> float:
+        return statistics.fmean(measured(arm, rate, label, s, "result", key) for s in (0, 1))
+
+    assert [s.key for s in record.scored["new"]] == ["source/old", "target/test", "validation/valid"]
+    for m in record.models:
+        for key, figure in m.figures.items():
+            costs = [
+                measured(m.arm, m.rate, m.checkpoint, s, "result", key)
+                - measured(m.arm, m.rate, m.checkpoint, s, "start", key)
+                for s in (0, 1)
+            ]
+            assert figure.value == pytest.approx(mean(m.arm, m.rate, m.checkpoint, key), abs=1e-9)
+            assert figure.cost == pytest.approx(statistics.fmean(costs), abs=1e-9)
+            assert (
+                figure.cost_interval is not None and figure.cost_interval[0] <= figure.cost <= figure.cost_interval[1]
+            )
+        assert m.distance is not None and m.distance > 0
+    # the rate is chosen by validation, not by the test
+    for r in record.rates:
+        assert r.rate == min((1e-3, 1e-2), key=lambda rate: mean(r.arm, rate, r.checkpoint, "validation/valid"))
+        assert r.edge in ("smallest", "largest")
+    assert {t.verdict for t in record.rate_trends} == {"cannot tell"} and all(
+        "end of what" in t.why for t in record.rate_trends
+    )
+    # the turn is the budget with the least loss
+    for t in record.turns:
+        rates = {r.checkpoint: r.rate for r in record.rates if r.arm == t.arm}
+        losses = {c: mean(t.arm, rates[c] if t.rate is None else t.rate, c, t.entry) for c in BUDGETS}
+        best = min(losses, key=losses.__getitem__)
+        assert t.tokens == 1000.0 * BUDGETS[best] and t.after == pytest.approx(losses["l"] - losses[best], abs=1e-9)
+    grown = {(g.arm, g.rate, g.entry): g for g in record.growth}
+    for (arm, rate, key), g in grown.items():
+        if rate is not None:
+            first, last = (record.model("new", arm, rate, c) for c in ("s", "l"))
+            assert first is not None and last is not None
+            assert g.difference == pytest.approx(last.figures[key].cost - first.figures[key].cost)
+    for s in record.shifts:
+        mine, other = grown[s.arm, s.rate, s.entry], grown[s.against, s.rate, s.entry]
+        assert (s.arm, s.against) == (HELD, DIRECT) and s.growth == pytest.approx(mine.difference - other.difference)
+    # what was only probed
+    assert {(s.kind, s.model) for s in record.sensitivities} == {(k, n) for k in ("noise", "quantize") for n in BUDGETS}
+    assert len(record.trends) == 2 and {i.kind for i in record.inflections} == {"as-it-is", "noise", "quantize"}
+    # nothing is done twice
+    before = {p: p.stat().st_mtime_ns for p in Path("out").rglob("*.jsonl")}
+    again = run_of(asked)
+    assert again.models == record.models and before == {p: p.stat().st_mtime_ns for p in Path("out").rglob("*.jsonl")}
+
+
+def test_longer_pretraining_costs_more_and_annealing_holds_on(asked: dict[str, Any]) -> None:
+    """What the checkpoint never knew cannot be lost: at the higher rate the cost grows along the ladder."""
+    record = run_of(asked, seeds=[0], probe=False, vary={**asked["vary"], "learning_rate": [1e-2]})
+    costs = {
+        arm: [record.model("new", arm, 1e-2, c).figures["source/old"].cost for c in BUDGETS] for arm in (DIRECT, HELD)
+    }  # type: ignore[union-attr]
+    assert costs[DIRECT][0] < costs[DIRECT][-1] and costs[HELD][-1] < costs[DIRECT][-1]
+    assert not record.sensitivities and all(r.edge == "" for r in record.rates)
+
+
+def test_a_fine_tuning_that_diverges_is_a_result(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.errors import TrainingDiverged
+    from holdfast.studies.overtraining import study
+
+    train = study.train_model
+
+    def diverging(settings: Any, *args: Any, **kwargs: Any) -> Any:
+        if settings["learning_rate"] == 1e-2 and settings["model_name_or_path"] == "l":
+            raise TrainingDiverged("Step 3: the loss is NaN\nmore")
+        return train(settings, *args, **kwargs)
+
+    monkeypatch.setattr(study, "train_model", diverging)
+    record = run_of(asked, probe=False, vary={"learning_rate": [1e-3, 1e-2]})
+    assert record.status == "finished"
+    lost = record.model("new", DIRECT, 1e-2, "l")
+    assert (
+        lost is not None
+        and lost.diverged == dict.fromkeys("01", "Step 3: the loss is NaN")
+        and lost.state == "complete"
+    )
+    assert math.isinf(lost.figures["source/old"].cost) and math.isinf(lost.figures["source/old"].value)
+    turned = next(t for t in record.turns if (t.rate, t.entry) == (1e-2, "source/old"))
+    assert turned.verdict == "turns" and math.isinf(turned.after), "it is as bad as can be, not left out"
+    grown = next(g for g in record.growth if (g.rate, g.entry) == (1e-2, "source/old"))
+    assert grown.verdict == "grows" and math.isinf(grown.difference)
+    assert next(r.rate for r in record.rates if r.checkpoint == "l") == 1e-3
+    assert "Diverged" in Path("out/report.html").read_text()
+    assert read_overtraining("out") == record
+
+
+def test_training_text_that_holds_what_is_measured_is_refused(asked: dict[str, Any]) -> None:
+    write("train.jsonl", [*NEW[:12], OLD[3].upper(), NEW[17]])
+    with pytest.raises(HoldfastError, match=r"(?s)1 of 12 documents of source/old \(old\.jsonl\) stand .*target/test"):
+        run_of(asked)
+    assert not Path("out/runs").exists(), "no fine-tuning was begun"
+    record = run_of(asked, overlap="keep", output_dir="kept", seeds=[0], probe=False, vary={"learning_rate": [1e-3]})
+    assert any("1 of 12 documents of source/old (old.jsonl) stand in the training data" in n for n in record.notes)
+
+
+def test_rates_beyond_a_perplexity_are_left_aside(asked: dict[str, Any]) -> None:
+    small = {"seeds": [0], "probe": False, "vary": {"learning_rate": [1e-4, 3e-1]}}
+    record = run_of(asked, **small, most_perplexity=1e6)
+    assert record.left_out == []
+    worst = max(record.model("new", DIRECT, 3e-1, c).figures["source/old"].value for c in BUDGETS)  # type: ignore[union-attr]
+    best = max(record.model("new", DIRECT, 1e-4, c).figures["source/old"].value for c in BUDGETS)  # type: ignore[union-attr]
+    again = run_of(asked, **small, most_perplexity=math.exp((worst + best) / 2))  # judged anew from what was measured
+    assert again.left_out == [3e-1] and again.models == record.models
+
+
+def test_a_study_that_was_stopped_goes_on(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.training.hosts import SFTRetentionTrainer
+
+    small = {**asked, "probe": {"noise": [0.1], "noise_seeds": 1}, "seeds": [0], "vary": {"learning_rate": [1e-2]}}
+    whole = run_of(small)
+    step, done = SFTRetentionTrainer.training_step, [0]
+
+    def killed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        done[0] += 1
+        if done[0] == 9:
+            raise Interrupted("killed")
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(SFTRetentionTrainer, "training_step", killed)
+    with pytest.raises(Interrupted):
+        run_of(small, output_dir="other")
+    assert read_overtraining("other").status == "interrupted"
+    record = run_of(small, output_dir="other")
+    assert [m.figures for m in record.models] == [m.figures for m in whole.models]
+    assert [m.distance for m in record.models] == [m.distance for m in whole.models]
+    assert record.sensitivities == whole.sensitivities
