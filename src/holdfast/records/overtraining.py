@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.records.evaluation import SCHEMA
-from holdfast.records.probe import Inflection, ProbedModel, Sensitivity, Trend
+from holdfast.records.probe import Inflection, ProbedModel, Sensitivity, Sharpness, Trend
 from holdfast.support.files import read_as, write_json
 
 RECORD_FILE = "overtraining.json"
@@ -243,6 +243,7 @@ class OvertrainingRecord:
     """Of what was probed."""
     trends: list[Trend] = field(default_factory=list)
     inflections: list[Inflection] = field(default_factory=list)
+    sharpness: list[Sharpness] = field(default_factory=list)
     models: list[TunedModel] = field(default_factory=list)
     rates: list[TunedRate] = field(default_factory=list)
     rate_trends: list[RateTrend] = field(default_factory=list)

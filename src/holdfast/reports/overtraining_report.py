@@ -70,6 +70,7 @@ from holdfast.reports.probe_report import (
     TURN_TONES,
     TURNS,
     cost_tables,
+    curvature_sections,
     ladder_charts,
     noise_chart,
     other_chart,
@@ -152,6 +153,7 @@ def overtraining_page(record: OvertrainingRecord) -> Page:
             Tiles(_tiles(record)),
             *(section for task in record.tasks for section in _task_sections(record, task)),
             *_without_training(probed),
+            *curvature_sections(probed),
             _models(record),
             b.notes([*HOW, *record.notes], "How to read it"),
             Section("The study", [Panel(b.facts_or_nothing(_facts(record)), "card"), _configuration(record)]),
@@ -168,6 +170,7 @@ def as_probed(record: OvertrainingRecord) -> ProbeRecord:
         sensitivities=record.sensitivities,
         trends=record.trends,
         inflections=record.inflections,
+        sharpness=record.sharpness,
         ladder=True,
         status=record.status,
     )
@@ -268,8 +271,8 @@ def _task_sections(record: OvertrainingRecord, task: str) -> list[Section]:
             Section(
                 f"{task}: what retention does to it",
                 [*b.side_by_side([_growth_chart(record, task, source)]), shift_table(record, task)],
-                intro="Nobody had tried whether methods of retention move the inflection point; the paper's conclusion "
-                "supposes that regularisation would.",
+                intro="The paper expects that regularised fine-tuning delays the inflection point (section 3.4.2), and "
+                "did not try it.",
             )
         )
     others = []

@@ -135,7 +135,7 @@ def probe_page(record: ProbeRecord) -> Page:
                 [*side_by_side([noise_chart(record), other_chart(record)]), *cost_tables(record)],
                 intro=MEANING,
             ),
-            *_curvature(record),
+            *curvature_sections(record),
             notes([*(KINDS[k] for k in kinds), *record.notes], "How to read it"),
             Section("What it ran on", [Panel(facts_or_nothing(_facts(record)), "card")]),
         ],
@@ -498,7 +498,8 @@ def _left_out(own: Sequence[Sensitivity]) -> str:
 # ------------------------------------------------------------------------------------------------------------ curvature
 
 
-def _curvature(record: ProbeRecord) -> list[Section]:
+def curvature_sections(record: ProbeRecord) -> list[Section]:
+    """What is known of the curvature of the loss; nothing where it was not measured."""
     if not record.sharpness:
         return []
     charts = [

@@ -91,12 +91,14 @@ def known_papers() -> dict[str, tuple[str, Sequence[Statement[Any]]]]:
     """The papers whose claims there are, with their statements."""
     from holdfast.studies.claims import STATEMENTS as ANNEALING
     from holdfast.studies.engine.papers import papers
+    from holdfast.studies.overtraining.claims import STATEMENTS as OVERTRAINING
     from holdfast.studies.residual.claims import STATEMENTS as RESIDUAL
     from holdfast.studies.sequence.claims import STATEMENTS as AVERAGING
     from holdfast.studies.stages.claims import STATEMENTS as STAGES
 
     statements: dict[str, Sequence[Statement[Any]]] = {
         "label-annealing": ANNEALING,
+        "overtraining": OVERTRAINING,
         "residual": RESIDUAL,
         "sfa": AVERAGING,
         "stages": STAGES,

@@ -40,7 +40,7 @@ from holdfast.records.overtraining import (
     TunedRate,
     TunedTurn,
 )
-from holdfast.records.probe import ProbedModel
+from holdfast.records.probe import ProbedModel, Sharpness
 from holdfast.records.run import RunFolder
 from holdfast.statistics.gains import OverSeeds, gain_over_seeds
 from holdfast.statistics.inflection import CANNOT_TELL as NO_TURN
@@ -68,6 +68,7 @@ def overtraining_record(
         results: what was made, by the job's number.
     """
     notes, probed, models = list(state.attributes.get("notes", [])), dict[str, ProbedModel](), []
+    sharpness: list[Sharpness] = []
     for job in state.latest:
         made, kind = list(results.get(job.number, ())), job.attributes[KIND]
         reason = job.attributes.get(stored.REASON)
@@ -77,6 +78,7 @@ def overtraining_record(
                 notes.append(f"{job.label} failed: {reason}")
             if made and kind == PROBE:
                 probed[job.attributes[CHECKPOINT]] = record_from(ProbedModel, made[0]["model"])
+                sharpness += [record_from(Sharpness, made[0]["sharpness"])] if made[0].get("sharpness") else []
             continue
         tuning = config.tunings[job.attributes[MODEL]]
         away = {str(one["seed"]): one["distance"] for one in made if one.get("distance") is not None}
@@ -116,6 +118,7 @@ def overtraining_record(
         arms=[Arm(label=arm, kind=kinds[arm], rates=rates[arm]) for arm in dict.fromkeys(t.arm for t in tunings)],
         direct=config.direct,
         models=models,
+        sharpness=sharpness,
         notes=notes,
         versions=dict(state.attributes.get("versions", {})),
         hardware=dict(state.attributes.get("hardware", {})),

@@ -29,6 +29,7 @@ from holdfast.support.files import to_jsonable
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.probe.changes import Change
+    from holdfast.evaluation.session import ModelRequest
     from holdfast.studies.engine.study import Job
 
 KIND, CHECKPOINT, MODEL = "kind", "checkpoint", "model"
@@ -78,6 +79,28 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     def changes(self) -> list[Change]:
         """What every checkpoint is put through."""
         return self.asked.probe.changes() if self.asked.probe is not None else []
+
+    @property
+    def probing(self) -> dict[str, Any]:
+        """What `runs.probed_checkpoint` and `runs.probing` take: the changes, and how a checkpoint is loaded."""
+        from holdfast.evaluation.probe.settings import CurvatureSettings
+        from holdfast.runs.probed_checkpoint import Probe
+
+        assert self.asked.probe is not None
+        train, curvature = self.asked.train, CurvatureSettings(curvature=self.asked.curvature)
+        return {
+            "plan": self.plan(None),
+            "probe": Probe(changes=self.changes, std=self.asked.probe.std, curvature=curvature),
+            "dtype": str(train.get("dtype") or "auto"),
+            "device": "cpu" if train.get("use_cpu") else None,
+            "trust_remote_code": bool(train.get("trust_remote_code")),
+        }
+
+    def requests(self) -> list[ModelRequest]:
+        """The checkpoints, as the code that measures takes them."""
+        from holdfast.evaluation.session import ModelRequest
+
+        return [ModelRequest(name=self.model(label), label=label) for label in self.rungs]
 
     @functools.cached_property
     def space(self) -> Space:
@@ -318,6 +341,13 @@ def check_parts(config: OvertrainingConfig) -> list[str]:
     problems += [f"{_place(p, None)}" for p in parse_evaluation(config.evaluation(None))[1]]
     for name in config.asked.tasks if not problems else ():
         problems += [_place(p, name) for p in parse_evaluation(config.evaluation(name))[1]]
+    if not problems and config.changes:
+        from holdfast.runs.probing import check_probe
+
+        try:
+            check_probe(config.requests(), **config.probing)
+        except ConfigError as error:
+            problems += error.problems
     if problems:
         return problems
     first = next(iter(config.rungs))

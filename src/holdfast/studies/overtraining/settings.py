@@ -150,6 +150,9 @@ class _What:
     ] = field(default_factory=ChangeSettings)
     """What every checkpoint is put through without training: options of 'holdfast probe' (noise, noise_seeds, std,
     quantize, prune); default: its own. false: nothing."""
+    curvature: Annotated[int, Meta(ge=0)] = 0
+    """Documents of the first text under `generalist` that the curvature of every checkpoint's loss is measured on
+    (float32 only)."""
     tasks: Annotated[
         dict[str, TaskSettings],
         Meta(
@@ -230,6 +233,8 @@ class OvertrainingSettings(_How, _What):
             wrong("ladder", f"expected at least two checkpoints of one model, got {len(self.ladder)}.")
         if not self.tasks and self.probe is None:
             wrong("tasks", "is missing: what the checkpoints are fine-tuned on, or `probe` with what they go through.")
+        if self.curvature and self.probe is None:
+            wrong("curvature", "is a part of probing, which is off; leave it out, or say what is probed.")
         if not self.generalist:
             wrong("generalist", "is missing: what should be kept, such as held-out text of the pre-training's kind.")
         if self.tasks and RATE not in self.vary and "retention" not in self.vary:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import ConfigError, NotFinite, TrainingDiverged
 from holdfast.records.overtraining import RECORD_FILE, OvertrainingRecord, write_overtraining
-from holdfast.records.probe import ProbedModel
+from holdfast.records.probe import ProbedModel, Sharpness
 from holdfast.records.run import RunFolder
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.models import train_model
@@ -48,6 +48,7 @@ class JobResult:
     seconds: float = 0.0
     model: ProbedModel | None = None
     """Of what was probed."""
+    sharpness: Sharpness | None = None
     tokens: int = 0
     """That the fine-tuning read."""
     epochs: float = 0.0
@@ -172,21 +173,12 @@ class OvertrainingStudy(Study[OvertrainingConfig]):
                     yield entry
 
     def _probe(self, task: Task) -> JobResult:
-        from holdfast.evaluation.session import ModelRequest
-        from holdfast.runs.probed_checkpoint import Probe, ProbedCheckpoint
+        from holdfast.runs.probed_checkpoint import ProbedCheckpoint
 
         config, label = self.settings, str(task.attributes[CHECKPOINT])
-        assert config.asked.probe is not None
+        request = next(r for r in config.requests() if r.label == label)
         checkpoint = ProbedCheckpoint(
-            ModelRequest(name=config.model(label), label=label),
-            plan=config.plan(None),
-            probe=Probe(changes=config.changes, std=config.asked.probe.std),
-            out=config.probed,
-            dtype=str(config.asked.train.get("dtype") or "auto"),
-            device="cpu" if config.asked.train.get("use_cpu") else None,
-            trust_remote_code=bool(config.asked.train.get("trust_remote_code")),
-            console=task.console,
-            say=lambda line: None,
+            request, out=config.probed, console=task.console, say=lambda line: None, **config.probing
         )
         start = checkpoint.measured(None)
         if broken := [f"{e.suite}/{e.name}: {e.failed}" for e in start if e.failed is not None]:
@@ -194,8 +186,9 @@ class OvertrainingStudy(Study[OvertrainingConfig]):
         for change in config.changes:
             task.check()
             checkpoint.measured(change)
+        sharpness = checkpoint.sharpness() if config.asked.curvature else None
         model = checkpoint.described(config.rungs[label].budget, ())
-        made = JobResult(model=model, notes=list(checkpoint.notes))
+        made = JobResult(model=model, sharpness=sharpness, notes=list(checkpoint.notes))
         del checkpoint
         gc.collect()
         return made
