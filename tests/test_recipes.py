@@ -394,6 +394,7 @@ def test_an_overtraining_study_is_sound(name: str, model_folder: Path) -> None:
         Path(values["ladder"]).write_text(yaml.safe_dump({"ladder": rungs}))
     else:
         put_data(text)
+        values["generalist"] = [e for e in values["generalist"] if "task" not in e]  # data of a hub
         for place in range(len(values["ladder"])):
             shutil.copytree(model_folder, f"rung-{place}")
             values["ladder"][place] = {"model": f"rung-{place}", "tokens": 1e9 * (place + 1)}

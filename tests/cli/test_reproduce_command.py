@@ -67,9 +67,9 @@ def test_all_mistakes_at_once(asked):
         command.run(["label-anealing", "--recipes", "maths", "--workers", "0", "--full", "--quick", "--outputdir", "x"])
     text = str(caught.value)
     for expected in (
-        "paper: expected one of label-annealing, residual, sfa, stages, got 'label-anealing' (text). Did you mean "
-        "'label-annealing'?",
-        "--recipes: expected some of math, code, alignment_tax, niche_knowledge, residual, tasks, "
+        "paper: expected one of label-annealing, overtraining, residual, sfa, stages, got 'label-anealing' (text). Did "
+        "you mean 'label-annealing'?",
+        "--recipes: expected some of math, code, alignment_tax, niche_knowledge, budgets, residual, tasks, "
         "digits, world-0, world-1, world-2, world-3, world-4, world-5, narrow-0, narrow-1, narrow-2, "
         "got 'maths' (text).",
         "at least 1, got '0'",
@@ -86,7 +86,7 @@ def test_no_paper_lists_them(asked, capsys):
     assert "label-annealing" in shown and "usage: holdfast reproduce PAPER" in shown
     with pytest.raises(ConfigError, match="unexpected argument 'another'"):
         command.run(["label-annealing", "another"])
-    with pytest.raises(ConfigError, match="paper: is missing: expected one of label-annealing, residual"):
+    with pytest.raises(ConfigError, match="paper: is missing: expected one of label-annealing, overtraining"):
         command.run(["--quick"])
 
 

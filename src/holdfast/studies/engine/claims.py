@@ -393,6 +393,7 @@ def monotone(
     level: float,
     n: str,
     unit: str,
+    along: str = "strength",
 ) -> Part:
     """Whether a figure rises (or falls) along a line of points, at least two: its ends differ by more than `least`, and
     between no two points does it go back by more than `margin`, for all pairs at once.
@@ -408,6 +409,7 @@ def monotone(
         margin: what a way back may be, in the figure's unit.
         level: of the intervals.
         n, unit: see `Figure`.
+        along: what the line is a line of, in a word.
     """
     sign, pairs = 1.0 if rises else -1.0, list(itertools.combinations(line, 2))
     each = 1 - (1 - level) / len(pairs) if level > 0 else 0.0
@@ -430,7 +432,7 @@ def monotone(
     found = (above if rises else below)(
         figure,
         sign * least,
-        yes=f"the {what} {way} with the strength",
+        yes=f"the {what} {way} with the {along}",
         no=f"the {what} does not {way[:-1]} by the least that counts",
     )
     if backwards:

@@ -160,7 +160,7 @@ def _kept(record: OvertrainingRecord) -> str:
 def _budgets(interval: tuple[float, float]) -> str:
     from holdfast.support.token_counts import shown_tokens
 
-    low, high = (shown_tokens(round(v)) for v in interval)
+    low, high = (shown_tokens(round(float(f"{v:.2g}"))) for v in interval)  # whole steps, near round numbers
     return low if low == high else f"{low} to {high}"
 
 
@@ -221,7 +221,15 @@ def _rising(line: Sequence[tuple[str, OverSeeds]], what: str, level: float, reco
     seeds = len(line[0][1].by_seed)
     unit = _unit(record, "source") or NATS
     return monotone(
-        line, what=what, rises=True, least=LEAST, margin=BACK, level=level, n=f"{seeds} draws or seeds", unit=unit
+        line,
+        what=what,
+        rises=True,
+        least=LEAST,
+        margin=BACK,
+        level=level,
+        n=f"{seeds} draws or seeds",
+        unit=unit,
+        along="budget",
     )
 
 
@@ -279,7 +287,7 @@ def _interval(record: OvertrainingRecord, rate: float | None) -> tuple[float, fl
 
 def _earlier(one: tuple[float, float], other: tuple[float, float], name: str, than: str) -> Part:
     """Whether all budgets that may be best lie before all of another's."""
-    told = f"{name} is best at {_budgets(one)} tokens, {than} at {_budgets(other)}"
+    told = f"with {name} the model is best at {_budgets(one)} tokens, with {than} at {_budgets(other)}"
     if one[1] < other[0]:
         return Part(verdict=HOLDS, reason=told)
     return Part(verdict=FAILS, reason=told) if one[0] > other[1] else unknown(told)
@@ -360,7 +368,7 @@ def lower_rates_turn_later(record: OvertrainingRecord, level: float) -> list[Par
     low, tuned = (_interval(record, rates[0]) if rates else None), _interval(record, None)
     if low is None or tuned is None:
         return [unknown("there is no turning point to compare")]
-    return [_earlier(tuned, low, "the tuned rates", f"learning rate {rates[0]:g}")]
+    return [_earlier(tuned, low, "tuned rates", f"learning rate {rates[0]:g}")]
 
 
 def moves(kind: str) -> Callable[[OvertrainingRecord, float], list[Part]]:
@@ -477,7 +485,7 @@ def _statement(
     preconditions: Sequence[Requirement[OvertrainingRecord]] = (IMPROVING,),
 ) -> Statement[OvertrainingRecord]:
     return Statement(
-        number=number, recipe="world", text=text, paper=paper, check=check, preconditions=tuple(preconditions)
+        number=number, recipe="budgets", text=text, paper=paper, check=check, preconditions=tuple(preconditions)
     )
 
 

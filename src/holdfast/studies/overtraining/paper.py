@@ -6,7 +6,7 @@ PAPER = Paper(
     name="overtraining",
     title="Overtrained Language Models Are Harder to Fine-Tune",
     about="Overtraining: does longer pre-training make a model harder to fine-tune, and does retention help?",
-    recipes={"world": "a ladder of a small world's text, probed and fine-tuned in several ways"},
+    recipes={"budgets": "a ladder of a small world's text, probed and fine-tuned in several ways"},
     durations={
         "quick": "two minutes",
         "look": "25 minutes by estimate",

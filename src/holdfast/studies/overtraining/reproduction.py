@@ -110,7 +110,7 @@ def _summary(record: OvertrainingRecord | None) -> dict[str, Any]:
 TWINS = Twins(
     paper=PAPER,
     studies={
-        "world": Twin(
+        "budgets": Twin(
             file="overtraining/world.yaml",
             sizes={
                 size: {**own, PRETRAINING: {"file": "ladder/world.yaml", "size": "1M", "changes": LADDERS[size]}}
