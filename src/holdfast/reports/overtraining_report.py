@@ -119,12 +119,16 @@ def print_overtraining(record: OvertrainingRecord, folder: str | Path, console: 
         folder: the study's.
         console: where to print; the terminal by default.
     """
+    from holdfast.reports.fragility_card import lead as lead_of_one
     from holdfast.reports.terminal import Printer
 
-    told: list[Block] = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(lead(record))]
+    alone = len(record.checkpoints) == 1
+    answer = lead_of_one(record, record.checkpoints[0]) if alone else lead(record)
+    told: list[Block] = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(answer)]
     told += [tuned_table(record, task) for task in record.tasks if any(r.task == task for r in record.rates)]
     told += [shift_table(record, brief=True)] if record.shifts else []
     told += [Paragraph(f"note: {n}", "note") for n in record.notes]
+    told += [] if alone else [Paragraph(f"Cards of the checkpoints: {Path(folder) / 'cards'}")]
     Printer(console).show([*told, Paragraph(f"Page: {Path(folder) / 'report.html'}")])
 
 
@@ -328,13 +332,19 @@ def _value(f: TunedFigure, *, cost: bool) -> Value:
     return Value(value=value, low=low, high=high, text=text, interval=interval_text(interval, digits, sign=cost))
 
 
+def cost_value(f: TunedFigure) -> Value:
+    """What fine-tuning has taken from a figure, to be drawn and read."""
+    return _value(f, cost=True)
+
+
 def _tokens_axis(record: OvertrainingRecord) -> Axis:
     budgets = [c.tokens for c in record.checkpoints]
     ticks = [(t, count(t)) for t in budgets] if len(budgets) < 7 else log_ticks(budgets[0], budgets[-1])
     return Axis(title="tokens of pre-training", log=True, ticks=ticks or ticks_at(budgets))
 
 
-def _look(place: int) -> dict[str, Any]:
+def line_look(place: int) -> dict[str, Any]:
+    """Colour, symbol and dash of the line at a place."""
     return {
         "colour": COLOURS[place % len(COLOURS)],
         "symbol": SYMBOLS[place % len(SYMBOLS)],
@@ -368,7 +378,9 @@ def _tuned_chart(record: OvertrainingRecord, task: str, scored: Scored, what: st
                 rows.append({"line": arm.label, "x": c.tokens, "tokens": count(c.tokens), "y": _value(f, cost=False)})
     if len(rows) <= len(record.checkpoints) * base:
         return None
-    marks = [Mark(kind="line", where={"line": a.label}, name=a.label, **_look(n)) for n, a in enumerate(record.arms)]
+    marks = [
+        Mark(kind="line", where={"line": a.label}, name=a.label, **line_look(n)) for n, a in enumerate(record.arms)
+    ]
     better = "higher" if scored.higher_is_better else "lower"
     return Chart(
         title=f"{what.capitalize()}: {scored.name}",
@@ -403,7 +415,9 @@ def _rate_chart(record: OvertrainingRecord, task: str) -> Chart | None:
         title="Tuned learning rate",
         rows=rows,
         columns=[Col("Model", "line", numeric=False), Col("Tokens", "tokens"), Col("Rate", "y")],
-        marks=[Mark(kind="line", where={"line": a.label}, name=a.label, **_look(n)) for n, a in enumerate(record.arms)],
+        marks=[
+            Mark(kind="line", where={"line": a.label}, name=a.label, **line_look(n)) for n, a in enumerate(record.arms)
+        ],
         x=_tokens_axis(record),
         y=Axis(title="learning rate", log=True, ticks=[(t, f"{t:g}") for t in tried] if len(tried) < 9 else ()),
         caption="Bars: rates that are not shown to be worse on the validation data.",
@@ -432,7 +446,7 @@ def _at_rates(record: OvertrainingRecord, task: str, arm: Arm, scored: Scored, *
             rows.append({"line": f"{rate:g}", "x": c.tokens, "tokens": count(c.tokens), "y": _value(f, cost=cost)})
     if len(rows) == len(base):
         return None
-    marks = [Mark(kind="line", where={"line": f"{r:g}"}, name=f"{r:g}", **_look(n)) for n, r in enumerate(rates)]
+    marks = [Mark(kind="line", where={"line": f"{r:g}"}, name=f"{r:g}", **line_look(n)) for n, r in enumerate(rates)]
     left = (
         f" Left out, beyond the perplexity that was allowed: {listed([f'{r:g}' for r in record.left_out])}."
         if (record.left_out)
@@ -492,7 +506,7 @@ def _distance(record: OvertrainingRecord, task: str, arm: Arm) -> list[Section]:
     if len({r["x"] for r in rows}) < 2:
         return []
     marks = [
-        Mark(kind="line", where={"line": c.label}, name=f"{count(c.tokens)} tokens", bars=0, **_look(n))
+        Mark(kind="line", where={"line": c.label}, name=f"{count(c.tokens)} tokens", bars=0, **line_look(n))
         for n, c in enumerate(record.checkpoints)
     ]
     chart = Chart(

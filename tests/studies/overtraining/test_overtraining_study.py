@@ -115,7 +115,8 @@ def test_ways_are_all_that_varies_beside_the_rate(asked: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"ladder": [{"model": "s", "tokens": 1.0}]}, "ladder: expected at least two checkpoints"),
+        ({"ladder": []}, "ladder: "),
+        ({"ladder": [{"model": "s", "toks": 1.0}]}, r"ladder\[0\]: unknown key 'toks'"),
         (
             {"ladder": [{"model": "l", "tokens": 2.0}, {"model": "s", "tokens": 1.0}]},
             "ladder: expected budgets that rise",
@@ -302,3 +303,12 @@ def test_a_study_that_was_stopped_goes_on(asked: dict[str, Any], monkeypatch: py
     assert [m.figures for m in record.models] == [m.figures for m in whole.models]
     assert [m.distance for m in record.models] == [m.distance for m in whole.models]
     assert record.sensitivities == whole.sensitivities
+
+
+def test_one_model_alone_has_a_card(asked: dict[str, Any]) -> None:
+    record = run_of(asked, ladder=["l"], seeds=[0])
+    assert [c.tokens for c in record.checkpoints] == [0.0] and not record.growth and not record.turns
+    assert len(record.rates) == 2 and len(record.sensitivities) == 2
+    page = Path("out/report.html").read_text()
+    assert page == Path("out/cards/l.html").read_text() and "holdfast fragility card" in page
+    assert "A fine-tune on new at" in page and "With label annealing at" in page

@@ -293,7 +293,7 @@ class _Judged:
             for rate in (None, *arm.rates):
                 for scored in self.figures.scored[task]:
                     models = self._along(task, arm.label, rate)
-                    if len(models) < len(self.tokens):
+                    if len(models) < max(2, len(self.tokens)):
                         continue
                     if len(models) >= LEAST_BUDGETS and (found := self._turn(task, arm.label, rate, scored, models)):
                         turns.append(found)

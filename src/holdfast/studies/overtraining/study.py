@@ -32,6 +32,7 @@ from holdfast.studies.overtraining.plan import (
     check_parts,
     overtraining_config,
 )
+from holdfast.support.files import write_bytes_atomic
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import Entry
@@ -256,10 +257,18 @@ class OvertrainingStudy(Study[OvertrainingConfig]):
         write_overtraining(self.settings.output_dir, record)
 
     def page(self, record: OvertrainingRecord) -> Writer:
-        """The page."""
+        """The page, and a card for each checkpoint beside it."""
+        from holdfast.reports.fragility_card import write_cards
         from holdfast.reports.overtraining_report import write_overtraining_report
 
-        return lambda path: write_overtraining_report(path, record)
+        def write(path: Path) -> None:
+            cards = write_cards(path.parent, record)
+            if len(record.checkpoints) > 1 or not cards:
+                write_overtraining_report(path, record)
+            else:  # of one checkpoint there is nothing along budgets to show
+                write_bytes_atomic(path, cards[0].read_bytes())
+
+        return write
 
 
 def _shown(entry: Entry) -> str:
