@@ -110,3 +110,12 @@ def test_held_out_rows_decide_only_where_they_choose(settings: dict[str, Any], t
     assert train_config(settings).key != train_config(others).key
     off = {"load_best_model_at_end": False, "early_stopping_patience": None}
     assert train_config({**settings, **off}).key == train_config({**others, **off}).key
+
+
+@pytest.mark.parametrize("method", ["sfa", "wise_ft", "ema"])
+def test_a_method_that_ends_training_cannot_take_an_earlier_checkpoint(settings: dict[str, Any], method: str) -> None:
+    """The best checkpoint is from before its average: it would be direct fine-tuning under another name."""
+    with pytest.raises(ConfigError, match=rf"retention\.{method}: changes the weights after the last step"):
+        train_config({**settings, "retention": [method]})
+    train_config({**settings, "retention": [method], "load_best_model_at_end": False, "early_stopping_patience": None})
+    train_config({**settings, "retention": ["label_annealing"]})

@@ -224,7 +224,7 @@ def change_table(record: OvertrainingRecord, checkpoint: Checkpoint, sibling: Ch
         [
             Col("Change", change_text, numeric=False),
             Col(f"Cost, {mine[0].unit}", of(mine)),
-            *([Col(f"{sibling.label}", of(others))] if sibling is not None and others else []),
+            *([Col(f"Of {sibling.label}", of(others))] if sibling is not None and others else []),
         ],
         kind="dense",
         title=f"On {_kept_name(record)}",

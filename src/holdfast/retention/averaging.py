@@ -54,6 +54,7 @@ class SequentialAveraging(RetentionMethod):
 
     name: ClassVar[str] = "sfa"
     title: ClassVar[str] = "SFA"
+    at_last_step: ClassVar[bool] = True
     strength: ClassVar[tuple[str, ...]] = ("beta", "p")
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "average the weights with the start's every p of the run and train on from there"
@@ -123,6 +124,7 @@ class WiseFT(RetentionMethod):
 
     name: ClassVar[str] = "wise_ft"
     title: ClassVar[str] = "WiSE-FT"
+    at_last_step: ClassVar[bool] = True
     strength: ClassVar[tuple[str, ...]] = ("alpha",)
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "interpolate start and result once, at the end"
@@ -249,6 +251,7 @@ class ExponentialAverage(RetentionMethod):
 
     name: ClassVar[str] = "ema"
     title: ClassVar[str] = "EMA"
+    at_last_step: ClassVar[bool] = True
     strength: ClassVar[tuple[str, ...]] = ("decay",)
     place: ClassVar[str] = "weights"
     summary: ClassVar[str] = "end with an exponential moving average of the weights that began at the start"

@@ -260,6 +260,8 @@ class RetentionMethod:
     """Paper and section."""
     place: ClassVar[str]
     """Where memory is kept: "data", "loss", "gradient" or "weights"."""
+    at_last_step: ClassVar[bool] = False
+    """Whether it changes the weights after the last step, so that no earlier checkpoint is its result."""
     repeatable: ClassVar[bool] = False
     """Whether a run may hold the method twice."""
     origin: ClassVar[Origin | None] = None

@@ -224,6 +224,7 @@ def checked(given: Given) -> TrainConfig:
         add(config_checks.check_data(values.get("dataset_name"), datasets, beside=source))
     for method in methods:
         problems = config_checks.check_method(method) + config_checks.check_task(method, plan.tasks)
+        problems += config_checks.check_best(method, values)
         if isinstance(values.get("max_steps"), int) and values["max_steps"] > 0 and not method.off:
             problems += method.check_run(total_steps=values["max_steps"])
         add(f"retention.{problem}" for problem in problems)

@@ -193,6 +193,16 @@ def check_early_stopping(patience: int | None, values: Mapping[str, Any]) -> lis
     ]
 
 
+def check_best(method: RetentionMethod, values: Mapping[str, Any]) -> list[str]:
+    """A run that ends with its best checkpoint would undo what a method does after the last step."""
+    if method.off or not method.at_last_step or not values.get("load_best_model_at_end"):
+        return []
+    return [
+        f"{method.name}: changes the weights after the last step, so that no earlier checkpoint is its result. Leave "
+        f"out load_best_model_at_end."
+    ]
+
+
 def check_method(method: RetentionMethod) -> list[str]:
     """What lies at the path of the data a retention method names, such as an empty file; that it exists is the method's
     own check too, and so is everything about anchors."""

@@ -312,3 +312,13 @@ def test_one_model_alone_has_a_card(asked: dict[str, Any]) -> None:
     page = Path("out/report.html").read_text()
     assert page == Path("out/cards/l.html").read_text() and "holdfast fragility card" in page
     assert "A fine-tune on new at" in page and "With label annealing at" in page
+
+
+def test_a_method_that_averages_at_the_end_trains_for_all_epochs(asked: dict[str, Any]) -> None:
+    vary = {"learning_rate": [1e-2], "retention": ["direct", "sfa", [{"train": {"use_peft": True}}, {"label": "LoRA"}]]}
+    config = overtraining_config({**asked, "vary": vary})
+    stops = {t.arm: config.training("s", n, 0).get("early_stopping_patience") for n, t in config.tunings.items()}
+    assert stops == {"direct fine-tuning": 1, "SFA": None, "direct fine-tuning (LoRA)": 1}
+    record = run_of(asked, vary=vary, seeds=[0], probe=False, ladder=asked["ladder"][1:])
+    assert any("SFA: all epochs, without early stopping" in n for n in record.notes)
+    assert all(m.state == "complete" and m.distance and m.figures for m in record.models)

@@ -100,6 +100,11 @@ def overtraining_record(
             )
         )
     tunings = list(config.tunings.values())
+    if config.asked.early_stopping and (whole := list(dict.fromkeys(t.arm for t in tunings if t.to_the_end))):
+        notes.append(
+            f"{', '.join(whole)}: all epochs, without early stopping. The weights change after the last step, so that "
+            f"no earlier epoch is the result."
+        )
     kinds = {t.arm: t.kind for t in reversed(tunings)}
     rates = {arm: sorted({t.rate for t in tunings if t.arm == arm}) for arm in kinds}
     return OvertrainingRecord(

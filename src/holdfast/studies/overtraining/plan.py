@@ -51,6 +51,14 @@ class Tuning:
     """Of training, without model, seed, folder and measuring."""
 
     @property
+    def to_the_end(self) -> bool:
+        """Whether a method changes the weights after the last step, so that no earlier epoch is its result."""
+        from holdfast.retention.registry import method_class
+
+        methods = self.settings["retention"]
+        return methods != "none" and any(method_class(next(iter(m))).at_last_step for m in methods)
+
+    @property
     def name(self) -> str:
         """Of its folders."""
         return folder_name([self.task, self.arm, f"{self.rate:g}"], self.settings)
@@ -205,7 +213,8 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     def training(self, label: str, name: str, seed: int) -> dict[str, Any]:
         """The configuration of a fine-tuning, as `holdfast train --config` takes it."""
         tuning = self.tunings[name]
-        early = {**EARLY, **self.held_out(tuning.task)} if self.asked.early_stopping else {}
+        stops = self.asked.early_stopping and not tuning.to_the_end
+        early = {**EARLY, **self.held_out(tuning.task)} if stops else {}
         return {
             **early,
             **self.filled(tuning.settings),
