@@ -201,6 +201,30 @@ def test_titles_go_in_front_of_the_text_and_columns_may_have_other_names():
     assert record["options"]["after"] == "2024-01-01" and record["format"] == "corpus"
 
 
+def test_starcoder_as_it_is_published():
+    """Its columns beside the source are left out, and what is held out is no training row."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    place = Path("starcoderdata/python")
+    place.mkdir(parents=True)
+    for part in range(2):
+        numbers = range(20 * part, 20 * part + 20)
+        sources = [f"def add_{n}(x):\n    # {n} more\n    return x + {n}\n" for n in numbers]
+        columns = {"max_stars_repo_path": [f"a{n}.py" for n in numbers], "id": [str(n) for n in numbers]}
+        pq.write_table(
+            pa.table({**columns, "max_stars_count": [1] * 20, "content": sources}),
+            place / f"train-{part:05}-of-00059.parquet",
+        )
+    record = prepared("starcoderdata/python", output="python.jsonl", limit=30, seed=0, heldout=0.2)
+    learnt, held = (
+        {row["text"] for row in map(json.loads, Path(f"python{kind}.jsonl").read_text().splitlines())}
+        for kind in ("", ".heldout")
+    )
+    assert len(learnt) + len(held) == 30 and held and not learnt & held and record["format"] == "corpus"
+    assert all(text.startswith("def add_") and "\n    return x + " in text for text in learnt | held)
+
+
 # ------------------------------------------------------------------------------------------------------------------ WET
 
 
