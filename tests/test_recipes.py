@@ -68,7 +68,7 @@ STAGES = {"tiny": 10, "smollm2": 5, "llama2-alpaca": 10, "llama2-vicuna": 10}
 """Of paper 001: epochs of each."""
 LADDER = {"tiny": (3, 2_000_000), "world": (12, 64_000_000), "paper": (18, 128_000_000_000)}
 """Of paper 003: rungs of each, and the largest budget."""
-OVERTRAINING = {"tiny": (3, 6), "world": (6, 20), "olmo-1b": (6, 42)}
+OVERTRAINING = {"tiny": (3, 6), "world": (6, 24), "olmo-1b": (6, 42)}
 """Checkpoints and fine-tunings of each."""
 PUBLIC = {"olmo-1b": (41e9, 3094e9), "olmo-2-7b": (80e9, 3896e9), "amber": (0.12e12, 1.3e12)}
 """Ladders of published checkpoints: the smallest and the largest budget."""

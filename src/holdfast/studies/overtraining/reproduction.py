@@ -42,7 +42,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "small": "overtraining_tiny",
         "tasks": {"problems": {"train": {"dataset_train_split": "train[:200]"}}},
         "vary": {
-            "learning_rate": [1.0e-3, 2.5e-3, 6.0e-3, 1.5e-2],
+            "learning_rate": [1.0e-3, 3.0e-3, 1.0e-2, 3.0e-2],
             "retention": ["direct", {"label_annealing": {"weight": 1}}],
         },
     },
