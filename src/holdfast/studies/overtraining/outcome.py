@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.probe.outcome import Columns, columns_of, inflections, sensitivities, trends, turn_of
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.overtraining import (
@@ -214,11 +213,7 @@ class _Figures:
         if model.diverged:
             worst = {s.key: _worst(s) for s in self.scored.get(model.task, ())}
             return dataclasses.replace(model, figures=worst)
-        compared = {
-            seed: compare_folders(run.evaluated("start"), run.evaluated("result"))[0]
-            for seed in model.seeds
-            for run in [self.run(model, seed)]
-        }
+        compared = {seed: self.run(model, seed).comparisons() for seed in model.seeds}
         found = {}
         for s in self.scored[model.task]:
             gain = gain_over_seeds(compared, [(s.suite, s.name, s.metric)])
