@@ -9,7 +9,7 @@ PAPER = Paper(
     recipes={"budgets": "a ladder of a small world's text, probed and fine-tuned in several ways"},
     durations={
         "quick": "two minutes",
-        "look": "25 minutes by estimate",
+        "look": "35 minutes",
         "thorough": "ten hours by estimate: four for the ladder, and six for the study",
     },
     function="holdfast.studies.overtraining.reproduction:reproduce",
