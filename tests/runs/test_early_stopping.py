@@ -100,6 +100,12 @@ def test_what_it_needs(settings: dict[str, Any]) -> None:
         train_config({**settings, "load_best_model_at_end": False})
     with pytest.raises(ConfigError, match=r"eval_dataset_name: no such file or folder: .*held_.jsonl.*held\.jsonl"):
         train_config({**settings, "eval_dataset_name": settings["eval_dataset_name"].replace("held", "held_")})
+    none = {"eval_strategy": "no", "load_best_model_at_end": False, "early_stopping_patience": None}
+    with pytest.raises(ConfigError, match="eval_dataset_name: nothing reads it"):
+        train_config({**settings, **none})
+    part = {"eval_dataset_name": None, "eval_dataset_split": "train[:1]"}
+    with pytest.raises(ConfigError, match="eval_dataset_split: is a part of eval_dataset_name"):
+        train_config({**settings, **none, **part})
     with pytest.raises(ConfigError, match=r"early_stopping_patience: expected .*at least 1"):
         train_config({**settings, "early_stopping_patience": 0})
 
@@ -119,3 +125,19 @@ def test_a_method_that_ends_training_cannot_take_an_earlier_checkpoint(settings:
         train_config({**settings, "retention": [method]})
     train_config({**settings, "retention": [method], "load_best_model_at_end": False, "early_stopping_patience": None})
     train_config({**settings, "retention": ["label_annealing"]})
+
+
+def test_held_out_rows_that_changed_are_refused(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """They choose the result, as the training data makes it."""
+    from holdfast.errors import RunFolderError
+    from holdfast.training.hosts import SFTRetentionTrainer
+
+    def killed(self: Any) -> None:
+        raise Interrupted("killed")
+
+    monkeypatch.setattr(SFTRetentionTrainer, "_load_best_model", killed)
+    with pytest.raises(Interrupted):
+        run_of(settings)
+    Path(settings["eval_dataset_name"]).write_text('{"text": "Something else."}\n')
+    with pytest.raises(RunFolderError, match="changed since the run"):
+        run_of(settings)

@@ -130,6 +130,44 @@ def decode(
     return (None, mistakes) if mistakes else (value, [])
 
 
+def decode_named(
+    cls: type[T], value: Any, *, name: re.Pattern[str], allowed: str, shorthand: str | None = None, like: str = ""
+) -> tuple[dict[str, T], list[Mistake]]:
+    """Settings values by name, in order.
+
+    Args:
+        cls: a settings dataclass.
+        value: a mapping of names to mappings.
+        name: what a name has to match.
+        allowed: the same in words.
+        shorthand: the key that a value stands for which is no mapping; None: there is none.
+        like: such a mapping, for the message.
+
+    Returns:
+        The values without mistakes, and every mistake, its path starting with the name.
+
+    Raises:
+        ValueError: no mapping, or an empty one.
+    """
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError
+    found: dict[str, T] = {}
+    mistakes: list[Mistake] = []
+    for key, item in ((str(k), v) for k, v in value.items()):
+        if not name.fullmatch(key):
+            mistakes.append(Mistake(path=(), text=f"expected {allowed}, got {key!r}."))
+        if not isinstance(item, Mapping):
+            if shorthand is None:
+                mistakes.append(Mistake(path=(key,), text=f"expected a mapping such as {like}, got {item!r}."))
+                continue
+            item = {shorthand: item}
+        one, problems = decode(cls, item)
+        mistakes += [dataclasses.replace(p, path=(key, *p.path)) for p in problems]
+        if one is not None:
+            found[key] = one
+    return found, mistakes
+
+
 def _stand_in(setting: Setting) -> Any:
     """A value for a setting that was not given, for the rules about the others."""
     kind = setting.types[0]

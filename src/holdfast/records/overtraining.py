@@ -41,7 +41,8 @@ class Checkpoint:
     label: str
     name: str
     """Model, as it was named."""
-    tokens: float
+    tokens: float | None
+    """Of pre-training; of one model alone they need not be known."""
     probed: ProbedModel | None = None
     """None where nothing was probed."""
 
@@ -205,6 +206,10 @@ class Shift:
     """How much more the cost grows along the ladder than that of direct fine-tuning; below 0 it grows less."""
     interval: tuple[float, float] | None
     """Seeds paired."""
+    by_seed: dict[str, float] = field(default_factory=dict)
+    """`growth` of each seed."""
+    samples_half: float = 0.0
+    """Half-width of the samples' part at 95 %."""
 
 
 @dataclass(frozen=True, kw_only=True)

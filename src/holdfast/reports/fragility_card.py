@@ -151,7 +151,8 @@ def _sibling(record: OvertrainingRecord, checkpoint: Checkpoint) -> Checkpoint |
 
 
 def _sibling_words(checkpoint: Checkpoint, sibling: Checkpoint) -> str:
-    half = abs(checkpoint.tokens / sibling.tokens - 2) < 0.05
+    here, there = checkpoint.tokens, sibling.tokens
+    half = here is not None and there is not None and abs(here / there - 2) < 0.05
     return "its sibling of half the tokens" if half else f"its sibling of {count(sibling.tokens)} tokens"
 
 

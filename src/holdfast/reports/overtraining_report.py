@@ -338,7 +338,7 @@ def cost_value(f: TunedFigure) -> Value:
 
 
 def _tokens_axis(record: OvertrainingRecord) -> Axis:
-    budgets = [c.tokens for c in record.checkpoints]
+    budgets = [c.tokens for c in record.checkpoints if c.tokens is not None]
     ticks = [(t, count(t)) for t in budgets] if len(budgets) < 7 else log_ticks(budgets[0], budgets[-1])
     return Axis(title="tokens of pre-training", log=True, ticks=ticks or ticks_at(budgets))
 

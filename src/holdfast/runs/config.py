@@ -230,7 +230,7 @@ def checked(given: Given) -> TrainConfig:
         add(f"retention.{problem}" for problem in problems)
     if held_out is not None:
         add(config_checks.check_path("eval_dataset_name", held_out, beside=source))
-    add(config_checks.check_early_stopping(patience, values))
+    add(config_checks.check_early_stopping(patience, held_out, found.get("eval_dataset_split"), values))
     add(config_checks.check_ranges(values))
     add(config_checks.check_combinations(values, has_accelerator=has_accelerator()))
     if launching.get("accelerate_config"):

@@ -183,13 +183,22 @@ def check_path(key: str, name: str, *, beside: Path | None = None) -> list[str]:
     return [f"{key}: no such file or folder: {name} (working directory: {Path.cwd()}).{hint}"]
 
 
-def check_early_stopping(patience: int | None, values: Mapping[str, Any]) -> list[str]:
-    """Stopping early keeps the best checkpoint, so there have to be evaluations to choose it by."""
+def check_early_stopping(
+    patience: int | None, held_out: str | None, part: str | None, values: Mapping[str, Any]
+) -> list[str]:
+    """Stopping early keeps the best checkpoint, so there have to be evaluations to choose it by; and what is named for
+    them has to be read."""
+    problems = []
+    if held_out is not None and str(values.get("eval_strategy") or "no") == "no":
+        problems.append("eval_dataset_name: nothing reads it. Add eval_strategy: epoch, or leave it out.")
+    if held_out is None and part is not None:
+        problems.append("eval_dataset_split: is a part of eval_dataset_name. Add that, or use dataset_test_split.")
     if patience is None or values.get("load_best_model_at_end"):
-        return []
+        return problems
     return [
+        *problems,
         "early_stopping_patience: expected load_best_model_at_end: true with it (and eval_strategy and save_strategy "
-        "alike): the model that stopping early is for is the best one, not the last."
+        "alike): the model that stopping early is for is the best one, not the last.",
     ]
 
 

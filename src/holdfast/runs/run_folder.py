@@ -114,11 +114,15 @@ def data_name(config: TrainConfig) -> str:
 
 
 def data_hash(config: TrainConfig) -> str | None:
-    """The content's hash where the training data is local, else None."""
+    """The content's hash where the training data is local, else None; with that of held-out rows where they choose the
+    result."""
     from holdfast.data.sources import content_hash
 
-    name = config.script.dataset_name
-    return content_hash(name) if name and not config.mixture.datasets and os.path.exists(name) else None
+    name, held_out = config.script.dataset_name, config.eval_dataset_name
+    if not name or config.mixture.datasets or not os.path.exists(name):
+        return None
+    chooses = held_out is not None and config.training.load_best_model_at_end and os.path.exists(held_out)
+    return content_hash([name, str(held_out)] if chooses else name)
 
 
 def refuse_changed_data(folder: RunFolder, record: RunRecord, config: TrainConfig, found: str | None) -> None:

@@ -82,7 +82,8 @@ def sharpness(near: float, far: float) -> list[Sharpness]:
 def shift(kind: str, verdict: str, growth: float, half: float = 0.05) -> Shift:
     return Shift(
         task="problems", arm=kind, against="direct", rate=None, entry=KEPT, unit="nats/token", verdict=verdict,
-        growth=growth, interval=(growth - half, growth + half),
+        growth=growth, interval=(growth - half, growth + half), by_seed={str(s): growth for s in range(3)},
+        samples_half=half,
     )  # fmt: skip
 
 

@@ -13,9 +13,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from holdfast.errors import ConfigError, HoldfastError, Interrupted
+from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted
 from holdfast.records.overtraining import OvertrainingRecord, read_overtraining
 from holdfast.records.run import RunFolder
+from holdfast.studies.overtraining.outcome import with_figures
 from holdfast.studies.overtraining.plan import overtraining_config
 from holdfast.studies.overtraining.study import run_overtraining
 from tiny import build_model
@@ -268,6 +269,13 @@ def test_training_text_that_holds_what_is_measured_is_refused(asked: dict[str, A
     with pytest.raises(HoldfastError, match=r"(?s)1 of 12 documents of source/old \(old\.jsonl\) stand .*target/test"):
         run_of(asked)
     assert not Path("out/runs").exists(), "no fine-tuning was begun"
+    write("replayed.jsonl", OLD[5:7])
+    write("train.jsonl", NEW[:12])
+    replay = {"replay": {"data": "replayed.jsonl", "fraction": 0.5}}
+    vary = {"learning_rate": [1e-3], "retention": ["direct", replay]}
+    with pytest.raises(HoldfastError, match=r"2 of 12 documents of source/old"):
+        run_of(asked, output_dir="replayed", vary=vary, probe=False, seeds=[0])
+    write("train.jsonl", [*NEW[:12], OLD[3]])
     record = run_of(asked, overlap="keep", output_dir="kept", seeds=[0], probe=False, vary={"learning_rate": [1e-3]})
     assert any("1 of 12 documents of source/old (old.jsonl) stand in the training data" in n for n in record.notes)
 
@@ -307,7 +315,7 @@ def test_a_study_that_was_stopped_goes_on(asked: dict[str, Any], monkeypatch: py
 
 def test_one_model_alone_has_a_card(asked: dict[str, Any]) -> None:
     record = run_of(asked, ladder=["l"], seeds=[0])
-    assert [c.tokens for c in record.checkpoints] == [0.0] and not record.growth and not record.turns
+    assert [c.tokens for c in record.checkpoints] == [None] and not record.growth and not record.turns
     assert len(record.rates) == 2 and len(record.sensitivities) == 2
     page = Path("out/report.html").read_text()
     assert page == Path("out/cards/l.html").read_text() and "holdfast fragility card" in page
@@ -322,3 +330,30 @@ def test_a_method_that_averages_at_the_end_trains_for_all_epochs(asked: dict[str
     record = run_of(asked, vary=vary, seeds=[0], probe=False, ladder=asked["ladder"][1:])
     assert any("SFA: all epochs, without early stopping" in n for n in record.notes)
     assert all(m.state == "complete" and m.distance and m.figures for m in record.models)
+
+
+def test_what_was_not_compared_is_no_loss(asked: dict[str, Any]) -> None:
+    """An entry without a comparison is left out and named; a model that lacks one that others have is an error."""
+    small = {**asked, "probe": False, "seeds": [0], "vary": {"learning_rate": [1e-3]}}
+    record = run_of(small)
+    config = overtraining_config(small)
+    (name,) = config.tunings
+    files = [config.run_folder(label, name, 0) / "evaluations" / "comparisons.json" for label in BUDGETS]
+    held = [json.loads(file.read_text()) for file in files]
+    files[1].write_text(json.dumps([c for c in held[1] if c["name"] != "old"]))
+    with pytest.raises(DataError, match=r"source/old of m, direct fine-tuning, 0\.001 was not compared"):
+        with_figures(record, config)
+    for file, one in zip(files, held, strict=True):
+        file.write_text(json.dumps([c for c in one if c["name"] != "old"]))
+    found = with_figures(record, config)
+    assert [s.key for s in found.scored["new"]] == ["target/test", "validation/valid"]
+    assert any("source/old has no figures here" in note for note in found.notes)
+
+
+def test_a_perplexity_of_what_is_no_text_leaves_nothing_out(asked: dict[str, Any]) -> None:
+    rows = [{"prompt": "The quick brown fox jumps over the", "options": [" dog", " moon"], "answer": 0}] * 3
+    Path("asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    generalist = [{"choices": "asked.jsonl", "name": "asked"}, *asked["generalist"]]
+    small = {"probe": False, "seeds": [0], "vary": {"learning_rate": [1e-3]}, "most_perplexity": 1.01}
+    record = run_of(asked, generalist=generalist, **small)
+    assert record.left_out == [] and any("most_perplexity leaves nothing out" in note for note in record.notes)

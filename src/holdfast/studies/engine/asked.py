@@ -1,15 +1,25 @@
-"""What studies have in common that were asked for by one dataclass of settings."""
+"""What studies have in common that were asked for by one dataclass of settings: how a file is read and checked, what
+resuming compares, and how a small setting's files are made. A study adds a subclass of `AskedStudy`, which says what it
+was asked for, and one of `StudyAsked`, which runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
+from holdfast.config.decode import Given, decode
+from holdfast.errors import ConfigError, did_you_mean
 from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.study import Job, Study
+from holdfast.support.files import to_jsonable
 
 A = TypeVar("A")
+C = TypeVar("C", bound="AskedStudy[Any]")
+NOT_DECIDING = ("workers", "storage")
+"""Settings that a record leaves out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +29,11 @@ class AskedStudy(Generic[A]):
     A subclass adds `jobs`, and what follows from the settings.
     """
 
+    settings_class: ClassVar[type[Any]]
+    """The dataclass of settings: `name`, `small`, `workers`, `output_dir` and `storage` among them."""
+
     asked: A
-    """Settings with `name` and `workers`."""
+    """What was asked for."""
     output_dir: Path
     storage: str
     names: Mapping[str, str]
@@ -44,6 +57,10 @@ class AskedStudy(Generic[A]):
         """What a finished job reports to the storage."""
         return ("done",)
 
+    def jobs(self) -> Sequence[Job]:
+        """What is put in the queue, in order."""
+        raise NotImplementedError
+
     def differences(self, old: Mapping[str, Any]) -> list[str]:
         """What keeps the study whose `resolved` is `old` from being this one, a sentence each."""
         aside = {"output_dir", *self.may_change(old)}
@@ -58,3 +75,112 @@ class AskedStudy(Generic[A]):
     def filled(self, value: Any) -> Any:
         """A value with the names of the small setting in it replaced, where they are known."""
         return small_settings.fill(value, self.names) if self.names else value
+
+    # -------------------------------------------------------------------------------------------------------- checking
+
+    @staticmethod
+    def training_parts(asked: Any) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
+        """Training configurations among the settings: by place, the keys and those that the study knows beside the
+        ones of `holdfast train`."""
+        return {}
+
+    @staticmethod
+    def settings_problems(asked: Any) -> list[str]:
+        """What is wrong with settings beside what their dataclass says."""
+        return []
+
+    def plan_problems(self) -> list[str]:
+        """What is wrong with the plan, before any file is there."""
+        return []
+
+    def part_problems(self) -> list[str]:
+        """What is wrong with models, data, and what is measured; with nothing left open."""
+        return []
+
+    @property
+    def small_seed(self) -> int:
+        """Which world a small setting is made of."""
+        return 0
+
+    @classmethod
+    def read(cls: type[C], values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> C:
+        """A study from keys as in the YAML, everything checked that can be before anything runs.
+
+        Args:
+            values: keys of `settings_class`.
+            source: where they came from, for the message.
+            check: whether configurations are read by the code that will use them; not by workers, who get a study that
+                was checked.
+
+        Raises:
+            ConfigError: with every mistake at once.
+        """
+        from holdfast.runs.settings import known_settings
+
+        given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
+        asked, mistakes = decode(cls.settings_class, given.set_here(cls.settings_class))
+        given.check(mistakes)
+        assert asked is not None
+        known = known_settings()
+        problems = [
+            f"{where}.{key}: no such key in a training configuration.{did_you_mean(key, known)}"
+            for where, (train, own) in cls.training_parts(asked).items()
+            for key in train
+            if key not in known and key not in own
+        ]
+        problems += cls.settings_problems(asked)
+        folder = asked.output_dir or Path(f"runs/{asked.name}")
+        small = small_settings.recorded(asked.small) if not problems else None
+        resolved = {k: v for k, v in to_jsonable(asked).items() if k not in NOT_DECIDING}
+        config = cls(
+            asked=dataclasses.replace(asked, small=small),
+            output_dir=folder,
+            storage=asked.storage or f"sqlite:///{folder}/study.db",
+            names={},
+            resolved={**resolved, "small": small, "output_dir": str(folder)},
+        )
+        if not problems:
+            problems = config.plan_problems()
+        if not problems and check:
+            problems = config.unknown_names() if small else config.part_problems()
+        if problems:
+            raise ConfigError(list(dict.fromkeys(problems)), source=source or (str(given.file) if given.file else None))
+        return config
+
+    def unknown_names(self) -> list[str]:
+        """Names that the small setting does not make; all else is seen once its files are there."""
+        try:
+            small_settings.fill(self.resolved, small_settings.stand_ins(self.resolved["small"], ""))
+        except ConfigError as error:
+            return error.problems
+        return []
+
+
+class StudyAsked(Study[C]):
+    """A study that was asked for so: how a worker loads it, and what its small setting makes."""
+
+    config_class: ClassVar[type[AskedStudy[Any]]]
+
+    @classmethod
+    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> StudyAsked[C]:
+        """See `Study.load`."""
+        config: C = cls.config_class.read(resolved, source=f"study '{resolved['name']}'", check=False)  # type: ignore[assignment]
+        names = small_settings.existing_files(output_dir / "data") if config.resolved["small"] else {}
+        return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir, names=names))
+
+    def prepare(self, console: Any) -> StudyAsked[C]:
+        """The study with what `small:` makes; its parts are checked then.
+
+        Raises:
+            ConfigError: with every mistake at once.
+        """
+        config = self.settings
+        small = config.resolved["small"]
+        if small is None:
+            return self
+        place = config.output_dir / "data"
+        names = small_settings.make_files(small, place, source=config.name, seed=config.small_seed, console=console)
+        filled = dataclasses.replace(config, names=names)
+        if problems := filled.part_problems():
+            raise ConfigError(problems, source=config.name)
+        return type(self)(filled)

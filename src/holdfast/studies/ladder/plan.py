@@ -7,21 +7,18 @@ middle of a longer run).
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.config.decode import Given, decode
-from holdfast.errors import ConfigError, did_you_mean
-from holdfast.studies.engine import small as small_settings
+from holdfast.config.decode import Given
+from holdfast.errors import ConfigError
 from holdfast.studies.engine.asked import AskedStudy
 from holdfast.studies.engine.models import training_problems
 from holdfast.studies.ladder.settings import OWN, TRAIN, LadderSettings, SizeSettings
-from holdfast.support.files import to_jsonable
 from holdfast.support.token_counts import shown_tokens
 
 if TYPE_CHECKING:
@@ -58,6 +55,21 @@ class Rung:
 @dataclass(frozen=True, kw_only=True)
 class LadderConfig(AskedStudy[LadderSettings]):
     """A ladder as `ladder_config` gives it."""
+
+    settings_class: ClassVar[type[Any]] = LadderSettings
+
+    @staticmethod
+    def training_parts(asked: LadderSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
+        """See `AskedStudy`."""
+        return {"train": (asked.train, OWN)}
+
+    def unknown_names(self) -> list[str]:
+        """Sizes that cannot be built too."""
+        return [*_of_models(self), *super().unknown_names()]
+
+    def part_problems(self) -> list[str]:
+        """See `check_parts`."""
+        return check_parts(self)
 
     # ----------------------------------------------------------------------------------------------------------- rungs
 
@@ -190,44 +202,7 @@ def ladder_config(values: Mapping[str, Any] | Given, *, source: str | None = Non
     Raises:
         ConfigError: with every mistake at once.
     """
-    from holdfast.runs.settings import known_settings
-
-    given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
-    asked, mistakes = decode(LadderSettings, given.set_here(LadderSettings))
-    given.check(mistakes)
-    assert asked is not None
-    known = known_settings()
-    problems = [
-        f"train.{key}: no such key in a training configuration.{did_you_mean(key, known)}"
-        for key in asked.train
-        if key not in known and key not in OWN
-    ]
-    folder = asked.output_dir or Path(f"runs/{asked.name}")
-    small = small_settings.recorded(asked.small) if not problems else None
-    resolved = {k: v for k, v in to_jsonable(asked).items() if k not in ("workers", "storage")}
-    config = LadderConfig(
-        asked=dataclasses.replace(asked, small=small),
-        output_dir=folder,
-        storage=asked.storage or f"sqlite:///{folder}/study.db",
-        names={},
-        resolved={**resolved, "small": small, "output_dir": str(folder)},
-    )
-    if not problems and check:
-        problems = _unknown_names(config) if small else check_parts(config)
-    if problems:
-        raise ConfigError(list(dict.fromkeys(problems)), source=source or (str(given.file) if given.file else None))
-    return config
-
-
-def _unknown_names(config: LadderConfig) -> list[str]:
-    """Names that the small setting does not make, and sizes that cannot be built; all else is seen once its files are
-    there."""
-    problems = _of_models(config)
-    try:
-        small_settings.fill(config.resolved, small_settings.stand_ins(config.asked.small, ""))
-    except ConfigError as error:
-        problems += error.problems
-    return problems
+    return LadderConfig.read(values, source=source, check=check)
 
 
 def _of_models(config: LadderConfig) -> list[str]:

@@ -20,13 +20,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta, Seed
-from holdfast.config.decode import decode
+from holdfast.config.decode import decode_named
 from holdfast.config.values import Mistake, Refused
 from holdfast.studies.engine import small as small_settings
 from holdfast.support.token_counts import read_tokens
@@ -118,24 +117,12 @@ def read_sizes(value: Any) -> dict[str, SizeSettings]:
         ValueError: no mapping.
         Refused: what is wrong in each.
     """
-    if not isinstance(value, Mapping) or not value:
-        raise ValueError
-    found: dict[str, SizeSettings] = {}
-    mistakes: list[Mistake] = []
-    for name, item in ((str(n), v) for n, v in value.items()):
-        if not _NAME.fullmatch(name):
-            mistakes.append(Mistake(path=(), text=f"expected a name such as 15M, got {name!r}."))
-        if not isinstance(item, Mapping):
-            text = f"expected a mapping such as {{layers: 3, width: 192, heads: 3}}, got {item!r}."
-            mistakes.append(Mistake(path=(name,), text=text))
-            continue
-        size, problems = decode(SizeSettings, item)
-        mistakes += [Mistake(path=(name, *p.path), text=p.text) for p in problems]
-        if size is not None:
-            found[name] = size
-            if size.width % size.heads:
-                text = f"expected a multiple of the heads ({size.heads}), got {size.width}."
-                mistakes.append(Mistake(path=(name, "width"), text=text))
+    like = "{layers: 3, width: 192, heads: 3}"
+    found, mistakes = decode_named(SizeSettings, value, name=_NAME, allowed="a name such as 15M", like=like)
+    for name, size in found.items():
+        if size.width % size.heads:
+            text = f"expected a multiple of the heads ({size.heads}), got {size.width}."
+            mistakes.append(Mistake(path=(name, "width"), text=text))
     if mistakes:
         raise Refused(*mistakes)
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,12 @@ from holdfast.records.ladder import RECORD_FILE, LadderRecord, PretrainedRung, S
 from holdfast.records.run import RunFolder, Throughput
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
+from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.models import train_model
 from holdfast.studies.engine.progress import share_of_run
-from holdfast.studies.engine.small import existing_files, make_files
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, RUNNING, CannotJudge, JobState, Study, StudyState, Writer
-from holdfast.studies.ladder.plan import RUNG, TEXT, LadderConfig, Rung, check_parts, ladder_config, refuse_little_text
+from holdfast.studies.engine.study import COMPLETE, RUNNING, CannotJudge, JobState, StudyState, Writer
+from holdfast.studies.ladder.plan import RUNG, TEXT, LadderConfig, Rung, refuse_little_text
 from holdfast.support.files import read_object, record_from, write_bytes_atomic
 
 if TYPE_CHECKING:
@@ -62,19 +61,13 @@ def run_ladder(
     return record
 
 
-class LadderStudy(Study[LadderConfig]):
+class LadderStudy(StudyAsked[LadderConfig]):
     """Pre-training of a ladder."""
 
+    config_class: ClassVar[type[LadderConfig]] = LadderConfig
     noun: ClassVar[str] = "run"
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "tokens", "tokenizer")
     one_in_process: ClassVar[bool] = True  # a single run then shows how far it is itself
-
-    @classmethod
-    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> LadderStudy:
-        """See `Study.load`."""
-        config = ladder_config(resolved, source=f"study '{resolved['name']}'", check=False)
-        names = existing_files(output_dir / "data") if config.asked.small else {}
-        return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir, names=names))
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -84,23 +77,6 @@ class LadderStudy(Study[LadderConfig]):
     def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
         """The text is tokenised once."""
         return [("", self.seeds[0])] if attributes.get(RUNG) == TEXT else super().cells(attributes)
-
-    def prepare(self, console: Any) -> LadderStudy:
-        """The study with what `small:` makes; its parts are checked then.
-
-        Raises:
-            ConfigError: with every mistake at once.
-        """
-        config = self.settings
-        if config.asked.small is None:
-            return self
-        place = config.output_dir / "data"
-        filled = dataclasses.replace(
-            config, names=make_files(config.asked.small, place, source=config.name, console=console)
-        )
-        if problems := check_parts(filled):
-            raise ConfigError(problems, source=config.name)
-        return LadderStudy(filled)
 
     # ------------------------------------------------------------------------------------------------------------ runs
 

@@ -396,17 +396,12 @@ def costs_grow_less(kind: str) -> Callable[[OvertrainingRecord, float], list[Par
         found = _shift(record, kind)
         if isinstance(found, Part):
             return [found]
-        # the record's interval is of 95 %, and a wider one is scaled from it
-        interval = found.interval
-        if interval is not None and level != engine.CONFIDENCE:
-            from holdfast.statistics.intervals import rescaled
-
-            half = rescaled(level) * (interval[1] - interval[0]) / 2 if level > 0 else 0.0
-            interval = (found.growth - half, found.growth + half)
+        by_seed = {int(seed): v for seed, v in found.by_seed.items()}
+        over = OverSeeds(value=found.growth, by_seed=by_seed, samples_half=found.samples_half)
         figure = Figure(
             what="growth of the cost along the ladder, less direct fine-tuning's",
             value=found.growth,
-            interval=interval,
+            interval=over.interval_at(level) if by_seed else None,
             n="seeds paired",
             unit=found.unit,
         )

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.errors import DataError
 from holdfast.evaluation.probe.outcome import Columns, columns_of, inflections, sensitivities, trends, turn_of
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.overtraining import (
@@ -41,10 +42,11 @@ from holdfast.records.overtraining import (
 )
 from holdfast.records.probe import ProbedModel, Sharpness
 from holdfast.records.run import RunFolder
-from holdfast.statistics.gains import OverSeeds, gain_over_seeds
+from holdfast.statistics.gains import Gain, OverSeeds, gain_over_seeds
 from holdfast.statistics.inflection import CANNOT_TELL as NO_TURN
 from holdfast.statistics.inflection import FALLS as NEVER_TURNS
 from holdfast.statistics.inflection import TURNS, Turn
+from holdfast.statistics.intervals import CONFIDENCE
 from holdfast.statistics.powers import exponent, exponent_over_seeds
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.study import COMPLETE, StudyState
@@ -113,9 +115,7 @@ def overtraining_record(
         finished=state.finished,
         config=config.resolved,
         checkpoints=[
-            Checkpoint(
-                label=label, name=shown_name(config.model(label)), tokens=float(r.budget or 0), probed=probed.get(label)
-            )
+            Checkpoint(label=label, name=shown_name(config.model(label)), tokens=r.budget, probed=probed.get(label))
             for label, r in config.rungs.items()
         ],
         tasks=list(config.asked.tasks),
@@ -137,20 +137,20 @@ def with_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> Over
     """
     record = _with_probed(record, config)
     figures = _Figures(record, config)
-    record = dataclasses.replace(record, scored=figures.scored)
+    record = dataclasses.replace(record, scored=figures.scored, notes=[*record.notes, *figures.notes])
     if not figures.scored:
         return record
-    models = [figures.scored_model(m) for m in record.models]
-    record = dataclasses.replace(
-        record, models=models, left_out=_left_out(record, models, config.asked.most_perplexity)
-    )
+    record = dataclasses.replace(record, models=[figures.scored_model(m) for m in record.models])
+    if (most := config.asked.most_perplexity) is not None:
+        left_out, told = _left_out(record, most)
+        record = dataclasses.replace(record, left_out=left_out, notes=[*record.notes, *told])
     return _Judged(record, config, figures).record()
 
 
 def _with_probed(record: OvertrainingRecord, config: OvertrainingConfig) -> OvertrainingRecord:
     """What changes without training cost the checkpoints that were probed."""
     plan = config.plan(None)
-    budgets = {c.label: c.tokens for c in record.checkpoints if c.probed is not None}
+    budgets = {c.label: c.tokens or 0.0 for c in record.checkpoints if c.probed is not None}  # unknown of one alone
     found = [
         s
         for label in budgets
@@ -177,14 +177,22 @@ class _Figures:
         self.entries: dict[tuple[str, str], Evaluation] = {}
         """By task and "suite/name", as it was measured of one model."""
         self.scored: dict[str, list[Scored]] = {}
+        self.notes: list[str] = []
         for model in record.models:
             whole = [s for s in model.seeds if str(s) not in model.diverged]
             if model.state == COMPLETE and whole and model.task not in self.scored:
-                self._look(model.task, self.folder(model, whole[0]))
+                self._look(model.task, self.run(model, whole[0]))
 
-    def _look(self, task: str, folder: EvaluationFolder) -> None:
-        held = {(e.suite, e.name): e for e in folder.all()}
-        wanted = [held[e.suite, e.name] for e in self.config.plan(task).entries if (e.suite, e.name) in held]
+    def _look(self, task: str, run: RunFolder) -> None:
+        compared = {(c.suite, c.name) for c in run.comparisons()}
+        held = {(e.suite, e.name): e for e in run.evaluated("result").all()}
+        asked = [(e.suite, e.name) for e in self.config.plan(task).entries]
+        wanted = [held[key] for key in asked if key in held and key in compared]
+        self.notes += [
+            f"{task}: {suite}/{name} has no figures here: it cannot be held against the checkpoint."
+            for suite, name in asked
+            if (suite, name) not in compared
+        ]
         self.entries |= {(task, f"{e.suite}/{e.name}"): e for e in wanted}
         self.scored[task] = [
             Scored(
@@ -216,19 +224,11 @@ class _Figures:
         compared = {seed: self.run(model, seed).comparisons() for seed in model.seeds}
         found = {}
         for s in self.scored[model.task]:
-            gain = gain_over_seeds(compared, [(s.suite, s.name, s.metric)])
-            found[s.key] = (
-                _worst(s)
-                if gain is None
-                else TunedFigure(
-                    value=gain.after,
-                    interval=gain.interval_after,
-                    cost=-gain.value,
-                    cost_interval=None if gain.interval is None else (-gain.interval[1], -gain.interval[0]),
-                    cost_by_seed={str(seed): -v for seed, v in gain.by_seed.items()},
-                    samples_half=gain.samples_half,
-                )
-            )
+            key = (s.suite, s.name, s.metric)
+            if not all(any((c.suite, c.name, c.metric) == key for c in one) for one in compared.values()):
+                raise DataError(f"{s.key} of {model.checkpoint}, {model.arm}, {model.rate:g} was not compared.")
+            gain = gain_over_seeds(compared, [key])
+            found[s.key] = _worst(s) if gain is None else _figure(gain)  # without a gain one of them is not finite
         return dataclasses.replace(model, figures=found)
 
     def columns(self, model: TunedModel | None, seeds: Sequence[int], key: str) -> list[Columns | None]:
@@ -247,27 +247,35 @@ class _Figures:
         return found
 
 
+def _figure(gain: Gain) -> TunedFigure:
+    return TunedFigure(
+        value=gain.after,
+        interval=gain.interval_after,
+        cost=-gain.value,
+        cost_interval=None if gain.interval is None else (-gain.interval[1], -gain.interval[0]),
+        cost_by_seed={str(seed): -v for seed, v in gain.by_seed.items()},
+        samples_half=gain.samples_half,
+    )
+
+
 def _worst(scored: Scored) -> TunedFigure:
     bad = -math.inf if scored.higher_is_better else math.inf
     return TunedFigure(value=bad, interval=None, cost=math.inf, cost_interval=None)
 
 
-def _left_out(record: OvertrainingRecord, models: Sequence[TunedModel], most: float | None) -> list[float]:
-    """Rates at which the first text gets beyond a perplexity at any budget."""
-    if most is None:
-        return []
-    found = set()
-    for m in models:
-        lead = next((s for s in record.scored.get(m.task, ()) if s.suite == "source"), None)
-        figure = m.figures.get(lead.key) if lead is not None else None
-        if lead is None or figure is None:
+def _left_out(record: OvertrainingRecord, most: float) -> tuple[list[float], list[str]]:
+    """Rates at which the first text gets beyond a perplexity at any budget, and where that cannot be told."""
+    found, notes = set[float](), []
+    for task in record.scored:
+        lead = record.leading(task, "source")
+        unit = lead.unit if lead is not None else "nothing"
+        if lead is None or unit not in ("nats/token", "perplexity"):
+            notes.append(f"{task}: most_perplexity leaves nothing out, for what should be kept is measured in {unit}.")
             continue
-        nats = (
-            figure.value if lead.unit == "nats/token" else math.log(figure.value) if "perplexity" in lead.unit else 0.0
-        )
-        if nats > math.log(most):
-            found.add(m.rate)
-    return sorted(found)
+        bound = math.log(most) if unit == "nats/token" else most
+        own = [(m.rate, m.figures[lead.key].value) for m in record.models if m.task == task and lead.key in m.figures]
+        found |= {rate for rate, value in own if value > bound}
+    return sorted(found), notes
 
 
 class _Judged:
@@ -275,7 +283,7 @@ class _Judged:
 
     def __init__(self, record: OvertrainingRecord, config: OvertrainingConfig, figures: _Figures) -> None:
         self.start, self.config, self.figures = record, config, figures
-        self.tokens = {c.label: c.tokens for c in record.checkpoints}
+        self.tokens = {c.label: c.tokens or 0.0 for c in record.checkpoints}  # unknown of one alone
         self.rates: list[TunedRate] = []
         self.by_seed: dict[tuple[str, str], list[list[float]]] = {}
         """By task and arm, the rates that each seed would have chosen: seed, budget."""
@@ -457,7 +465,9 @@ class _Judged:
                     unit=scored.unit,
                     verdict=verdict,
                     growth=more.value,
-                    interval=more.interval_at(0.95),
+                    interval=more.interval_at(CONFIDENCE),
+                    by_seed={str(seed): v for seed, v in more.by_seed.items()},
+                    samples_half=more.samples_half,
                 )
             )
         return found
@@ -488,7 +498,7 @@ def _growth(
         for f in (last, first)
     )
     over = one.minus(other)
-    interval = over.interval_at(0.95)
+    interval = over.interval_at(CONFIDENCE)
     clear = interval is not None and not interval[0] <= 0 <= interval[1]
     verdict = CANNOT_TELL if not clear else "grows" if over.value > 0 else "shrinks"
     return Growth(**about, **ends, difference=over.value, interval=interval, verdict=verdict), over

@@ -7,24 +7,21 @@ tune CHECKPOINT TASK ARM     at every rate, with every seed
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.config.declare import settings_of
-from holdfast.config.decode import Given, decode
+from holdfast.config.decode import Given
 from holdfast.errors import ConfigError, UserError, did_you_mean
 from holdfast.evaluation.entries import DataEntry
 from holdfast.evaluation.ladder import Rung, unlike
-from holdfast.studies.engine import small as small_settings
 from holdfast.studies.engine.asked import AskedStudy
 from holdfast.studies.engine.models import folder_name, training_problems
 from holdfast.studies.engine.space import DIRECT, METHOD, Space, read_space
 from holdfast.studies.overtraining.settings import EARLY, OWN, RATE, TRAIN, OvertrainingSettings, TaskSettings
-from holdfast.support.files import to_jsonable
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
@@ -68,6 +65,31 @@ class Tuning:
 class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     """A study as `overtraining_config` gives it."""
 
+    settings_class: ClassVar[type[Any]] = OvertrainingSettings
+
+    @staticmethod
+    def training_parts(asked: OvertrainingSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
+        """See `AskedStudy`."""
+        parts = {"train": asked.train, **{f"tasks.{n}.train": t.train for n, t in asked.tasks.items()}}
+        return {where: (train, (*OWN, *EARLY)) for where, train in parts.items()}
+
+    @staticmethod
+    def settings_problems(asked: OvertrainingSettings) -> list[str]:
+        """What is wrong with what varies and with how it is measured."""
+        from holdfast.runs.settings import known_settings
+
+        problems: list[str] = []
+        read_space(asked.vary, None, grid=True, known=[*known_settings()], problems=problems)
+        return problems + _measuring_problems(asked)
+
+    def plan_problems(self) -> list[str]:
+        """Rates that are not said, and fine-tunings that are the same."""
+        return _unclear(self)
+
+    def part_problems(self) -> list[str]:
+        """See `check_parts`."""
+        return check_parts(self)
+
     def may_change(self, old: Mapping[str, Any]) -> set[str]:
         """What is judged anew from what was measured."""
         return {"keep", "most_perplexity"}
@@ -86,7 +108,7 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     @functools.cached_property
     def changes(self) -> list[Change]:
         """What every checkpoint is put through."""
-        return self.asked.probe.changes() if self.asked.probe is not None else []
+        return self.asked.probe.changes() if self.asked.probe else []
 
     @property
     def probing(self) -> dict[str, Any]:
@@ -94,7 +116,7 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         from holdfast.evaluation.probe.settings import CurvatureSettings
         from holdfast.runs.probed_checkpoint import Probe
 
-        assert self.asked.probe is not None
+        assert self.asked.probe
         train, curvature = self.asked.train, CurvatureSettings(curvature=self.asked.curvature)
         return {
             "plan": self.plan(None),
@@ -262,40 +284,7 @@ def overtraining_config(
     Raises:
         ConfigError: with every mistake at once.
     """
-    from holdfast.runs.settings import known_settings
-
-    given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
-    asked, mistakes = decode(OvertrainingSettings, given.set_here(OvertrainingSettings))
-    given.check(mistakes)
-    assert asked is not None
-    known = known_settings()
-    parts = {"train": asked.train, **{f"tasks.{n}.train": t.train for n, t in asked.tasks.items()}}
-    problems = [
-        f"{where}.{key}: no such key in a training configuration.{did_you_mean(key, known)}"
-        for where, train in parts.items()
-        for key in train
-        if key not in known and key not in (*OWN, *EARLY)
-    ]
-    read_space(asked.vary, None, grid=True, known=[*known], problems=problems)
-    problems += _measuring_problems(asked)
-    folder = asked.output_dir or Path(f"runs/{asked.name}")
-    small = small_settings.recorded(asked.small) if not problems else None
-    resolved = {k: v for k, v in to_jsonable(asked).items() if k not in ("workers", "storage")}
-    resolved["probe"] = resolved["probe"] or False  # null would be read as not said
-    config = OvertrainingConfig(
-        asked=dataclasses.replace(asked, small=small),
-        output_dir=folder,
-        storage=asked.storage or f"sqlite:///{folder}/study.db",
-        names={},
-        resolved={**resolved, "small": small, "output_dir": str(folder)},
-    )
-    if not problems:
-        problems = _unclear(config)
-    if not problems and check:
-        problems = _unknown_names(config) if small else check_parts(config)
-    if problems:
-        raise ConfigError(list(dict.fromkeys(problems)), source=source or (str(given.file) if given.file else None))
-    return config
+    return OvertrainingConfig.read(values, source=source, check=check)
 
 
 def _measuring_problems(asked: OvertrainingSettings) -> list[str]:
@@ -324,15 +313,6 @@ def _unclear(config: OvertrainingConfig) -> list[str]:
         if twice := [one for one in dict.fromkeys(same) if same.count(one) > 1]:
             arm, rate = twice[0]
             return [f"vary: '{arm}' at learning rate {rate:g} stands there twice. Give one of them a label."]
-    return []
-
-
-def _unknown_names(config: OvertrainingConfig) -> list[str]:
-    """Names that the small setting does not make; all else is seen once its files are there."""
-    try:
-        small_settings.fill(config.resolved, small_settings.stand_ins(config.asked.small, ""))
-    except ConfigError as error:
-        return error.problems
     return []
 
 

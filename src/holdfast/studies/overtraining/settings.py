@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from holdfast.config.declare import Meta, Seed
-from holdfast.config.decode import decode
+from holdfast.config.decode import decode, decode_named
 from holdfast.config.values import Mistake, Refused
 from holdfast.evaluation.ladder import Rung, parse_ladder
 from holdfast.evaluation.probe.settings import ChangeSettings
 from holdfast.studies.engine import small as small_settings
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_ALLOWED = "a name of letters, digits, '.', '_' and '-'"
 RATE = "learning_rate"
 """What every study varies."""
 OWN = ("model_name_or_path", "seed", "data_seed", "output_dir", "evaluation", "retention")
@@ -80,19 +81,8 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
         ValueError: no mapping.
         Refused: what is wrong in each.
     """
-    if not isinstance(value, Mapping) or not value:
-        raise ValueError
-    found: dict[str, TaskSettings] = {}
-    mistakes: list[Mistake] = []
-    for name, item in ((str(n), v) for n, v in value.items()):
-        if not _NAME.fullmatch(name):
-            text = f"expected a name of letters, digits, '.', '_' and '-', got {name!r}."
-            mistakes.append(Mistake(path=(), text=text))
-        task, problems = decode(TaskSettings, item if isinstance(item, Mapping) else {"train": item})
-        mistakes += [Mistake(path=(name, *p.path), text=p.text) for p in problems]
-        if task is None:
-            continue
-        found[name] = task
+    found, mistakes = decode_named(TaskSettings, value, name=_NAME, allowed=_ALLOWED, shorthand="train")
+    for name, task in found.items():
         if not isinstance(task.train.get("dataset_name"), str):
             mistakes.append(Mistake(path=(name, "train", "dataset_name"), text="is missing: the task's data."))
         for key, what in (("validation", "what chooses the learning rate"), ("test", "what is reported")):
@@ -118,22 +108,22 @@ def read_checkpoints(value: Any) -> tuple[Rung, ...]:
     return (rung,)
 
 
-def read_probe(value: Any) -> ChangeSettings | None:
-    """What every checkpoint is put through; None for false: nothing.
+def read_probe(value: Any) -> ChangeSettings | Literal[False]:
+    """What every checkpoint is put through; False: nothing.
 
     Raises:
         ValueError: no mapping.
         Refused: what is wrong with it.
     """
-    if isinstance(value, ChangeSettings) or value in (None, False):
-        return value or None
+    if value is False or isinstance(value, ChangeSettings):
+        return value
     if not isinstance(value, Mapping):
         raise ValueError
     found, mistakes = decode(ChangeSettings, {k: v for k, v in value.items() if v not in ((), [])})
     if found is not None and found.toward:
         text = "the study makes its own fine-tuned models; leave it out, or use 'holdfast probe --toward'."
         mistakes = [*mistakes, Mistake(path=("toward",), text=text)]
-    if mistakes:
+    if found is None or mistakes:
         raise Refused(*mistakes)
     return found
 
@@ -156,7 +146,7 @@ class _What:
     """The checkpoints, the smallest budget first: a list as of 'holdfast probe --ladder', or the file of one ('holdfast
     ladder train' writes it). A list of one model gives its fragility card."""
     probe: Annotated[
-        ChangeSettings | None,
+        ChangeSettings | Literal[False],
         Meta(
             parse=read_probe,
             expected="a mapping such as {noise: [0.01, 0.03], quantize: [int4]}, or false",
@@ -246,9 +236,9 @@ class OvertrainingSettings(_How, _What):
             wrong("small", problem)
         if not self.ladder:
             wrong("ladder", "is missing: checkpoints of one model at rising budgets, or one model alone.")
-        if not self.tasks and self.probe is None:
+        if not self.tasks and not self.probe:
             wrong("tasks", "is missing: what the checkpoints are fine-tuned on, or `probe` with what they go through.")
-        if self.curvature and self.probe is None:
+        if self.curvature and not self.probe:
             wrong("curvature", "is a part of probing, which is off; leave it out, or say what is probed.")
         if not self.generalist:
             wrong("generalist", "is missing: what should be kept, such as held-out text of the pre-training's kind.")

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.errors import ConfigError, NotFinite, TrainingDiverged
+from holdfast.errors import NotFinite, TrainingDiverged
 from holdfast.records.overtraining import RECORD_FILE, OvertrainingRecord, write_overtraining
 from holdfast.records.probe import ProbedModel, Sharpness
 from holdfast.records.run import RunFolder
 from holdfast.studies.engine import session as engine
+from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.models import train_model
 from holdfast.studies.engine.progress import share_of_run
-from holdfast.studies.engine.small import existing_files, make_files
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, RUNNING, CannotJudge, JobState, Study, StudyState, Writer
+from holdfast.studies.engine.study import COMPLETE, RUNNING, CannotJudge, JobState, StudyState, Writer
 from holdfast.studies.overtraining.plan import (
     CHECKPOINT,
     KIND,
@@ -29,8 +29,6 @@ from holdfast.studies.overtraining.plan import (
     TEXTS,
     TUNE,
     OvertrainingConfig,
-    check_parts,
-    overtraining_config,
 )
 from holdfast.support.files import write_bytes_atomic
 
@@ -88,19 +86,13 @@ def run_overtraining(
     return record
 
 
-class OvertrainingStudy(Study[OvertrainingConfig]):
+class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
     """The overtraining study."""
 
+    config_class: ClassVar[type[OvertrainingConfig]] = OvertrainingConfig
     noun: ClassVar[str] = "job"
     one_in_process: ClassVar[bool] = True  # a single one then shows how far it is itself
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "probed", "runs")
-
-    @classmethod
-    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> OvertrainingStudy:
-        """See `Study.load`."""
-        config = overtraining_config(resolved, source=f"study '{resolved['name']}'", check=False)
-        names = existing_files(output_dir / "data") if config.asked.small else {}
-        return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir, names=names))
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -110,21 +102,6 @@ class OvertrainingStudy(Study[OvertrainingConfig]):
     def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
         """Only fine-tunings are repeated."""
         return super().cells(attributes) if attributes[KIND] == TUNE else [("", self.seeds[0])]
-
-    def prepare(self, console: Any) -> OvertrainingStudy:
-        """The study with what `small:` makes; its parts are checked then.
-
-        Raises:
-            ConfigError: with every mistake at once.
-        """
-        config = self.settings
-        if config.asked.small is None:
-            return self
-        names = make_files(config.asked.small, config.output_dir / "data", source=config.name, console=console)
-        filled = dataclasses.replace(config, names=names)
-        if problems := check_parts(filled):
-            raise ConfigError(problems, source=config.name)
-        return OvertrainingStudy(filled)
 
     # ------------------------------------------------------------------------------------------------------------ jobs
 
@@ -147,7 +124,9 @@ class OvertrainingStudy(Study[OvertrainingConfig]):
         held = {_shown(e): texts for e in measured if (texts := _documents(e)) is not None}
         for task, settings in config.asked.tasks.items():
             documents = [(name, text) for name, texts in held.items() for text in texts]
-            places = held_in([text for _, text in documents], _trained_on(config.filled(dict(settings.train))))
+            methods = [t.settings["retention"] for t in config.tunings.values() if t.task == task]
+            trained = _trained_on(config.filled(dict(settings.train)), config.filled(methods))
+            places = held_in([text for _, text in documents], trained)
             for name in dict.fromkeys(documents[p][0] for p in places):
                 own = [documents[p][1] for p in places if documents[p][0] == name]
                 shown = "; ".join(f"'{' '.join(text.split())[:60]}'" for text in own[:_SHOWN])
@@ -291,11 +270,20 @@ def _documents(entry: Entry) -> list[str] | None:
     return ["\n".join(texts_of(row["prompt"] if asked else row)) for row in rows]
 
 
-def _trained_on(settings: Mapping[str, Any]) -> Iterator[str]:
-    """The texts of training data, a row each."""
+def _trained_on(settings: Mapping[str, Any], methods: Sequence[Any]) -> Iterator[str]:
+    """The texts of training data, a row each, those that methods mix in or learn from among them.
+
+    Args:
+        settings: of the training.
+        methods: the `retention` of each way to fine-tune.
+    """
     from holdfast.data.overlap import texts_of
     from holdfast.data.sources import load_rows
 
     split, config = str(settings.get("dataset_train_split") or "train"), settings.get("dataset_config")
-    for row in load_rows(settings["dataset_name"], split=split, config=config):
-        yield "\n".join(texts_of(row))
+    parts = [load_rows(settings["dataset_name"], split=split, config=config)]
+    named = [p.get("data") for one in methods if one != "none" for method in one for p in method.values() if p]
+    parts += [load_rows(name) for name in dict.fromkeys(n for n in named if isinstance(n, str) and n)]
+    for rows in parts:
+        for row in rows:
+            yield "\n".join(texts_of(row))

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from holdfast.config.declare import MAX_SEED, Meta, settings_of
-from holdfast.config.decode import decode
+from holdfast.config.decode import decode_named
 from holdfast.config.values import Mistake, Refused
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.sequence import MERGE, MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
@@ -37,6 +37,7 @@ from holdfast.studies.engine import small as small_settings
 from holdfast.studies.engine.space import DIRECT, read_space
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+ALLOWED = "a name of letters, digits, '.', '_' and '-'"
 PLAIN = {
     SEQUENTIAL: "sequential fine-tuning",
     SINGLE: "single task",
@@ -69,22 +70,12 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
         ValueError: no mapping.
         Refused: what is wrong in each.
     """
-    if not isinstance(value, Mapping) or not value:
-        raise ValueError("tasks by name")
-    found: dict[str, TaskSettings] = {}
-    mistakes: list[Mistake] = []
-    for name, task in ((str(n), t) for n, t in value.items()):
-        if not _NAME.fullmatch(name):
-            text = f"expected a name of letters, digits, '.', '_' and '-', got {name!r}."
-            mistakes.append(Mistake(path=(), text=text))
-        one, problems = decode(TaskSettings, task if isinstance(task, Mapping) else {"train": task})
-        mistakes += [Mistake(path=(name, *p.path), text=p.text) for p in problems]
-        if one is not None:
-            found[name] = one
-            for key in ("train", "evaluation"):
-                if not getattr(one, key):
-                    what = "its data, as in 'train: {dataset_name: FILE}'" if key == "train" else "what scores it"
-                    mistakes.append(Mistake(path=(name, key), text=f"is missing: {what}."))
+    found, mistakes = decode_named(TaskSettings, value, name=_NAME, allowed=ALLOWED, shorthand="train")
+    for name, task in found.items():
+        for key in ("train", "evaluation"):
+            if not getattr(task, key):
+                what = "its data, as in 'train: {dataset_name: FILE}'" if key == "train" else "what scores it"
+                mistakes.append(Mistake(path=(name, key), text=f"is missing: {what}."))
     if mistakes:
         raise Refused(*mistakes)
     return found

@@ -7,22 +7,19 @@ restore base, ARM k         the control and every checkpoint: measured before an
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.config.decode import Given, decode
 from holdfast.config.values import dotted
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.errors import ConfigError
 from holdfast.records.stages import PROBING
-from holdfast.studies.engine import small as small_settings
 from holdfast.studies.engine.asked import AskedStudy
 from holdfast.studies.engine.models import training_problems
 from holdfast.studies.stages.settings import OF_PARTS, RESTORE, StagesSettings
-from holdfast.support.files import to_jsonable
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
@@ -70,6 +67,22 @@ class Step:
 @dataclass(frozen=True, kw_only=True)
 class StagesConfig(AskedStudy[StagesSettings]):
     """A study as `stages_config` gives it."""
+
+    settings_class: ClassVar[type[Any]] = StagesSettings
+
+    @staticmethod
+    def training_parts(asked: StagesSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
+        """See `AskedStudy`."""
+        return {"train": (asked.train, OF_PARTS["train"]), "restore": (asked.restore, OF_PARTS["restore"])}
+
+    def part_problems(self) -> list[str]:
+        """See `check_parts`."""
+        return check_parts(self)
+
+    @property
+    def small_seed(self) -> int:
+        """Which world."""
+        return self.asked.seed
 
     def may_change(self, old: Mapping[str, Any]) -> set[str]:
         """What is judged anew from what was measured. A remedy may come later: its steps are the last ones."""
@@ -273,43 +286,7 @@ def stages_config(values: Mapping[str, Any] | Given, *, source: str | None = Non
     Raises:
         ConfigError: with every mistake at once.
     """
-    from holdfast.runs.settings import known_settings
-
-    given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
-    asked, mistakes = decode(StagesSettings, given.set_here(StagesSettings))
-    given.check(mistakes)
-    assert asked is not None
-    known = known_settings()
-    problems = [
-        f"{where}.{key}: no such key in a training configuration.{did_you_mean(key, known)}"
-        for where, train in (("train", asked.train), ("restore", asked.restore))
-        for key in train
-        if key not in known and key not in OF_PARTS[where]
-    ]
-    folder = asked.output_dir or Path(f"runs/{asked.name}")
-    small = small_settings.recorded(asked.small) if not problems else None
-    resolved = {k: v for k, v in to_jsonable(asked).items() if k not in ("workers", "storage")}
-    config = StagesConfig(
-        asked=dataclasses.replace(asked, small=small),
-        output_dir=folder,
-        storage=asked.storage or f"sqlite:///{folder}/study.db",
-        names={},
-        resolved={**resolved, "small": small, "output_dir": str(folder)},
-    )
-    if not problems and check:
-        problems = _unknown_names(config) if small else check_parts(config)
-    if problems:
-        raise ConfigError(list(dict.fromkeys(problems)), source=source or (str(given.file) if given.file else None))
-    return config
-
-
-def _unknown_names(config: StagesConfig) -> list[str]:
-    """Names that the small setting does not make; all else is seen once its files are there."""
-    try:
-        small_settings.fill(config.resolved, small_settings.stand_ins(config.asked.small, ""))
-    except ConfigError as error:
-        return error.problems
-    return []
+    return StagesConfig.read(values, source=source, check=check)
 
 
 def check_parts(config: StagesConfig) -> list[str]:

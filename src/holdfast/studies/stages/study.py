@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,12 +15,12 @@ from holdfast.errors import ConfigError, HoldfastError, ModelError
 from holdfast.records.run import RunFolder
 from holdfast.records.stages import PROBING, RECORD_FILE, StagesRecord, write_stages
 from holdfast.studies.engine import session as engine
+from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.models import train_model
 from holdfast.studies.engine.progress import share_of_run
-from holdfast.studies.engine.small import existing_files, make_files
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, Study, StudyState, Writer
-from holdfast.studies.stages.plan import STEP, TEXTS, TUNE, StagesConfig, check_parts, stages_config
+from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState, Writer
+from holdfast.studies.stages.plan import STEP, TEXTS, TUNE, StagesConfig
 from holdfast.support.files import read_object
 
 if TYPE_CHECKING:
@@ -71,18 +71,12 @@ def run_stages(
     return record
 
 
-class StagesStudy(Study[StagesConfig]):
+class StagesStudy(StudyAsked[StagesConfig]):
     """The stages study."""
 
+    config_class: ClassVar[type[StagesConfig]] = StagesConfig
     noun: ClassVar[str] = "step"
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "texts")
-
-    @classmethod
-    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> StagesStudy:
-        """See `Study.load`."""
-        config = stages_config(resolved, source=f"study '{resolved['name']}'", check=False)
-        names = existing_files(output_dir / "data") if config.asked.small else {}
-        return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir, names=names))
 
     def open_folder(self, console: Any) -> None:
         """Looks at the base, the checkpoints and what is asked before anything is done: the first question comes after
@@ -106,22 +100,6 @@ class StagesStudy(Study[StagesConfig]):
                 problems = _evaluation_problems(config)
             if problems:
                 raise ConfigError(problems, source="evaluation")
-
-    def prepare(self, console: Any) -> StagesStudy:
-        """The study with what `small:` makes; its parts are checked then.
-
-        Raises:
-            ConfigError: with every mistake at once.
-        """
-        config = self.settings
-        if config.asked.small is None:
-            return self
-        place = config.output_dir / "data"
-        names = make_files(config.asked.small, place, source=config.name, seed=config.asked.seed, console=console)
-        filled = dataclasses.replace(config, names=names)
-        if problems := check_parts(filled):
-            raise ConfigError(problems, source=config.name)
-        return StagesStudy(filled)
 
     # ----------------------------------------------------------------------------------------------------------- steps
 
