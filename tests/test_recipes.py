@@ -66,7 +66,7 @@ SEQUENCE = {
 """Of paper 002: models that each makes with a seed, and its ways through the orders."""
 STAGES = {"tiny": 10, "smollm2": 5, "llama2-alpaca": 10, "llama2-vicuna": 10}
 """Of paper 001: epochs of each."""
-LADDER = {"tiny": (3, 2_000_000), "world": (12, 64_000_000), "paper": (18, 128_000_000_000)}
+LADDER = {"tiny": (3, 2_000_000), "world": (6, 64_000_000), "world-3M": (6, 32_000_000), "paper": (18, 128_000_000_000)}
 """Of paper 003: rungs of each, and the largest budget."""
 OVERTRAINING = {"tiny": (3, 6), "world": (6, 24), "olmo-1b": (6, 42)}
 """Checkpoints and fine-tunings of each."""
