@@ -21,6 +21,7 @@ from declared_commands import command_of
 from extending import write_method
 from holdfast.config.command_line import find_option, parse_words
 from holdfast.config.decode import coerce_all
+from holdfast.records.forecast import Predictor, write_predictor
 from holdfast.records.run import RunFolder, RunRecord
 from stand_ins import put_data
 
@@ -239,8 +240,9 @@ def place(desk: Path, model_folder: Path) -> Path:
     put_data("\n".join(re.findall(r"\b\w+\.jsonl\b", "\n".join(page.read_text(encoding="utf-8") for page in PAGES))))
     Path("run.yaml").write_text(
         "model_name_or_path: YOUR_MODEL\ndataset_name: train.jsonl\n"
-        "evaluation: {source: [mmlu, humaneval], target: [gsm8k], allow_code_execution: true}\n"
+        "evaluation: {source: [mmlu, humaneval, prose.jsonl], target: [gsm8k], allow_code_execution: true}\n"
     )
+    write_predictor("predictor.json", Predictor(about="", level=0.9, parameters=(1, 2), fits=[]))
     Path("ladder.yaml").write_text("ladder: [{model: owner/base, tokens: 1.0e9}]")
     shutil.copytree(model_folder, "YOUR_MODEL")
     write_method(desk)

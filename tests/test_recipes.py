@@ -68,7 +68,14 @@ STAGES = {"tiny": 10, "smollm2": 5, "llama2-alpaca": 10, "llama2-vicuna": 10}
 """Of paper 001: epochs of each."""
 LADDER = {"tiny": (3, 2_000_000), "world": (6, 64_000_000), "world-3M": (6, 32_000_000), "paper": (18, 128_000_000_000)}
 """Of paper 003: rungs of each, and the largest budget."""
-OVERTRAINING = {"tiny": (3, 6), "world": (6, 24), "olmo-1b": (6, 42)}
+OVERTRAINING = {
+    "tiny": (3, 6),
+    "world": (6, 24),
+    "olmo-1b": (6, 42),
+    "olmo-1b-sft": (6, 63),
+    "forecast": (3, 40),
+    "forecast-tiny": (3, 40),
+}
 """Checkpoints and fine-tunings of each."""
 PUBLIC = {"olmo-1b": (41e9, 3094e9), "olmo-2-7b": (80e9, 3896e9), "amber": (0.12e12, 1.3e12)}
 """Ladders of published checkpoints: the smallest and the largest budget."""
@@ -398,6 +405,10 @@ def test_an_overtraining_study_is_sound(name: str, model_folder: Path) -> None:
         for place in range(len(values["ladder"])):
             shutil.copytree(model_folder, f"rung-{place}")
             values["ladder"][place] = {"model": f"rung-{place}", "tokens": 1e9 * (place + 1)}
+        Path("template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{{ eos_token }}{% endfor %}")
+        for task in ("hh", "alpaca", "tulu"):
+            Path(f"{task}-replies.jsonl").write_text('{"prompt": "a", "output": "b"}\n')
+            Path(f"{task}.heldout.jsonl").write_text('{"text": "a"}\n')
         (Path("mr.heldout.jsonl")).write_text('{"prompt": "a", "answer": 0}\n' * 4)
         for part in ("train", "test"):
             Path("gsm8k").mkdir(exist_ok=True)

@@ -91,6 +91,10 @@ class TrainConfig:
     """Which of its rows."""
     early_stopping_patience: int | None = None
     """Evaluations in a row without a better one that end training; None: none do."""
+    forecast: bool = False
+    """Whether early steps say what the end will have lost."""
+    forecast_predictor: str | None = None
+    """File of what says it; None: the one that comes along."""
     launch: dict[str, Any] = field(default_factory=dict)
     """Options of `accelerate launch` (`num_processes`, `accelerate_config`, ...)."""
     notes: list[str] = field(default_factory=list)
@@ -188,6 +192,8 @@ def checked(given: Given) -> TrainConfig:
         "eval_dataset_name",
         "eval_dataset_split",
         "early_stopping_patience",
+        "forecast",
+        "forecast_predictor",
     )
     found, mistakes = coerce_all({name: OWN[name] for name in plain}, _only(own, *plain))
     templates, environment = found.get("data"), found.get("env") or {}
@@ -231,6 +237,7 @@ def checked(given: Given) -> TrainConfig:
     if held_out is not None:
         add(config_checks.check_path("eval_dataset_name", held_out, beside=source))
     add(config_checks.check_early_stopping(patience, held_out, found.get("eval_dataset_split"), values))
+    add(config_checks.check_forecast(bool(found.get("forecast")), found.get("forecast_predictor"), plan))
     add(config_checks.check_ranges(values))
     add(config_checks.check_combinations(values, has_accelerator=has_accelerator()))
     if launching.get("accelerate_config"):
@@ -272,6 +279,8 @@ def checked(given: Given) -> TrainConfig:
         "eval_dataset_name": held_out,
         "eval_dataset_split": part if part != "train" else None,
         "early_stopping_patience": patience,
+        "forecast": found.get("forecast"),
+        "forecast_predictor": found.get("forecast_predictor"),
     }
     for name, value in (*asked.items(), *launching.items()):
         if value and name not in SECRET:
@@ -287,6 +296,8 @@ def checked(given: Given) -> TrainConfig:
         eval_dataset_name=held_out,
         eval_dataset_split=part,
         early_stopping_patience=patience,
+        forecast=bool(found.get("forecast")),
+        forecast_predictor=found.get("forecast_predictor"),
         launch=launching,
         notes=notes,
         source_file=source,

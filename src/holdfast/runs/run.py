@@ -8,6 +8,7 @@ training continues from the last whole checkpoint with its optimiser, schedule, 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import time
@@ -38,6 +39,7 @@ from holdfast.support.resources import is_disk_full
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
+    from holdfast.records.forecast import EarlySigns
     from holdfast.runs.config import TrainConfig
     from holdfast.support.leftovers import NewFolder
     from holdfast.training.callbacks import MetricsFile
@@ -303,7 +305,13 @@ class _Run:
                         for name, task in config.evaluation.tasks.items()
                     },
                     load_rows=rows_by_name(self.tokenizer),
-                    callbacks=[metrics, *self.stops_early(), *self.callbacks, *self.measures_along(metrics)],
+                    callbacks=[
+                        metrics,
+                        *self.stops_early(),
+                        *self.callbacks,
+                        *self.measures_along(metrics),
+                        *self.forecasts(metrics),
+                    ],
                 )
         world = int(os.environ.get("WORLD_SIZE") or 1)
         if self.trainer.accelerator.num_processes != world:
@@ -312,11 +320,15 @@ class _Run:
                 f"{self.trainer.accelerator.num_processes}: every process would "
                 "train alone. On CPUs set use_cpu: true."
             )
-        if config.evaluation.along and (self.trainer.is_fsdp_enabled or self.trainer.is_deepspeed_enabled):
-            raise ConfigError(
-                "evaluation.along: measures a model that one process holds whole, which FSDP and DeepSpeed take apart. "
-                "Leave it out, and measure checkpoints afterwards: 'holdfast evaluate RUN/checkpoint-*'."
-            )
+        if self.trainer.is_fsdp_enabled or self.trainer.is_deepspeed_enabled:
+            whole = "a model that one process holds whole, which FSDP and DeepSpeed take apart. Leave it out"
+            if config.evaluation.along:
+                raise ConfigError(
+                    f"evaluation.along: measures {whole}, and measure checkpoints afterwards: 'holdfast evaluate "
+                    f"RUN/checkpoint-*'."
+                )
+            if config.forecast:
+                raise ConfigError(f"forecast: looks at {whole}.")
         self._own_progress(progress)
         for note in self.trainer.data_notes:
             self.note(note)
@@ -409,9 +421,54 @@ class _Run:
             )
         ]  # fmt: skip
 
+    def forecasts(self, metrics: MetricsFile) -> list[TrainerCallback]:
+        """What says early what the end will have lost; `metrics`: whose clock does not count the time for it."""
+        if not self.config.forecast or not self.main:
+            return []
+        from holdfast.records.forecast import RUN_FILE
+        from holdfast.reports.forecast_report import forecast_lines
+        from holdfast.runs.early_signs import SignsEarly, source_texts, trained_rows
+        from holdfast.runs.forecasting import forecast, predictor_of
+        from holdfast.support.files import write_json
+
+        def seen(signs: EarlySigns) -> None:
+            start = self.folder.evaluated("start").all()
+            found = forecast(signs, start, predictor_of(self.config.forecast_predictor))
+            write_json(self.folder.path / RUN_FILE, found)
+            for line in forecast_lines(found):
+                say(self.console, f"  {line}")
+
+        def moved() -> float:
+            model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+            total = next((layer for layer in self._distances(model) if layer.layer == "total"), None)
+            if total is None or not hasattr(model, "peft_config"):
+                return math.nan if total is None else total.relative
+            frozen = (p for p in model.parameters() if not p.requires_grad)  # an adapter moves some of the matrices
+            return total.l2 / math.sqrt(math.fsum(float(p.float().square().sum()) for p in frozen))
+
+        return [
+            SignsEarly(
+                texts=source_texts(self.config.evaluation, self.model, self.tokenizer),
+                rows=lambda: trained_rows(self.trainer),
+                moved=moved,
+                kept=self.folder.path / "start.forecast",
+                seen=seen,
+                say=self.note,
+                aside=metrics.leave_out,
+            )
+        ]
+
     def note_unmeasured(self) -> None:
         """Says which steps were asked for and not measured: the run has no such steps, or had been there already."""
+        from holdfast.records.forecast import RUN_FILE
+
         along, total = self.config.evaluation.along, int(self.record.training.get("steps") or 0)
+        said = any(note.startswith("No forecast") for note in self.record.notes)
+        if self.config.forecast and self.main and not said and not (self.folder.path / RUN_FILE).is_file():
+            self.note(
+                f"No forecast: it is made after a twentieth of the steps, and this run has {total}, or had gone beyond "
+                f"that when it was asked for."
+            )
         if along is None or not total:
             return
         wanted = [*range(1, total), *along.steps]
@@ -456,7 +513,7 @@ class _Run:
                 remove_folder(staging)
             self.trainer.accelerator.wait_for_everyone()  # other ranks read the folder only when it is whole
             self.model = self.trainer.accelerator.unwrap_model(self.trainer.model, keep_fp32_wrapper=False)
-            self.record.distance = self._distances()
+            self.record.distance = self._distances(self.model)
         self.record.training["saved"] = True
         self.write()
 
@@ -593,12 +650,12 @@ class _Run:
                 "'no', with which an interrupted run begins anew."
             )
 
-    def _distances(self) -> list[LayerDistance]:
+    def _distances(self, model: Any) -> list[LayerDistance]:
         """How far each layer moved: stored start weights against the result, tensor by tensor; adapters by their merged
         delta."""
-        if hasattr(self.model, "peft_config"):
+        if hasattr(model, "peft_config"):
             pairs = []
-            for name, module in self.model.named_modules():
+            for name, module in model.named_modules():
                 weight = getattr(getattr(module, "base_layer", None), "weight", None)
                 if weight is not None and hasattr(module, "get_delta_weight") and weight.is_floating_point():
                     for adapter in module.active_adapters:
@@ -606,7 +663,7 @@ class _Run:
             return layer_distances(pairs) if pairs else []
         if self.start_folder is None:
             return []
-        reader, result = CheckpointReader(self.start_folder), self.model.state_dict()
+        reader, result = CheckpointReader(self.start_folder), model.state_dict()
         names = [n for n in reader.names() if n in result and tuple(result[n].shape) == reader.shape(n)]
         if len(names) < len(reader.names()):
             self.note(

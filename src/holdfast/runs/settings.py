@@ -229,6 +229,11 @@ class OwnSettings:
     early_stopping_patience: Annotated[int | None, Meta(ge=1)] = None
     """Ends training after so many evaluations (`eval_strategy`) in a row that bring no better one; the best checkpoint
     is the result, so it needs `load_best_model_at_end`."""
+    forecast: bool = False
+    """After a twentieth of the steps says what the run will have lost of evaluation.source at its end; changes nothing
+    of the run."""
+    forecast_predictor: Annotated[str | None, Meta(metavar="FILE")] = None
+    """What forecasts, as 'holdfast forecast fit' writes it; default: the one that comes along."""
     env: Annotated[
         dict[str, Any],
         Meta(
@@ -278,6 +283,13 @@ def known_settings() -> dict[str, Setting]:
         if setting.name not in OWN:
             table.setdefault(setting.name, setting)
     return table
+
+
+def training_keys() -> list[str]:
+    """Keys of a training configuration that a study may set for all its runs: those of TRL and accelerate, and
+    holdfast's own but for what decides the environment. Imports TRL (seconds)."""
+    own = [setting.name for setting in OWN.values() if setting.meta.yaml and setting.name != "env"]
+    return [*known_settings(), *own]
 
 
 def _adjusted(setting: Setting, source: str) -> Setting:

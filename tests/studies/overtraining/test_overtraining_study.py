@@ -147,6 +147,13 @@ def test_ways_are_all_that_varies_beside_the_rate(asked: dict[str, Any]) -> None
         ({"seeds": [1, 1]}, "seeds: expected at least one, each once"),
         ({"small": "overtrainin"}, "small: expected one of overtraining"),
         ({"most_perplexity": 1}, "most_perplexity: expected"),
+        ({"direction": {"task": "new", "learning_rate": 1e-3}}, "direction: is held against the quadratic"),
+        ({"direction": {"task": "nw", "learning_rate": 1e-3}, "curvature": 4}, "direction: task: .*Did you mean 'new'"),
+        (
+            {"direction": {"task": "new", "learning_rate": 2e-3}, "curvature": 4},
+            r"direction\.learning_rate: expected one of 0\.001, 0\.01, at which direct fine-tuning is tried",
+        ),
+        ({"direction": {"task": "new"}, "curvature": 4}, r"direction.*learning_rate"),
         ({"name": "a b"}, "name: expected letters"),
     ],
 )
@@ -222,6 +229,28 @@ def test_a_whole_study(asked: dict[str, Any]) -> None:
     before = {p: p.stat().st_mtime_ns for p in Path("out").rglob("*.jsonl")}
     again = run_of(asked)
     assert again.models == record.models and before == {p: p.stat().st_mtime_ns for p in Path("out").rglob("*.jsonl")}
+
+
+def test_the_loss_is_followed_along_a_fine_tuning(asked: dict[str, Any]) -> None:
+    """Figure 10: at the whole way it is the fine-tuned model's, at none the checkpoint's, and the quadratic touches it
+    there."""
+    small = {"probe": {"noise": [0.1], "noise_seeds": 1}, "vary": {"learning_rate": [1e-2]}, "early_stopping": False}
+    small |= {"curvature": 12, "direction": {"task": "new", "learning_rate": 1e-2, "steps": [0.001, 0.5, 1.0, 2.0]}}
+    record = run_of(asked, **small, seeds=[0], keep="none")
+    assert not list(Path("out/runs").rglob("*.safetensors")), "nothing needs the weights any more"
+    for sharpness in record.sharpness:
+        label = sharpness.model
+        assert [line.label for line in sharpness.lines] == ["noise, seed 0", "new-0.01"]
+        line = sharpness.lines[1]
+        assert [size for size, _ in line.losses] == [0.0, 0.001, 0.5, 1.0, 2.0]
+        losses = dict(line.losses)
+        tuned = record.model("new", DIRECT, 1e-2, label)
+        assert tuned is not None and tuned.distance == pytest.approx(line.norm, rel=1e-5)
+        assert losses[1.0] == pytest.approx(tuned.figures["source/old"].value, rel=1e-5)
+        assert losses[0.0] == pytest.approx(sharpness.loss, rel=1e-5)
+        step = losses[0.001] - losses[0.0]
+        assert line.quadratic(0.001, losses[0.0]) - losses[0.0] == pytest.approx(step, rel=0.1, abs=2e-6)
+    assert "The loss along the step towards new-0.01, l" in Path("out/report.html").read_text()
 
 
 def test_longer_pretraining_costs_more_and_annealing_holds_on(asked: dict[str, Any]) -> None:

@@ -115,13 +115,13 @@ class AskedStudy(Generic[A]):
         Raises:
             ConfigError: with every mistake at once.
         """
-        from holdfast.runs.settings import known_settings
+        from holdfast.runs.settings import training_keys
 
         given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
         asked, mistakes = decode(cls.settings_class, given.set_here(cls.settings_class))
         given.check(mistakes)
         assert asked is not None
-        known = known_settings()
+        known = training_keys()
         problems = [
             f"{where}.{key}: no such key in a training configuration.{did_you_mean(key, known)}"
             for where, (train, own) in cls.training_parts(asked).items()

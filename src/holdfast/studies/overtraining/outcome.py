@@ -50,7 +50,7 @@ from holdfast.statistics.intervals import CONFIDENCE
 from holdfast.statistics.powers import exponent, exponent_over_seeds
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.study import COMPLETE, StudyState
-from holdfast.studies.overtraining.plan import CHECKPOINT, KIND, MODEL, PROBE, TEXTS, OvertrainingConfig
+from holdfast.studies.overtraining.plan import CHECKPOINT, KIND, LINE, MODEL, PROBE, TEXTS, OvertrainingConfig
 from holdfast.support.environment import shown_name
 from holdfast.support.files import record_from
 
@@ -74,9 +74,12 @@ def overtraining_record(
         made, kind = list(results.get(job.number, ())), job.attributes[KIND]
         reason = job.attributes.get(stored.REASON)
         notes += [n for one in made for n in one.get("notes", ()) if n not in notes]
-        if kind in (TEXTS, PROBE):
+        if kind in (TEXTS, PROBE, LINE):
             if reason is not None:
                 notes.append(f"{job.label} failed: {reason}")
+            if made and kind == LINE and made[0].get("sharpness"):
+                followed = record_from(Sharpness, made[0]["sharpness"])
+                sharpness = [_with_lines(s, followed) for s in sharpness]  # a checkpoint's probe is made before
             if made and kind == PROBE:
                 probed[job.attributes[CHECKPOINT]] = record_from(ProbedModel, made[0]["model"])
                 sharpness += [record_from(Sharpness, made[0]["sharpness"])] if made[0].get("sharpness") else []
@@ -127,6 +130,11 @@ def overtraining_record(
         versions=dict(state.attributes.get("versions", {})),
         hardware=dict(state.attributes.get("hardware", {})),
     )
+
+
+def _with_lines(one: Sharpness, other: Sharpness) -> Sharpness:
+    """One checkpoint's curvature with the lines of another measurement of it."""
+    return dataclasses.replace(one, lines=[*one.lines, *other.lines]) if one.model == other.model else one
 
 
 def with_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> OvertrainingRecord:

@@ -3,6 +3,7 @@
 texts                        whether training text holds what is measured on
 probe CHECKPOINT             as it is and under every change
 tune CHECKPOINT TASK ARM     at every rate, with every seed
+line CHECKPOINT              along the direction of one of its fine-tunings
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from holdfast.studies.engine.study import Job
 
 KIND, CHECKPOINT, MODEL = "kind", "checkpoint", "model"
-"""Attributes of a job: `TEXTS`, `PROBE` or `TUNE`; the rung's label; the fine-tuning's name."""
-TEXTS, PROBE, TUNE = "texts", "probe", "tune"
+"""Attributes of a job: `TEXTS`, `PROBE`, `TUNE` or `LINE`; the rung's label; the fine-tuning's name."""
+TEXTS, PROBE, TUNE, LINE = "texts", "probe", "tune", "line"
 SOURCE, VALIDATION, TEST = "source", "validation", "target"
 """Suites: what should be kept, what chooses the rate, what is reported."""
 
@@ -126,6 +127,33 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
             "trust_remote_code": bool(train.get("trust_remote_code")),
         }
 
+    def along(self, label: str) -> dict[str, Any]:
+        """The same for the direction of a checkpoint's fine-tuning; needs its weights."""
+        from holdfast.evaluation.probe.changes import Toward
+        from holdfast.evaluation.probe.settings import CurvatureSettings
+        from holdfast.runs.probed_checkpoint import Probe
+
+        asked, tuning = self.asked.direction, self.direction
+        assert asked is not None and tuning is not None
+        name = f"{asked.task}-{asked.learning_rate:g}"
+        folder = self.run_folder(label, tuning.name, self.asked.seeds[0])
+        changes = [Toward(size=size, label=name) for size in asked.steps]
+        curvature = CurvatureSettings(curvature=self.asked.curvature)
+        return {**self.probing, "probe": Probe(changes=changes, toward=[f"{name}={folder}"], curvature=curvature)}
+
+    @functools.cached_property
+    def direction(self) -> Tuning | None:
+        """The fine-tuning whose direction is followed; None where none is, or none is like that."""
+        asked = self.asked.direction
+        if asked is None:
+            return None
+        alike = (
+            t
+            for t in self.tunings.values()
+            if (t.task, t.arm, t.rate) == (asked.task, self.direct, asked.learning_rate)
+        )
+        return next(alike, None)
+
     def requests(self) -> list[ModelRequest]:
         """The checkpoints, as the code that measures takes them."""
         from holdfast.evaluation.session import ModelRequest
@@ -183,7 +211,25 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
             for name, t in self.tunings.items()
             for label in self.rungs
         ]
-        return [*checks, *probes, *tunings]
+        jobs = [*checks, *probes, *tunings]
+        if (followed := self.direction) is not None:
+            made = {
+                (j.attributes[KIND], j.attributes.get(CHECKPOINT), j.attributes.get(MODEL)): n
+                for n, j in enumerate(jobs)
+            }
+            jobs += [
+                Job(
+                    attributes={
+                        LABEL: f"{label}: along {followed.task}, learning rate {followed.rate:g}",
+                        KIND: LINE,
+                        CHECKPOINT: label,
+                        MODEL: followed.name,
+                    },
+                    after=(made[PROBE, label, None], made[TUNE, label, followed.name]),
+                )
+                for label in self.rungs
+            ]
+        return jobs
 
     # ------------------------------------------------------------------------------------------------------- measuring
 
@@ -313,6 +359,17 @@ def _unclear(config: OvertrainingConfig) -> list[str]:
         if twice := [one for one in dict.fromkeys(same) if same.count(one) > 1]:
             arm, rate = twice[0]
             return [f"vary: '{arm}' at learning rate {rate:g} stands there twice. Give one of them a label."]
+    asked, followed = config.asked.direction, config.direction
+    if asked is not None and followed is None:
+        own = [t for t in config.tunings.values() if (t.task, t.arm) == (asked.task, config.direct)]
+        return [
+            f"direction.learning_rate: expected one of {', '.join(f'{t.rate:g}' for t in own)}, at which "
+            f"{config.direct} is tried, got {asked.learning_rate:g}."
+        ]
+    if followed is not None and followed.settings.get("use_peft"):
+        return [
+            "direction: expected a fine-tuning of all weights, an adapter has no direction of its own. Leave it out."
+        ]
     return []
 
 

@@ -27,11 +27,12 @@ LADDERS: dict[str, dict[str, Any]] = {
     "thorough": {},
 }
 """By size, what differs from the file of the ladder."""
-_FEW = {"probe": {"noise_seeds": 3}, "seeds": [0, 1]}
+_FEW = {"probe": {"noise_seeds": 3}, "direction": None, "seeds": [0, 1]}
 SIZES: dict[str, dict[str, Any]] = {
     "quick": {
         "probe": {"noise": [0.1, 0.3], "noise_seeds": 2, "prune": []},
         "curvature": 2,
+        "direction": None,
         "tasks": {"problems": {"train": {"dataset_train_split": "train[:40]"}}},
         "train": {"num_train_epochs": 1},
         "vary": {"learning_rate": [1.0e-3, 1.0e-2], "retention": ["direct", {"label_annealing": {"weight": 1}}]},
@@ -41,8 +42,13 @@ SIZES: dict[str, dict[str, Any]] = {
         **_FEW,
         "small": "overtraining_tiny",
         "tasks": {"problems": {"train": {"dataset_train_split": "train[:200]"}}},
+        "generalist": [
+            {"perplexity": "${people_heldout}", "name": "people"},
+            {"choices": "${facts}", "name": "facts", "max_documents": 300},
+            {"perplexity": "${code_heldout}", "name": "code"},
+        ],
         "vary": {
-            "learning_rate": [1.0e-3, 3.0e-3, 1.0e-2, 3.0e-2],
+            "learning_rate": [3.0e-3, 1.0e-2, 3.0e-2, 1.0e-1],
             "retention": ["direct", {"label_annealing": {"weight": 1}}],
         },
     },

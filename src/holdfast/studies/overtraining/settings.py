@@ -28,8 +28,9 @@ from typing import Annotated, Any, Literal
 from holdfast.config.declare import Meta, Seed
 from holdfast.config.decode import decode, decode_named
 from holdfast.config.values import Mistake, Refused
+from holdfast.errors import did_you_mean
 from holdfast.evaluation.ladder import Rung, parse_ladder
-from holdfast.evaluation.probe.settings import ChangeSettings
+from holdfast.evaluation.probe.settings import ChangeSettings, Sizes
 from holdfast.studies.engine import small as small_settings
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -128,6 +129,35 @@ def read_probe(value: Any) -> ChangeSettings | Literal[False]:
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class DirectionSettings:
+    """A fine-tuning whose direction the loss is followed along."""
+
+    task: str
+    """One of `tasks`."""
+    learning_rate: Annotated[float, Meta(gt=0)]
+    """One of those that are tried: of direct fine-tuning, with the first seed."""
+    steps: Sizes = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+    """Shares of the way; beyond 1 goes past it."""
+
+
+def read_direction(value: Any) -> DirectionSettings:
+    """A direction.
+
+    Raises:
+        ValueError: no mapping.
+        Refused: what is wrong with it.
+    """
+    if isinstance(value, DirectionSettings):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError
+    found, mistakes = decode(DirectionSettings, value)
+    if found is None or mistakes:
+        raise Refused(*mistakes)
+    return found
+
+
 def _small_schema() -> dict[str, Any]:
     return small_settings.settings_schema("tasks")
 
@@ -158,6 +188,16 @@ class _What:
     curvature: Annotated[int, Meta(ge=0)] = 0
     """Documents of the first text under `generalist` that the curvature of every checkpoint's loss is measured on
     (float32 only)."""
+    direction: Annotated[
+        DirectionSettings | None,
+        Meta(
+            parse=read_direction,
+            expected="a mapping such as {task: sentiment, learning_rate: 1.0e-4}",
+            json_schema=lambda: {"type": "object"},
+        ),
+    ] = None
+    """A fine-tuning, {task: NAME, learning_rate: X}, along whose direction the loss of every checkpoint is followed and
+    held against its quadratic (figure 10 of the paper); needs `curvature`."""
     tasks: Annotated[
         dict[str, TaskSettings],
         Meta(
@@ -240,6 +280,16 @@ class OvertrainingSettings(_How, _What):
             wrong("tasks", "is missing: what the checkpoints are fine-tuned on, or `probe` with what they go through.")
         if self.curvature and not self.probe:
             wrong("curvature", "is a part of probing, which is off; leave it out, or say what is probed.")
+        if self.direction is not None and not self.curvature:
+            wrong(
+                "direction", "is held against the quadratic that `curvature` measures; give that a number of documents."
+            )
+        if self.direction is not None and self.direction.task not in self.tasks:
+            near = did_you_mean(self.direction.task, self.tasks)
+            wrong(
+                "direction",
+                f"task: expected one of {', '.join(self.tasks) or 'tasks'}, got '{self.direction.task}'.{near}",
+            )
         if not self.generalist:
             wrong("generalist", "is missing: what should be kept, such as held-out text of the pre-training's kind.")
         if self.tasks and RATE not in self.vary and "retention" not in self.vary:

@@ -24,6 +24,7 @@ from holdfast.studies.engine.study import COMPLETE, RUNNING, CannotJudge, JobSta
 from holdfast.studies.overtraining.plan import (
     CHECKPOINT,
     KIND,
+    LINE,
     MODEL,
     PROBE,
     TEXTS,
@@ -113,7 +114,8 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
             HoldfastError: the job failed.
         """
         began, kind = time.monotonic(), task.attributes[KIND]
-        made = self._texts() if kind == TEXTS else self._probe(task) if kind == PROBE else self._tune(task)
+        makers = {TEXTS: lambda task: self._texts(), PROBE: self._probe, TUNE: self._tune, LINE: self._along}
+        made = makers[kind](task)
         return dataclasses.replace(made, seconds=round(time.monotonic() - began, 3))
 
     def _texts(self) -> JobResult:
@@ -173,6 +175,25 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         gc.collect()
         return made
 
+    def _along(self, task: Task) -> JobResult:
+        from holdfast.runs.probed_checkpoint import ProbedCheckpoint
+
+        config, label = self.settings, str(task.attributes[CHECKPOINT])
+        request = next(r for r in config.requests() if r.label == label)
+        folder = config.run_folder(label, str(task.attributes[MODEL]), self.seeds[0])
+        if not any(folder.glob("*.safetensors")):
+            return JobResult(notes=[f"{label}: there is no direction to follow, for this fine-tuning has no weights."])
+        more = config.along(label)
+        checkpoint = ProbedCheckpoint(request, out=config.probed, console=task.console, say=lambda line: None, **more)
+        checkpoint.measured(None)
+        for change in more["probe"].changes:
+            task.check()
+            checkpoint.measured(change)
+        made = JobResult(sharpness=checkpoint.sharpness(), notes=list(checkpoint.notes))
+        del checkpoint
+        gc.collect()
+        return made
+
     def _tune(self, task: Task) -> JobResult:
         from holdfast.checkpoints.distance import distance
 
@@ -203,17 +224,23 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         return share
 
     def clean(self, state: StudyState) -> None:
-        """Deletes what resuming needed, and the weights unless they are kept."""
+        """Deletes what resuming needed, and the weights unless they are kept or a direction is still to be followed."""
         from holdfast.studies.engine.worker import remove_checkpoints
 
         config = self.settings
+        needed = {
+            (job.attributes[CHECKPOINT], job.attributes[MODEL])
+            for job in state.latest
+            if job.attributes[KIND] == LINE and job.state != COMPLETE
+        }
         for job in state.latest:
             if job.state != COMPLETE or job.attributes[KIND] != TUNE:
                 continue
             for seed in self.seeds:
                 folder = config.run_folder(job.attributes[CHECKPOINT], job.attributes[MODEL], seed)
                 remove_checkpoints(folder)
-                for file in folder.glob("*.safetensors") if config.asked.keep == "none" else ():
+                kept = config.asked.keep == "all" or (job.attributes[CHECKPOINT], job.attributes[MODEL]) in needed
+                for file in () if kept else folder.glob("*.safetensors"):
                     with contextlib.suppress(FileNotFoundError):
                         file.unlink()
 

@@ -70,9 +70,9 @@ class LanguageModels:
 
     def keys(self) -> list[str]:
         """See `Kind`."""
-        from holdfast.runs.settings import known_settings
+        from holdfast.runs.settings import training_keys
 
-        return list(known_settings())
+        return training_keys()
 
     def read_evaluation(self, evaluation: Mapping[str, Any]) -> tuple[EvaluationPlan, list[str]]:
         """See `Kind`."""

@@ -1,0 +1,219 @@
+"""Forecasts: what a run says of its end after its first steps, that beside what came, and the page of a predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.records.comparison import Comparison
+from holdfast.records.forecast import NATS, POINTS, Expected, HeldOut, Linear, Predicted, Predictor, RunForecast
+from holdfast.reports.blocks import (
+    Block,
+    Page,
+    Panel,
+    Paragraph,
+    Section,
+    Table,
+    Text,
+    Tile,
+    Tiles,
+    facts_or_nothing,
+    notes,
+    side_by_side,
+)
+from holdfast.reports.charts import Axis, Chart, Col, Mark, Row, Value, tabulate
+from holdfast.reports.format import interval_text, number, percent, plural
+from holdfast.reports.html import write_page
+from holdfast.reports.terminal import Printer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DECIMALS = {NATS: 3, POINTS: 1}
+HOW = (
+    "Each row of the table is a test: the runs with one value of the axis are left out, the regression is fitted on "
+    "all others and asked for these. Runs beyond what is left are refused, as a run of yours would be."
+)
+
+
+def forecast_lines(found: RunForecast) -> list[str]:
+    """A run's forecast in words: a line for what is expected, and one for what nothing is said of."""
+    at = f"step {found.signs.step} of {found.signs.steps}"
+    if not found.predictor:
+        return [
+            f"Forecast: early signs are kept ({at}). Nothing here reads them: 'holdfast forecast fit' makes of runs "
+            f"like these what does."
+        ]
+    said = [_in_words(e) for e in found.expected if e.loss is not None]
+    lines = [f"Forecast at {at}: at the end {', '.join(said)} ({100 * found.level:g} % intervals)"] if said else []
+    silent: dict[str, list[str]] = {}
+    for e in found.expected:
+        if e.loss is None:
+            silent.setdefault(e.why, []).append(_name(e))
+    return lines + [f"No forecast of {', '.join(names)}: {why}" for why, names in silent.items()]
+
+
+def came_table(found: RunForecast, compared: Sequence[Comparison]) -> Table | None:
+    """What was expected beside what came; None where nothing was expected."""
+    came = {f"{c.suite}/{c.name}": -c.gain * (100 if e.unit == POINTS else 1) for e in found.expected for c in compared
+            if c.primary and f"{c.suite}/{c.name}" == e.entry}  # fmt: skip
+    if not found.expected:
+        return None
+    columns = [
+        Col("Measure", lambda e: (_name(e), f" ({e.unit})"), numeric=False),
+        Col(f"Expected loss at step {found.signs.step}", _value),
+        Col("Came", lambda e: _number(came.get(e.entry), e.unit)),
+        Col("Inside", lambda e: _inside(e, came.get(e.entry)), numeric=False),
+    ]
+    return tabulate(found.expected, columns)
+
+
+def _name(expected: Expected) -> str:
+    return expected.entry.partition("/")[2]
+
+
+def _in_words(expected: Expected) -> str:
+    assert expected.loss is not None
+    worse, interval = expected.loss >= 0, interval_text(expected.interval, DECIMALS[expected.unit])
+    size = number(abs(expected.loss), DECIMALS[expected.unit])
+    return f"{_name(expected)} {size} {expected.unit} {'worse' if worse else 'better'} {interval}"
+
+
+def _number(value: float | None, unit: str) -> str:
+    return "" if value is None else number(value, DECIMALS[unit], sign=True)
+
+
+def _value(expected: Expected) -> Text:
+    if expected.loss is None:
+        return f"none: {expected.why}"
+    interval = interval_text(expected.interval, DECIMALS[expected.unit], sign=True)
+    return f"{_number(expected.loss, expected.unit)} {interval}"
+
+
+def _inside(expected: Expected, came: float | None) -> str:
+    if came is None or expected.interval is None:
+        return ""
+    low, high = expected.interval
+    return "yes" if low <= came <= high else "no"
+
+
+# ----------------------------------------------------------------------------------------------------- of a predictor
+
+
+def predictor_blocks(predictor: Predictor) -> list[Block]:
+    """A predictor's tests and regressions, as tables."""
+    columns = [
+        Col("Held out", "axis", numeric=False),
+        Col("Unit", "unit", numeric=False),
+        Col("Values", "values"),
+        Col("Predicted", "rows"),
+        Col("Refused", "refused"),
+        Col("R²", lambda h: number(h.r2, 2)),
+        Col("R² of asinh", lambda h: number(h.r2_scaled, 2)),
+        Col("Covered", lambda h: percent(100 * h.coverage, sign=False)),
+        Col("Median error", lambda h: number(h.error, DECIMALS[h.unit])),
+        Col("Median width", lambda h: number(h.width, DECIMALS[h.unit])),
+    ]
+    tests = tabulate(predictor.held_out, columns, title=f"Runs unlike those fitted on, {_level(predictor)} intervals")
+    return [tests, Paragraph(HOW, "note"), *(_weights(fit) for fit in predictor.fits)]
+
+
+def _level(predictor: Predictor) -> str:
+    return f"{100 * predictor.level:g} %"
+
+
+def _weights(linear: Linear) -> Table:
+    rows = zip(linear.features, linear.weights, linear.low, linear.high, strict=True)
+    columns = [
+        Col("Feature", lambda r: r[0], numeric=False),
+        Col("Weight", lambda r: number(r[1], 2, sign=True)),
+        Col("Fitted on", lambda r: f"{r[2]:.3g} to {r[3]:.3g}"),
+    ]
+    title = f"Loss in {linear.unit}: {plural(linear.rows, 'row')} of {plural(linear.groups, 'run')} beside their seeds"
+    return tabulate(rows, columns, title=title)
+
+
+def predictor_page(predictor: Predictor) -> Page:
+    """A predictor as a page: expected against came, for runs unlike those fitted on."""
+    charts = [_scatter(h, [p for p in predictor.predicted if (p.axis, p.unit) == (h.axis, h.unit)])
+              for h in predictor.held_out]  # fmt: skip
+    about = [
+        ("Fitted on", predictor.about),
+        ("Runs", str(predictor.runs)),
+        ("Parameters of the models", " to ".join(f"{n:,}" for n in dict.fromkeys(predictor.parameters))),
+    ]
+    return Page(
+        tab="holdfast forecast",
+        eyebrow="holdfast forecast",
+        title="What the first steps of a fine-tune say of its end",
+        lead="Ridge regression on how far a model has drifted after a twentieth of its steps; "
+        f"intervals of {_level(predictor)} from groups of runs left out.",
+        blocks=[
+            Tiles([_tile(h) for h in predictor.held_out]),
+            Section("Expected against came", list(side_by_side(charts))),
+            Section("In numbers", [Panel([block]) if isinstance(block, Table) else block
+                                   for block in predictor_blocks(predictor)]),
+            Section("About", [Panel([*facts_or_nothing(about)], "card")]),
+            notes(predictor.notes),
+        ],
+        footer=f"Written by holdfast {predictor.versions.get('holdfast', '')}.",
+    )  # fmt: skip
+
+
+def _tile(test: HeldOut) -> Tile:
+    below = f"R², {test.unit}; {percent(100 * test.coverage, sign=False)} of {test.rows} in their interval"
+    return Tile(f"Other {test.axis}", number(test.r2, 2), below)
+
+
+def _scatter(test: HeldOut, predicted: Sequence[Predicted]) -> Chart | None:
+    if not predicted:
+        return None
+    rows: list[Row] = [
+        {
+            "name": f"{p.run}: {p.entry}",
+            "left": p.value,
+            "x": p.came,
+            "y": Value(
+                value=p.loss,
+                low=p.interval[0],
+                high=p.interval[1],
+                text=number(p.loss, DECIMALS[p.unit]),
+                interval=interval_text(p.interval, DECIMALS[p.unit]),
+            ),
+        }
+        for p in predicted
+    ]  # fmt: skip
+    ends = [min(p.came for p in predicted), max(p.came for p in predicted)]
+    margin = 0.08 * (ends[1] - ends[0] or 1.0)
+    span = (ends[0] - margin, ends[1] + margin)
+    line = [{"x": v, "y": v} for v in span]
+    return Chart(
+        title=f"Other {test.axis}, {test.unit}",
+        rows=rows,
+        columns=[Col("Run", "name", numeric=False), Col("Left out", "left", numeric=False), Col("Came", "x"),
+                 Col("Expected", "y")],
+        marks=[
+            Mark(kind="line", rows=line, colour="muted", dash="dot", width=1.4, markers=False, legend=False),
+            Mark(kind="points", size=6, opacity=0.75, bars=0.7),
+        ],
+        x=Axis(title=f"loss that came, {test.unit}", range=span),
+        y=Axis(title="expected", range=span),
+        caption=f"R² {number(test.r2, 2)}; {percent(100 * test.coverage, sign=False)} in their interval. Intervals "
+        f"that leave the frame are cut.",
+        height=360,
+    )  # fmt: skip
+
+
+def write_predictor_report(path: Path, predictor: Predictor) -> Path:
+    """Writes a predictor's page and returns its path.
+
+    Raises:
+        StorageError: the page could not be written; an earlier one is intact.
+    """
+    return write_page(predictor_page(predictor), path)
+
+
+def print_predictor(predictor: Predictor, console: Console | None = None) -> None:
+    """Prints the tables of a predictor's page."""
+    Printer(console).show([*predictor_blocks(predictor), *(Paragraph(n, "note") for n in predictor.notes)])

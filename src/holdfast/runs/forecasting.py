@@ -1,0 +1,220 @@
+"""A forecast of what a run will lose, from its first steps: a predictor, fitted on runs whose ends are known, takes the
+early signs of a run (`runs.early_signs`) and says what the loss at the end will be. Beyond what it was fitted on
+nothing is said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from holdfast.errors import DataError
+from holdfast.records.comparison import Comparison
+from holdfast.records.evaluation import Evaluation
+from holdfast.records.forecast import (
+    NATS,
+    POINTS,
+    RUN_FILE,
+    SUITE,
+    EarlySigns,
+    Expected,
+    HeldOut,
+    Predicted,
+    Predictor,
+    RunForecast,
+    pooled,
+    read_predictor,
+)
+from holdfast.records.metrics import is_share
+from holdfast.records.run import RunFolder
+from holdfast.statistics.forecast import Example, fit, held_out, outside, predict
+
+RESOLUTION = {NATS: 0.02, POINTS: 1.0}
+"""Losses below it are alike."""
+LEVEL = 0.9
+AXES = ("data", "model", "learning rate", "method")
+LARGER = 2.0
+"""How many times smaller or larger a model may be than those that were fitted on."""
+SHIPPED = Path(__file__).with_name("predictor.json")
+"""Fitted on runs in the small world (`configs/forecast`)."""
+
+
+def forecast(signs: EarlySigns, start: Iterable[Evaluation], predictor: Predictor | None) -> RunForecast:
+    """What is expected of the entries that are to be kept.
+
+    Args:
+        signs: of the run.
+        start: what was measured of the model that it starts from.
+        predictor: None: nothing is expected.
+    """
+    found = []
+    for entry in start:
+        unit = _unit(entry)
+        if entry.suite == SUITE and unit is not None and predictor is not None:
+            found.append(_expected(f"{entry.suite}/{entry.name}", unit, signs, predictor))
+    about, level = ("", LEVEL) if predictor is None else (predictor.about, predictor.level)
+    return RunForecast(signs=signs, expected=found, level=level, predictor=about)
+
+
+def _expected(key: str, unit: str, signs: EarlySigns, predictor: Predictor) -> Expected:
+    linear, (least, most) = predictor.fit(unit), predictor.parameters
+    features = features_of(signs, key, unit)
+    if linear is None:
+        why = f"it was fitted on nothing that is measured in {unit}"
+    elif not least / LARGER <= signs.parameters <= LARGER * most:
+        why = f"{signs.parameters:,} parameters (fitted on {least:,} to {most:,})"
+    elif not (why := outside(linear, features)):
+        loss, interval = predict(linear, features)
+        return Expected(entry=key, unit=unit, loss=loss, interval=interval)
+    return Expected(entry=key, unit=unit, loss=None, interval=None, why=why)
+
+
+def features_of(signs: EarlySigns, entry: str, unit: str) -> dict[str, float]:
+    """What an entry's loss is predicted from: for text its own signs, for other entries the mean over the texts."""
+    own = next((t for t in signs.texts if t.entry == entry and unit == NATS), None) or pooled(signs.texts)
+    return {
+        "log10 KL on the text": _log10(own.kl),
+        "log10 Fisher product on the text": _log10(own.fisher),
+        "log10 KL of the start under noise": _log10(own.noise),
+        "log10 loss of the text": _log10(own.loss),
+        "rise of the text's loss (asinh)": math.asinh(own.rise / RESOLUTION[NATS]),
+        "log10 KL on training rows": _log10(signs.kl),
+        "fall of their loss (asinh)": math.asinh(signs.fall / RESOLUTION[NATS]),
+        "log10 distance": _log10(signs.distance),
+        "log10 learning rate ahead": _log10(signs.ahead),
+    }
+
+
+def _log10(value: float) -> float:
+    return math.log10(value) if value > 0 else -math.inf if value == 0 else math.nan
+
+
+def _unit(entry: Evaluation | Comparison) -> str | None:
+    """The unit of the loss of an evaluation, or of a comparison; None of one that is not forecast."""
+    if isinstance(entry, Evaluation):
+        metric = entry.metrics[entry.primary]
+        unit, name, values = metric.unit, entry.primary, [metric.value]
+    else:
+        unit, name, values = entry.unit, entry.metric, [entry.before, entry.after]
+    return NATS if unit == NATS else POINTS if is_share(unit, name, values) else None
+
+
+# ------------------------------------------------------------------------------------------------------------- fitting
+
+
+def run_folders(places: Iterable[str | Path]) -> list[RunFolder]:
+    """Runs with signs, in folders and below them.
+
+    Raises:
+        DataError: a folder that is not there, or none with such a run.
+    """
+    found: dict[Path, RunFolder] = {}
+    for place in map(Path, places):
+        if not place.is_dir():
+            raise DataError(f"Expected a folder with runs, {place} is none.")
+        files = sorted(place.rglob(RUN_FILE))
+        if not files:
+            raise DataError(
+                f"Expected runs that were looked at early in {place}, found none. Train them with forecast: true."
+            )
+        found |= {file.parent.resolve(): RunFolder(file.parent) for file in files}
+    return list(found.values())
+
+
+def examples_of(runs: Iterable[RunFolder]) -> tuple[list[Example], list[str]]:
+    """What came of every run's entries beside its early signs; and what was left out, in words.
+
+    Raises:
+        DataError: a record cannot be read.
+    """
+    from holdfast.reports.methods import method_text
+
+    found, unfinished, broken = list[Example](), 0, 0
+    for run in runs:
+        seen, record, compared = RunForecast.in_folder(run.path), run.read(), run.comparisons()
+        if seen is None or record.status != "finished" or not compared:
+            unfinished += 1
+            continue
+        settings = record.config
+        method = method_text(record.retention) + (" (adapter)" if settings.get("use_peft") else "")
+        axes = {
+            "data": str(record.data.get("name")),
+            "model": str(record.model.get("hash")),
+            "learning rate": f"{float(settings.get('learning_rate') or 0.0):g}",
+            "method": method,
+        }
+        for comparison in (c for c in compared if c.suite == SUITE and c.primary):
+            unit, key = _unit(comparison), f"{comparison.suite}/{comparison.name}"
+            if unit is None:
+                continue
+            features = features_of(seen.signs, key, unit)
+            loss = -comparison.gain * (100.0 if unit == POINTS else 1.0)
+            if not math.isfinite(loss) or not all(map(math.isfinite, features.values())):
+                broken += 1
+                continue
+            found.append(
+                Example(
+                    run=record.name, entry=key, unit=unit, features=features, loss=loss, axes=axes,
+                    parameters=seen.signs.parameters,
+                )
+            )  # fmt: skip
+    notes = [f"{unfinished} runs are left out: they are not finished or were not compared."] if unfinished else []
+    notes += [f"{broken} entries are left out: a figure of theirs is not finite."] if broken else []
+    return found, notes
+
+
+def fit_predictor(places: Sequence[str | Path], *, level: float = LEVEL, about: str = "") -> Predictor:
+    """A predictor from runs, tested on runs that it was not fitted on.
+
+    Args:
+        places: folders with runs, searched to the bottom.
+        level: of the intervals.
+        about: what the runs are, in words.
+
+    Raises:
+        DataError: no runs, or too few.
+    """
+    from holdfast.support.environment import versions
+
+    examples, notes = examples_of(run_folders(places))
+    if not examples:
+        raise DataError(" ".join(["Expected finished runs with text or questions under evaluation.source.", *notes]))
+    fits, tests, predicted = [], list[HeldOut](), list[Predicted]()
+    for unit, resolution in RESOLUTION.items():
+        own = [e for e in examples if e.unit == unit]
+        if not own:
+            continue
+        try:
+            fits.append(fit(own, resolution=resolution, level=level))
+        except DataError as error:
+            notes.append(f"Nothing is forecast in {unit}. {error}")
+            continue
+        for axis in AXES:
+            if (found := held_out(own, axis, resolution=resolution, level=level)) is not None:
+                tests.append(found[0])
+                predicted += found[1]
+    if not fits:
+        raise DataError(" ".join(notes))
+    sizes, runs = [e.parameters for e in examples], len({(e.run, *e.group) for e in examples})
+    return Predictor(
+        about=about or f"{runs} runs",
+        level=level,
+        parameters=(min(sizes), max(sizes)),
+        fits=fits,
+        held_out=tests,
+        predicted=predicted,
+        runs=runs,
+        notes=notes,
+        versions=versions(),
+    )
+
+
+def predictor_of(path: str | Path | None) -> Predictor | None:
+    """The predictor in a file, or the one that comes along, if any does.
+
+    Raises:
+        DataError: a file that is no predictor.
+    """
+    if path is not None:
+        return read_predictor(path)
+    return read_predictor(SHIPPED) if SHIPPED.is_file() else None

@@ -1,0 +1,263 @@
+"""`forecast: true`: early signs without a trace in the run, what a predictor makes of them, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+
+from holdfast.cli.main import main
+from holdfast.errors import ConfigError, DataError, Interrupted
+from holdfast.records.comparison import Comparison
+from holdfast.records.forecast import EarlySigns, RunForecast, TextSigns, read_predictor
+from holdfast.records.run import RunFolder, RunRecord
+from holdfast.reports.forecast_report import forecast_lines
+from holdfast.reports.run_report import print_run_summary, write_run_report
+from holdfast.runs.config import train_config
+from holdfast.runs.early_signs import _ahead, look_at, source_texts
+from holdfast.runs.forecasting import fit_predictor
+from holdfast.runs.run import train
+from holdfast.support.files import write_json
+from tiny import SENTENCES, build_model
+
+
+@pytest.fixture
+def asked(tmp_path: Path, model_folder: Path) -> dict[str, Any]:
+    for name, texts in (("rows", SENTENCES[:3] * 8), ("kept", SENTENCES[3:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    return {
+        "model_name_or_path": str(model_folder),
+        "dataset_name": str(tmp_path / "rows.jsonl"),
+        "max_steps": 60,
+        "per_device_train_batch_size": 2,
+        "max_length": 64,
+        "learning_rate": 3e-3,
+        "warmup_steps": 4,
+        "use_cpu": True,
+        "save_steps": 2,
+        "logging_steps": 10,
+        "forecast": True,
+        "evaluation": {"source": [str(tmp_path / "kept.jsonl")]},
+        "output_dir": str(tmp_path / "run"),
+    }
+
+
+def run_of(settings: dict[str, Any], *callbacks: TrainerCallback) -> tuple[RunFolder, str]:
+    shown = io.StringIO()
+    return train(train_config(settings), console=Console(file=shown, width=200), callbacks=callbacks), shown.getvalue()
+
+
+def test_early_signs_leave_no_trace_in_the_run(asked: dict[str, Any], tmp_path: Path) -> None:
+    run, shown = run_of(asked)
+    plain, _ = run_of({**asked, "forecast": False, "output_dir": str(tmp_path / "plain")})
+    for name, tensor in load_file(run.path / "model.safetensors").items():
+        assert tensor.equal(load_file(plain.path / "model.safetensors")[name]), name
+    losses = [[row["loss"] for row in one.metrics()] for one in (run, plain)]
+    assert losses[0] == losses[1] and run.read().config_key == plain.read().config_key
+    found = RunForecast.in_folder(run.path)
+    assert found is not None and RunForecast.in_folder(plain.path) is None
+    signs = found.signs
+    assert (signs.step, signs.steps) == (3, 60) and signs.parameters == run.read().model["parameters"]
+    assert signs.distance > 0 and signs.kl > 0 and signs.ahead > 20  # the schedule still warms up
+    [text] = signs.texts
+    assert text.entry == "source/kept" and text.kl > 0 and text.noise > 0 and text.fisher > 0
+    assert found.expected == [] and "early signs are kept (step 3 of 60)" in shown
+    assert not (run.path / "start.forecast").exists()
+
+
+class Stop(TrainerCallback):
+    """Ends a run after a step."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 2:
+            raise Interrupted("here")
+
+
+def test_a_run_that_is_continued_before_it_was_looked_at(asked: dict[str, Any], tmp_path: Path) -> None:
+    whole, _ = run_of({**asked, "output_dir": str(tmp_path / "whole")})
+    asked["save_steps"] = 1
+    with pytest.raises(Interrupted):
+        run_of(asked, Stop())
+    assert (Path(asked["output_dir"]) / "start.forecast").is_file()
+    run, _ = run_of(asked)
+    assert RunForecast.in_folder(run.path) == RunForecast.in_folder(whole.path)
+
+
+def test_an_adapter_is_looked_at_by_what_it_adds(asked: dict[str, Any]) -> None:
+    adapter = {"use_peft": True, "lora_r": 4, "lora_target_modules": "all-linear"}
+    run, _ = run_of({**asked, **adapter, "max_steps": 40, "learning_rate": 1e-2})
+    found = RunForecast.in_folder(run.path)
+    assert found is not None and 0 < found.signs.distance < 0.12 and found.signs.texts[0].kl > 0
+
+
+def test_too_short_a_run_says_so(asked: dict[str, Any]) -> None:
+    run, _ = run_of({**asked, "max_steps": 2})
+    assert RunForecast.in_folder(run.path) is None
+    assert any(note.startswith("No forecast: it is made after a twentieth") for note in run.read().notes)
+    assert [look_at(n) for n in (1, 2, 3, 40, 41, 1000)] == [0, 0, 2, 2, 3, 50]
+
+
+def test_no_more_is_looked_at_than_the_context_holds(asked: dict[str, Any], tokenizer: Any) -> None:
+    plan, model = train_config(asked).evaluation, build_model()
+    whole = source_texts(plan, model, tokenizer)["source/kept"]
+    model.config.max_position_embeddings = 16
+    short = source_texts(plan, model, tokenizer)["source/kept"]
+    assert [p.ids[:16] for p in whole] == [p.ids for p in short] and max(len(p.ids) for p in whole) > 16
+    assert all(p.targets == list(range(p.targets[0], len(p.ids))) for p in short)
+
+
+def test_rows_that_nothing_is_learnt_of_make_no_forecast(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.runs.early_signs.trained_rows", lambda trainer: [])
+    run, _ = run_of({**asked, "max_steps": 4})
+    assert RunForecast.in_folder(run.path) is None
+    assert "No forecast: the first training rows have no token that can be looked at." in run.read().notes
+
+
+def test_the_learning_rate_ahead() -> None:
+    class Schedule:
+        lr_lambdas = (lambda step: min(1.0, step / 4),)
+
+    assert _ahead(Schedule(), 3, 10) == pytest.approx((0 + 0.25 + 0.5 + 0.75 + 6) / 0.75)
+    assert math.isinf(_ahead(Schedule(), 1, 10)) and _ahead(None, 3, 30) == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"evaluation": {"target": ["rows.jsonl"]}}, "forecast: expected held-out text of what is to be kept"),
+        ({"evaluation": {"source": ["kept.jsonl"], "before": False}}, "forecast: expected evaluation.before: true"),
+        ({"forecast_predictor": "none.json"}, "forecast_predictor: .*none.json"),
+        ({"forecast": False, "forecast_predictor": "none.json"}, "forecast_predictor: nothing asks it"),
+    ],
+)
+def test_what_cannot_be(
+    asked: dict[str, Any], change: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=words):
+        train_config({**asked, **change})
+
+
+# -------------------------------------------------------------------------------------------------------------- fitting
+
+
+def signs_of(drift: float, *, parameters: int = 1000, rate: float = 1.0) -> EarlySigns:
+    text = TextSigns(entry="source/kept", loss=2.0, rise=drift, kl=drift, fisher=2 * drift, noise=0.01)
+    return EarlySigns(
+        step=3, steps=60, ahead=30 * rate, distance=drift, fall=3 * drift, kl=2 * drift, parameters=parameters,
+        texts=[text],
+    )  # fmt: skip
+
+
+def made_run(folder: Path, drift: float, *, data: str, rate: float, status: str = "finished") -> None:
+    """A run whose loss is ten times its early drift, and a point for each hundredth of it."""
+    run, loss = RunFolder(folder), 10 * drift
+    run.write(
+        RunRecord(
+            name=folder.name, status=status, config={"learning_rate": rate}, model={"hash": "m"}, data={"name": data}
+        )
+    )
+    about = {"suite": "source", "n": 50, "p_value": 0.5, "test": "t", "before": 0.5}
+    text = Comparison(
+        name="kept", metric="nats", unit="nats/token", higher_is_better=False, after=0.5 + loss, difference=loss,
+        interval=(loss - 0.1, loss + 0.1), **about,
+    )  # fmt: skip
+    share = Comparison(
+        name="facts", metric="acc", unit="acc", higher_is_better=True, after=0.5 - loss / 10, difference=-loss / 10,
+        interval=(-loss, loss), **about,
+    )  # fmt: skip
+    run.write_comparisons([text, share])
+    write_json(folder / "forecast.json", RunForecast(signs=signs_of(drift), expected=[], level=0.9, predictor=""))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        drift = float(10 ** rng.uniform(-3, -0.6))
+        made_run(tmp_path / "runs" / f"r{number}", drift, data="ab"[number % 2], rate=10.0 ** -(number % 4))
+    made_run(tmp_path / "runs" / "unfinished", 0.01, data="a", rate=1.0, status="running")
+    return tmp_path / "runs"
+
+
+def test_a_predictor_is_fitted_tested_and_asked(
+    runs: Path, asked: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # eight settings are too few groups: every run gets a rate of its own
+    for number, folder in enumerate(sorted(runs.iterdir())):
+        record = RunFolder(folder).read()
+        record.config["learning_rate"] = (1 + number) / 1000
+        RunFolder(folder).write(record)
+    file = tmp_path / "predictor.json"
+    assert main(["forecast", "fit", str(runs), "--output", str(file), "--about", "made-up runs"]) == 0
+    printed = capsys.readouterr().out
+    assert "learning rate" in printed and "1 runs are left out: they are not finished" in printed
+    predictor = read_predictor(file)
+    assert predictor.runs == 40 and {fit.unit for fit in predictor.fits} == {"nats/token", "points"}
+    by_axis = {(h.axis, h.unit): h for h in predictor.held_out}
+    assert set(by_axis) == {(a, u) for a in ("data", "learning rate") for u in ("nats/token", "points")}
+    assert all(h.r2 > 0.9 for h in by_axis.values())
+    assert "Expected against came" in file.with_suffix(".html").read_text()
+
+    from holdfast.runs.forecasting import forecast
+
+    class Start:
+        """What was measured of a start: of its text alone."""
+
+    run, _ = run_of(asked)
+    start = run.evaluated("start").all()
+    expected = forecast(signs_of(0.05), start, predictor)
+    [text] = expected.expected
+    assert text.loss == pytest.approx(0.5, rel=0.15) and text.interval is not None
+    assert text.interval[0] < 0.5 < text.interval[1]
+    assert "at the end kept 0." in forecast_lines(expected)[0] and "worse [" in forecast_lines(expected)[0]
+    [far] = forecast(signs_of(30.0), start, predictor).expected
+    assert far.loss is None and "fitted on" in far.why
+    [large] = forecast(signs_of(0.05, parameters=10**9), start, predictor).expected
+    assert large.why == "1,000,000,000 parameters (fitted on 1,000 to 1,000)"
+
+    # a run of its own, told by the predictor: this one is of another size, and so it says
+    told, shown = run_of({**asked, "forecast_predictor": str(file), "output_dir": str(tmp_path / "told")})
+    assert "No forecast of kept:" in shown and "parameters (fitted on" in shown
+    wide = dataclasses.replace(predictor, parameters=(1, 10**9))
+    for fit in wide.fits:
+        fit.low[:], fit.high[:] = [-99.0] * len(fit.low), [99.0] * len(fit.high)
+    write_json(file, wide)
+    told, shown = run_of({**asked, "forecast_predictor": str(file), "output_dir": str(tmp_path / "told-again")})
+    assert "Forecast at step 3 of 60: at the end kept" in shown
+    page = write_run_report(told).read_text()
+    assert "Expected loss at step 3" in page and "made-up runs" in page
+    summary = io.StringIO()
+    print_run_summary(told, Console(file=summary, width=200))
+    assert "Forecast at step 3 of 60" in summary.getvalue()
+    capsys.readouterr()
+    assert main(["forecast", "show", str(told.path)]) == 0
+    printed = capsys.readouterr().out
+    assert "Forecast at step 3 of 60" in printed and "Came" in printed
+    assert main(["forecast", "show", str(run.path), "--predictor", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["expected"][0]["entry"] == "source/kept"
+
+
+def test_too_few_runs_and_none(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(DataError, match=r"Nothing is forecast in nats/token\. Expected at least 12 runs that differ"):
+        fit_predictor([runs])  # four rates and two kinds of data
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="Train them with forecast: true"):
+        fit_predictor([tmp_path / "empty"])
+    with pytest.raises(DataError, match="Expected a folder with runs"):
+        fit_predictor([tmp_path / "missing"])
+    assert main(["forecast", "fit"]) == 2 and "expected folders with runs" in capsys.readouterr().err
+    assert main(["forecast", "fitt"]) == 2 and "fit" in capsys.readouterr().err
+    assert main(["forecast", "show", str(tmp_path / "empty")]) == 2
+    assert "Train it with forecast: true" in capsys.readouterr().err
