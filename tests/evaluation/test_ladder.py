@@ -40,6 +40,8 @@ def test_a_ladder_out_of_a_file_or_a_list(tmp_path: Path) -> None:
         == parse_ladder(["a@tokens1B", {"model": "b", "tokens": 2e9, "label": "two"}])
     )
     assert [rung.budget for rung in expected] == [1e9, 2e9]
+    written = parse_ladder([{"model": "a", "tokens": "1.5M"}, {"model": "b", "tokens": "2B"}])
+    assert [rung.budget for rung in written] == [1.5e6, 2e9]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,12 @@ def test_a_ladder_out_of_a_file_or_a_list(tmp_path: Path) -> None:
         (["a@tokens1B", "b@tokens1B"], "budgets that rise"),
         ([{"model": "a", "tokens": -1}], r"\[0\].tokens: expected a number .*above 0"),
         ([{"modle": "a", "tokens": 1}], "modle"),
-        ("nowhere.yaml", "no such file"),
+        ([{"model": "a", "tokens": 0.0}], r"\[0\].tokens: expected a number .*above 0"),
+        (
+            [{"model": "a", "tokens": "many"}],
+            r"\[0\].tokens: expected a number of tokens above 0, such as 4\.0e9 or 4B",
+        ),
+        ("nowhere.yaml", r"no such file.*'holdfast ladder train' writes one"),
     ],
 )
 def test_what_is_no_ladder(value: object, message: str) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,22 @@ from holdfast.config.decode import decode
 from holdfast.config.values import Mistake, Refused
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, UserError
+from holdfast.support.token_counts import read_tokens
 
 _TOKENS = re.compile(r"(?:^|[-_.@])(?:tokens[-_]?)?(\d+(?:\.\d+)?)([KMBT])(?:[-_]?tokens)?(?=$|[-_.])", re.IGNORECASE)
 _POWERS = {"K": 3, "M": 6, "B": 9, "T": 12}
+
+
+def _tokens(value: Any) -> float:
+    """A budget as people write it.
+
+    Raises:
+        ValueError: none.
+    """
+    found = value if isinstance(value, float) else read_tokens(value)
+    if not 0 < found < math.inf:
+        raise ValueError
+    return float(found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +50,14 @@ class Rung:
 
     model: Annotated[str, Meta(metavar="MODEL")]
     """Folder, or hub id with `@revision`."""
-    tokens: Annotated[float | None, Meta(gt=0)] = None
+    tokens: Annotated[
+        float | None,
+        Meta(
+            parse=_tokens,
+            expected="a number of tokens above 0, such as 4.0e9 or 4B",
+            json_schema=lambda: {"type": ["number", "string", "null"]},
+        ),
+    ] = None
     """Tokens that it was pre-trained on; read from the name where it says them, as `step117850-tokens494B` does."""
     label: str | None = None
     """What it is called (the last part of its name)."""
@@ -71,7 +92,8 @@ def parse_ladder(value: Any) -> tuple[Rung, ...]:
         try:
             value = read_yaml(value, option="ladder", needs="'ladder:' with a list of models").values.get("ladder")
         except ConfigError as error:
-            raise Refused(*(Mistake(path=(), text=text) for text in error.problems)) from None
+            made = "" if Path(value).is_file() else " 'holdfast ladder train' writes one beside its checkpoints."
+            raise Refused(*(Mistake(path=(), text=f"{text}{made}") for text in error.problems)) from None
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         raise ValueError("a list of models, or a YAML file that has one as 'ladder:'")
     found: list[Rung] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from holdfast.records.evaluation import SCHEMA
@@ -171,7 +171,7 @@ class Predictor:
     """One a unit."""
     held_out: list[HeldOut] = field(default_factory=list)
     predicted: list[Predicted] = field(default_factory=list)
-    """Behind `held_out`."""
+    """Behind `held_out`; not in the file."""
     runs: int = 0
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
@@ -192,8 +192,8 @@ def read_predictor(path: str | os.PathLike[str]) -> Predictor:
 
 
 def write_predictor(path: str | os.PathLike[str], predictor: Predictor) -> Path:
-    """Writes a predictor, atomically."""
-    return write_json(path, predictor)
+    """Writes a predictor, atomically, without the single predictions that its tests are made of."""
+    return write_json(path, replace(predictor, predicted=[]))
 
 
 def pooled(texts: list[TextSigns]) -> TextSigns:

@@ -130,7 +130,7 @@ def _weights(linear: Linear) -> Table:
         Col("Weight", lambda r: number(r[1], 2, sign=True)),
         Col("Fitted on", lambda r: f"{r[2]:.3g} to {r[3]:.3g}"),
     ]
-    title = f"Loss in {linear.unit}: {plural(linear.rows, 'row')} of {plural(linear.groups, 'run')} beside their seeds"
+    title = f"Loss in {linear.unit}: {plural(linear.rows, 'measure')} of {plural(linear.groups, 'different run')}"
     return tabulate(rows, columns, title=title)
 
 
@@ -152,8 +152,7 @@ def predictor_page(predictor: Predictor) -> Page:
         blocks=[
             Tiles([_tile(h) for h in predictor.held_out]),
             Section("Expected against came", list(side_by_side(charts))),
-            Section("In numbers", [Panel([block]) if isinstance(block, Table) else block
-                                   for block in predictor_blocks(predictor)]),
+            Section("In numbers", predictor_blocks(predictor)),
             Section("About", [Panel([*facts_or_nothing(about)], "card")]),
             notes(predictor.notes),
         ],

@@ -209,3 +209,18 @@ def test_seeds_have_runs_and_ladders_of_their_own(asked: dict[str, Any]) -> None
         "small-tokens640-seed3",
         "small-tokens1.28k-seed3",
     ]
+
+
+def test_a_new_queue_finds_the_rungs_that_are_there(asked: dict[str, Any]) -> None:
+    """Budgets are added by starting the queue anew: what was trained, here or on another machine, is found."""
+    small = {**asked, "sizes": {"small": asked["sizes"]["small"]}}
+    run_ladder(ladder_config(small), console=quiet(), workers=1)
+    more = {**small, "budgets": [640, 1280, 1600]}
+    with pytest.raises(ConfigError, match=r"budgets: was .*1280.*, is .*1600"):
+        run_ladder(ladder_config(more), console=quiet(), workers=1)
+    Path("ladder/study.db").unlink()
+    weights = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in Path("ladder").glob("small-*/model.safetensors")}
+    record = run_ladder(ladder_config(more), console=quiet(), workers=1)
+    assert [(r.budget, r.state) for r in record.rungs] == [(b, "complete") for b in (640, 1280, 1600)]
+    assert len(weights) == 2 and all((p.stat().st_mtime_ns, p.read_bytes()) == held for p, held in weights.items())
+    assert len(yaml.safe_load(Path("ladder/small.yaml").read_text())["ladder"]) == 3
