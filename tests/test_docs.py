@@ -242,7 +242,7 @@ def place(desk: Path, model_folder: Path) -> Path:
         "model_name_or_path: YOUR_MODEL\ndataset_name: train.jsonl\n"
         "evaluation: {source: [mmlu, humaneval, prose.jsonl], target: [gsm8k], allow_code_execution: true}\n"
     )
-    write_predictor("predictor.json", Predictor(about="", level=0.9, parameters=(1, 2), fits=[]))
+    write_predictor("predictor.json", Predictor(about="", level=0.9, parameters=(1, 2), methods=[], fits=[]))
     Path("ladder.yaml").write_text("ladder: [{model: owner/base, tokens: 1.0e9}]")
     shutil.copytree(model_folder, "YOUR_MODEL")
     write_method(desk)

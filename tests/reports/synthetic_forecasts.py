@@ -29,5 +29,11 @@ def predictor(*, entry: str = "kept", value: str = "", **changes: Any) -> Predic
         assert found is not None
         tests.append(found[0])
         predicted += found[1]
-    asked: dict[str, Any] = {"about": "made-up runs", "level": 0.9, "parameters": (1000, 2000), "runs": 40}
+    asked: dict[str, Any] = {
+        "about": "made-up runs",
+        "level": 0.9,
+        "parameters": (1000, 2000),
+        "methods": ["direct fine-tuning"],
+        "runs": 40,
+    }
     return Predictor(**{**asked, "fits": fits, "held_out": tests, "predicted": predicted, **changes})

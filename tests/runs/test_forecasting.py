@@ -21,10 +21,11 @@ from holdfast.records.comparison import Comparison
 from holdfast.records.forecast import EarlySigns, RunForecast, TextSigns, read_predictor
 from holdfast.records.run import RunFolder, RunRecord
 from holdfast.reports.forecast_report import forecast_lines
+from holdfast.reports.methods import DIRECT
 from holdfast.reports.run_report import print_run_summary, write_run_report
 from holdfast.runs.config import train_config
 from holdfast.runs.early_signs import _ahead, look_at, source_texts
-from holdfast.runs.forecasting import fit_predictor
+from holdfast.runs.forecasting import fit_predictor, forecast, method_of, predictor_of
 from holdfast.runs.run import train
 from holdfast.support.files import write_json
 from tiny import SENTENCES, build_model
@@ -70,8 +71,23 @@ def test_early_signs_leave_no_trace_in_the_run(asked: dict[str, Any], tmp_path: 
     assert signs.distance > 0 and signs.kl > 0 and signs.ahead > 20  # the schedule still warms up
     [text] = signs.texts
     assert text.entry == "source/kept" and text.kl > 0 and text.noise > 0 and text.fisher > 0
-    assert found.expected == [] and "early signs are kept (step 3 of 60)" in shown
+    [silent] = found.expected  # what comes along knows models of a million parameters
+    assert silent.loss is None and "parameters (fitted on 1,069,696 to 1,163,904)" in silent.why
+    assert f"No forecast of kept: {silent.why}" in shown
+    nothing = forecast(signs, run.evaluated("start").all(), None)
+    assert nothing.expected == [] and "Nothing here reads them" in forecast_lines(nothing)[0]
     assert not (run.path / "start.forecast").exists()
+
+
+def test_a_method_is_known_by_what_makes_it_strong() -> None:
+    annealing = {"method": "label_annealing", "weight": 3.0, "teacher": "auto", "direction": "forward"}
+    l2 = {"method": "l2", "coefficient": 0.1, "anchor": "start"}
+    assert method_of(RunRecord(name="r")) == DIRECT
+    assert method_of(RunRecord(name="r", retention=[annealing])) == "label annealing (weight 3)"
+    both = RunRecord(name="r", retention=[annealing, l2], config={"use_peft": True})
+    assert method_of(both) == "label annealing (weight 3) + L2 (coefficient 0.1) by an adapter"
+    own = RunRecord(name="r", retention=[{"method": "mine.py:Mine", "title": "mine", "rate": 0.1}])
+    assert method_of(own) == "mine (rate 0.1)"
 
 
 class Stop(TrainerCallback):
@@ -152,11 +168,11 @@ def test_what_cannot_be(
 # -------------------------------------------------------------------------------------------------------------- fitting
 
 
-def signs_of(drift: float, *, parameters: int = 1000, rate: float = 1.0) -> EarlySigns:
+def signs_of(drift: float, *, parameters: int = 1000, rate: float = 1.0, method: str = DIRECT) -> EarlySigns:
     text = TextSigns(entry="source/kept", loss=2.0, rise=drift, kl=drift, fisher=2 * drift, noise=0.01)
     return EarlySigns(
         step=3, steps=60, ahead=30 * rate, distance=drift, fall=3 * drift, kl=2 * drift, parameters=parameters,
-        texts=[text],
+        method=method, texts=[text],
     )  # fmt: skip
 
 
@@ -210,11 +226,6 @@ def test_a_predictor_is_fitted_tested_and_asked(
     assert all(h.r2 > 0.9 for h in by_axis.values())
     assert "Expected against came" in file.with_suffix(".html").read_text()
 
-    from holdfast.runs.forecasting import forecast
-
-    class Start:
-        """What was measured of a start: of its text alone."""
-
     run, _ = run_of(asked)
     start = run.evaluated("start").all()
     expected = forecast(signs_of(0.05), start, predictor)
@@ -224,12 +235,15 @@ def test_a_predictor_is_fitted_tested_and_asked(
     assert "at the end kept 0." in forecast_lines(expected)[0] and "worse [" in forecast_lines(expected)[0]
     [far] = forecast(signs_of(30.0), start, predictor).expected
     assert far.loss is None and "fitted on" in far.why
+    [other] = forecast(signs_of(0.05, method="L2 (coefficient 1)"), start, predictor).expected
+    assert other.loss is None and other.why == "it was fitted on no run with L2 (coefficient 1)"
     [large] = forecast(signs_of(0.05, parameters=10**9), start, predictor).expected
     assert large.why == "1,000,000,000 parameters (fitted on 1,000 to 1,000)"
 
     # a run of its own, told by the predictor: this one is of another size, and so it says
     told, shown = run_of({**asked, "forecast_predictor": str(file), "output_dir": str(tmp_path / "told")})
     assert "No forecast of kept:" in shown and "parameters (fitted on" in shown
+    assert RunForecast.in_folder(told.path).signs.method == DIRECT  # type: ignore[union-attr]
     wide = dataclasses.replace(predictor, parameters=(1, 10**9))
     for fit in wide.fits:
         fit.low[:], fit.high[:] = [-99.0] * len(fit.low), [99.0] * len(fit.high)
@@ -247,6 +261,15 @@ def test_a_predictor_is_fitted_tested_and_asked(
     assert "Forecast at step 3 of 60" in printed and "Came" in printed
     assert main(["forecast", "show", str(run.path), "--predictor", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["expected"][0]["entry"] == "source/kept"
+
+
+def test_the_predictor_that_comes_along() -> None:
+    predictor = predictor_of(None)
+    assert predictor is not None and predictor.runs == 120 and predictor.parameters == (1_069_696, 1_163_904)
+    assert DIRECT in predictor.methods and "label annealing (weight 1, beta 0.5)" in predictor.methods
+    tested = {(h.axis, h.unit): h for h in predictor.held_out}
+    assert len(tested) == 8 and tested["model", "nats/token"].r2_scaled > 0.8
+    assert tested["method", "nats/token"].r2_scaled < 0.2, "of a method that it does not know it knows nothing"
 
 
 def test_too_few_runs_and_none(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

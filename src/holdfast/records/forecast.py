@@ -54,6 +54,9 @@ class EarlySigns:
     kl: float
     """KL to the start on these rows, nats a token."""
     parameters: int
+    method: str
+    """How it is fine-tuned, in words: the methods with their parameters, or "direct fine-tuning"; and whether by an
+    adapter."""
     texts: list[TextSigns]
 
 
@@ -167,6 +170,8 @@ class Predictor:
     level: float
     parameters: tuple[int, int]
     """Of the smallest and the largest model."""
+    methods: list[str]
+    """Ways to fine-tune that it knows, see `EarlySigns.method`."""
     fits: list[Linear]
     """One a unit."""
     held_out: list[HeldOut] = field(default_factory=list)

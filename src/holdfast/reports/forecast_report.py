@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +24,8 @@ from holdfast.reports.blocks import (
     notes,
     side_by_side,
 )
-from holdfast.reports.charts import Axis, Chart, Col, Mark, Row, Value, tabulate
-from holdfast.reports.format import interval_text, number, percent, plural
+from holdfast.reports.charts import Axis, Chart, Col, Mark, Row, Value, rounded, tabulate
+from holdfast.reports.format import MINUS, interval_text, number, percent, plural
 from holdfast.reports.html import write_page
 from holdfast.reports.terminal import Printer
 
@@ -136,8 +138,11 @@ def _weights(linear: Linear) -> Table:
 
 def predictor_page(predictor: Predictor) -> Page:
     """A predictor as a page: expected against came, for runs unlike those fitted on."""
-    charts = [_scatter(h, [p for p in predictor.predicted if (p.axis, p.unit) == (h.axis, h.unit)])
-              for h in predictor.held_out]  # fmt: skip
+    resolutions = {fit.unit: fit.resolution for fit in predictor.fits}
+    charts = [
+        _scatter(h, [p for p in predictor.predicted if (p.axis, p.unit) == (h.axis, h.unit)], resolutions[h.unit])
+        for h in predictor.held_out
+    ]
     about = [
         ("Fitted on", predictor.about),
         ("Runs", str(predictor.runs)),
@@ -165,41 +170,59 @@ def _tile(test: HeldOut) -> Tile:
     return Tile(f"Other {test.axis}", number(test.r2, 2), below)
 
 
-def _scatter(test: HeldOut, predicted: Sequence[Predicted]) -> Chart | None:
+def _scatter(test: HeldOut, predicted: Sequence[Predicted], resolution: float) -> Chart | None:
+    """Expected against came, on axes that are linear near 0 and logarithmic beyond, as the regression sees losses."""
     if not predicted:
         return None
+
+    def place(loss: float) -> float:
+        return rounded(math.asinh(loss / resolution))
+
     rows: list[Row] = [
         {
             "name": f"{p.run}: {p.entry}",
             "left": p.value,
-            "x": p.came,
+            "x": place(p.came),
+            "came": number(p.came, DECIMALS[p.unit]),
             "y": Value(
-                value=p.loss,
-                low=p.interval[0],
-                high=p.interval[1],
+                value=place(p.loss),
+                low=place(p.interval[0]),
+                high=place(p.interval[1]),
                 text=number(p.loss, DECIMALS[p.unit]),
                 interval=interval_text(p.interval, DECIMALS[p.unit]),
             ),
         }
         for p in predicted
-    ]  # fmt: skip
-    ends = [min(p.came for p in predicted), max(p.came for p in predicted)]
-    margin = 0.08 * (ends[1] - ends[0] or 1.0)
-    span = (ends[0] - margin, ends[1] + margin)
-    line = [{"x": v, "y": v} for v in span]
+    ]
+    ends = [place(bound(v for p in predicted for v in (p.came, p.loss))) for bound in (min, max)]
+    span = (ends[0] - 0.4, ends[1] + 0.4)
+    ticks = [
+        (place(sign * size * resolution), f"{sign * size * resolution:g}".replace("-", MINUS))
+        for sign in (-1, 1)
+        for size in (2, 10, 50, 250)
+        if span[0] < place(sign * size * resolution) < span[1]
+    ]
+    axis = Axis(range=span, ticks=sorted([*ticks, (0.0, "0")]))
     return Chart(
         title=f"Other {test.axis}, {test.unit}",
         rows=rows,
-        columns=[Col("Run", "name", numeric=False), Col("Left out", "left", numeric=False), Col("Came", "x"),
-                 Col("Expected", "y")],
+        columns=[
+            Col("Run", "name", numeric=False),
+            Col("Left out", "left", numeric=False),
+            Col("Came", "came"),
+            Col("Expected", "y"),
+        ],
         marks=[
-            Mark(kind="line", rows=line, colour="muted", dash="dot", width=1.4, markers=False, legend=False),
+            Mark(
+                kind="line", rows=[{"x": v, "y": v} for v in span], colour="muted", dash="dot", width=1.4,
+                markers=False, legend=False,
+            ),
             Mark(kind="points", size=6, opacity=0.75, bars=0.7),
         ],
-        x=Axis(title=f"loss that came, {test.unit}", range=span),
-        y=Axis(title="expected", range=span),
-        caption=f"R² {number(test.r2, 2)}; {percent(100 * test.coverage, sign=False)} in their interval. Intervals "
-        f"that leave the frame are cut.",
+        x=dataclasses.replace(axis, title=f"loss that came, {test.unit}"),
+        y=dataclasses.replace(axis, title="expected"),
+        caption=f"R² {number(test.r2, 2)}, of asinh {number(test.r2_scaled, 2)}; "
+        f"{percent(100 * test.coverage, sign=False)} in their interval. Intervals that leave the frame are cut.",
         height=360,
     )  # fmt: skip
 

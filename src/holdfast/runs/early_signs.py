@@ -77,6 +77,7 @@ class SignsEarly(TrainerCallback):
         texts: what is to be kept.
         rows: gives training rows, called when training begins.
         moved: gives the distance of the weights from the start, relative to their norm.
+        method: how it is fine-tuned, see `records.forecast.EarlySigns`.
         kept: a file for the start's distributions, so that a run that is continued before it was looked at can be; it
             is gone afterwards.
         seen: gets the signs.
@@ -90,12 +91,13 @@ class SignsEarly(TrainerCallback):
         texts: Mapping[str, Sequence[Piece]],
         rows: Callable[[], Sequence[Piece]],
         moved: Callable[[], float],
+        method: str,
         kept: Path,
         seen: Callable[[EarlySigns], None],
         say: Callable[[str], None],
         aside: Callable[[float], None],
     ) -> None:
-        self.texts, self.rows, self.moved, self.kept = texts, rows, moved, kept
+        self.texts, self.rows, self.moved, self.method, self.kept = texts, rows, moved, method, kept
         self.seen, self.say, self.aside = seen, say, aside
         self._start: dict[str, Drift] = {}
         self._noise: dict[str, float] = {}
@@ -131,6 +133,7 @@ class SignsEarly(TrainerCallback):
                 fall=-rows.rise,
                 kl=rows.kl,
                 parameters=sum(p.numel() for p in model.parameters()),
+                method=self.method,
                 texts=texts,
             )
             self.seen(signs)

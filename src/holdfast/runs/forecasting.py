@@ -5,7 +5,8 @@ nothing is said."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.errors import DataError
@@ -26,13 +27,14 @@ from holdfast.records.forecast import (
     read_predictor,
 )
 from holdfast.records.metrics import is_share
-from holdfast.records.run import RunFolder
+from holdfast.records.run import RunFolder, RunRecord
 from holdfast.statistics.forecast import Example, fit, held_out, outside, predict
 
 RESOLUTION = {NATS: 0.02, POINTS: 1.0}
 """Losses below it are alike."""
 LEVEL = 0.9
-AXES = ("data", "model", "learning rate", "method")
+METHOD, KL = "method", "log10 KL on the text"
+AXES = ("data", "model", "learning rate", METHOD)
 LARGER = 2.0
 """How many times smaller or larger a model may be than those that were fitted on."""
 SHIPPED = Path(__file__).with_name("predictor.json")
@@ -58,8 +60,10 @@ def forecast(signs: EarlySigns, start: Iterable[Evaluation], predictor: Predicto
 
 def _expected(key: str, unit: str, signs: EarlySigns, predictor: Predictor) -> Expected:
     linear, (least, most) = predictor.fit(unit), predictor.parameters
-    features = features_of(signs, key, unit)
-    if linear is None:
+    features = by_method(features_of(signs, key, unit), signs.method, predictor.methods)
+    if signs.method not in predictor.methods:
+        why = f"it was fitted on no run with {signs.method}"
+    elif linear is None:
         why = f"it was fitted on nothing that is measured in {unit}"
     elif not least / LARGER <= signs.parameters <= LARGER * most:
         why = f"{signs.parameters:,} parameters (fitted on {least:,} to {most:,})"
@@ -70,19 +74,43 @@ def _expected(key: str, unit: str, signs: EarlySigns, predictor: Predictor) -> E
 
 
 def features_of(signs: EarlySigns, entry: str, unit: str) -> dict[str, float]:
-    """What an entry's loss is predicted from: for text its own signs, for other entries the mean over the texts."""
+    """What an entry's loss is predicted from: for text its own signs, for other entries the mean over the texts.
+
+    What is seen on training rows is not among it: it says more of the data than of the drift, and misleads on other
+    data (docs/forecast.md).
+    """
     own = next((t for t in signs.texts if t.entry == entry and unit == NATS), None) or pooled(signs.texts)
     return {
-        "log10 KL on the text": _log10(own.kl),
+        KL: _log10(own.kl),
         "log10 Fisher product on the text": _log10(own.fisher),
         "log10 KL of the start under noise": _log10(own.noise),
         "log10 loss of the text": _log10(own.loss),
         "rise of the text's loss (asinh)": math.asinh(own.rise / RESOLUTION[NATS]),
-        "log10 KL on training rows": _log10(signs.kl),
-        "fall of their loss (asinh)": math.asinh(signs.fall / RESOLUTION[NATS]),
         "log10 distance": _log10(signs.distance),
         "log10 learning rate ahead": _log10(signs.ahead),
     }
+
+
+def by_method(features: Mapping[str, float], method: str, methods: Sequence[str]) -> dict[str, float]:
+    """The same with a level and a slope of its own for each way to fine-tune: what holds a model to its start, or
+    averages later than what is looked at, shows in the end and not in the beginning."""
+    found = dict(features)
+    for one in methods:
+        found[one] = float(one == method)
+        found[f"{KL}, {one}"] = features[KL] if one == method else 0.0
+    return found
+
+
+def method_of(record: RunRecord) -> str:
+    """How a run fine-tunes, see `records.forecast.EarlySigns`."""
+    from holdfast.reports.methods import method_text
+    from holdfast.retention.registry import METHODS
+
+    used = []
+    for held in record.retention:  # of its parameters those that say how strongly it holds on
+        known = METHODS.get(str(held["method"]))
+        used.append({k: v for k, v in held.items() if known is None or k in ("method", *known.strength)})
+    return method_text(used) + (" by an adapter" if record.config.get("use_peft") else "")
 
 
 def _log10(value: float) -> float:
@@ -127,21 +155,17 @@ def examples_of(runs: Iterable[RunFolder]) -> tuple[list[Example], list[str]]:
     Raises:
         DataError: a record cannot be read.
     """
-    from holdfast.reports.methods import method_text
-
     found, unfinished, broken = list[Example](), 0, 0
     for run in runs:
         seen, record, compared = RunForecast.in_folder(run.path), run.read(), run.comparisons()
         if seen is None or record.status != "finished" or not compared:
             unfinished += 1
             continue
-        settings = record.config
-        method = method_text(record.retention) + (" (adapter)" if settings.get("use_peft") else "")
         axes = {
             "data": str(record.data.get("name")),
             "model": str(record.model.get("hash")),
-            "learning rate": f"{float(settings.get('learning_rate') or 0.0):g}",
-            "method": method,
+            "learning rate": f"{float(record.config.get('learning_rate') or 0.0):g}",
+            METHOD: method_of(record),
         }
         for comparison in (c for c in compared if c.suite == SUITE and c.primary):
             unit, key = _unit(comparison), f"{comparison.suite}/{comparison.name}"
@@ -179,18 +203,21 @@ def fit_predictor(places: Sequence[str | Path], *, level: float = LEVEL, about: 
     examples, notes = examples_of(run_folders(places))
     if not examples:
         raise DataError(" ".join(["Expected finished runs with text or questions under evaluation.source.", *notes]))
+    methods = sorted({e.axes[METHOD] for e in examples})
     fits, tests, predicted = [], list[HeldOut](), list[Predicted]()
     for unit, resolution in RESOLUTION.items():
-        own = [e for e in examples if e.unit == unit]
-        if not own:
+        plain = [e for e in examples if e.unit == unit]
+        if not plain:
             continue
+        own = [replace(e, features=by_method(e.features, e.axes[METHOD], methods)) for e in plain]
         try:
             fits.append(fit(own, resolution=resolution, level=level))
         except DataError as error:
             notes.append(f"Nothing is forecast in {unit}. {error}")
             continue
         for axis in AXES:
-            if (found := held_out(own, axis, resolution=resolution, level=level)) is not None:
+            asked = plain if axis == METHOD else own  # of a method that it does not know it knows no level either
+            if (found := held_out(asked, axis, resolution=resolution, level=level)) is not None:
                 tests.append(found[0])
                 predicted += found[1]
     if not fits:
@@ -200,6 +227,7 @@ def fit_predictor(places: Sequence[str | Path], *, level: float = LEVEL, about: 
         about=about or f"{runs} runs",
         level=level,
         parameters=(min(sizes), max(sizes)),
+        methods=methods,
         fits=fits,
         held_out=tests,
         predicted=predicted,

@@ -428,7 +428,7 @@ class _Run:
         from holdfast.records.forecast import RUN_FILE
         from holdfast.reports.forecast_report import forecast_lines
         from holdfast.runs.early_signs import SignsEarly, source_texts, trained_rows
-        from holdfast.runs.forecasting import forecast, predictor_of
+        from holdfast.runs.forecasting import forecast, method_of, predictor_of
         from holdfast.support.files import write_json
 
         def seen(signs: EarlySigns) -> None:
@@ -451,6 +451,7 @@ class _Run:
                 texts=source_texts(self.config.evaluation, self.model, self.tokenizer),
                 rows=lambda: trained_rows(self.trainer),
                 moved=moved,
+                method=method_of(self.record),
                 kept=self.folder.path / "start.forecast",
                 seen=seen,
                 say=self.note,

@@ -26,8 +26,9 @@ from holdfast.records.forecast import HeldOut, Linear, Predicted
 
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 """Of the ridge, times the number of rows over 100."""
-MARGIN = 0.1
-"""How far beyond the range of a feature a forecast goes, as a share of the range."""
+MARGIN, SLACK = 0.1, 0.15
+"""How far beyond the range of a feature a forecast goes: a share of the range, and at least so much (of a logarithm to
+the base of 10: 40 %)."""
 FEWEST_GROUPS = 12
 """For a fit."""
 
@@ -95,7 +96,7 @@ def fit(examples: Sequence[Example], *, resolution: float, level: float) -> Line
 def outside(linear: Linear, features: Mapping[str, float]) -> str:
     """The feature that is beyond what was fitted on, with its range, in words; "" where none is."""
     for name, low, high in zip(linear.features, linear.low, linear.high, strict=True):
-        value, reach = features[name], MARGIN * (high - low)
+        value, reach = features[name], max(SLACK, MARGIN * (high - low))
         if not math.isfinite(value):
             return f"{name} is not finite"
         if not low - reach <= value <= high + reach:
