@@ -38,7 +38,7 @@ AXES = ("data", "model", "learning rate", METHOD)
 LARGER = 2.0
 """How many times smaller or larger a model may be than those that were fitted on."""
 SHIPPED = Path(__file__).with_name("predictor.json")
-"""Fitted on runs in the small world (`configs/forecast`)."""
+"""Fitted on runs in the small world (`configs/overtraining/forecast.yaml`)."""
 
 
 def forecast(signs: EarlySigns, start: Iterable[Evaluation], predictor: Predictor | None) -> RunForecast:
@@ -118,13 +118,14 @@ def _log10(value: float) -> float:
 
 
 def _unit(entry: Evaluation | Comparison) -> str | None:
-    """The unit of the loss of an evaluation, or of a comparison; None of one that is not forecast."""
+    """The unit of the loss of an evaluation, or of a comparison; None of one that is not forecast, win rates among
+    them: those of the start are one half whatever it knows."""
     if isinstance(entry, Evaluation):
         metric = entry.metrics[entry.primary]
         unit, name, values = metric.unit, entry.primary, [metric.value]
     else:
         unit, name, values = entry.unit, entry.metric, [entry.before, entry.after]
-    return NATS if unit == NATS else POINTS if is_share(unit, name, values) else None
+    return NATS if unit == NATS else POINTS if unit != "win_rate" and is_share(unit, name, values) else None
 
 
 # ------------------------------------------------------------------------------------------------------------- fitting
