@@ -21,6 +21,7 @@ from holdfast.reports.blocks import (
     Tile,
     Tiles,
     facts_or_nothing,
+    figure,
     notes,
     side_by_side,
 )
@@ -184,13 +185,8 @@ def _scatter(test: HeldOut, predicted: Sequence[Predicted], resolution: float) -
             "left": p.value,
             "x": place(p.came),
             "came": number(p.came, DECIMALS[p.unit]),
-            "y": Value(
-                value=place(p.loss),
-                low=place(p.interval[0]),
-                high=place(p.interval[1]),
-                text=number(p.loss, DECIMALS[p.unit]),
-                interval=interval_text(p.interval, DECIMALS[p.unit]),
-            ),
+            "y": Value(value=place(p.loss), low=place(p.interval[0]), high=place(p.interval[1])),
+            "expected": figure(number(p.loss, DECIMALS[p.unit]), interval_text(p.interval, DECIMALS[p.unit])),
         }
         for p in predicted
     ]
@@ -210,7 +206,7 @@ def _scatter(test: HeldOut, predicted: Sequence[Predicted], resolution: float) -
             Col("Run", "name", numeric=False),
             Col("Left out", "left", numeric=False),
             Col("Came", "came"),
-            Col("Expected", "y"),
+            Col("Expected", "expected"),
         ],
         marks=[
             Mark(
