@@ -131,7 +131,7 @@ def test_only_the_first_process_clears_the_folder_that_the_model_is_saved_in(mai
         (Path(place) / "model.safetensors").write_bytes(b"weights")
 
     run.trainer = SimpleNamespace(accelerator=accelerator, model=None, save_model=save_model)
-    monkeypatch.setattr(_Run, "_distances", lambda self: [])
+    monkeypatch.setattr(_Run, "_distances", lambda self, model: [])
     monkeypatch.setattr(_Run, "write", lambda self: None)
     run.save()
     assert (
