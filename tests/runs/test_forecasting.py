@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError, DataError, Interrupted
 from holdfast.records.comparison import Comparison
-from holdfast.records.forecast import EarlySigns, RunForecast, TextSigns, read_predictor
+from holdfast.records.forecast import EarlySigns, Expected, RunForecast, TextSigns, read_predictor
 from holdfast.records.run import RunFolder, RunRecord
 from holdfast.reports.forecast_report import forecast_lines
 from holdfast.reports.methods import DIRECT
@@ -108,6 +108,22 @@ def test_a_run_that_is_continued_before_it_was_looked_at(asked: dict[str, Any], 
     assert RunForecast.in_folder(run.path) == RunForecast.in_folder(whole.path)
 
 
+def test_texts_that_changed_in_between_make_no_forecast(asked: dict[str, Any], tmp_path: Path) -> None:
+    asked["save_steps"] = 1
+    with pytest.raises(Interrupted):
+        run_of(asked, Stop())
+    (tmp_path / "kept.jsonl").write_text(json.dumps({"text": SENTENCES[0]}) + "\n")
+    run, _ = run_of(asked)
+    assert RunForecast.in_folder(run.path) is None
+    assert "No forecast: the texts that are looked at have changed since the run began." in run.read().notes
+
+
+def test_what_gets_better_is_said_with_an_interval_that_does() -> None:
+    one = Expected(entry="source/kept", unit="nats/token", loss=-0.1, interval=(-0.3, 0.05))
+    found = RunForecast(signs=signs_of(0.1), expected=[one], level=0.9, predictor="runs")
+    assert forecast_lines(found)[0].endswith("kept 0.100 nats/token better [−0.050, 0.300] (90 % intervals)")
+
+
 def test_an_adapter_is_looked_at_by_what_it_adds(asked: dict[str, Any]) -> None:
     adapter = {"use_peft": True, "lora_r": 4, "lora_target_modules": "all-linear"}
     run, _ = run_of({**asked, **adapter, "max_steps": 40, "learning_rate": 1e-2})
@@ -181,7 +197,11 @@ def made_run(folder: Path, drift: float, *, data: str, rate: float, status: str 
     run, loss = RunFolder(folder), 10 * drift
     run.write(
         RunRecord(
-            name=folder.name, status=status, config={"learning_rate": rate}, model={"hash": "m"}, data={"name": data}
+            name=folder.name,
+            status=status,
+            config={"learning_rate": rate},
+            model={"hash": "m"},
+            data={"name": data, "hash": data},
         )
     )
     about = {"suite": "source", "n": 50, "p_value": 0.5, "test": "t", "before": 0.5}
@@ -224,7 +244,7 @@ def test_a_predictor_is_fitted_tested_and_asked(
     by_axis = {(h.axis, h.unit): h for h in predictor.held_out}
     assert set(by_axis) == {(a, u) for a in ("data", "learning rate") for u in ("nats/token", "points")}
     assert all(h.r2 > 0.9 for h in by_axis.values())
-    assert "Expected against came" in file.with_suffix(".html").read_text()
+    assert "Predicted against actual" in file.with_suffix(".html").read_text()
 
     run, _ = run_of(asked)
     start = run.evaluated("start").all()
@@ -251,14 +271,14 @@ def test_a_predictor_is_fitted_tested_and_asked(
     told, shown = run_of({**asked, "forecast_predictor": str(file), "output_dir": str(tmp_path / "told-again")})
     assert "Forecast at step 3 of 60: at the end kept" in shown
     page = write_run_report(told).read_text()
-    assert "Expected loss at step 3" in page and "made-up runs" in page
+    assert "Predicted loss at step 3" in page and "made-up runs" in page
     summary = io.StringIO()
     print_run_summary(told, Console(file=summary, width=200))
     assert "Forecast at step 3 of 60" in summary.getvalue()
     capsys.readouterr()
     assert main(["forecast", "show", str(told.path)]) == 0
     printed = capsys.readouterr().out
-    assert "Forecast at step 3 of 60" in printed and "Came" in printed
+    assert "Forecast at step 3 of 60" in printed and "Actual" in printed
     assert main(["forecast", "show", str(run.path), "--predictor", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["expected"][0]["entry"] == "source/kept"
 

@@ -95,5 +95,7 @@ def test_beyond_the_fit_nothing_is_said() -> None:
 def test_few_runs_are_refused() -> None:
     with pytest.raises(DataError, match=f"at least {FEWEST_GROUPS} runs that differ by more than their seed, got 11"):
         fit(examples(FEWEST_GROUPS - 1, noise=0.1, per_group=3), resolution=RESOLUTION, level=0.9)
+    with pytest.raises(DataError, match=r"at least 99 measures for intervals of 99 %, got 24"):
+        fit(examples(FEWEST_GROUPS, noise=0.1), resolution=RESOLUTION, level=0.99)
     few = examples(FEWEST_GROUPS, noise=0.1)
     assert held_out(few, "data", resolution=RESOLUTION, level=0.9) is None

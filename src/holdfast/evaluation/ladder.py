@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,10 +37,7 @@ def _tokens(value: Any) -> float:
     Raises:
         ValueError: none.
     """
-    found = value if isinstance(value, float) else read_tokens(value)
-    if not 0 < found < math.inf:
-        raise ValueError
-    return float(found)
+    return float(read_tokens(value))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import SCHEMA
 from holdfast.support.files import read_as, write_json
 
@@ -199,6 +200,16 @@ def read_predictor(path: str | os.PathLike[str]) -> Predictor:
 def write_predictor(path: str | os.PathLike[str], predictor: Predictor) -> Path:
     """Writes a predictor, atomically, without the single predictions that its tests are made of."""
     return write_json(path, replace(predictor, predicted=[]))
+
+
+def loss_in(comparison: Comparison, unit: str) -> float:
+    """How much worse the result is than the start.
+
+    Args:
+        comparison: of one measure.
+        unit: `NATS`, or `POINTS` for a share.
+    """
+    return -comparison.gain * (100.0 if unit == POINTS else 1.0)
 
 
 def pooled(texts: list[TextSigns]) -> TextSigns:

@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.records.comparison import Comparison
-from holdfast.records.forecast import NATS, POINTS, Expected, HeldOut, Linear, Predicted, Predictor, RunForecast
+from holdfast.records.forecast import (
+    NATS,
+    POINTS,
+    Expected,
+    HeldOut,
+    Linear,
+    Predicted,
+    Predictor,
+    RunForecast,
+    loss_in,
+)
 from holdfast.reports.blocks import (
     Block,
     Page,
@@ -59,15 +69,15 @@ def forecast_lines(found: RunForecast) -> list[str]:
 
 def came_table(found: RunForecast, compared: Sequence[Comparison]) -> Table | None:
     """What was expected beside what came; None where nothing was expected."""
-    came = {f"{c.suite}/{c.name}": -c.gain * (100 if e.unit == POINTS else 1) for e in found.expected for c in compared
+    came = {f"{c.suite}/{c.name}": loss_in(c, e.unit) for e in found.expected for c in compared
             if c.primary and f"{c.suite}/{c.name}" == e.entry}  # fmt: skip
     if not found.expected:
         return None
     columns = [
         Col("Measure", lambda e: (_name(e), f" ({e.unit})"), numeric=False),
-        Col(f"Expected loss at step {found.signs.step}", _value),
-        Col("Came", lambda e: _number(came.get(e.entry), e.unit)),
-        Col("Inside", lambda e: _inside(e, came.get(e.entry)), numeric=False),
+        Col(f"Predicted loss at step {found.signs.step}", _value),
+        Col("Actual", lambda e: _number(came.get(e.entry), e.unit)),
+        Col("In interval", lambda e: _inside(e, came.get(e.entry)), numeric=False),
     ]
     return tabulate(found.expected, columns)
 
@@ -78,7 +88,9 @@ def _name(expected: Expected) -> str:
 
 def _in_words(expected: Expected) -> str:
     assert expected.loss is not None
-    worse, interval = expected.loss >= 0, interval_text(expected.interval, DECIMALS[expected.unit])
+    assert expected.interval is not None
+    worse, (low, high) = expected.loss >= 0, expected.interval
+    interval = interval_text((low, high) if worse else (-high, -low), DECIMALS[expected.unit])
     size = number(abs(expected.loss), DECIMALS[expected.unit])
     return f"{_name(expected)} {size} {expected.unit} {'worse' if worse else 'better'} {interval}"
 
@@ -114,7 +126,7 @@ def predictor_blocks(predictor: Predictor) -> list[Block]:
         Col("Refused", "refused"),
         Col("R²", lambda h: number(h.r2, 2)),
         Col("R² of asinh", lambda h: number(h.r2_scaled, 2)),
-        Col("Covered", lambda h: percent(100 * h.coverage, sign=False)),
+        Col("Coverage", lambda h: percent(100 * h.coverage, sign=False)),
         Col("Median error", lambda h: number(h.error, DECIMALS[h.unit])),
         Col("Median width", lambda h: number(h.width, DECIMALS[h.unit])),
     ]
@@ -157,7 +169,7 @@ def predictor_page(predictor: Predictor) -> Page:
         f"intervals of {_level(predictor)} from groups of runs left out.",
         blocks=[
             Tiles([_tile(h) for h in predictor.held_out]),
-            Section("Expected against came", list(side_by_side(charts))),
+            Section("Predicted against actual", list(side_by_side(charts))),
             Section("In numbers", predictor_blocks(predictor)),
             Section("About", [Panel([*facts_or_nothing(about)], "card")]),
             notes(predictor.notes),
@@ -172,7 +184,7 @@ def _tile(test: HeldOut) -> Tile:
 
 
 def _scatter(test: HeldOut, predicted: Sequence[Predicted], resolution: float) -> Chart | None:
-    """Expected against came, on axes that are linear near 0 and logarithmic beyond, as the regression sees losses."""
+    """Predicted against actual, on axes that are linear near 0 and logarithmic beyond."""
     if not predicted:
         return None
 
@@ -205,8 +217,8 @@ def _scatter(test: HeldOut, predicted: Sequence[Predicted], resolution: float) -
         columns=[
             Col("Run", "name", numeric=False),
             Col("Left out", "left", numeric=False),
-            Col("Came", "came"),
-            Col("Expected", "expected"),
+            Col("Actual", "came"),
+            Col("Predicted", "expected"),
         ],
         marks=[
             Mark(
@@ -215,8 +227,8 @@ def _scatter(test: HeldOut, predicted: Sequence[Predicted], resolution: float) -
             ),
             Mark(kind="points", size=6, opacity=0.75, bars=0.7),
         ],
-        x=dataclasses.replace(axis, title=f"loss that came, {test.unit}"),
-        y=dataclasses.replace(axis, title="expected"),
+        x=dataclasses.replace(axis, title=f"actual loss, {test.unit}"),
+        y=dataclasses.replace(axis, title="predicted"),
         caption=f"R² {number(test.r2, 2)}, of asinh {number(test.r2_scaled, 2)}; "
         f"{percent(100 * test.coverage, sign=False)} in their interval. Intervals that leave the frame are cut.",
         height=360,

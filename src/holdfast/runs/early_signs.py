@@ -28,6 +28,7 @@ from holdfast.evaluation.text.drift import Drift, row_piece
 from holdfast.evaluation.text.perplexity import Piece
 from holdfast.records.forecast import SUITE, EarlySigns, TextSigns
 from holdfast.runs.measuring import untouched
+from holdfast.support.files import fingerprint
 
 SHARE = 0.05
 """Of the steps, after which signs are looked at."""
@@ -151,12 +152,15 @@ class SignsEarly(TrainerCallback):
         with perturbed(model, seed=NOISE_SEED, scale=NOISE, stds=stds):
             self._noise = {name: self._start[name].since(model).kl for name in self.texts}
         held = {f"of {name}": drift.tensors for name, drift in self._start.items()}
-        write_bytes_atomic(self.kept, save(held, metadata={"noise": json.dumps(self._noise)}))
+        write_bytes_atomic(self.kept, save(held, metadata={"noise": json.dumps(self._noise), "of": _identity(pieces)}))
 
     def _read_start(self, model: Any, pieces: Mapping[str, Sequence[Piece]]) -> None:
         from safetensors import safe_open
 
         with safe_open(self.kept, framework="pt") as held:
+            if held.metadata()["of"] != _identity(pieces):
+                self.say("No forecast: the texts that are looked at have changed since the run began.")
+                return
             self._noise = json.loads(held.metadata()["noise"])
             self._start = {k: Drift(model, of, kept=held.get_tensor(f"of {k}")) for k, of in pieces.items()}
 
@@ -166,6 +170,11 @@ class SignsEarly(TrainerCallback):
         with untouched(model):
             yield
         self.aside(time.monotonic() - began)
+
+
+def _identity(pieces: Mapping[str, Sequence[Piece]]) -> str:
+    """Of the tokens that are looked at."""
+    return fingerprint({name: [[piece.ids, piece.targets] for piece in of] for name, of in pieces.items()})
 
 
 def look_at(steps: int) -> int:

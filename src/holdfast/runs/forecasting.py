@@ -23,6 +23,7 @@ from holdfast.records.forecast import (
     Predicted,
     Predictor,
     RunForecast,
+    loss_in,
     pooled,
     read_predictor,
 )
@@ -163,9 +164,9 @@ def examples_of(runs: Iterable[RunFolder]) -> tuple[list[Example], list[str]]:
             unfinished += 1
             continue
         axes = {
-            "data": str(record.data.get("name")),
-            "model": str(record.model.get("hash")),
-            "learning rate": f"{float(record.config.get('learning_rate') or 0.0):g}",
+            "data": f"{record.data['name']} {str(record.data['hash'])[:8]}",  # files of one name are not one text
+            "model": str(record.model["hash"]),
+            "learning rate": f"{float(record.config['learning_rate']):g}",
             METHOD: method_of(record),
         }
         for comparison in (c for c in compared if c.suite == SUITE and c.primary):
@@ -173,7 +174,7 @@ def examples_of(runs: Iterable[RunFolder]) -> tuple[list[Example], list[str]]:
             if unit is None:
                 continue
             features = features_of(seen.signs, key, unit)
-            loss = -comparison.gain * (100.0 if unit == POINTS else 1.0)
+            loss = loss_in(comparison, unit)
             if not math.isfinite(loss) or not all(map(math.isfinite, features.values())):
                 broken += 1
                 continue

@@ -431,9 +431,10 @@ class _Run:
         from holdfast.runs.forecasting import forecast, method_of, predictor_of
         from holdfast.support.files import write_json
 
+        predictor = predictor_of(self.config.forecast_predictor)  # now: a file that went would end the run later
+
         def seen(signs: EarlySigns) -> None:
-            start = self.folder.evaluated("start").all()
-            found = forecast(signs, start, predictor_of(self.config.forecast_predictor))
+            found = forecast(signs, self.folder.evaluated("start").all(), predictor)
             write_json(self.folder.path / RUN_FILE, found)
             for line in forecast_lines(found):
                 say(self.console, f"  {line}")

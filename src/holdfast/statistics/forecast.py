@@ -61,7 +61,7 @@ def fit(examples: Sequence[Example], *, resolution: float, level: float) -> Line
         level: of the intervals.
 
     Raises:
-        DataError: fewer than `FEWEST_GROUPS` groups of runs.
+        DataError: fewer than `FEWEST_GROUPS` groups of runs, or too few rows for the level.
     """
     groups = {example.group for example in examples}
     if len(groups) < FEWEST_GROUPS:
@@ -75,7 +75,12 @@ def fit(examples: Sequence[Example], *, resolution: float, level: float) -> Line
     of = np.array([sorted(groups).index(e.group) for e in examples])
     penalty, errors = min(((p, _errors_left_out(x, t, of, p)) for p in PENALTIES), key=lambda one: _mean_square(one[1]))
     centre, scale, weights, intercept = _ridge(x, t, penalty)
-    rank = min(len(errors), math.ceil((len(errors) + 1) * level))
+    rank = math.ceil((len(errors) + 1) * level)
+    if rank > len(errors):
+        raise DataError(
+            f"Expected at least {math.ceil(level / (1 - level))} measures for intervals of {100 * level:g} %, got "
+            f"{len(errors)}. Fit on more runs, or lower the level."
+        )
     return Linear(
         unit=examples[0].unit,
         features=names,

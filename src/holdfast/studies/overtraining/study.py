@@ -35,6 +35,7 @@ from holdfast.support.files import write_bytes_atomic
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import Entry
+    from holdfast.runs.probed_checkpoint import ProbedCheckpoint
     from holdfast.studies.engine.worker import Task
 
 _SHOWN = 3
@@ -154,41 +155,37 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
                     seen.append(deciding)
                     yield entry
 
-    def _probe(self, task: Task) -> JobResult:
+    def _measured(self, task: Task, about: Mapping[str, Any]) -> ProbedCheckpoint:
+        """A checkpoint, measured as it is and under the changes of `about` (`plan.probing`, `plan.along`)."""
         from holdfast.runs.probed_checkpoint import ProbedCheckpoint
 
         config, label = self.settings, str(task.attributes[CHECKPOINT])
         request = next(r for r in config.requests() if r.label == label)
-        checkpoint = ProbedCheckpoint(
-            request, out=config.probed, console=task.console, say=lambda line: None, **config.probing
-        )
+        checkpoint = ProbedCheckpoint(request, out=config.probed, console=task.console, say=lambda line: None, **about)
         start = checkpoint.measured(None)
         if broken := [f"{e.suite}/{e.name}: {e.failed}" for e in start if e.failed is not None]:
             raise NotFinite(f"{label}: expected finite figures of the checkpoint as it is, got {broken[0]}")
-        for change in config.changes:
+        for change in about["probe"].changes:
             task.check()
             checkpoint.measured(change)
+        return checkpoint
+
+    def _probe(self, task: Task) -> JobResult:
+        config = self.settings
+        checkpoint = self._measured(task, config.probing)
         sharpness = checkpoint.sharpness() if config.asked.curvature else None
-        model = checkpoint.described(config.rungs[label].budget, ())
+        model = checkpoint.described(config.rungs[str(task.attributes[CHECKPOINT])].budget, ())
         made = JobResult(model=model, sharpness=sharpness, notes=list(checkpoint.notes))
         del checkpoint
         gc.collect()
         return made
 
     def _along(self, task: Task) -> JobResult:
-        from holdfast.runs.probed_checkpoint import ProbedCheckpoint
-
         config, label = self.settings, str(task.attributes[CHECKPOINT])
-        request = next(r for r in config.requests() if r.label == label)
         folder = config.run_folder(label, str(task.attributes[MODEL]), self.seeds[0])
         if not any(folder.glob("*.safetensors")):
             return JobResult(notes=[f"{label}: there is no direction to follow, for this fine-tuning has no weights."])
-        more = config.along(label)
-        checkpoint = ProbedCheckpoint(request, out=config.probed, console=task.console, say=lambda line: None, **more)
-        checkpoint.measured(None)
-        for change in more["probe"].changes:
-            task.check()
-            checkpoint.measured(change)
+        checkpoint = self._measured(task, config.along(label))
         made = JobResult(sharpness=checkpoint.sharpness(), notes=list(checkpoint.notes))
         del checkpoint
         gc.collect()
