@@ -29,7 +29,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     words = WORDS.split()
     texts = [" ".join(words[(i * k) % len(words)] for k in range(1, 30)) for i in range(120)]
     Path("text.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
-    Path("held.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts[:4]))
+    held = [" ".join(words[(i + k * k) % len(words)] for k in range(30)) for i in range(4)]
+    Path("held.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in held))
     return {
         "text": ["text.jsonl"],
         "sizes": {"small": {"layers": 1, "width": 16, "heads": 2}, "wide": {"layers": 1, "width": 32, "heads": 2}},
@@ -103,6 +104,20 @@ def test_what_is_wrong_is_said_before_anything_runs(asked: dict[str, Any], chang
     with pytest.raises(ConfigError, match=said):
         ladder_config({**asked, **change})
     assert not Path("ladder").exists()
+
+
+def test_text_that_holds_what_is_measured_is_refused(asked: dict[str, Any]) -> None:
+    rows = Path("text.jsonl").read_text().splitlines()
+    Path("held.jsonl").write_text("\n".join([*Path("held.jsonl").read_text().splitlines(), rows[7]]) + "\n")
+    asked["sizes"].pop("wide")
+    with pytest.raises(HoldfastError, match=r"1 of 5 documents of source/held \(held\.jsonl\) stand in the text"):
+        run_ladder(ladder_config(asked), console=quiet(), workers=1)
+    assert not list(Path("ladder").glob("small-*")), "nothing was pre-trained"
+    record = run_ladder(ladder_config({**asked, "overlap": "keep"}), console=quiet(), workers=1)
+    assert record.status == "finished" and any("1 of 5 documents of source/held" in n for n in record.notes)
+    assert "1 of 5 documents" in Path("ladder/report.html").read_text()
+    with pytest.raises(ConfigError, match="overlap: was 'keep', is 'refuse'"):
+        run_ladder(ladder_config(asked), console=quiet(), workers=1)
 
 
 def test_a_whole_ladder(asked: dict[str, Any]) -> None:

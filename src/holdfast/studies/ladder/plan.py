@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.config.decode import Given
 from holdfast.errors import ConfigError
 from holdfast.studies.engine.asked import AskedStudy
+from holdfast.studies.engine.held_out import overlap_may_change
 from holdfast.studies.engine.models import training_problems
 from holdfast.studies.ladder.settings import OWN, TRAIN, LadderSettings, SizeSettings
 from holdfast.support.token_counts import shown_tokens
@@ -70,6 +71,10 @@ class LadderConfig(AskedStudy[LadderSettings]):
     def part_problems(self) -> list[str]:
         """See `check_parts`."""
         return check_parts(self)
+
+    def may_change(self, old: Mapping[str, Any]) -> Collection[str]:
+        """Whether to go on past a refusal."""
+        return overlap_may_change(old)
 
     # ----------------------------------------------------------------------------------------------------------- rungs
 

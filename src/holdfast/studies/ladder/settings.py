@@ -22,7 +22,7 @@ import itertools
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta, Seed
 from holdfast.config.decode import decode_named
@@ -185,6 +185,8 @@ class LadderSettings(_Training, _Models):
     evaluation: Annotated[list[Any], Meta(repeatable=True)] = field(default_factory=list)
     """Entries that every rung is measured on, as in 'holdfast train': {perplexity: FILE}, {choices: FILE}, {task:
     NAME}."""
+    overlap: Literal["refuse", "keep"] = "refuse"
+    """What is done where the text holds what is measured on: nothing is trained, or the page says so."""
     small: Annotated[str | None, Meta(json_schema=_small_schema)] = None
     """Make the text offline: pretraining, or pretraining_tiny."""
     seeds: tuple[Seed, ...] = (0,)

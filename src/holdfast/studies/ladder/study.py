@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,6 +22,8 @@ from holdfast.studies.ladder.plan import RUNG, TEXT, LadderConfig, Rung, refuse_
 from holdfast.support.files import read_object, record_from, write_bytes_atomic
 
 if TYPE_CHECKING:
+    import datasets
+
     from holdfast.studies.engine.worker import Task
 
 _TOKENIZER_CHARACTERS = 20_000_000
@@ -34,6 +36,8 @@ class RungResult:
 
     tokens: int
     """Of the text, or read by the run."""
+    notes: list[str] = field(default_factory=list)
+    """On the text."""
 
 
 def run_ladder(
@@ -124,7 +128,19 @@ class LadderStudy(StudyAsked[LadderConfig]):
                 decoder_config(config.decoder(name), vocabulary=len(tokenizer))
         except ConfigError as error:
             raise CannotJudge(error.problems) from error
-        return RungResult(tokens=info.tokens)
+        return RungResult(tokens=info.tokens, notes=self._held_out(names))
+
+    def _held_out(self, names: Sequence[str]) -> list[str]:
+        """What of the text is measured on."""
+        from holdfast.data.pretokenised import text_rows
+        from holdfast.studies.engine.held_out import HeldOut
+        from holdfast.support.progress import progress
+
+        config, what = self.settings, "the text"
+        held, sources = HeldOut(config.plan.entries), [text_rows(name) for name in names]
+        with progress("Looking for held-out documents in the text", total=sum(map(len, sources))) as advance:
+            found = held.stands_in(_texts(sources, advance), what=what)
+        return held.judged(found, overlap=config.asked.overlap, what=what)
 
     def _train_tokenizer(self, names: Sequence[str]) -> None:
         """On documents from all over the text."""
@@ -184,8 +200,10 @@ class LadderStudy(StudyAsked[LadderConfig]):
         ]
         tokens = config.tokens / "tokens.json"
         notes = list(state.attributes.get("notes", []))
-        if TEXT in by_rung and (reason := by_rung[TEXT].attributes.get(stored.REASON)) is not None:
-            notes.append(f"Tokenising failed: {reason}")
+        if (text := by_rung.get(TEXT)) is not None:
+            notes += [note for made in self.results(text.attributes) for note in made.get("notes", ())]
+            if (reason := text.attributes.get(stored.REASON)) is not None:
+                notes.append(f"Tokenising failed: {reason}")
         return LadderRecord(
             name=config.name,
             status=state.status,
@@ -272,3 +290,11 @@ class LadderStudy(StudyAsked[LadderConfig]):
         from holdfast.reports.ladder_report import write_ladder_report
 
         return lambda path: write_ladder_report(path, record)
+
+
+def _texts(sources: Sequence[datasets.Dataset], advance: Callable[[float], None]) -> Iterator[str]:
+    """The documents of several sources."""
+    for rows in sources:
+        for batch in rows.iter(batch_size=1_000):
+            yield from batch["text"]
+            advance(len(batch["text"]))

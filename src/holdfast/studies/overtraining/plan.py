@@ -20,6 +20,7 @@ from holdfast.errors import ConfigError, UserError, did_you_mean
 from holdfast.evaluation.entries import DataEntry
 from holdfast.evaluation.ladder import Rung, unlike
 from holdfast.studies.engine.asked import AskedStudy
+from holdfast.studies.engine.held_out import overlap_may_change
 from holdfast.studies.engine.models import folder_name, training_problems
 from holdfast.studies.engine.space import DIRECT, METHOD, Space, read_space
 from holdfast.studies.overtraining.settings import EARLY, OWN, RATE, TRAIN, OvertrainingSettings, TaskSettings
@@ -92,8 +93,8 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         return check_parts(self)
 
     def may_change(self, old: Mapping[str, Any]) -> set[str]:
-        """What is judged anew from what was measured."""
-        return {"keep", "most_perplexity"}
+        """What is judged anew from what was measured, and whether to go on past a refusal."""
+        return {"keep", "most_perplexity", *overlap_may_change(old)}
 
     # ----------------------------------------------------------------------------------------------------- what is made
 

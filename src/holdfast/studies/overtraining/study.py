@@ -20,7 +20,7 @@ from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.models import train_model
 from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, RUNNING, CannotJudge, JobState, StudyState, Writer
+from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState, Writer
 from holdfast.studies.overtraining.plan import (
     CHECKPOINT,
     KIND,
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from holdfast.evaluation.entries import Entry
     from holdfast.runs.probed_checkpoint import ProbedCheckpoint
     from holdfast.studies.engine.worker import Task
-
-_SHOWN = 3
-"""Documents that a message names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,31 +117,15 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         return dataclasses.replace(made, seconds=round(time.monotonic() - began, 3))
 
     def _texts(self) -> JobResult:
-        from holdfast.data.overlap import held_in
+        from holdfast.studies.engine.held_out import HeldOut
 
-        config, found = self.settings, list[str]()
-        measured = list(self._entries())
-        held = {_shown(e): texts for e in measured if (texts := _documents(e)) is not None}
+        config, found, what = self.settings, list[str](), "the training data"
+        held = HeldOut(self._entries())
         for task, settings in config.asked.tasks.items():
-            documents = [(name, text) for name, texts in held.items() for text in texts]
             methods = [t.settings["retention"] for t in config.tunings.values() if t.task == task]
             trained = _trained_on(config.filled(dict(settings.train)), config.filled(methods))
-            places = held_in([text for _, text in documents], trained)
-            for name in dict.fromkeys(documents[p][0] for p in places):
-                own = [documents[p][1] for p in places if documents[p][0] == name]
-                shown = "; ".join(f"'{' '.join(text.split())[:60]}'" for text in own[:_SHOWN])
-                found.append(
-                    f"tasks.{task}: {len(own)} of {len(held[name])} documents of {name} stand in the training data "
-                    f"({shown})."
-                )
-        if found and config.asked.overlap == "refuse":
-            found[-1] += " Take them out of the training data, or say overlap: keep, and the page will say so."
-            raise CannotJudge(found)
-        unseen = [_shown(e) for e in measured if _shown(e) not in held]
-        if unseen:
-            names = ", ".join(unseen)
-            found.append(f"Whether the training data holds {names} was not looked at: they are no files here.")
-        return JobResult(notes=found)
+            found += [f"tasks.{task}: {sentence}" for sentence in held.stands_in(trained, what=what)]
+        return JobResult(notes=held.judged(found, overlap=config.asked.overlap, what=what))
 
     def _entries(self) -> Iterator[Entry]:
         """Everything that is measured, each thing once."""
@@ -272,26 +253,6 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
                 write_bytes_atomic(path, cards[0].read_bytes())
 
         return write
-
-
-def _shown(entry: Entry) -> str:
-    """An entry by its file, or as what it is called."""
-    data = getattr(entry, "data", None)
-    name = f"{entry.suite}/{entry.name}"
-    return f"{name} ({Path(data).name})" if isinstance(data, str) else name
-
-
-def _documents(entry: Entry) -> list[str] | None:
-    """What an entry measures, a text a row; None where it is no file here."""
-    from holdfast.data.overlap import texts_of
-    from holdfast.data.sources import is_path, load_rows
-    from holdfast.evaluation.entries import DataEntry
-
-    if not isinstance(entry, DataEntry) or not is_path(entry.data):
-        return None
-    rows = load_rows(entry.data, split=entry.split, config=entry.config)
-    asked = "prompt" in rows.column_names and entry.kind != "perplexity"
-    return ["\n".join(texts_of(row["prompt"] if asked else row)) for row in rows]
 
 
 def _trained_on(settings: Mapping[str, Any], methods: Sequence[Any]) -> Iterator[str]:
