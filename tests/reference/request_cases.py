@@ -195,7 +195,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"model_name_or_path": DELETED}, ["model_name_or_path"]),
         ({"model_name_or_path": "nowhere"}, ["nowhere"]),
         ({"dataset_name": "nowhere.jsonl"}, ["nowhere.jsonl"]),
-        ({"max_seq_length": 3}, ["max_seq_length", "max_length"]),
+        ({"lr": 3}, ["lr", "learning_rate"]),
         ({"retention": "l3"}, ["l3", "l2"]),
         ({"retention": [{"l2": {"coeficient": 1}}]}, ["coeficient", "coefficient"]),
         ({"retention": [{"l2": {"coefficient": -1}}]}, ["coefficient"]),

@@ -294,9 +294,8 @@ def test_remote_code_is_run_only_when_asked() -> None:
 # --------------------------------------------------------------------------------------------------- every mistake said
 
 MISTAKES = {
-    "max_seq_length: 8": "line 3: unknown key 'max_seq_length'. Today's name for it: 'max_length'.",
-    "torch_dtype: auto": "Today's name for it: 'dtype'.",
-    "warmup_ratio: 0.1": "'warmup_steps', where a number below 1 is a share of all steps",
+    "lr: 0.1": "line 3: unknown key 'lr'. Today's name for it: 'learning_rate'.",
+    "max_seq_length: 1": "line 3: max_length: expected a whole number of at least 2, got 1 (whole number).",
     "source: [prose.jsonl]": "line 3: source: goes under 'evaluation:'.",
     "lora_target_modules: [q_proj, [v]]": "line 3: lora_target_modules[1]: expected text, got ['v'] (list).",
     "gradient_checkpointing_kwargs: '{use_reentrant'": "which is neither JSON nor YAML",
@@ -337,7 +336,7 @@ def test_datasets_need_a_path() -> None:
 
 LINE_MISTAKES = [
     (["--lerning_rate", "1"], "unknown option '--lerning_rate'. Did you mean '--learning_rate'?"),
-    (["--max_seq_length", "1"], "unknown option '--max_seq_length'. Today's name for it: '--max_length'."),
+    (["--lr", "1"], "unknown option '--lr'. Today's name for it: '--learning_rate'."),
     (["--seed"], "--seed: expected a whole number of at least 0 and at most 4,294,967,295, got nothing."),
     (["--seed", "1", "2"], "--seed: unexpected '2' after its value."),
     (["--packing", "perhaps"], "packing: expected true or false, got 'perhaps' (text)."),

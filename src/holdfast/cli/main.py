@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "see it work in about three minutes: no network, no GPU, no files of yours",
     ),
     "train": ("holdfast.cli.train", "fine-tune a model, keep what it knew, measure both before and after"),
+    "convert": ("holdfast.cli.convert", "a training file of axolotl, LLaMA-Factory or an older trl as one of holdfast"),
     "evaluate": ("holdfast.cli.evaluate", "measure models on suites of benchmarks, on text, on what they answer"),
     "compare": ("holdfast.cli.compare", "two models question by question, as a table, a page, or a gate of a pipeline"),
     "judge": ("holdfast.cli.judge", "how often a language model prefers one model's answers to another's"),

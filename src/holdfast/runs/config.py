@@ -48,6 +48,8 @@ from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ModelError
 from holdfast.retention.registry import parse_retention
 from holdfast.runs import config_checks, launch
+from holdfast.runs.foreign.tools import refuse_foreign
+from holdfast.runs.foreign.trl import modern, old_settings
 from holdfast.runs.identity import SECRET, SECRET_NAME, deciding, explain_difference, resolve, set_fields
 from holdfast.runs.settings import OWN, RENAMED, known_settings, sources
 from holdfast.support.environment import has_fast_bfloat16
@@ -137,7 +139,8 @@ def given_words(argv: Sequence[str], more: Mapping[str, Setting] | None = None) 
         argv: the words.
         more: further settings by name, of a command that takes those of `holdfast train` too.
     """
-    line = parse_words(argv, {"config": CONFIG, **OWN, **known_settings(), **(more or {})}, renamed=RENAMED)
+    known = known_settings()
+    line = parse_words(argv, {"config": CONFIG, **OWN, **known, **old_settings(known), **(more or {})}, renamed=RENAMED)
     line.values.pop("config", None)
     return line
 
@@ -146,11 +149,12 @@ def read_file(path: str | None) -> Given:
     """The YAML; nothing without one.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it cannot be read, or was written for another tool (which, and how to convert it).
     """
     if path is None:
         return Given()
     file = read_yaml(path, needs="'model_name_or_path:' and 'dataset_name:'")
+    refuse_foreign(file)
     for name in file.take("source", "target"):
         file.mistakes.append(Mistake(path=(name,), text="goes under 'evaluation:'."))
     return file
@@ -182,7 +186,8 @@ def checked(given: Given) -> TrainConfig:
     Raises:
         ConfigError: with every mistake at once.
     """
-    known, notes = known_settings(), list[str]()
+    known = known_settings()
+    given, notes = modern(given)
     raw = dict(given.values)
     own = {name: raw.pop(name) for name in OWN if name in raw}
     plain = (
@@ -236,6 +241,7 @@ def checked(given: Given) -> TrainConfig:
         add(f"retention.{problem}" for problem in problems)
     if held_out is not None:
         add(config_checks.check_path("eval_dataset_name", held_out, beside=source))
+    add(config_checks.check_split_off(values, held_out))
     add(config_checks.check_early_stopping(patience, held_out, found.get("eval_dataset_split"), values))
     add(config_checks.check_forecast(bool(found.get("forecast")), found.get("forecast_predictor"), plan))
     add(config_checks.check_ranges(values))

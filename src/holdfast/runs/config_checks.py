@@ -184,6 +184,28 @@ def check_path(key: str, name: str, *, beside: Path | None = None) -> list[str]:
     return [f"{key}: no such file or folder: {name} (working directory: {Path.cwd()}).{hint}"]
 
 
+def check_split_off(values: Mapping[str, Any], held_out: str | None) -> list[str]:
+    """Rows that are taken out of the training data have to be read by something, and be there to be taken.
+
+    Args:
+        values: a run's settings.
+        held_out: what `eval_strategy` reads where a file of its own is named.
+    """
+    size = values.get("test_split_size")
+    if not isinstance(size, (int, float)):
+        return []
+    problems = []
+    if size >= 1 and size != int(size):
+        problems.append(f"test_split_size: expected a share below 1, or a whole number of rows, got {size}.")
+    if held_out is not None:
+        problems.append("test_split_size: expected one of this and eval_dataset_name, got both.")
+    elif str(values.get("eval_strategy") or "no") == "no":
+        problems.append("test_split_size: nothing reads what it takes out. Add eval_strategy: epoch, or leave it out.")
+    if values.get("dataset_streaming") or values.get("streaming"):
+        problems.append("test_split_size: a streamed data set has no end to split. Name rows by eval_dataset_name.")
+    return problems
+
+
 def check_early_stopping(
     patience: int | None, held_out: str | None, part: str | None, values: Mapping[str, Any]
 ) -> list[str]:

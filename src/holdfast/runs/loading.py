@@ -190,23 +190,47 @@ def load_training_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str]:
         DataError: see `holdfast.data.sources` and `holdfast.data.formats`.
     """
     from holdfast.data.formats import standardise
-    from holdfast.data.sources import data_files, is_path, load_rows
+    from holdfast.data.sources import data_files, is_path
 
-    files = None
+    rows, files = _all_rows(config), None
+    name, script = config.script.dataset_name, config.script
+    whole = script.dataset_train_split == "train" and not script.dataset_streaming and not config.mixture.datasets
+    if config.mixture.test_split_size is not None:
+        rows = _split(config, rows)["train"]
+    elif whole and name is not None and is_path(name):
+        files = data_files(name)  # so that a bad row is named by file and line
+    return standardise(rows, tokenizer, templates=_templates(config), files=files)
+
+
+def _all_rows(config: TrainConfig) -> Any:
+    """The rows that are trained on, those among them that are held out."""
+    from holdfast.data.sources import load_rows
+
     if config.mixture.datasets:
         from trl import get_dataset
 
-        rows = get_dataset(config.mixture)["train"]
-    else:
-        name, script = config.script.dataset_name, config.script
-        if name is None:
-            raise ConfigError("dataset_name: expected a file, folder or hub id, got nothing.")
-        rows = load_rows(
-            name, split=script.dataset_train_split, config=script.dataset_config, streaming=script.dataset_streaming
-        )
-        if is_path(name) and script.dataset_train_split == "train" and not script.dataset_streaming:
-            files = data_files(name)  # so that a bad row is named by file and line
-    return standardise(rows, tokenizer, templates=_templates(config), files=files)
+        return get_dataset(dataclasses.replace(config.mixture, test_split_size=None))["train"]
+    name, script = config.script.dataset_name, config.script
+    if name is None:
+        raise ConfigError("dataset_name: expected a file, folder or hub id, got nothing.")
+    return load_rows(
+        name, split=script.dataset_train_split, config=script.dataset_config, streaming=script.dataset_streaming
+    )
+
+
+def _split(config: TrainConfig, rows: Any) -> Any:
+    """The rows as "train" and "test". By the run's seed: TRL draws others each time, so that a run that is continued
+    would train on what it is judged by.
+
+    Raises:
+        DataError: too few rows for that share.
+    """
+    size, args = config.mixture.test_split_size, config.training
+    share = int(size) if size is not None and size >= 1 else size
+    try:
+        return rows.train_test_split(test_size=share, seed=args.seed if args.data_seed is None else args.data_seed)
+    except ValueError as error:
+        raise DataError(f"test_split_size: {size:g} of {len(rows)} rows cannot be held out: {error}") from error
 
 
 def _templates(config: TrainConfig) -> Any:
@@ -227,6 +251,8 @@ def load_eval_data(config: TrainConfig, tokenizer: Any) -> Any:
     from holdfast.data.sources import load_rows
 
     script = config.script
+    if config.mixture.test_split_size is not None:
+        return standardise(_split(config, _all_rows(config))["test"], tokenizer, templates=_templates(config))[0]
     if config.eval_dataset_name is not None:
         rows = load_rows(config.eval_dataset_name, split=config.eval_dataset_split)
         return standardise(rows, tokenizer, templates=_templates(config))[0]

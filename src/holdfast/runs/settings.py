@@ -22,29 +22,16 @@ from holdfast.config.yaml_file import from_yaml
 from holdfast.data.layouts import Templates
 
 RENAMED: dict[str, str] = {
-    "evaluation_strategy": "'eval_strategy'",
-    "fp16_backend": "'fp16: true'",
-    "group_by_length": "'train_sampling_strategy: group_by_length'",
-    "logging_dir": "the environment variable TENSORBOARD_LOGGING_DIR (under 'env:')",
-    "max_seq_length": "'max_length'",
-    "no_cuda": "'use_cpu'",
     "num_epochs": "'num_train_epochs'",
     "epochs": "'num_train_epochs'",
+    "base_model": "'model_name_or_path'",
     "batch_size": "'per_device_train_batch_size'",
     "lr": "'learning_rate'",
     "model": "'model_name_or_path'",
     "dataset": "'dataset_name'",
-    "overwrite_output_dir": "nothing: a run continues in its own folder, and another run needs another 'output_dir'",
-    "per_gpu_train_batch_size": "'per_device_train_batch_size'",
-    "push_to_hub_model_id": "'hub_model_id'",
-    "save_safetensors": "nothing: weights are always saved as safetensors",
-    "torch_dtype": "'dtype'",
-    "use_flash_attention_2": "'attn_implementation: flash_attention_2'",
     "use_lora": "'use_peft'",
-    "use_mps_device": "nothing: the device is found by itself",
-    "warmup_ratio": "'warmup_steps', where a number below 1 is a share of all steps",
 }
-"""Names that older TRL and transformers versions or people's habits have for today's keys."""
+"""Names that people's habits and other tools have for today's keys; older names of TRL's are `runs.foreign.trl`."""
 
 _AT_LEAST_ONE, _NOT_NEGATIVE, _SHARE, _SEED = Meta(ge=1), Meta(ge=0), Meta(ge=0, lt=1), Meta(ge=0, le=MAX_SEED)
 _BOUNDS: dict[str, Meta] = {
@@ -71,7 +58,7 @@ _BOUNDS: dict[str, Meta] = {
     "adam_beta2": _SHARE,
     "lora_dropout": _SHARE,
     "label_smoothing_factor": _SHARE,
-    "test_split_size": _SHARE,
+    "test_split_size": Meta(gt=0),
 }
 """transformers checks few of these, and late."""
 _ALSO_CHOICES = {"packing_strategy": ("bfd-requeue",)}
