@@ -93,7 +93,7 @@ def test_the_examples_in_the_help_are_sound(desk: Path, capsys: pytest.CaptureFi
     Path("merge.yaml").write_text(dedent(command.EPILOG.split("merge.yaml\n")[-1].split("\nA YAML")[0]))
     lines = command.EPILOG.split("\nmerge.yaml\n")[0].replace("\\\n", " ").splitlines()
     examples = [shlex.split(line)[1:] for line in lines if line.startswith("  holdfast merge ")]
-    assert len(examples) == 6
+    assert len(examples) == 8
     for words in examples:
         assert main([*words, "--dry_run"]) == 0, capsys.readouterr().err
 
@@ -313,7 +313,7 @@ def test_all_mistakes_show_at_once(desk: Path, capsys: pytest.CaptureFixture[str
         "unknown option '--no_snyc'. Did you mean '--no_sync'?",
         "--gamma: ties does not take it; breadcrumbs does. Its own: --density, --normalize, "
         "--scale, --semantics, --weights.",
-        "--density: expected a number above 0 and at most 1, got '1.5'",
+        "--density: expected a number or a list of numbers above 0 and at most 1, got '1.5'",
         "--vocabulary: expected one of error, keep, zero, got 'kepe' (text). Did you mean 'keep'?",
         "--dtype: expected one of",
         "--workers: expected a whole number of at least 1, got '0'",
@@ -666,28 +666,24 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
             merge_method: ties
             base_model: base
             models:
-              - {model: math, parameters: {weight: [0, 0.5, 1], density: 0.5}}
+              - {model: math, parameters: {weight: {filter: mlp, value: 1}, density: 0.5}}
               - {model: code+adapter, parameters: {weight: 1, density: 0.3, epsilon: 0.1}}
-              - {model: stranger, parameters: {weight: [{filter: mlp, value: 1}, {value: 0.5}], density: 0.4}}
+              - {model: stranger, parameters: {weight: [{fliter: mlp, value: 1}, {value: 0.5}], density: 0.4}}
               - {model: wide, layer_range: [0, 1]}
-            parameters: {rescale: true, normalise: true}
-            slices: []
-            chat_template: auto
-            tokenizer_source: union
+            parameters: {rescale: true, normalise: true, lambda: [1, 2]}
+            modules: {}
             """
         )
     )
     shown = errors(["--config", "mergekit.yml", "--output_dir", "out"], capsys)
     for part in (
-        "line 5: models[0].parameters.weight: gradients over the layers are not here; give one value, such as 0.5",
         "line 6: models[1].model: code+adapter: write the adapter's folder as a model",
         "line 6: models[1].parameters: unknown key 'epsilon'. Known: weight, density.",
-        "line 7: models[2].parameters.weight: filters by tensor name are not here",
+        "line 7: models[2].parameters.weight: unknown key 'fliter'. Did you mean 'filter'?",
         "line 8: models[3]: unknown key 'layer_range'",
         "line 9: parameters: unknown key 'normalise'. Did you mean 'normalize'?",
-        "slices: merging ranges of layers",
-        "chat_template: the template travels with the tokenizer",
-        "tokenizer_source: union is not here; name one parent",
+        "line 9: parameters.lambda: lambda is one for all layers and tensors here; give one value",
+        "modules: merging parts of a model",
     ):
         assert part in shown, part
     assert "models: is missing" not in shown
@@ -712,7 +708,7 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
         (
             "{merge_method: model_stock, base_model: base, models: [{model: math}]}",
             "merge_method: expected one of linear, slerp, task_arithmetic, ties, dare_linear, "
-            "dare_ties, breadcrumbs, got",
+            "dare_ties, breadcrumbs, passthrough, got",
         ),
         ("{merge_method: tise, base_model: base, models: [{model: math}]}", "Did you mean 'ties'?"),
         ("{base_model: base, models: [{model: math}]}", "merge_method: is missing: expected one of linear"),
@@ -759,8 +755,8 @@ def test_what_mergekit_has_and_this_has_not_is_one_error(desk: Path, capsys: pyt
         ),
         (
             "{merge_method: ties, base_model: base, models: [{model: math, parameters: {weight: "
-            "1, density: 0.5}}, {model: code}]}",
-            "density: ties has one for all models here, this request has 0.5, 1; choose one",
+            "{filter: mlp, value: 1}}}]}",
+            "models[0].parameters.weight: expected an entry without a filter, too",
         ),
         (
             "{merge_method: ties, base_model: base, models: [{model: math}]}",
@@ -788,31 +784,144 @@ def test_the_command_line_wins_over_mergekits_request(desk: Path) -> None:
     assert record("out")["method"]["weights"] == [3.0, 1.0]
 
 
-@pytest.mark.parametrize("method", ["linear", "slerp", "task_arithmetic", "ties", "breadcrumbs"])
-def test_the_result_is_mergekits(desk: Path, method: str) -> None:
+def models_of(**each: dict) -> list[dict]:
+    return [{"model": name, "parameters": given} if given else {"model": name} for name, given in each.items()]
+
+
+def slices_of(*slices: tuple[dict[str, tuple[list[int], dict]], dict]) -> list[dict]:
+    return [
+        {
+            "sources": [
+                {"model": name, "layer_range": span, **({"parameters": given} if given else {})}
+                for name, (span, given) in sources.items()
+            ],
+            **({"parameters": shared} if shared else {}),
+        }
+        for sources, shared in slices
+    ]
+
+
+REQUESTS: dict[str, dict] = {
+    **{
+        method: {
+            "merge_method": method,
+            "base_model": "base",
+            "models": models_of(math={"weight": 0.3, **each}, code={"weight": 0.9, **each}),
+            "parameters": {"lambda": 0.8, "normalize": method != "task_arithmetic"},
+        }
+        for method, each in (("task_arithmetic", {}), ("ties", {"density": 0.6}), ("breadcrumbs", {"density": 0.6}))
+    },
+    "linear": {"merge_method": "linear", "models": models_of(math={"weight": 0.3}, code={"weight": 0.9})},
+    "slerp": {
+        "merge_method": "slerp",
+        "base_model": "base",
+        "models": models_of(math={}),
+        "parameters": {"t": 0.3},
+    },
+    "slerp over the layers, by parts of their names": {
+        "merge_method": "slerp",
+        "base_model": "math",
+        "slices": slices_of(({"math": ([0, 2], {}), "code": ([0, 2], {})}, {})),
+        "parameters": {
+            "t": [
+                {"filter": "self_attn", "value": [0, 0.5, 0.3, 0.7, 1]},
+                {"filter": "mlp", "value": [1, 0.5, 0.7, 0.3, 0]},
+                {"value": 0.5},
+            ]
+        },
+    },
+    "ties with densities and weights of each model": {
+        "merge_method": "ties",
+        "base_model": "base",
+        "models": models_of(
+            math={"density": [1, 0.7, 0.1], "weight": 1.0},
+            code={"density": 0.33, "weight": [{"filter": "mlp", "value": 0.5}, {"value": 0}]},
+        ),
+        "parameters": {"normalize": True, "int8_mask": True},
+    },
+    "breadcrumbs with densities of each model": {
+        "merge_method": "breadcrumbs",
+        "base_model": "base",
+        "models": models_of(math={"weight": 1, "density": 0.9, "gamma": 0.05}, code={"weight": 0.4, "density": 0.5}),
+    },
+    "weights that fall back to those of all": {
+        "merge_method": "task_arithmetic",
+        "base_model": "base",
+        "models": models_of(math={"weight": {"filter": "q_proj", "value": 2.0}}, code={}),
+        "parameters": {"weight": [{"filter": "lm_head", "value": 0.1}, {"filter": "*", "value": [0.2, 0.6]}]},
+    },
+    "layers of several models on each other": {
+        "merge_method": "passthrough",
+        "slices": slices_of(({"math": ([0, 2], {})}, {}), ({"code": ([1, 2], {})}, {}), ({"base": ([0, 1], {})}, {})),
+    },
+    "layers that do nothing but pass on": {
+        "merge_method": "passthrough",
+        "slices": slices_of(
+            ({"math": ([0, 2], {})}, {}),
+            (
+                {
+                    "math": (
+                        [0, 1],
+                        {
+                            "scale": [
+                                {"filter": "o_proj", "value": 0},
+                                {"filter": "down_proj", "value": 0},
+                                {"value": 1},
+                            ]
+                        },
+                    )
+                },
+                {},
+            ),
+        ),
+    },
+    "slices merged each in its way": {
+        "merge_method": "slerp",
+        "base_model": "math",
+        "slices": slices_of(
+            ({"math": ([0, 1], {}), "code": ([0, 1], {})}, {"t": 0.2}),
+            ({"code": ([0, 2], {}), "math": ([0, 2], {})}, {"t": [0.1, 0.9]}),
+        ),
+    },
+    "ties in slices": {
+        "merge_method": "ties",
+        "base_model": "base",
+        "slices": slices_of(
+            (
+                {
+                    "base": ([0, 2], {}),
+                    "math": ([0, 2], {"weight": 0.4, "density": 0.5}),
+                    "code": ([0, 2], {"weight": [0.1, 1]}),
+                },
+                {},
+            )
+        ),
+        "parameters": {"density": 0.8},
+    },
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_the_result_is_mergekits(desk: Path, name: str) -> None:
     """The same request, given to both: float32 throughout, so that only rounding in another order differs."""
+    request = {**REQUESTS[name], "dtype": "float32"}
+    write("mergekit.yml", **request)
+    assert main(["merge", "--config", "mergekit.yml", "--output_dir", "out"]) == 0
+    ours = weights("out")
+    layers = 1 + max(int(n.split(".")[2]) for n in ours if n.startswith("model.layers."))
+    assert json.loads(Path("out", "config.json").read_text())["num_hidden_layers"] == layers
+    from transformers import AutoModelForCausalLM
+
+    _, told = AutoModelForCausalLM.from_pretrained("out", output_loading_info=True)
+    assert not any(told[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     pytest.importorskip("mergekit")
     from mergekit.config import MergeConfiguration
     from mergekit.merge import MergeOptions, run_merge
 
-    each = {"linear": {}, "slerp": {}, "task_arithmetic": {}}.get(method, {"density": 0.6})
-    models = [
-        {"model": name, "parameters": {} if method == "slerp" else {"weight": w, **each}}
-        for name, w in (("math", 0.3), ("code", 0.9))
-    ]
-    request = {"merge_method": method, "models": models, "dtype": "float32"}
-    if method != "linear":
-        request["base_model"] = "base"
-    if method == "slerp":
-        request |= {"models": models[:1], "parameters": {"t": 0.3}}
-    elif method != "linear":
-        request["parameters"] = {"lambda": 0.8, "normalize": method != "task_arithmetic"}
-    write("mergekit.yml", **request)
-    assert main(["merge", "--config", "mergekit.yml", "--output_dir", "out"]) == 0
     run_merge(
         MergeConfiguration.model_validate(request), "expected", options=MergeOptions(quiet=True, write_model_card=False)
     )
-    ours, theirs = weights("out"), weights("expected")
+    theirs = weights("expected")
     assert ours.keys() == theirs.keys()
-    for name, values in theirs.items():
-        np.testing.assert_allclose(ours[name], values, rtol=1e-5, atol=1e-7, err_msg=name)
+    for tensor, values in theirs.items():
+        np.testing.assert_allclose(ours[tensor], values, rtol=1e-5, atol=1e-7, err_msg=tensor)

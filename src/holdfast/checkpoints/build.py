@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from holdfast.checkpoints.chat_template import write_template
 from holdfast.checkpoints.companions import copy_companions, write_config
 from holdfast.checkpoints.dtypes import DType, Operand, count_nonfinite
 from holdfast.checkpoints.engine import (
@@ -38,7 +39,8 @@ from holdfast.checkpoints.plan import Plan
 from holdfast.checkpoints.provenance import FILE, UNIT, Digests, content_fingerprint, now, parent_record, versions
 from holdfast.checkpoints.reader import CheckpointReader, stretches
 from holdfast.checkpoints.remainders import RemainderFiles, compared_in, remainder_name
-from holdfast.checkpoints.sources import Source, config_of, folders_of, inner_source
+from holdfast.checkpoints.sources import Source, config_of, folders_of, inner_sources
+from holdfast.checkpoints.vocabulary_union import add_to_tokenizer
 from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination
 from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError, StorageError
 from holdfast.support.files import fingerprint, write_json
@@ -69,6 +71,7 @@ class Recipe(Protocol):
     def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None: ...
     def identity(self) -> dict[str, Any]: ...
 
+    # optional: for_tensor(name) -> Recipe, where parameters differ from tensor to tensor; asked for before the rest.
     # optional: among(owners, models) -> Recipe, for tensors that only those models have (see `MergeMethod.among`).
     # optional: remainder(block, out) -> (places, values, left), where base + out is not model 1, and what is missing
     # there; see `remainders`. optional: difference(models) -> (base, tuned model) as operands of a block, where the
@@ -107,6 +110,7 @@ def build(
     command: str,
     request: Mapping[str, Any] | None = None,
     companions: Sequence[Source] = (),
+    chat_template: str | None = None,
     overwrite: bool = False,
     sync: bool = True,
     workers: int | None = None,
@@ -122,6 +126,7 @@ def build(
         request: further settings for the record.
         companions: sources whose tokenizer, chat template, generation configuration and code travel along, the most
             important last; their configuration is the layout's. Default: the layout.
+        chat_template: takes the place of the companions'.
         overwrite: replace a folder that is there.
         sync: put everything on the disk before the folder gets its name.
         workers: threads; None: all cores.
@@ -193,6 +198,10 @@ def build(
 
         def add(folder: Path) -> None:
             _add_files(folder, plan, companions or [plan.sources[plan.layout]])
+            if plan.added_tokens:
+                add_to_tokenizer(folder, list(plan.added_tokens))
+            if chat_template is not None:
+                write_template(folder, chat_template)
             result = CheckpointReader(folder)
             record["fingerprint"] = content_fingerprint(result, known=written, workers=workers)
             record["tensors"] = {
@@ -279,11 +288,10 @@ class _Work:
     def try_block(self, job: Job, count: int, scratch: Scratch) -> None:
         """All passes over the first `count` elements of a tensor, for the time that they take."""
         state: Any = None
-        for number in range(self.recipe.rounds()):
-            state = self.recipe.settle(
-                number, self.recipe.measure(number, self._block(job, 0, count, scratch), state), state
-            )
-        self.recipe.combine(self._block(job, 0, count, scratch), state, scratch.out(job.dtype, count))
+        recipe = self._own(job)
+        for number in range(recipe.rounds()):
+            state = recipe.settle(number, recipe.measure(number, self._block(job, 0, count, scratch), state), state)
+        recipe.combine(self._block(job, 0, count, scratch), state, scratch.out(job.dtype, count))
 
     def run(
         self, writer: CheckpointWriter, written: Digests, seconds: dict[str, float], advance: Callable[[float], None]
@@ -305,18 +313,19 @@ class _Work:
         """One pass of statistics: sums over the blocks of each tensor or of the whole model, then settled."""
         totals: dict[str, Any] = {}
         left: Counter[str] = Counter()
+        jobs = [job for job in jobs if self._own(job).rounds() > number]
         for job in jobs:
             left[self._key(job)] += _blocks(job)
 
         def look(job: Job, start: int, stop: int, scratch: Scratch) -> Any:
-            return self.recipe.measure(number, self._block(job, start, stop, scratch), self._state(job))
+            return self._own(job).measure(number, self._block(job, start, stop, scratch), self._state(job))
 
         def add(job: Job, value: Any) -> None:
             key = self._key(job)
             totals[key] = _sum(totals[key], value) if key in totals else value
             left[key] -= 1
             if not left[key]:  # the last block: totals may be large, so none is kept for longer than that
-                self.states[key] = self.recipe.settle(number, totals.pop(key), self.states.get(key))
+                self.states[key] = self._own(job).settle(number, totals.pop(key), self.states.get(key))
 
         map_blocks(jobs, look, sources=len(self.plan.sources), workers=self.workers, reduce=add, advance=advance)
 
@@ -349,12 +358,12 @@ class _Work:
             if not streamed.different:
                 return start, np.empty(0, np.int64), np.empty(0, np.float32), 0
             again = self._block(job, start, stop, scratch)
-            self.recipe.combine(again, self._state(job), out)
+            self._own(job).combine(again, self._state(job), out)
             return (start, *keep(again, out))
         block: Block | None = None
         if job.action == "combine":
             block = self._block(job, start, stop, scratch)
-            flags = self.recipe.combine(block, self._state(job), out)
+            flags = self._own(job).combine(block, self._state(job), out)
         elif job.action == "mean":
             flags = self._recipe(job).combine(self._block(job, start, stop, scratch), None, out)
         else:
@@ -379,13 +388,18 @@ class _Work:
         )
 
     def _recipe(self, job: Job) -> Recipe:
-        """What a tensor is made with: the request's recipe, or one for those models that have it."""
+        """What a tensor is made with: its own recipe, or one for those models that have it."""
         if job.action != "mean":
-            return self.recipe
+            return self._own(job)
         owners = job.owners(self.slots.models)
         if owners not in self.partial:
             self.partial[owners] = self.recipe.among(owners, len(self.slots.models))  # type: ignore[attr-defined]
         return self.partial[owners]
+
+    def _own(self, job: Job) -> Recipe:
+        """The recipe with a tensor's parameters, where they differ from tensor to tensor."""
+        choose = getattr(self.recipe, "for_tensor", None)
+        return self.recipe if choose is None else choose(job.name)  # type: ignore[no-any-return]
 
     def _models(self, job: Job) -> tuple[int, ...]:
         """The sources that are a tensor's models to its recipe."""
@@ -596,6 +610,7 @@ def _identity(plan: Plan, recipe: Recipe, slots: Slots, command: str, request: M
         jobs,
         plan.layout,
         list(plan.notes),
+        list(plan.added_tokens),
         dict(plan.config),
         slots,
         order,
@@ -612,16 +627,19 @@ def _origins(parents: Iterable[CheckpointReader]) -> list[str]:
 def _roots(plan: Plan, reader: Reader) -> list[tuple[str, CheckpointReader, Digests]]:
     """Role, folder and digests of each parent: views are recorded by the folders that they look at."""
     found: list[tuple[str, CheckpointReader, Digests]] = []
+
+    def look(role: str, held: Source, known: Digests | None) -> None:
+        adapter = getattr(held, "adapter", None)
+        if isinstance(adapter, CheckpointReader):
+            found.append((f"{role} (adapter)", adapter, Digests()))
+        if isinstance(held, CheckpointReader):
+            found.append((role, held, known or Digests()))
+        inner = inner_sources(held)
+        for number, one in enumerate(inner, 1):
+            look(f"{role} (part {number})" if len(inner) > 1 else role, one, None)
+
     for role, source, digests in zip(plan.roles, plan.sources, reader.digests, strict=True):
-        held: Source | None = source
-        known = digests if isinstance(source, CheckpointReader) else None
-        while held is not None:
-            adapter = getattr(held, "adapter", None)
-            if isinstance(adapter, CheckpointReader):
-                found.append((f"{role} (adapter)", adapter, Digests()))
-            if isinstance(held, CheckpointReader):
-                found.append((role, held, known or Digests()))
-            held = inner_source(held)
+        look(role, source, digests if isinstance(source, CheckpointReader) else None)
     return found
 
 

@@ -121,8 +121,8 @@ def config_of(source: Source) -> dict[str, Any]:
     own = getattr(source, "config", None)
     if isinstance(own, dict):
         return own
-    inner = inner_source(source)
-    return read_config(source.folder) or (config_of(inner) if inner is not None else {})
+    found = read_config(source.folder)
+    return found or next((config_of(inner) for inner in inner_sources(source)), {})
 
 
 def tied_head(config: Mapping[str, Any]) -> bool | None:
@@ -150,23 +150,25 @@ def same_values(one: Source, name: str, other: Source, other_name: str) -> bool:
 
 def changes_of(source: Source) -> dict[str, Any]:
     """Keys of config.json in which a view differs from the file that it comes from."""
-    inner = inner_source(source)
-    return (changes_of(inner) if inner is not None else {}) | dict(getattr(source, "config_changes", None) or {})
+    below = next((changes_of(inner) for inner in inner_sources(source)), {})
+    return below | dict(getattr(source, "config_changes", None) or {})
 
 
 def notes_of(source: Source) -> list[str]:
     """What views have to say about themselves."""
-    inner = inner_source(source)
-    return (notes_of(inner) if inner is not None else []) + list(getattr(source, "notes", ()))
+    below = [note for inner in inner_sources(source) for note in notes_of(inner)]
+    return [*dict.fromkeys(below), *getattr(source, "notes", ())]
 
 
-def inner_source(source: Source) -> Source | None:
-    """What a view looks at; None for a folder."""
-    return getattr(source, "source", None) or getattr(source, "base", None)
+def inner_sources(source: Source) -> list[Source]:
+    """What a view looks at, the most important first; nothing for a folder."""
+    several: list[Source] | None = getattr(source, "sources", None)
+    one: Source | None = getattr(source, "source", None) or getattr(source, "base", None)
+    return list(several) if several is not None else [one] if one is not None else []
 
 
 def folders_of(source: Source) -> list[Path]:
     """Folders that files beside the weights come from, the most important last: an adapter's own after its base's."""
-    inner = inner_source(source)
-    below = folders_of(inner) if inner is not None else []
+    below = [folder for inner in reversed(inner_sources(source)) for folder in folders_of(inner)]
+    below = list(dict.fromkeys(below))
     return below if source.folder in below else [*below, source.folder]

@@ -375,7 +375,7 @@ def align_vocabularies(
     """
     names = [vocabulary_tensors(config_of(source), source.entries) for source in sources]
     rows = [source.entries[held[0]].shape[0] if held else 0 for source, held in zip(sources, names, strict=True)]
-    homes = [_home(folders_of(source)) for source in sources]
+    homes = [home_of(folders_of(source)) for source in sources]
     maps: dict[int, RowMap] = {}
     known: dict[Path, dict[str, int] | None] = {}
     for i, source in enumerate(sources):
@@ -454,7 +454,7 @@ def _views(
     return views
 
 
-def _home(folders: Sequence[Path]) -> Path | None:
+def home_of(folders: Sequence[Path]) -> Path | None:
     """The folder whose tokenizer counts: the most important one that has any."""
     return next((folder for folder in reversed(folders) if any((folder / name).is_file() for name in FILES)), None)
 

@@ -1,8 +1,9 @@
 """Takes a merge request written for mergekit (0.1.5) as one for `holdfast merge`.
 
 Methods that both have are translated with mergekit's own defaults and semantics (`semantics: mergekit`, where a method
-knows several). What is not here is one error that lists all of it, with what to do. mergekit's arithmetic is in
-`dtype`; here it is always float32, rounded once.
+knows several). Values that differ between layers and tensors become `vary`, ranges of layers models such as
+`math[0:24]`. What is not here is one error that lists all of it, with what to do. mergekit's arithmetic is in `dtype`;
+here it is always float32, rounded once.
 
 Only the request is read; numbers that are drawn at random (DARE) are other ones.
 """
@@ -10,9 +11,11 @@ Only the request is read; numbers that are drawn at random (DARE) are other ones
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
+from holdfast.checkpoints.methods.varying import value_problems
+from holdfast.checkpoints.vocabulary_union import UNION
 from holdfast.config.declare import Meta, Setting
 from holdfast.config.decode import coerce_all, decode
 from holdfast.config.values import Mistake, Refused
@@ -44,6 +47,11 @@ class _Method(NamedTuple):
     without_effect: tuple[str, ...] = ("int8_mask",)
     """mergekit takes them and they change no number."""
 
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """Parameters that may differ between layers and tensors: numbers that the method here can take so."""
+        return tuple(name for name in (*self.each, "t") if name in (*self.each, *self.shared))
+
 
 METHODS = {
     "linear": _Method("linear", ("weight",), ("normalize",)),
@@ -55,14 +63,16 @@ METHODS = {
     "dare_linear": _Method("dare", ("weight", "density")),
     "dare_ties": _Method("dare_ties", ("weight", "density")),
     "breadcrumbs": _Method("breadcrumbs", ("weight", "density", "gamma")),
+    "passthrough": _Method("linear", ("scale",), ()),
 }
 """By mergekit's name."""
 _PARAMETERS = {
-    **{n: Setting(name=n, types=(float,)) for n in ("weight", "density", "gamma", "lambda", "t")},
+    **{n: Setting(name=n, types=(float,)) for n in ("weight", "density", "gamma", "lambda", "t", "scale")},
     **{n: Setting(name=n, types=(bool,)) for n in ("normalize", "rescale")},
 }
 _LORA = "write the adapter's folder as a model; --adapter_base names its base where it does not do so itself"
-_WHOLE = "name whole models under 'models', or use mergekit for this one"
+_WHOLE = "name models or slices, or use mergekit for this one"
+_REQUIRED = ("weight", "t")
 
 
 def _refused(text: str, *path: str) -> Refused:
@@ -90,20 +100,6 @@ def read_model(value: Any) -> str:
     return value
 
 
-def read_tokenizer(value: Any) -> str:
-    """The parent whose vocabulary the result takes: "base" or a model.
-
-    Raises:
-        Refused: a union of several vocabularies, which is not here.
-    """
-    if value == "union":
-        raise _refused(
-            "union is not here; name one parent, whose vocabulary the result takes (base or a model's folder), and "
-            "what to do with other rows (--vocabulary keep)"
-        )
-    return read_model(value)
-
-
 def _not_here(advice: str) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         raise _refused(advice)
@@ -112,7 +108,7 @@ def _not_here(advice: str) -> Callable[[Any], Any]:
 
 
 Model = Meta(parse=read_model, expected="a folder or a hub id")
-Tokenizer = Meta(parse=read_tokenizer)
+Tokenizer = Model
 ByName = Annotated[dict[str, Any] | None, Meta(expected="parameters by name")]
 
 
@@ -124,6 +120,61 @@ class MergekitModel:
     """Folder or hub id."""
     parameters: ByName = None
     """Of this model."""
+
+
+def read_range(value: Any) -> tuple[int, int]:
+    """The first layer and the one behind the last.
+
+    Raises:
+        ValueError: something else.
+    """
+    whole = isinstance(value, (list, tuple)) and len(value) == 2 and all(type(one) is int for one in value)
+    if not whole or not 0 <= value[0] < value[1]:
+        raise ValueError
+    return int(value[0]), int(value[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergekitSource:
+    """A model's part in a slice."""
+
+    model: Annotated[str, Model]
+    """Folder or hub id."""
+    layer_range: Annotated[
+        tuple[int, int], Meta(parse=read_range, expected="the first layer and the one behind the last, as [0, 16]")
+    ]
+    """Which of its layers."""
+    parameters: ByName = None
+    """Of this model here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergekitSlice:
+    """One entry of `slices`."""
+
+    sources: Annotated[list[MergekitSource], Meta(least=1, expected="a list of {model: FOLDER, layer_range: [0, 16]}")]
+    """What is merged there."""
+    parameters: ByName = None
+    """Of all of them."""
+    base_model: Annotated[Any, Meta(parse=_not_here("one base_model holds for all slices; give it there"))] = None
+    """Its own base."""
+    residual_weight: Annotated[Any, Meta(parse=_not_here("remove it; mergekit ignores it too"))] = None
+    """Without effect."""
+
+    @property
+    def layers(self) -> int:
+        """Layers of the result."""
+        first, last = self.sources[0].layer_range
+        return last - first
+
+    def mismatches(self, sources: int) -> list[str]:
+        """What keeps the sources from being merged layer by layer."""
+        found = []
+        if any(s.layer_range[1] - s.layer_range[0] != self.layers for s in self.sources):
+            found.append("expected ranges of equal length")
+        if len(self.sources) != sources:
+            found.append(f"expected {sources} models as in the first slice, got {len(self.sources)}")
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +195,12 @@ class MergekitRequest:
 
     merge_method: Annotated[str, Meta(choices=tuple(METHODS))]
     """The method."""
-    models: Annotated[list[MergekitModel], Meta(least=1, expected="a list of {model: FOLDER, parameters: {...}}")]
-    """What is merged."""
+    models: Annotated[list[MergekitModel], Meta(expected="a list of {model: FOLDER, parameters: {...}}")] = field(
+        default_factory=list
+    )
+    """What is merged: whole models."""
+    slices: Annotated[list[MergekitSlice], Meta(expected="a list of {sources: [...]}")] = field(default_factory=list)
+    """The same as ranges of layers, one on the other."""
     base_model: Annotated[str | None, Model] = None
     """What the models were tuned from."""
     parameters: ByName = None
@@ -160,19 +215,22 @@ class MergekitRequest:
     """The same."""
     name: Any = None
     """Without effect."""
-    slices: Annotated[Any, Meta(parse=_not_here(f"merging ranges of layers: {_WHOLE}"))] = None
-    """Ranges of layers."""
     modules: Annotated[Any, Meta(parse=_not_here(f"merging parts of a model each in its own way: {_WHOLE}"))] = None
     """Parts of a model."""
-    chat_template: Annotated[
-        Any,
-        Meta(
-            parse=_not_here(
-                "the template travels with the tokenizer; remove the key and choose its parent with --tokenizer"
-            )
-        ),
-    ] = None
+    chat_template: str | None = None
     """The template of the result."""
+
+    def problems(self) -> list[Mistake]:
+        """Neither models nor slices, or both; slices whose sources do not match."""
+        if not self.models and not self.slices:
+            return [Mistake(path=("models",), text="expected a list of {model: FOLDER, parameters: {...}}")]
+        if self.models and self.slices:
+            return [Mistake(path=("slices",), text="expected one of models and slices, got both")]
+        return [
+            Mistake(path=("slices", number, "sources"), text=text)
+            for number, one in enumerate(self.slices)
+            for text in one.mismatches(len(self.slices[0].sources))
+        ]
 
 
 def is_mergekit(mapping: Mapping[str, Any]) -> bool:
@@ -189,64 +247,104 @@ def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, A
     """
     request, mistakes = decode(MergekitRequest, mapping)
     method = METHODS.get(str(mapping.get("merge_method")))
-    entries = mapping.get("models")
-    held: list[tuple[Keys, Any, tuple[str, ...] | None]]
-    held = [(("parameters",), mapping.get("parameters"), method and (*method.shared, *method.each))]
-    for number, entry in enumerate(entries if isinstance(entries, list) else []):
-        own = entry.get("parameters") if isinstance(entry, dict) else None
-        held.append((("models", number, "parameters"), own, method and method.each))
-    found = []
-    for path, values, takes in held:
-        read, wrong = _parameters(values, takes, method, path, notes)
-        found.append(read)
-        mistakes += wrong
+    read = _Parameters(method, notes)
+    shared = read.of(("parameters",), mapping.get("parameters"), each=False)
+    entries = _list(mapping.get("models"))
+    for number, entry in enumerate(entries):
+        read.of(("models", number, "parameters"), _get(entry, "parameters"))
+    for number, part in enumerate(_list(mapping.get("slices"))):
+        read.of(("slices", number, "parameters"), _get(part, "parameters"), each=False)
+        for place, source in enumerate(_list(_get(part, "sources"))):
+            read.of(("slices", number, "sources", place, "parameters"), _get(source, "parameters"))
+    mistakes += read.mistakes
     if request is None or method is None or mistakes:
-        return _named(entries), mistakes
+        names = [name for entry in entries if isinstance(name := _get(entry, "model"), str)]
+        return ({"models": names} if names else {}), mistakes  # so that models do not count as missing beside them
     if request.name is not None:
         notes.append("name: without effect, as in mergekit")
-    translation = _Translation(request, method, found[0], found[1:], notes)
+    translation = _Translation(request, method, shared, read.found, notes)
     return translation.result(), translation.mistakes
 
 
-def _parameters(
-    values: Any, takes: tuple[str, ...] | None, method: _Method | None, path: Keys, notes: list[str]
-) -> tuple[dict[str, Any], list[Mistake]]:
-    """Plain values of parameters; whatever varies by layer or by tensor is a mistake."""
-    plain: dict[str, Any] = {}
-    mistakes: list[Mistake] = []
-    for key, value in values.items() if isinstance(values, dict) else ():
-        try:
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _get(entry: Any, key: str) -> Any:
+    return entry.get(key) if isinstance(entry, dict) else None
+
+
+class _Parameters:
+    """Reads the parameters that stand in several places of a request."""
+
+    def __init__(self, method: _Method | None, notes: list[str]) -> None:
+        self.method, self.notes = method, notes
+        self.mistakes: list[Mistake] = []
+        self.found: dict[Keys, dict[str, Any]] = {}
+        """By place: plain values as declared, others as `vary` has them."""
+
+    def of(self, path: Keys, values: Any, *, each: bool = True) -> dict[str, Any]:
+        """The parameters in one place.
+
+        Args:
+            path: the place.
+            values: what stands there.
+            each: whether it is one model's.
+        """
+        method = self.method
+        takes = method and (method.each if each else (*method.shared, *method.each))
+        plain: dict[str, Any] = {}
+        varying: dict[str, Any] = {}
+        for key, value in values.items() if isinstance(values, dict) else ():
             if key in (method.without_effect if method else ("int8_mask",)):
-                notes.append(f"{'.'.join(map(str, path))}.{key}: without effect, here and in mergekit")
+                self.notes.append(f"{'.'.join(map(str, path))}.{key}: without effect, here and in mergekit")
+                continue
+            value = _simple(value)
+            if value is None:
+                text = "expected a value, got nothing (null). Give one, or leave the key out for mergekit's default."
+                self.mistakes.append(Mistake(path=(*path, key), text=text))
+            elif not isinstance(value, (list, dict)):
+                plain[key] = value
+            elif method is None or key in method.varying:
+                varying[key] = value
+                problems = value_problems(value, "")
+                self.mistakes += [Mistake(path=(*path, key), text=p.partition(": ")[2]) for p in problems]
+            elif key in (takes or ()):
+                text = f"{key} is one for all layers and tensors here; give one value"
+                self.mistakes.append(Mistake(path=(*path, key), text=text))
             else:
-                plain[key] = _one_value(value)
-        except ValueError as error:
-            mistakes.append(Mistake(path=(key,), text=str(error)))
-    known = {name: _PARAMETERS[name] for name in (_PARAMETERS if takes is None else takes)}
-    found, wrong = coerce_all(known, plain)
-    return found, [Mistake(path=(*path, *m.path), text=m.text, key=m.key) for m in (*mistakes, *wrong)]
+                plain[key] = value  # an unknown key
+        known = {name: _PARAMETERS[name] for name in (_PARAMETERS if takes is None else takes)}
+        coerced, wrong = coerce_all(known, plain)
+        self.mistakes += [Mistake(path=(*path, *m.path), text=m.text, key=m.key) for m in wrong]
+        self.found[path] = {**coerced, **varying}
+        return self.found[path]
 
 
-def _named(entries: Any) -> dict[str, Any]:
-    """Of a request with mistakes the models that it names, so that they do not count as missing beside them."""
-    found = [entry.get("model") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    names = [name for name in found if isinstance(name, str)]
-    return {"models": names} if names else {}
-
-
-def _one_value(value: Any) -> Any:
-    if value is None:
-        raise ValueError("expected a value, got nothing (null). Give one, or leave the key out for mergekit's default.")
+def _simple(value: Any) -> Any:
+    """A value without what only wraps it: lists of one number, one entry that holds for all tensors."""
     if isinstance(value, list) and value and all(one == value[0] for one in value):
-        return _one_value(value[0])
-    if isinstance(value, dict) and set(value) == {"value"}:
-        return _one_value(value["value"])
-    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, dict) for one in value)):
-        raise ValueError("filters by tensor name are not here; give one value for all tensors")
-    if isinstance(value, list):
-        middle = value[len(value) // 2] if value else 0.5
-        raise ValueError(f"gradients over the layers are not here; give one value, such as {middle}")
+        return _simple(value[0])
+    if isinstance(value, dict) and set(value) <= {"value", "filter"} and value.get("filter") in (None, "*"):
+        return _simple(value.get("value"))
     return value
+
+
+def _entries(value: Any) -> list[dict[str, Any]]:
+    """A value as entries of `vary`. What lies behind the layers takes the first number of a gradient."""
+    if not isinstance(value, list) or not any(isinstance(one, dict) for one in value):
+        value = [value if isinstance(value, dict) else {"value": value}]
+    found = []
+    for entry in value:
+        if isinstance(numbers := entry["value"], list):
+            found.append({**entry, "part": "behind", "value": numbers[0]})
+        found.append(entry)
+    return found
+
+
+def _for_all(value: Any) -> bool:
+    """Whether a value holds for every tensor."""
+    return any(e.get("filter") in (None, "*") and not {"layers", "part"} & set(e) for e in _entries(value))
 
 
 class _Translation:
@@ -257,18 +355,90 @@ class _Translation:
         request: MergekitRequest,
         method: _Method,
         shared: dict[str, Any],
-        each: list[dict[str, Any]],
+        found: Mapping[Keys, dict[str, Any]],
         notes: list[str],
     ) -> None:
-        self.request, self.method, self.shared, self.notes = request, method, shared, notes
-        self.models = [(number, entry.model, each[number]) for number, entry in enumerate(request.models)]
-        self.tuned = [held for held in self.models if held[1] != request.base_model]
+        self.request, self.method, self.shared, self.found, self.notes = request, method, shared, found, notes
         self.mistakes: list[Mistake] = []
+        self.vary: dict[str, Any] = {}
+        self.places = self._places()
+        """By model, in the request's order: where its parameters stand, slice by slice."""
+        self.names = [self._name(place) for place in range(len(self.places))]
+
+    # ----------------------------------------------------------------------------------------------------- the models
+
+    def _places(self) -> list[list[Keys]]:
+        if self.request.models:
+            return [[("models", number)] for number in range(len(self.request.models))]
+        base, found = self.request.base_model, list[list[Keys]]()
+        orders = []
+        for number, part in enumerate(self.request.slices):
+            order = list(range(len(part.sources)))
+            own = [i for i in order if part.sources[i].model == base]
+            if base is not None and not own:
+                self._wrong(f"expected {base} among the sources: the base has a part in every slice", "slices", number)
+            orders.append([*own[:1], *(i for i in order if i not in own[:1])])
+        for place in range(len(orders[0])):
+            found.append([("slices", number, "sources", order[place]) for number, order in enumerate(orders)])
+        return found
+
+    def _source(self, key: Keys) -> MergekitSource:
+        return self.request.slices[int(key[1])].sources[int(key[3])]
+
+    def _name(self, place: int) -> str:
+        """A model of the request by the name that `holdfast merge` takes."""
+        keys = self.places[place]
+        if self.request.models:
+            return self.request.models[place].model
+        parts = [self._source(key) for key in keys]
+        return "+".join(f"{p.model}[{p.layer_range[0]}:{p.layer_range[1]}]" for p in parts)
+
+    def _is_base(self, place: int) -> bool:
+        base = self.request.base_model
+        if self.request.models:
+            return self.names[place] == base
+        return base is not None and place == 0
+
+    # ------------------------------------------------------------------------------------------------------ parameters
+
+    def _value(self, name: str, place: int | None) -> Any:
+        """A parameter of a model, or (None) of all: plain, or as `vary` has it; None where it is not given. mergekit's
+        order: the model's in the slice, the slice's, the request's."""
+        spans, offset, entries = [], 0, list[dict[str, Any]]()
+        for part in self.request.slices:
+            spans.append([offset, offset + part.layers])
+            offset += part.layers
+        several = len(spans) > 1
+        for number, span in enumerate(spans or [[0, 0]]):
+            own = [] if place is None else [self.found[(*self.places[place][number], "parameters")]]
+            slices = [self.found[("slices", number, "parameters")]] if self.request.slices else []
+            for values in (*own, *slices, self.shared):
+                if name not in values:
+                    continue
+                entries += [{"layers": span, "value": e} if several else e for e in _bare(values[name], several)]
+                if _for_all(values[name]):
+                    break
+        if not entries:
+            return None
+        if not several and set(entries[0]) == {"value"}:
+            return _simple(entries[0]["value"])
+        return entries
+
+    def _plain(self, name: str, value: Any, stand_in: float, *path: str | int) -> tuple[float, Any]:
+        """A number for the method itself, and what varies over it (None: nothing does)."""
+        if not isinstance(value, (list, dict)):
+            return float(value), None
+        covered = _for_all(value) or all("layers" in entry for entry in _entries(value))
+        if name in _REQUIRED and not covered:
+            self._wrong("expected an entry without a filter, too, for all other tensors: mergekit requires it", *path)
+        return stand_in, value
 
     def result(self) -> dict[str, Any]:
         """The keys of `holdfast merge`."""
         found = {"method": self.method.name, **self._method(), "tokenizer": self._tokenizer()}
         found["dtype"] = self.request.out_dtype or self.request.dtype
+        found["chat_template"] = self.request.chat_template
+        found["vary"] = self.vary or None
         return {key: value for key, value in found.items() if value is not None}
 
     def _wrong(self, text: str, *path: str | int) -> None:
@@ -276,30 +446,53 @@ class _Translation:
 
     def _method(self) -> dict[str, Any]:
         base, name, asked = self.request.base_model, self.method.name, self.request.merge_method
-        names = [model for _, model, _ in self.models]
+        places = list(range(len(self.places)))
+        if asked == "passthrough":
+            return self._passthrough()
         if name == "linear":
-            if base is not None and base not in names:
+            if base is not None and base not in self.names and self.request.models:
                 advice = "linear takes no base; list it under 'models' with a weight if it is to take part"
                 self._wrong(advice, "base_model")
-            weights, normalize = self._each("weight", self.models), self.shared.get("normalize", True)
-            return {"models": names, "weights": weights, "normalize": normalize, "layout": base}
+            weights, normalize = self._each("weight", places), self.shared.get("normalize", True)
+            layout = base if self.request.models else None
+            return {"models": self.names, "weights": weights, "normalize": normalize, "layout": layout}
         if base is None:
             self._wrong(f"is missing: {asked} needs one", "base_model")
-        others = [model for _, model, _ in self.tuned]
+        others = [place for place in places if not self._is_base(place)]
+        whole = base if self.request.models else self.names[0]
         if name == "slerp":
-            if "t" not in self.shared:
+            value = self._value("t", None)
+            if value is None:
                 self._wrong("is missing: mergekit requires it", "parameters", "t")
-            return {"models": [*([base] if base else []), *others], "t": self.shared.get("t")}
-        weights = self._each("weight", self.tuned)
-        return {"base": base, "models": others, "weights": weights, **self._changes(weights)}
+            t, varied = self._plain("t", 0.5 if value is None else value, 0.5, "parameters", "t")
+            if varied is not None:
+                self.vary["t"] = varied
+            models = [*([whole] if base else []), *(self.names[p] for p in others)]
+            return {"models": models, "t": t if varied is not None or value is not None else None}
+        weights = self._each("weight", others)
+        models = [self.names[place] for place in others]
+        return {"base": whole, "models": models, "weights": weights, **self._changes(weights, others)}
 
-    def _changes(self, weights: list[float]) -> dict[str, Any]:
+    def _passthrough(self) -> dict[str, Any]:
+        if len(self.places) > 1:
+            self._wrong("passthrough takes one model, or one a slice", "slices" if self.request.slices else "models")
+        value = self._value("scale", 0)
+        if value is None:
+            return {"models": self.names}
+        scale, varied = self._plain("scale", value, 1.0, "parameters", "scale")
+        if varied is not None:
+            self.vary["weights"] = varied
+        return {"models": self.names, "weights": [scale], "normalize": False}
+
+    def _changes(self, weights: list[float], others: list[int]) -> dict[str, Any]:
         """What methods on changes of a base take besides weights."""
         method, shared = self.method.name, self.shared
         result: dict[str, Any] = {"scale": shared.get("lambda", 1.0)}
         normalize = shared.get("normalize", method == "ties")
         if method in ("ties", "dare_ties"):
             result["normalize"] = normalize
+        elif normalize and "weights" in self.vary:
+            self._wrong(f"{method} divides by one sum of weights here; leave it out", "parameters", "normalize")
         elif normalize and abs(sum(weights)) >= 1e-8:
             result["scale"] /= sum(weights)
             self.notes.append(f"normalize: divided into the scale, which is {result['scale']:g}")
@@ -311,10 +504,11 @@ class _Translation:
             advice = f"{method} has no rescaling here; remove it (mergekit's default is false)"
             self._wrong(advice, "parameters", "rescale")
         if method != "task_arithmetic":
-            result["density"] = self._same("density", 1.0)
+            result["density"] = self._shares("density", 1.0, others)
         if method == "breadcrumbs":
             # mergekit leaves everything in at density 1, whatever gamma says
-            result["gamma"] = 0.0 if result["density"] == 1 else self._same("gamma", 0.01)
+            whole = result["density"] == 1 and "density" not in self.vary
+            result["gamma"] = 0.0 if whole else self._shares("gamma", 0.01, others)
         if method in ("ties", "dare", "dare_ties"):
             result["semantics"] = "mergekit"
         return result
@@ -324,31 +518,52 @@ class _Translation:
         nested = request.tokenizer is not None
         key = ("tokenizer", "source") if nested else ("tokenizer_source",)
         source = request.tokenizer.source if request.tokenizer is not None else request.tokenizer_source
+        if source is None or source == UNION:
+            return source
         if source == "base" and request.base_model is None:
             self._wrong("base is asked for, but there is no base_model", *key)
         name = request.base_model if source == "base" else source
-        parents = [model for _, model, _ in self.models]
-        if name is not None and name not in (request.base_model, *parents):
-            self._wrong(f"expected one of the parents (base, {', '.join(parents)}), got {name}", *key)
-        return name
+        if request.models:
+            if name is not None and name not in (request.base_model, *self.names):
+                self._wrong(f"expected one of the parents (base, {', '.join(self.names)}), got {name}", *key)
+            return name
+        first = [self._source(keys[0]).model for keys in self.places]
+        if name is not None and name not in first:
+            self._wrong(f"expected one of the models of the first slice ({', '.join(first)}), got {name}", *key)
+            return None
+        return self.names[first.index(name)] if name is not None else None
 
-    def _each(
-        self, key: str, models: list[tuple[int, str, dict[str, Any]]], default: float | None = None
-    ) -> list[float]:
-        """A parameter of every model: its own, else the one for all, else the default."""
-        found = []
-        for number, _, parameters in models:
-            value = parameters.get(key, self.shared.get(key, default))
+    def _each(self, key: str, places: list[int]) -> list[float]:
+        """The weight of every model; what varies goes into `vary`."""
+        found, varied = [], dict[int, Any]()
+        for number, place in enumerate(places, 1):
+            value, path = self._value(key, place), (*self.places[place][0], "parameters", key)
             if value is None:
-                self._wrong("is missing: mergekit requires it", "models", number, "parameters", key)
-            found.append(1.0 if value is None else value)
+                self._wrong("is missing: mergekit requires it", *path)
+                found.append(1.0)
+                continue
+            plain, varying = self._plain(key, value, 1.0, *path)
+            found.append(plain)
+            if varying is not None:
+                varied[number] = varying
+        if varied:
+            self.vary["weights"] = varied
         return found
 
-    def _same(self, key: str, default: float) -> float:
-        """A parameter that is one for all models here."""
-        values = self._each(key, self.tuned, default)
-        if len(set(values)) > 1:
-            listed = ", ".join(f"{v:g}" for v in values)
-            name = self.method.name
-            self._wrong(f"{name} has one for all models here, this request has {listed}; choose one", key)
-        return values[0] if values else default
+    def _shares(self, key: str, default: float, places: list[int]) -> Any:
+        """Densities: one number, or one a model; what varies goes into `vary`."""
+        found, varied = [], dict[int, Any]()
+        for number, place in enumerate(places, 1):
+            value = self._value(key, place)
+            plain, varying = self._plain(key, default if value is None else value, default)
+            found.append(plain)
+            if varying is not None:
+                varied[number] = varying
+        if varied:
+            self.vary[key] = varied
+        return found[0] if len(set(found)) == 1 or not found else found
+
+
+def _bare(value: Any, nested: bool) -> list[Any]:
+    """A value's entries; as what `value:` of an entry takes, where they are to be nested in one."""
+    return [_entries(value)] if nested else _entries(value)

@@ -97,8 +97,10 @@ def coerce(setting: Setting, value: Any) -> Any:
             raise Refused(Mistake(path=path, text=f"expected {expected}, got {show(value)}.")) from None
     if value is False and "no" in setting.choices:  # YAML 1.1 reads the bare word `no` as false
         return "no"
-    fits_no_bound = False
+    fits_no_bound, scalar = False, any(typing.get_origin(hint) is None for hint in setting.types)
     for hint in _in_order(setting.types, value):
+        if scalar and typing.get_origin(hint) in (list, tuple) and not isinstance(value, (list, tuple)):
+            continue  # what is no number is not one as the only item of a list either
         try:
             result = _convert(hint, value, setting.meta, path)
         except Refused:  # the right kind of value, with mistakes inside

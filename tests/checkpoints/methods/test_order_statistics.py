@@ -51,7 +51,7 @@ def search(
 def test_the_same_element_as_by_sorting(values: list[float], data: st.DataObject, block: int) -> None:
     delta = np.array(values, np.float32)
     ranks = data.draw(st.lists(st.integers(0, delta.size - 1), max_size=3))
-    found = search(np.zeros(delta.size), [delta, -delta[::-1]], lambda n: ranks, block=block)
+    found = search(np.zeros(delta.size), [delta, -delta[::-1]], lambda _, n: ranks, block=block)
     expected = [float(x) for x in np.sort(np.abs(delta))[ranks]] if ranks else []
     assert found == [expected, expected]
 
@@ -63,18 +63,18 @@ def test_ragged_dtypes(dtype: str, block: int) -> None:
     base, model = rng.normal(size=1000), rng.normal(size=1000)
     stored = [operand(v, dtype) for v in (base, model)]
     delta = np.sort(np.abs((numbers(stored[1]) - numbers(stored[0])).astype(np.float32)))
-    assert search(base, [model], lambda n: [0, n // 2, n - 1], block=block, dtype=dtype) == [
+    assert search(base, [model], lambda _, n: [0, n // 2, n - 1], block=block, dtype=dtype) == [
         [float(delta[i]) for i in (0, 500, 999)]
     ]
 
 
 def test_empty_tensors_and_models_without_the_tensor() -> None:
-    assert search(np.zeros(0), [np.zeros(0)], lambda n: [n - 1] if n else [], block=10) == [[]]
+    assert search(np.zeros(0), [np.zeros(0)], lambda _, n: [n - 1] if n else [], block=10) == [[]]
     for block in (3, 20):
         found = search(
             np.zeros(10),
             [np.arange(10.0), np.arange(10.0)],
-            lambda n: [n - 1] if n else [],
+            lambda _, n: [n - 1] if n else [],
             block=block,
             has=(False, True),
         )

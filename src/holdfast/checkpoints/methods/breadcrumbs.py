@@ -28,7 +28,14 @@ from holdfast.checkpoints.dtypes import Operand
 from holdfast.checkpoints.kernels import Flags
 from holdfast.checkpoints.methods import order_statistics
 from holdfast.checkpoints.methods.order_statistics import Found, Search
-from holdfast.checkpoints.methods.protocol import Block, WeightedMethod, computed
+from holdfast.checkpoints.methods.protocol import (
+    Block,
+    Each,
+    WeightedMethod,
+    computed,
+    each_problems,
+    of_each,
+)
 from holdfast.config.declare import Meta
 
 EVERYTHING = (0.0, float("inf"))
@@ -96,10 +103,10 @@ class Breadcrumbs(WeightedMethod):
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
-    density: Annotated[float, Meta(gt=0, le=1)] = 0.9
-    """Share of each tensor's changes that stays."""
-    gamma: Annotated[float, Meta(ge=0, lt=1)] = 0.01
-    """Share of the largest changes that is left out; density + gamma is at most 1."""
+    density: Annotated[Each, Meta(gt=0, le=1, one_word=True)] = 0.9
+    """Share of each tensor's changes that stays. One number, or one a model."""
+    gamma: Annotated[Each, Meta(ge=0, lt=1, one_word=True)] = 0.01
+    """Share of the largest changes that is left out; density + gamma is at most 1. One number, or one a model."""
     scale: float = 1.0
     """Factor on the sum of the changes (alpha in the paper)."""
 
@@ -109,13 +116,20 @@ class Breadcrumbs(WeightedMethod):
 
     def problems(self, models: int | None = None) -> list[str]:
         found = super().problems(models)
-        if self.density <= 1 and self.gamma < 1 and self.density + self.gamma > 1 + 1e-9:
-            given = f"{self.density:g} + {self.gamma:g}"
-            found.append(f"{self.name}: expected density + gamma of at most 1, got {given}; lower one of them")
-        return found
+        found += each_problems("density", self.density, models) + each_problems("gamma", self.gamma, models)
+        for density, gamma in self._shares() if not found else ():
+            if density <= 1 and gamma < 1 and density + gamma > 1 + 1e-9:
+                given = f"{density:g} + {gamma:g}"
+                found.append(f"{self.name}: expected density + gamma of at most 1, got {given}; lower one of them")
+        return list(dict.fromkeys(found))
+
+    def _shares(self) -> list[tuple[float, float]]:
+        """Density and gamma of each model, or of all."""
+        count = max(len(value) if isinstance(value, tuple) else 1 for value in (self.density, self.gamma))
+        return list(zip(of_each(self.density, count), of_each(self.gamma, count), strict=False))
 
     def rounds(self) -> int:
-        return 0 if self.density == 1 else 2
+        return 0 if all(density == 1 for density, _ in self._shares()) else 2
 
     def measure(self, round: int, block: Block, state: Search | Found | None) -> np.ndarray:
         return order_statistics.measure(block, state, self._ranks, by_tensor=True)
@@ -133,5 +147,6 @@ class Breadcrumbs(WeightedMethod):
             block, out, lambda _, values: breadcrumbs(values[0], values[1:], bounds, self.weights, self.scale)
         )
 
-    def _ranks(self, n: int) -> list[int]:
-        return kept_ranks(self.density, self.gamma, n)
+    def _ranks(self, model: int, n: int) -> list[int]:
+        shares = self._shares()
+        return kept_ranks(*shares[model if len(shares) > 1 else 0], n)

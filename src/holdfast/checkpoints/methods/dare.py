@@ -25,7 +25,16 @@ import numpy as np
 from holdfast.checkpoints.counter import stream_key, uniform
 from holdfast.checkpoints.dtypes import Operand
 from holdfast.checkpoints.kernels import Flags
-from holdfast.checkpoints.methods.protocol import Block, Semantics, WeightedMethod, computed, pieces
+from holdfast.checkpoints.methods.protocol import (
+    Block,
+    Each,
+    Semantics,
+    WeightedMethod,
+    computed,
+    each_problems,
+    of_each,
+    pieces,
+)
 from holdfast.checkpoints.methods.ties import elect
 from holdfast.config.declare import Meta
 
@@ -124,8 +133,8 @@ class Dare(WeightedMethod):
 
     p: Annotated[float | None, Meta(ge=0, lt=1)] = None
     """Share of each model's changes that is dropped; 0.9 where density is not given either."""
-    density: Annotated[float | None, Meta(gt=0, le=1)] = None
-    """Share that stays, in place of p."""
+    density: Annotated[Each | None, Meta(gt=0, le=1, one_word=True)] = None
+    """Share that stays, in place of p. One number, or one a model."""
     rescale: bool = True
     """Multiply what stays so that the changes keep their size."""
     scale: float = 1.0
@@ -135,12 +144,11 @@ class Dare(WeightedMethod):
     seed: int = 0
     """Seed of the masks; equal seeds give equal masks for tensors of equal names."""
 
-    @property
-    def dropped(self) -> float:
-        """The share that is dropped: p, or 1 - density."""
+    def dropped(self, models: int) -> tuple[float, ...]:
+        """The share that is dropped of each model's changes: p, or 1 - density."""
         if self.density is not None:
-            return 1.0 - self.density
-        return 0.9 if self.p is None else self.p
+            return tuple(1.0 - density for density in of_each(self.density, models))
+        return (0.9 if self.p is None else self.p,) * models
 
     @property
     def scope(self) -> str:
@@ -149,11 +157,12 @@ class Dare(WeightedMethod):
     def problems(self, models: int | None = None) -> list[str]:
         found = super().problems(models)
         if self.p is not None and self.density is not None:
-            found.append(f"{self.name}: expected one of p and density, got p={self.p:g} and density={self.density:g}")
-        return found
+            density = ", ".join(f"{d:g}" for d in of_each(self.density, 1))
+            found.append(f"{self.name}: expected one of p and density, got p={self.p:g} and density={density}")
+        return [*found, *each_problems("density", self.density, models)]
 
     def rounds(self) -> int:
-        return 1 if self.rescale and self.semantics == "mergekit" and self.dropped > 0 else 0
+        return 1 if self.rescale and self.semantics == "mergekit" and any(self.dropped(1)) else 0
 
     def measure(self, round: int, block: Block, state: Any) -> np.ndarray:
         """int64 `[models, 2, 256]`: exact L1 norms of what is dropped of each change, and of what stays."""
@@ -178,14 +187,14 @@ class Dare(WeightedMethod):
     def _masks(self, block: Block, piece: slice) -> list[np.ndarray]:
         count = piece.stop - piece.start
         return [
-            keep_mask(self.seed, block.name, i, block.start + piece.start, count, self.dropped)
-            for i in range(len(block.models))
+            keep_mask(self.seed, block.name, i, block.start + piece.start, count, p)
+            for i, p in enumerate(self.dropped(len(block.models)))
         ]
 
     def _factors(self, models: int, state: list[float] | None) -> list[float]:
         if state is not None:
             return state
-        return [1.0 / (1.0 - self.dropped) if self.rescale else 1.0] * models
+        return [1.0 / (1.0 - p) if self.rescale else 1.0 for p in self.dropped(models)]
 
 
 @dataclass(frozen=True, kw_only=True)

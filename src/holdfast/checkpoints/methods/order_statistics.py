@@ -22,8 +22,8 @@ from holdfast.checkpoints.methods.protocol import Block, pieces
 UPPER = 1 << 16
 LOWER = 1 << 15
 
-Ranks = Callable[[int], Sequence[int]]
-"""Gives, for n magnitudes, the ranks wanted, from 0 (the smallest)."""
+Ranks = Callable[[int, int], Sequence[int]]
+"""Gives, for a model (from 0) and its n magnitudes, the ranks wanted, from 0 (the smallest)."""
 
 
 class Search(NamedTuple):
@@ -84,9 +84,9 @@ def settle(total: np.ndarray, state: Search | Found | None, ranks: Ranks) -> Sea
     if state is not None:
         return Found([_magnitudes(*model) for model in zip(total, state.prefixes, state.ranks, strict=True)])
     search = Search([], [])
-    for counts_B in total[:, 0]:
+    for model, counts_B in enumerate(total[:, 0]):
         below_B = np.cumsum(counts_B)
-        wanted = ranks(int(below_B[-1]))
+        wanted = ranks(model, int(below_B[-1]))
         prefixes = [_bin_of(below_B, rank) for rank in wanted]
         search.prefixes.append(prefixes)
         search.ranks.append(
@@ -107,15 +107,15 @@ def _bin_of(below_B: np.ndarray, rank: int) -> int:
 
 
 def _selected(block: Block, ranks: Ranks) -> np.ndarray:
-    wanted = list(ranks(block.size))
+    wanted = [list(ranks(i, block.size)) for i in range(len(block.models))]
     magnitude = np.empty((len(block.models), block.size), np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         for piece, values in pieces(block):
             for i in range(len(block.models)):
                 magnitude[i, piece] = np.abs(values[1 + i] - values[0])
-    found = np.full((len(block.models), len(wanted)), -1.0)
+    found = np.full((len(block.models), max(map(len, wanted))), -1.0)
     for i, row in enumerate(magnitude):
-        if wanted and block.has_own(i):
-            row.partition(wanted)
-            found[i] = row[wanted]
+        if wanted[i] and block.has_own(i):
+            row.partition(wanted[i])
+            found[i, : len(wanted[i])] = row[wanted[i]]
     return found

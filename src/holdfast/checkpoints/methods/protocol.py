@@ -180,6 +180,22 @@ class MergeMethod:
         return {"method": self.name, **plain, **origin(type(self))}
 
 
+Each = float | tuple[float, ...]
+"""A number for all models, or one a model."""
+
+
+def of_each(value: Each, models: int) -> tuple[float, ...]:
+    """A parameter's value for each model."""
+    return value if isinstance(value, tuple) else (value,) * models
+
+
+def each_problems(name: str, value: Each | None, models: int | None) -> list[str]:
+    """A sentence where a parameter has a value for each of another number of models."""
+    if models is None or not isinstance(value, tuple) or len(value) == models:
+        return []
+    return [f"{name}: expected one number, or one for each of the {models} models, got {len(value)}"]
+
+
 def read_weights(value: Any) -> tuple[float, ...]:
     """Weights as a YAML or a command line has them: numbers, one number, or text such as "0.5, 1e-1".
 

@@ -33,7 +33,7 @@ from holdfast.checkpoints.kernels import Flags
 from holdfast.checkpoints.kernels import ties as ties_kernel
 from holdfast.checkpoints.methods import order_statistics
 from holdfast.checkpoints.methods.order_statistics import Found, Search
-from holdfast.checkpoints.methods.protocol import Block, Semantics, WeightedMethod
+from holdfast.checkpoints.methods.protocol import Block, Each, Semantics, WeightedMethod, each_problems
 from holdfast.config.declare import Meta
 
 
@@ -133,8 +133,8 @@ class Ties(WeightedMethod):
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (1, None)
 
-    density: Annotated[float, Meta(gt=0, le=1)] = 0.2
-    """Share of each model's changes that is kept: the largest."""
+    density: Annotated[Each, Meta(gt=0, le=1, one_word=True)] = 0.2
+    """Share of each model's changes that is kept: the largest. One number, or one a model."""
     scale: float = 1.0
     """Factor on the merged change (lambda)."""
     semantics: Semantics = "original"
@@ -147,7 +147,10 @@ class Ties(WeightedMethod):
         return "none" if not self.rounds() else "model" if self.semantics == "original" else "tensor"
 
     def rounds(self) -> int:
-        return 0 if self.density == 1 else 2
+        return 0 if self.density == 1 or (isinstance(self.density, tuple) and set(self.density) == {1}) else 2
+
+    def problems(self, models: int | None = None) -> list[str]:
+        return [*super().problems(models), *each_problems("density", self.density, models)]
 
     def measure(self, round: int, block: Block, state: Search | Found | None) -> np.ndarray:
         return order_statistics.measure(block, state, self._ranks, by_tensor=self.scope == "tensor")
@@ -168,5 +171,6 @@ class Ties(WeightedMethod):
             out=out,
         )
 
-    def _ranks(self, n: int) -> list[int]:
-        return [n - kept(self.density, n)] if n else []
+    def _ranks(self, model: int, n: int) -> list[int]:
+        density = self.density[model] if isinstance(self.density, tuple) else self.density
+        return [n - kept(density, n)] if n else []

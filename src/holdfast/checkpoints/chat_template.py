@@ -1,0 +1,81 @@
+"""The chat template of a checkpoint that is written: of one's own, or the one that most of its parents have."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.checkpoints.sources import Source, folders_of, read_object
+from holdfast.errors import ConfigError, StorageError
+from holdfast.support.paths import expanded
+
+FILE = "chat_template.jinja"
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+AUTO = "auto"
+
+
+def template_of(folder: Path) -> str | None:
+    """The chat template in a folder; None where there is none.
+
+    Raises:
+        ModelError: its tokenizer's settings cannot be read.
+    """
+    if (folder / FILE).is_file():
+        return (folder / FILE).read_text(encoding="utf-8")
+    settings = folder / "tokenizer_config.json"
+    found = read_object(settings, "a tokenizer's settings").get("chat_template") if settings.is_file() else None
+    return found if isinstance(found, str) else None
+
+
+def asked_template(value: str, sources: Sequence[Source]) -> str:
+    """The text of a template.
+
+    Args:
+        value: Jinja, a file of it (`.jinja`, `.j2`), "chatml", or "auto", which is the one that most parents have (the
+            first of equals).
+        sources: the parents.
+
+    Raises:
+        ConfigError: none of these, a file that cannot be read, or no parent with a template.
+    """
+    if value == AUTO:
+        held = [text for source in sources for folder in folders_of(source)[-1:] if (text := template_of(folder))]
+        if not held:
+            raise ConfigError("chat_template: auto takes the one that most models have, and none has one.")
+        return Counter(held).most_common(1)[0][0]
+    if value == "chatml":
+        return CHATML
+    if "{%" in value or "{{" in value:
+        return value
+    if value.endswith((".jinja", ".j2")):
+        try:
+            return expanded(value).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"chat_template: {value} cannot be read: {error}") from error
+    raise ConfigError(
+        f"chat_template: expected auto, chatml, a .jinja file, or the template itself, got {value!r}. A template by "
+        f"another name is to be given as its text."
+    )
+
+
+def write_template(folder: Path, text: str) -> None:
+    """Gives the tokenizer in a folder this template, in place of those that it has.
+
+    Raises:
+        ModelError: the tokenizer's settings cannot be read.
+        StorageError: the disk is full or failed.
+    """
+    settings = folder / "tokenizer_config.json"
+    held = read_object(settings, "a tokenizer's settings") if settings.is_file() else {}
+    try:
+        (folder / FILE).write_text(text, encoding="utf-8")
+        (folder / "chat_template.json").unlink(missing_ok=True)
+        if held.pop("chat_template", None) is not None:
+            settings.write_text(json.dumps(held, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"Could not write {folder / FILE} ({error.strerror or error}). Free some space.") from error
