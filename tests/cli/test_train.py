@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import sys
 import types
@@ -84,7 +86,7 @@ def test_the_examples_in_the_help_are_sound(capsys: pytest.CaptureFixture[str], 
     Path("run.yaml").write_text(dedent(yaml_text))
     lines = command.EPILOG.split("\nrun.yaml\n")[0].replace("\\\n", " ").splitlines()
     examples = [shlex.split(line)[1:] for line in lines if line.startswith("  holdfast train ")]
-    assert len(examples) == 4
+    assert len(examples) == 5
     for words in examples:
         assert main([*words, "--dry_run"]) == 0, capsys.readouterr().err
     assert trained == []
@@ -262,3 +264,111 @@ def test_numbers_of_yaml_1_1_are_not_read_as_others(trained: list) -> None:
     Path("run.yaml").write_text("model_name_or_path: tiny\ndataset_name: train.jsonl\nmax_steps: 010\nrun_name: 007\n")
     assert main(["train", "--config", "run.yaml"]) == 0
     assert trained[0].training.max_steps == 10 and trained[0].training.run_name == "007"
+
+
+# ------------------------------------------------------------------------------------------- a dry run's look at a run
+
+
+@pytest.fixture
+def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model whose template marks what the assistant says, and conversations."""
+    from tiny import build_model, build_tokenizer
+
+    monkeypatch.chdir(tmp_path)
+    tokenizer = build_tokenizer(320)
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m['role'] == 'assistant' %}<a>{% generation %}{{ m['content'] }}"
+        "{{ eos_token }}{% endgeneration %}{% else %}<{{ m['role'] }}>{{ m['content'] }}{% endif %}"
+        "{% if m.tool_calls %}{% for c in m.tool_calls %}[{{ c.function.name }}]{% endfor %}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<a>{% endif %}"
+    )
+    tokenizer.save_pretrained("model")
+    build_model().save_pretrained("model")
+    turns = [
+        ("system", "Be brief."),
+        ("user", "Rome?"),
+        ("assistant", "Italy."),
+        ("user", "Bern?"),
+        ("assistant", "CH."),
+    ]
+    rows = [{"messages": [{"role": role, "content": f"{text} {n}"} for role, text in turns]} for n in range(240)]
+    Path("chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairs = [{"prompt": f"Q {n}: ", "completion": f"A {n}."} for n in range(3)]
+    Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    return tmp_path
+
+
+def dry(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    asked = ["train", "--model_name_or_path", "model", "--max_length", "128", "--dry_run", *words]
+    assert main(asked) == code
+    captured = capsys.readouterr()
+    return captured.err if code else captured.out
+
+
+def test_a_dry_run_shows_what_is_trained_in_three_rows(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = dry(capsys, "--dataset_name", "chat.jsonl", "--assistant_only_loss", "--use_cpu")
+    assert "What is trained is between » and «" in said and said.count("  example ") == 3
+    assert "<system>Be brief. 0<user>Rome? 0<a>»Italy. 0<|endoftext|>«<user>Bern? 0<a>»CH. 0<|endoftext|>«" in said
+    assert "<user>Rome? 238<a>»Italy. 238<|endoftext|>«" in said, "the first, one of the middle, the last of the sample"
+    assert "rows        240 rows, about " in said and "by 200 rows" in said
+    assert "of this machine's memory" in said and " on H100" not in said
+    assert "»<system>Be brief. 0<user>" in dry(capsys, "--dataset_name", "chat.jsonl"), "everything is trained"
+    said = dry(capsys, "--dataset_name", "pairs.jsonl")
+    assert "Q 0: »A 0.<|endoftext|>«" in said and "3 rows, " in said
+    assert " on H100" in said and "steps       3, " in said
+
+
+def test_what_it_counts_is_what_the_run_trains_on(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "--dataset_name",
+        "pairs.jsonl",
+        "--num_train_epochs",
+        "2",
+        "--use_cpu",
+        "--per_device_train_batch_size",
+        "2",
+    ]
+    said = dry(capsys, *words)
+    counted = int(re.search(r"3 rows, (\d+) tokens an epoch", said)[1])  # type: ignore[index]
+    assert main(["train", "--model_name_or_path", "model", *words, "--report_to", "none", "--output_dir", "out"]) == 0
+    record = RunFolder("out").read()
+    steps = int(re.search(r"steps +(\d+), ", said)[1])  # type: ignore[index]
+    assert (record.training["steps"], record.training["tokens"]) == (steps, 2 * counted)
+
+
+def test_a_dry_run_reads_the_weights_to_the_end(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file("model/model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = float("nan")
+    save_file(tensors, "model/model.safetensors", metadata={"format": "pt"})
+    said = dry(capsys, "--dataset_name", "pairs.jsonl", code=2)
+    assert "model.layers.1.mlp.up_proj.weight" in said and "1 NaN" in said
+
+
+def test_a_dry_run_finds_what_a_run_would_stumble_over(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = dry(capsys, "--dataset_name", "chat.jsonl", "--assistant_only_loss", "--max_length", "4", code=2)
+    assert "No training example is left after truncation to max_length=4" in said
+    rows = Path("pairs.jsonl").read_text() + json.dumps({"prompt": "Q " * 200, "completion": "A."}) + "\n"
+    Path("cut.jsonl").write_text(rows)
+    said = dry(capsys, "--dataset_name", "cut.jsonl", "--max_length", "32")
+    assert "nothing is trained in 1 of 4 rows that were looked at" in said and said.count("  example ") == 3
+    said = dry(capsys, "--dataset_name", "pairs.jsonl", "--max_length", "999")
+    assert "max_length 999 is more than the model's context; 128 is used" in said
+    tokenizer = json.loads(Path("model/tokenizer_config.json").read_text())
+    for file in Path("model").glob("*.jinja"):
+        file.write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    Path("model/tokenizer_config.json").write_text(json.dumps({**tokenizer, "chat_template": None}))
+    said = dry(capsys, "--dataset_name", "chat.jsonl", "--assistant_only_loss", code=2)
+    assert "The training rows cannot be prepared" in said and "generation" in said
+
+
+def test_a_dry_run_for_another_machine(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--dataset_name", "pairs.jsonl", "--bf16", "--tf32", "--report_to", "wandb"]
+    said = dry(capsys, *words, "--for", "gpu")
+    assert "sound for a machine with a GPU" in said and "(all weights, weights in float32, bf16)" in said
+    assert "pip install wandb" in said
+    assert "bf16: needs an accelerator" in dry(capsys, *words, code=2)
+    assert "--for: expected here or gpu" in dry(capsys, *words, "--for", "tpu", code=2)
+    assert main(["train", "--model_name_or_path", "model", *words, "--for=gpu"]) == 2
+    assert "with --dry_run" in capsys.readouterr().err

@@ -33,8 +33,11 @@ def write(text: str, name: str = "run.yaml") -> list[str]:
     return ["--config", name]
 
 
+BEGIN = "model_name_or_path: tiny\ndataset_name: train.jsonl\n"
+
+
 def load(text: str, *more: str) -> TrainConfig:
-    return load_train_config([*write("model_name_or_path: tiny\ndataset_name: train.jsonl\n" + text), *more])
+    return load_train_config([*write(BEGIN + text), *more])
 
 
 def problems(argv: list[str]) -> list[str]:
@@ -323,6 +326,38 @@ MISTAKES = {
 }
 
 
+NEEDED = {
+    "report_to: wandb": "line 3: report_to: wandb needs the package wandb, which is not installed: pip install wandb",
+    "report_to: [none, comet_ml]": "needs the package comet_ml, which is not installed: pip install comet-ml",
+    "attn_implementation: flash_attention_2": "pip install flash-attn --no-build-isolation",
+    "attn_implementation: kernels-community/flash-attn": "needs the package kernels",
+    "use_liger_kernel: true": "pip install liger-kernel",
+    "use_peft: true\nload_in_4bit: true": "line 4: load_in_4bit: true needs the package bitsandbytes",
+    "optim: paged_adamw_8bit": "optim: paged_adamw_8bit needs the package bitsandbytes",
+    "optim: galore_adamw\noptim_target_modules: all-linear": "pip install galore-torch",
+    "optim: schedule_free_adamw": "pip install schedulefree",
+    "accelerate_config: zero3": "accelerate_config: zero3 needs the package deepspeed",
+}
+
+
+@pytest.mark.parametrize("text", NEEDED)
+def test_packages_are_looked_for_before_any_work(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.runs.packages._is_there", lambda module: False)
+    assert NEEDED[text] in problem(text)
+    monkeypatch.setattr("holdfast.runs.packages._is_there", lambda module: module == "tensorboardX")
+    assert load("report_to: tensorboard\n").training.report_to == ["tensorboard"], "one of two is enough"
+
+
+def test_settings_are_checked_for_the_machine_that_they_are_for() -> None:
+    there = "bf16: true\ntf32: true\nuse_liger_kernel: true\nreport_to: wandb"
+    config = load_train_config(write(BEGIN + there), machine=config_module.GPU)
+    assert config.training.bf16 is True and config.training.tf32 is True and config.resolved["bf16"] is True
+    assert any("wandb, which is not looked for there: pip install wandb" in note for note in config.notes)
+    assert load_train_config(write(BEGIN), machine=config_module.GPU).training.bf16 is True, "TRL's own"
+    with pytest.raises(ConfigError, match="expected one of bf16 and fp16, got both"):
+        load_train_config(write(BEGIN + "bf16: true\nfp16: true"), machine=config_module.GPU)
+
+
 @pytest.mark.parametrize("text", MISTAKES)
 def test_mistake_is_said(text: str) -> None:
     assert MISTAKES[text] in problem(text)
@@ -575,7 +610,8 @@ def _load_over(text: str) -> TrainConfig:
 
 
 @pytest.mark.parametrize("text", SAME)
-def test_settings_that_leave_the_weights_alone_keep_the_key(text: str) -> None:
+def test_settings_that_leave_the_weights_alone_keep_the_key(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.runs.packages._is_there", lambda module: True)
     plain, changed = load(""), _load_over(text)
     assert changed.key == plain.key
     assert explain_difference(plain.resolved, changed.resolved) == []

@@ -23,13 +23,15 @@ def declared(name: str) -> Sequence[Setting]:
     Raises:
         KeyError: no such name.
     """
-    from holdfast.cli.train import Flags
+    from holdfast.cli.train import flags
     from holdfast.data.layouts import Templates
     from holdfast.retention.registry import METHODS
     from holdfast.runs.settings import OwnSettings
     from holdfast.worlds.world import WorldRecipe
 
-    sections = {"train": OwnSettings, "train options": Flags, "data": Templates, "world": WorldRecipe}
+    if name == "train options":
+        return flags()
+    sections = {"train": OwnSettings, "data": Templates, "world": WorldRecipe}
     return settings_of({**METHODS, **sections}[name])
 
 

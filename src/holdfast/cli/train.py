@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import textwrap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Literal
 
 from holdfast.config.command_line import CONFIG
-from holdfast.config.declare import settings_of
+from holdfast.config.declare import Setting, settings_of
 from holdfast.config.help import default_text, explained, render_help
 from holdfast.errors import ConfigError
-
-if TYPE_CHECKING:
-    from holdfast.runs.config import TrainConfig
 
 DESCRIPTION = """\
 Fine-tunes a causal language model, keeps what it knew with the retention methods you name, measures both sides before
@@ -34,8 +32,9 @@ examples
   holdfast train --config run.yaml --use_peft --lora_r 16 \\
       --retention label_annealing:weight=0.5,temperature=2 --retention sfa:p=0.25 --num_processes 4
 
-  # check everything, train nothing
+  # check everything, train nothing; on a laptop, for the machine that will train
   holdfast train --config run.yaml --dry_run
+  holdfast train --config run.yaml --dry_run --for gpu
 
 run.yaml
   model_name_or_path: Qwen/Qwen3-0.6B      # a local folder (safetensors) or a hub id
@@ -71,26 +70,40 @@ class Flags:
     """What `holdfast train` takes beside a run's settings."""
 
     dry_run: bool = False
-    """Checks the request and prints the plan."""
+    """Reads model and data to the end and prints the plan: rows, tokens, steps, memory, time, three rows with what is
+    trained in them. Nothing is trained."""
+    for_: Literal["here", "gpu"] = "here"
+    """With --dry_run: checks the settings for another machine, one with a GPU, in place of this one."""
     debug: bool = False
     """Full tracebacks."""
     help_all: bool = False
     """Every key of trl sft and accelerate launch, with its default."""
 
 
+def flags() -> tuple[Setting, ...]:
+    """The fields of `Flags` as options: `for` is no name that Python takes."""
+    return tuple(dataclasses.replace(s, name=s.name.removesuffix("_")) for s in settings_of(Flags))
+
+
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast train --help`."""
-    words, flags = [], set()
-    for word in argv:
+    words, given, target = list[str](), set[str](), "here"
+    left = list(argv)
+    while left:
+        word = left.pop(0)
         name = word.replace("-", "_")
         if name in ("__help", "_h", "__help_all", "__dry_run"):
-            flags.add(name)
+            given.add(name)
+        elif name.partition("=")[0] == "__for":
+            target = name.partition("=")[2] or (left.pop(0) if left else "")
         else:
             words.append(word)
-    if flags & {"__help", "_h"}:
+    if target not in ("here", "gpu") or (target == "gpu" and "__dry_run" not in given):
+        raise ConfigError(f"--for: expected here or gpu, with --dry_run, got {target!r}.")
+    if given & {"__help", "_h"}:
         print(help_text(), end="")
         return 0
-    if "__help_all" in flags:
+    if "__help_all" in given:
         print(_all_keys())
         return 0
     if not words:
@@ -101,14 +114,17 @@ def run(argv: list[str]) -> int:
         )
 
     from holdfast.runs import launch
-    from holdfast.runs.config import has_accelerator, load_train_config
+    from holdfast.runs.config import GPU, load_train_config, this_machine
 
     launch.check_world()
-    config = load_train_config(words)
-    accelerator = has_accelerator()
+    machine = GPU if target == "gpu" else this_machine()
+    config, accelerator = load_train_config(words, machine=machine), machine.accelerator
     relaunch = launch.is_needed(config.launch, has_accelerator=accelerator)
-    if "__dry_run" in flags:
-        return _dry_run(config, launch.command(config.launch, words, has_accelerator=accelerator) if relaunch else None)
+    if "__dry_run" in given:
+        from holdfast.cli.train_dry_run import dry_run
+
+        command = launch.command(config.launch, words, has_accelerator=accelerator) if relaunch else None
+        return dry_run(config, command, machine=machine)
     if relaunch:
         launch.start(config.launch, words, has_accelerator=accelerator)
 
@@ -120,91 +136,6 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-# -------------------------------------------------------------------------------------------------------------- dry run
-
-
-def _dry_run(config: TrainConfig, command: list[str] | None) -> int:
-    """Prints the plan, once the output folder (free, empty, or with this very run) and all files are seen to be
-    sound."""
-    from holdfast.records.run import RunFolder
-    from holdfast.runs.loading import check_files
-    from holdfast.runs.run_folder import run_to_continue
-    from holdfast.support.environment import quiet_datasets, quiet_libraries
-
-    folder = config.training.output_dir
-    record = run_to_continue(RunFolder(folder), config)
-    with quiet_libraries(), quiet_datasets():
-        config.notes.extend(check_files(config))
-    print(plan(config, command=command))
-    if record is not None:
-        print(f"  {'continues':<11} the run in {folder} (status {record.status}, stage '{record.stage}')")
-    return 0
-
-
-def plan(config: TrainConfig, *, command: list[str] | None = None) -> str:
-    """What would be done, as text."""
-    args, model = config.training, config.model
-    rows_each, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
-    batch = (
-        f"{rows_each * accumulated * config.processes} sequences a step = {rows_each} x {accumulated} "
-        f"accumulated x {_count(config.processes)}"
-    )
-    precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "no autocast"
-    adapter = "OSF" if config.adapter.peft_method == "osf" else f"LoRA r={model.lora_r} alpha={model.lora_alpha}"
-    how = adapter if model.use_peft else "all weights"
-    length = f"{args.max_steps} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
-    rows = [
-        ("model", f"{model.model_name_or_path} ({how}, weights in {model.dtype}, {precision})"),
-        ("data", _data(config)),
-        (
-            "training",
-            f"{length}, learning rate {args.learning_rate:g} ({_value(args.lr_scheduler_type)}), seed {args.seed}",
-        ),
-        ("batch", batch),
-        *_many(
-            "retention",
-            [m.label() + (" (off)" if m.off else "") for m in config.retention] or ["none: plain fine-tuning"],
-        ),
-    ]
-    entries = config.evaluation.entries
-    for suite in config.evaluation.suites:
-        rows += _many(suite, [f"{e.name} ({e.kind})" for e in entries if e.suite == suite])
-    if not entries:
-        rows.append(("evaluation", "nothing: add --source and --target to see what is kept and what is learnt"))
-    rows.append(
-        (
-            "output",
-            f"{args.output_dir} (run.json, metrics.jsonl, evaluations/, checkpoints, model.safetensors, README.md, "
-            f"report.html)",
-        )
-    )
-    rows += _many("note", config.notes)
-    if command:
-        rows.append(("starts", " ".join(command)))
-    return "\n".join(["Dry run: the request is sound; nothing was trained.", "", *(f"  {k:<11} {v}" for k, v in rows)])
-
-
-def _data(config: TrainConfig) -> str:
-    entries = config.mixture.datasets
-    name = ", ".join(str(e.path) for e in entries) if entries else str(config.script.dataset_name)
-    found = [f"{n} template" for n in ("text", "prompt", "completion") if getattr(config.templates, n, None)]
-    packed = "packed to" if config.training.packing else "at most"
-    found.append(f"{packed} {config.training.max_length} tokens" if config.training.max_length else "any length")
-    return f"{name} ({', '.join(found)})"
-
-
-def _many(name: str, values: list[str]) -> list[tuple[str, str]]:
-    return [(name if i == 0 else "", v) for i, v in enumerate(values)]
-
-
-def _count(processes: int) -> str:
-    return f"{processes} process{'es' if processes != 1 else ''}"
-
-
-def _value(value: Any) -> str:
-    return str(getattr(value, "value", value))
-
-
 # ----------------------------------------------------------------------------------------------------------------- help
 
 
@@ -212,7 +143,7 @@ def help_text() -> str:
     """The text of `--help`; imports no TRL."""
     from holdfast.runs.settings import OWN
 
-    settings = (CONFIG, *OWN.values(), *settings_of(Flags))
+    settings = (CONFIG, *OWN.values(), *flags())
     usage = "holdfast train [--config run.yaml] [--key value ...]"
     return render_help(usage, settings, description=DESCRIPTION, epilog=EPILOG.replace("{methods}", _methods()))
 

@@ -51,6 +51,7 @@ from holdfast.runs import config_checks, launch
 from holdfast.runs.foreign.tools import refuse_foreign
 from holdfast.runs.foreign.trl import modern, old_settings
 from holdfast.runs.identity import SECRET, SECRET_NAME, deciding, explain_difference, resolve, set_fields
+from holdfast.runs.packages import check_packages
 from holdfast.runs.settings import OWN, RENAMED, known_settings, sources
 from holdfast.support.environment import has_fast_bfloat16
 from holdfast.support.files import fingerprint, to_jsonable
@@ -120,8 +121,37 @@ class TrainConfig:
         return explain_difference(old, self.resolved)
 
 
-def load_train_config(argv: Sequence[str]) -> TrainConfig:
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What settings are checked for."""
+
+    accelerator: bool
+    bf16: bool
+    """Whether the accelerator has bfloat16."""
+    here: bool = True
+    """False: another machine than this one, whose packages are not known."""
+    runs: bool = True
+    """False: nothing is going to run, so that packages do not matter."""
+
+
+GPU = Machine(accelerator=True, bf16=True, here=False)
+"""A machine with a GPU of today."""
+_ON_A_GPU = ("bf16", "fp16", "tf32", "bf16_full_eval", "fp16_full_eval")
+"""What transformers refuses where there is none."""
+
+
+def this_machine() -> Machine:
+    """The machine that this runs on."""
+    accelerator = has_accelerator()
+    return Machine(accelerator=accelerator, bf16=has_bf16())
+
+
+def load_train_config(argv: Sequence[str], *, machine: Machine | None = None) -> TrainConfig:
     """The configuration of `holdfast train argv`. Sets the variables under `env:` in `os.environ`, as TRL does.
+
+    Args:
+        argv: the words.
+        machine: that it is for; None: this one.
 
     Raises:
         ConfigError: with every mistake at once.
@@ -129,7 +159,7 @@ def load_train_config(argv: Sequence[str]) -> TrainConfig:
     path = find_option(argv, "config")
     file = read_file(path)  # before the slow import: a syntax error is reported at once
     _set_environment(file.values.get("env"))
-    return checked(given_words(argv).over(file))
+    return checked(given_words(argv).over(file), machine)
 
 
 def given_words(argv: Sequence[str], more: Mapping[str, Setting] | None = None) -> Given:
@@ -180,13 +210,17 @@ def train_config(settings: Mapping[str, Any] | None = None, /, **more: Any) -> T
 # ----------------------------------------------------------------------------------------------------------- assembling
 
 
-def checked(given: Given) -> TrainConfig:
+def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     """The configuration out of what a file and a command line say.
+
+    Args:
+        given: what they say.
+        machine: that it is for; None: this one.
 
     Raises:
         ConfigError: with every mistake at once.
     """
-    known = known_settings()
+    known, machine = known_settings(), machine or this_machine()
     given, notes = modern(given)
     raw = dict(given.values)
     own = {name: raw.pop(name) for name in OWN if name in raw}
@@ -245,32 +279,41 @@ def checked(given: Given) -> TrainConfig:
     add(config_checks.check_early_stopping(patience, held_out, found.get("eval_dataset_split"), values))
     add(config_checks.check_forecast(bool(found.get("forecast")), found.get("forecast_predictor"), plan))
     add(config_checks.check_ranges(values))
-    add(config_checks.check_combinations(values, has_accelerator=has_accelerator()))
+    add(config_checks.check_combinations(values, has_accelerator=machine.accelerator))
+    packages = check_packages(values, here=machine.here) if machine.runs else []
+    if machine.here:
+        add(packages)
+    else:
+        notes += packages
     if launching.get("accelerate_config"):
         add(config_checks.check_preset(launching["accelerate_config"]))
     if plan.along is not None:
         add(config_checks.check_along(launching))
-    for name in launch.ignored(launching, has_accelerator=has_accelerator()):
+    for name in launch.ignored(launching, has_accelerator=machine.accelerator):
         notes.append(f"{name} has no effect here: this machine has no accelerator.")
 
     if values.get("output_dir") is None:
         values["output_dir"] = default_output_dir(values.get("model_name_or_path"), methods)
     wrong_keys = {m.path[0] for m in mistakes if m.path}
     sound = {k: v for k, v in values.items() if k not in wrong_keys}
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not has_accelerator() and sound.get("use_cpu") is None:
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not machine.accelerator and sound.get("use_cpu") is None:
         sound["use_cpu"] = (
             True  # without it transformers starts no process group on CPUs, and every rank would train alone
         )
-    _decide_precision(sound, given=values, notes=notes)
+    _decide_precision(sound, given=values, notes=notes, machine=machine)
     parts: dict[str, Any] = {}
     for name, cls in sources().items():
         mine = {k: v for k, v in sound.items() if known[k].source == name}
         left_out = any(
             known[k].source == "training" and _INTERLOCKED.search(k) for k in raw if k in known.keys() - mine
         )
+        there = {k: mine.pop(k) for k in _ON_A_GPU if k in mine} if not machine.here and name == "training" else {}
+        mine |= {"bf16": False} if there else {}
         parts[name] = _construct(cls, mine, mistakes, notes, given=raw, doubtful=left_out and name == "training")
+        for key, value in there.items() if parts[name] is not None else ():
+            setattr(parts[name], key, value)
     given.check(mistakes)
-    if "dataloader_pin_memory" not in raw and not has_accelerator():
+    if "dataloader_pin_memory" not in raw and not machine.accelerator:
         parts["training"].dataloader_pin_memory = False  # nothing to copy to; torch warns at every loader otherwise
 
     resolved = resolve(parts, sound, known)
@@ -366,8 +409,8 @@ def _construct(
     return value
 
 
-def _decide_precision(sound: dict[str, Any], *, given: Mapping[str, Any], notes: list[str]) -> None:
-    on_cpu = sound.get("use_cpu") or not has_accelerator()
+def _decide_precision(sound: dict[str, Any], *, given: Mapping[str, Any], notes: list[str], machine: Machine) -> None:
+    on_cpu = sound.get("use_cpu") or not machine.accelerator
     if sound.get("bf16") and on_cpu and not has_fast_bfloat16():
         notes.append(
             "bf16: this processor has no instructions for bfloat16, and emulating them takes many times as long as "
@@ -375,7 +418,9 @@ def _decide_precision(sound: dict[str, Any], *, given: Mapping[str, Any], notes:
         )
     if sound.get("bf16") is not None or sound.get("fp16"):
         return
-    if sound.get("use_cpu") or not has_bf16():
+    if not machine.here and not sound.get("use_cpu"):
+        sound["bf16"] = True  # what TRL decides there
+    elif sound.get("use_cpu") or not machine.bf16:
         sound["bf16"] = False
         if given.get("bf16") is None and not given.get("fp16"):
             where = "on the CPU" if on_cpu else "here: this accelerator has no bfloat16"

@@ -143,7 +143,7 @@ def check_files(config: TrainConfig) -> list[str]:
 
     name = str(config.model.model_name_or_path)
     if not os.path.isdir(located(name)):
-        return [f"{name} is on the hub: neither it nor the data was looked at"]
+        return [f"{name} is on the hub: neither it nor the data was looked at", *_without_network()]
     models.check_model(name, trust_remote_code=config.training.trust_remote_code)
     tokenizer = load_tokenizer(config)
     paths = [e.path for e in config.mixture.datasets] or [config.script.dataset_name]
@@ -159,6 +159,15 @@ def check_files(config: TrainConfig) -> list[str]:
     if others := [entry.name for entry in plan.entries if entry not in local]:
         notes.append(f"{', '.join(others)}: looked at when the run begins")
     return notes
+
+
+def _without_network() -> list[str]:
+    """What stands between this machine and the hub, as far as it is known."""
+    from huggingface_hub import constants, get_token
+
+    if constants.HF_HUB_OFFLINE:
+        return ["HF_HUB_OFFLINE is set: what is not in the hub's cache cannot be had"]
+    return [] if get_token() else ["no hub token here: gated models need one ('hf auth login', or HF_TOKEN)"]
 
 
 def load_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str, Any]:

@@ -12,6 +12,7 @@ Everything else that is wrong with a configuration is reported, all at once.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ def planned(given: Given, *, data_needed: bool) -> Planned:
     Raises:
         ConfigError: with every mistake at once.
     """
-    from holdfast.runs.config import checked
+    from holdfast.runs.config import checked, this_machine
     from holdfast.runs.settings import known_settings
 
     machine, mistakes = coerce_all({key: known_settings()[key] for key in _ELSEWHERE}, given.take(*_ELSEWHERE))
@@ -122,7 +123,7 @@ def planned(given: Given, *, data_needed: bool) -> Planned:
     if not data_needed or not _data_is_here(values, given.mistakes):
         values.pop("datasets", None)
         values["dataset_name"] = _ANY_DATA
-    config = checked(given)
+    config = checked(given, dataclasses.replace(this_machine(), runs=False))
     config.model.model_name_or_path = str(model)
     off = machine.get("bf16") is False
     autocast = (

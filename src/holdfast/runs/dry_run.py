@@ -1,0 +1,107 @@
+"""A look at everything that a run would read, down to the last byte, and at what it would do; nothing is trained,
+downloaded or written."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from holdfast.checkpoints.named import located
+from holdfast.errors import ConfigError, ModelError
+from holdfast.support.paths import expanded
+from holdfast.support.progress import progress
+
+if TYPE_CHECKING:
+    from holdfast.runs.config import TrainConfig
+    from holdfast.runs.cost.estimate import CostEstimate
+    from holdfast.runs.preview import Preview
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What was seen."""
+
+    preview: Preview | None = None
+    """Rows as they are trained on; None where model or data are not here."""
+    tokenizer: Any = None
+    estimate: CostEstimate | None = None
+    """None where there is too little to tell it from."""
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def tokens(self) -> float:
+        """Of one epoch, before packing; an estimate where only a part of the rows was prepared."""
+        assert self.preview is not None
+        return self.preview.tokens / self.preview.looked * self.preview.of
+
+
+def look(config: TrainConfig) -> Look:
+    """Looks at model, data and what is measured, as far as they are on this machine.
+
+    Raises:
+        ModelError, DataError, ConfigError: what keeps the run from starting.
+    """
+    from holdfast.data.sources import is_path
+    from holdfast.models import check_causal_lm
+    from holdfast.runs.loading import check_files, load_tokenizer, load_training_data
+    from holdfast.runs.preview import preview
+
+    notes = check_files(config)
+    name = str(config.model.model_name_or_path)
+    if not os.path.isdir(located(name)):
+        return Look(notes=tuple(notes))
+    read_weights(name)
+    shape = check_causal_lm(name, trust_remote_code=config.training.trust_remote_code)
+    limit = getattr(shape.get_text_config(), "max_position_embeddings", None)
+    if limit and config.training.max_length is not None and config.training.max_length > limit:
+        notes.append(f"max_length {config.training.max_length} is more than the model's context; {limit} is used")
+    paths = [e.path for e in config.mixture.datasets] or [config.script.dataset_name]
+    if config.script.dataset_streaming or not all(path is not None and is_path(path) for path in paths):
+        return Look(notes=tuple(notes))
+    tokenizer = load_tokenizer(config)
+    rows, _ = load_training_data(config, tokenizer)
+    found = preview(config, tokenizer, rows)
+    if found.untrained:
+        notes.append(
+            f"nothing is trained in {found.untrained} of {found.looked} rows that were looked at: what is to be learnt "
+            f"is cut away (max_length) or masked (assistant_only_loss, completion_only_loss)"
+        )
+    return Look(preview=found, tokenizer=tokenizer, estimate=_estimate(config, found), notes=tuple(notes))
+
+
+def _estimate(config: TrainConfig, found: Preview) -> CostEstimate | None:
+    from holdfast.runs.cost.estimate import estimate
+
+    lengths = tuple(max(1, len(row.ids)) for row in found.rows)
+    try:
+        return estimate(config, tokens=sum(lengths) / found.looked * found.of, lengths=lengths)
+    except (ConfigError, ModelError):
+        return None  # an architecture that is not counted
+
+
+def read_weights(name: str) -> None:
+    """Reads all weights of a model.
+
+    Args:
+        name: a folder, or a model of `holdfast models list`.
+
+    Raises:
+        ModelError: a file ends early or cannot be read, or holds NaN or infinities.
+    """
+    from holdfast.checkpoints.dtypes import count_nonfinite
+    from holdfast.checkpoints.engine import Job, Reader, Scratch, job_of, map_blocks, nonfinite_error
+    from holdfast.checkpoints.reader import CheckpointReader
+
+    with CheckpointReader(expanded(located(name))) as reader:
+        jobs = [job_of(entry) for entry in reader.entries.values()]
+        read = Reader([reader])
+
+        def look_at(job: Job, start: int, stop: int, scratch: Scratch) -> None:
+            operand = read.read(0, job.name, start, stop, scratch)
+            if operand.dtype.kind == "float" and count_nonfinite(operand.raw, operand.dtype):
+                raise nonfinite_error(reader, job.name)
+
+        total = sum(job.size * job.dtype.itemsize for job in jobs)
+        with progress(f"Reading {name}", total=total, unit="bytes") as advance:
+            map_blocks(jobs, look_at, sources=1, advance=advance)

@@ -1,0 +1,100 @@
+"""Packages that a run's settings need beside those that come with holdfast, looked for before any work."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+TRACKERS: dict[str, tuple[str, ...]] = {
+    "wandb": ("wandb",),
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "mlflow": ("mlflow",),
+    "trackio": ("trackio",),
+    "comet_ml": ("comet_ml",),
+    "clearml": ("clearml",),
+    "swanlab": ("swanlab",),
+    "neptune": ("neptune",),
+    "codecarbon": ("codecarbon",),
+    "dagshub": ("dagshub",),
+    "dvclive": ("dvclive",),
+    "flyte": ("flytekit",),
+    "kubeflow": ("kubeflow",),
+    "azure_ml": ("azureml",),
+}
+"""Modules, of which one is enough, by the name that `report_to` takes."""
+OPTIMISERS: dict[str, tuple[str, str]] = {
+    "galore": ("galore_torch", "galore-torch"),
+    "apollo": ("apollo_torch", "apollo-torch"),
+    "lomo": ("lomo_optim", "lomo-optim"),
+    "adalomo": ("lomo_optim", "lomo-optim"),
+    "grokadamw": ("grokadamw", "grokadamw"),
+    "schedule_free": ("schedulefree", "schedulefree"),
+    "stable_adamw": ("optimi", "torch-optimi"),
+    "adamw_torch_4bit": ("torchao", "torchao"),
+    "adamw_torch_8bit": ("torchao", "torchao"),
+    "adamw_anyprecision": ("torchdistx", "torchdistx"),
+}
+"""Module and distribution by the beginning of an optimiser's name; those with 8 bits and pages are bitsandbytes'."""
+_BITSANDBYTES = ("adamw_bnb_8bit", "adamw_8bit", "paged_", "lion_", "ademamix", "rmsprop_bnb")
+_DISTRIBUTIONS = {"comet_ml": "comet-ml", "flytekit": "flytekit", "azureml": "azureml-mlflow"}
+FLASH = "flash-attn --no-build-isolation"
+
+
+def check_packages(values: Mapping[str, Any], *, here: bool = True) -> list[str]:
+    """Sentences on packages that are not there, with the line that installs them.
+
+    Args:
+        values: a run's settings.
+        here: whether the run is to be on this machine; of another one it is not known what is there.
+    """
+    lacking = "which is not installed" if here else "which is not looked for there"
+    return [
+        f"{key}: {show} needs the package {modules[0]}, {lacking}: pip install {line}"
+        for key, show, modules, line in needed(values)
+        if not here or not any(map(_is_there, modules))
+    ]
+
+
+def needed(values: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, ...], str]]:
+    """(key, its value, modules of which one is enough, what pip installs) of everything that settings need.
+
+    Args:
+        values: a run's settings.
+    """
+    trackers = values.get("report_to") or []
+    for name in [trackers] if isinstance(trackers, str) else trackers:
+        if (modules := TRACKERS.get(str(name))) is not None:
+            yield "report_to", str(name), modules, _DISTRIBUTIONS.get(modules[0], modules[0])
+    attention = str(values.get("attn_implementation") or "")
+    if attention in (
+        "flash_attention_2",
+        "flash_attention_3",
+    ):
+        module = "flash_attn" if attention.endswith("2") else "flash_attn_interface"
+        yield "attn_implementation", attention, (module, "kernels"), FLASH if attention.endswith("2") else "kernels"
+    elif "/" in attention:
+        yield "attn_implementation", attention, ("kernels",), "kernels"
+    if values.get("use_liger_kernel"):
+        yield "use_liger_kernel", "true", ("liger_kernel",), "liger-kernel"
+    for key in ("load_in_4bit", "load_in_8bit"):
+        if values.get(key):
+            yield key, "true", ("bitsandbytes",), "bitsandbytes"
+    name = str(getattr(values.get("optim"), "value", values.get("optim") or ""))
+    if name.startswith(_BITSANDBYTES):
+        yield "optim", name, ("bitsandbytes",), "bitsandbytes"
+    for begin, (module, distribution) in OPTIMISERS.items():
+        if name.startswith(begin):
+            yield "optim", name, (module,), distribution
+    deepspeed = [key for key in ("deepspeed", "use_deepspeed") if values.get(key)]
+    if str(values.get("accelerate_config") or "").startswith("zero"):
+        deepspeed.append("accelerate_config")
+    for key in deepspeed[:1]:
+        yield key, str(values[key])[:40], ("deepspeed",), "deepspeed"
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False

@@ -1,0 +1,133 @@
+"""What a run would train on, row by row: the tokens as the trainer will have them, and which of them count.
+
+The rows go through the trainer's own preparation and collator, on a stand-in of a few thousand weights, so that chat
+templates, tool calls, cutting and masks are what they will be. The model is not loaded.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import DataError
+from holdfast.models import first_line
+
+if TYPE_CHECKING:
+    from holdfast.runs.config import TrainConfig
+
+SAMPLE = 200
+"""Rows that are prepared at most."""
+_IGNORED = -100
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRow:
+    """A row as it is trained on."""
+
+    ids: tuple[int, ...]
+    trained: tuple[bool, ...]
+    """Which of them the loss counts."""
+
+    def pieces(self, tokenizer: Any) -> list[tuple[str, bool]]:
+        """Its text in stretches that are all trained, or all only read."""
+        found: list[tuple[list[int], bool]] = []
+        for token, trained in zip(self.ids, self.trained, strict=True):
+            if found and found[-1][1] == trained:
+                found[-1][0].append(token)
+            else:
+                found.append(([token], trained))
+        return [(tokenizer.decode(ids, skip_special_tokens=False), trained) for ids, trained in found]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """A sample of the rows."""
+
+    rows: tuple[PreparedRow, ...]
+    """Those that the trainer keeps."""
+    looked: int
+    """Rows that were looked at."""
+    of: int
+    """Rows there are."""
+
+    @property
+    def tokens(self) -> int:
+        """Of the sample."""
+        return sum(len(row.ids) for row in self.rows)
+
+    @property
+    def share(self) -> float:
+        """Of the tokens that are trained."""
+        return sum(sum(row.trained) for row in self.rows) / max(1, self.tokens)
+
+    @property
+    def untrained(self) -> int:
+        """Rows that were looked at of which nothing is trained."""
+        return self.looked - sum(any(row.trained) for row in self.rows)
+
+
+def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAMPLE) -> Preview:
+    """Prepares a sample of the training rows as the run would.
+
+    Args:
+        config: the run's.
+        tokenizer: as `loading.load_tokenizer` gives it.
+        rows: as `loading.load_training_data` gives them.
+        sample: rows at most, evenly over all.
+
+    Raises:
+        DataError: the trainer cannot prepare them (a chat template that says not what the assistant's words are, ...).
+    """
+    from holdfast.support.environment import quiet_datasets, quiet_libraries
+    from holdfast.training.hosts import SFTRetentionTrainer
+    from holdfast.training.tiny import build_model
+
+    count = len(rows)
+    places = list(range(count)) if count <= sample else [i * count // sample for i in range(sample)]
+    args = copy.copy(config.training)
+    plain: dict[str, Any] = {
+        "packing": False,
+        "padding_free": False,
+        "use_liger_kernel": False,
+        "gradient_checkpointing": False,
+        "activation_offloading": False,
+        "bf16": False,
+        "fp16": False,
+        "tf32": None,
+        "torch_compile": False,
+        "eval_strategy": "no",
+        "load_best_model_at_end": False,
+        "report_to": [],
+        "push_to_hub": False,
+        "deepspeed": None,
+        "optim": "adamw_torch",
+        "train_sampling_strategy": "sequential",
+        "loss_type": "nll",
+        "dataset_num_proc": None,
+    }
+    with tempfile.TemporaryDirectory() as place, quiet_libraries(), quiet_datasets(len(places)):
+        for name, value in {**plain, "output_dir": place}.items():
+            if hasattr(args, name):
+                setattr(args, name, value)
+        try:
+            trainer = SFTRetentionTrainer(
+                model=build_model(max(len(tokenizer), 320)),
+                args=args,
+                train_dataset=rows.select(places),
+                processing_class=copy.deepcopy(tokenizer),
+                retain=[],
+            )
+            found = tuple(_prepared(trainer.data_collator([row])) for row in trainer.train_dataset)
+        except (ValueError, RuntimeError, KeyError, TypeError) as error:
+            raise DataError(f"The training rows cannot be prepared: {first_line(error)}") from error
+    return Preview(rows=found, looked=len(places), of=count)
+
+
+def _prepared(batch: Any) -> PreparedRow:
+    ids, labels = batch["input_ids"][0].tolist(), batch["labels"][0].tolist()
+    mask = batch["attention_mask"][0].tolist() if "attention_mask" in batch else [1] * len(ids)
+    kept: Sequence[int] = [i for i, held in enumerate(mask) if held]
+    return PreparedRow(ids=tuple(ids[i] for i in kept), trained=tuple(labels[i] != _IGNORED for i in kept))
