@@ -187,7 +187,7 @@ def test_all_files_are_there_though_the_gate_fails(here, tmp_path, capsys):
     assert found["folders"] == ["two/base", "two/tuned"]
     assert set(found["versions"]) == {"holdfast", "python", "numpy", "scipy"}
     suite = ET.parse(out / "comparison.xml").getroot()[0]
-    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    assert (suite.get("tests"), suite.get("failures")) == ("4", "1")
     assert suite.find("system-out").text == found["decision"]["sentence"], "words and numbers of one decision"
     assert found["decision"]["tests"] == 2 and found["decision"]["shown"] == ["source/quiz acc: quiz drop > 1pt"]
     page = (out / "comparison.html").read_text()

@@ -372,3 +372,23 @@ def test_a_dry_run_for_another_machine(chat: Path, capsys: pytest.CaptureFixture
     assert "--for: expected here or gpu" in dry(capsys, *words, "--for", "tpu", code=2)
     assert main(["train", "--model_name_or_path", "model", *words, "--for=gpu"]) == 2
     assert "with --dry_run" in capsys.readouterr().err
+
+
+def test_a_chat_template_of_ones_own(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = "{% for m in messages %}[{{ m['role'] }}] {% if m['role'] == 'assistant' %}{% generation %}{{ m['content'] }}"
+    own += "{% endgeneration %}{% else %}{{ m['content'] }}{% endif %}{% endfor %}"
+    words = ["--dataset_name", "chat.jsonl", "--assistant_only_loss", "--chat_template", own]
+    assert "[system] Be brief. 0[user] Rome? 0[assistant] »Italy. 0«[user]" in dry(capsys, *words)
+    said = dry(capsys, *words, "--chat_template_path", "model", code=2)
+    assert "chat_template: expected one of this and chat_template_path, got both." in said
+    for wrong, part in (
+        ("chatml", "expected a Jinja template, got 'chatml'"),
+        ("{% for %}", "expected a Jinja template"),
+    ):
+        assert part in dry(capsys, "--dataset_name", "chat.jsonl", "--chat_template", wrong, code=2)
+    Path("pairs.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
+    rest = ["--dataset_name", "pairs.jsonl", "--max_steps", "1", "--use_cpu", "--output_dir", "out"]
+    assert main(["train", "--model_name_or_path", "model", "--max_length", "64", "--chat_template", own, *rest]) == 0
+    from transformers import AutoTokenizer
+
+    assert AutoTokenizer.from_pretrained("out").chat_template == own

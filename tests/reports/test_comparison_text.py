@@ -173,19 +173,27 @@ def suite_of(content: bytes) -> ET.Element:
     return suite
 
 
-def test_a_test_case_a_rule():
-    failed, undecided, passed = suite_of(comparison_junit(result(COMPARISONS, gates=GATES), seconds=1.5))
-    assert [c.get("name") for c in (failed, undecided, passed)] == [
-        "mmlu drop > 1pt",
-        "any drop > 2%",
-        "prose rise > 3%",
+def test_a_test_case_a_benchmark():
+    suite = suite_of(comparison_junit(result(COMPARISONS, gates=GATES), seconds=1.5))
+    cases = {(c.get("classname").removeprefix("holdfast.compare."), c.get("name")): c for c in suite}
+    assert list(cases) == [
+        ("target", "answers nats_per_token"),
+        ("source", "prose nats_per_token"),
+        ("source", "arc_easy acc"),
+        ("source", "mmlu acc"),
+        ("source", "prose acc"),
     ]
-    assert failed.find("failure").get("message") == "source/mmlu acc: drop 0.4 pt [-0.2, 0.9]: failed because of mmlu."
-    assert undecided.find("skipped").get("message").startswith("undecided: source/arc_easy acc: ")
-    assert "prose" in passed.find("system-out").text
+    failed = cases["source", "mmlu acc"].find("failure")
+    assert failed.get("message") == "mmlu drop > 1pt: drop 0.4 pt [-0.2, 0.9]: failed because of mmlu."
+    assert failed.text == failed.get("message"), "what passed is not told where something failed"
+    undecided = cases["source", "arc_easy acc"].find("skipped").get("message")
+    assert undecided.startswith("undecided: any drop > 2%: ")
+    assert "prose rise > 3%: " in cases["source", "prose acc"].find("system-out").text
+    assert cases["target", "answers nats_per_token"].find("system-out").text == comparison_line(COMPARISONS[0])
     strict = suite_of(comparison_junit(result(COMPARISONS, gates=GATES, strict=True)))
-    assert [c.find("failure") is not None for c in strict] == [True, True, False]
-    assert strict[1].find("failure").get("type") == "undecided"
+    assert [c.find("failure") is not None for c in strict] == [False, False, True, True, False]
+    assert strict[2].find("failure").get("type") == "undecided"
+    assert comparison_line(COMPARISONS[2]) in strict[2].find("failure").text
 
 
 def test_a_test_case_a_comparison_without_rules():

@@ -3,12 +3,11 @@ are those of the report pages.
 
 - Markdown fits a comment: at most 65,536 characters on GitHub, so that what changed comes first, what did not is folded
   away, and tables end after `MOST_ROWS` rows with a sentence on how many more there are.
-- JUnit: one test suite. With rules, a test case a rule: a failure where it failed (or is undecided and the gate is
-  strict), skipped where it is undecided; without rules, a test case a comparison, which passes and carries its figures
-  as output, because no rule tells what would be too much. What is NaN or infinite is an error: a rule that speaks of
-  it, and in any case a test case of its own for every such entry. The sentence of the decision over all tests is the
-  suite's output. Attributes and elements are those that the schema of
-  Jenkins' xUnit plugin knows; characters that XML 1.0 forbids are left out.
+- JUnit: one test suite, a test case a benchmark, which carries its figures: a failure where a rule failed on it (or is
+  undecided and the gate is strict), skipped where one is undecided, passed where all passed or none speaks of it. What
+  is NaN or infinite is an error: a benchmark that a rule speaks of, and in any case a test case of its own for every
+  such entry. The sentence of the decision over all tests is the suite's output. Attributes and elements are those that
+  the schema of Jenkins' xUnit plugin knows; characters that XML 1.0 forbids are left out.
 """
 
 from __future__ import annotations
@@ -235,7 +234,7 @@ _COLUMNS = [
 
 
 def comparison_junit(result: Result, *, seconds: float = 0.0) -> bytes:
-    """The gate, or the comparisons where there is none, as JUnit XML (module docstring); `seconds` is what it took."""
+    """The comparisons, as the gate judges them, as JUnit XML (module docstring); `seconds` is what it took."""
     import xml.etree.ElementTree as ET
 
     suite = ET.Element("testsuite", name=_xml(" ".join(["holdfast compare", *result.labels])))
@@ -244,21 +243,21 @@ def comparison_junit(result: Result, *, seconds: float = 0.0) -> bytes:
         found = ET.SubElement(suite, "testcase", classname=_xml(classname), name=_xml(name), time="0")
         ET.SubElement(found, kind, {k: _xml(v) for k, v in attributes.items()}).text = _xml(text) or None
 
-    for rule in _rules(result):
-        lines = rule.decided
-        if rule.outcome == NOT_FINITE:
-            case("error", _CLASS, rule.text, "\n".join(lines), message=lines[0], type=NOT_FINITE)
-        elif rule.outcome == "failed" or rule.fails:
-            case("failure", _CLASS, rule.text, "\n".join(lines), message=lines[0], type=rule.outcome)
-        elif rule.outcome == "undecided":
-            case("skipped", _CLASS, rule.text, message=f"undecided: {lines[0]}")
+    for (suite_name, name, metric), held in _by_benchmark(result).items():
+        place, title = f"{_CLASS}.{suite_name}", f"{name} {metric}".strip()
+        outcome = outcome_of(held.gates) if held.gates else "passed"
+        lines = [f"{g.rule}: {g.reason}" for g in held.gates if g.outcome == outcome]
+        text = "\n".join([*lines, *(comparison_line(c) for c in held.comparisons)])
+        if outcome == NOT_FINITE:
+            case("error", place, title, text, message=lines[0], type=NOT_FINITE)
+        elif outcome == "failed" or (outcome == "undecided" and result.settings.strict):
+            case("failure", place, title, text, message=lines[0], type=outcome)
+        elif outcome == "undecided":
+            case("skipped", place, title, message=f"undecided: {lines[0]}")
         else:
-            case("system-out", _CLASS, rule.text, "\n".join(lines))
+            case("system-out", place, title, text)
     for sentence in result.not_finite:
         case("error", _CLASS, sentence.partition(": ")[0], message=sentence, type=NOT_FINITE)
-    for c in () if result.gates else result.comparisons:
-        if c.failed is None:
-            case("system-out", f"{_CLASS}.{c.suite}", f"{c.name} {c.metric}", comparison_line(c))
     if result.decision is not None:
         ET.SubElement(suite, "system-out").text = _xml(result.decision.sentence)
     counts = {name: len(suite.findall(f"testcase/{kind}")) for name, kind in _COUNTED.items()}
@@ -269,6 +268,25 @@ def comparison_junit(result: Result, *, seconds: float = 0.0) -> bytes:
     root.append(suite)
     ET.indent(root)
     return bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+@dataclasses.dataclass
+class _Benchmark:
+    """What there is to say of one."""
+
+    comparisons: list[Comparison] = dataclasses.field(default_factory=list)
+    gates: list[GateOutcome] = dataclasses.field(default_factory=list)
+
+
+def _by_benchmark(result: Result) -> dict[tuple[str, str, str], _Benchmark]:
+    """By suite, name and metric: what was compared, then what rules speak of beside it."""
+    found: dict[tuple[str, str, str], _Benchmark] = {}
+    for c in result.comparisons:
+        if c.failed is None:
+            found.setdefault((c.suite, c.name, c.metric), _Benchmark()).comparisons.append(c)
+    for gate in result.gates:
+        found.setdefault((gate.suite, gate.name, gate.metric), _Benchmark()).gates.append(gate)
+    return found
 
 
 _CLASS = "holdfast.compare"

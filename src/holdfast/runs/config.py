@@ -88,6 +88,8 @@ class TrainConfig:
     """Factors of the learning rate by pattern of parameters' names."""
     templates: Templates | None = None
     """How columns become text; None leaves it to the formats that are recognised."""
+    chat_template: str | None = None
+    """In place of the model's own; None: that, or the one of `chat_template_path`."""
     eval_dataset_name: str | None = None
     """What `eval_strategy` reads; None: a split of the training data."""
     eval_dataset_split: str = "train"
@@ -227,6 +229,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     plain = (
         "data",
         "env",
+        "chat_template",
         "learning_rate_multipliers",
         "eval_dataset_name",
         "eval_dataset_split",
@@ -275,7 +278,10 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         add(f"retention.{problem}" for problem in problems)
     if held_out is not None:
         add(config_checks.check_path("eval_dataset_name", held_out, beside=source))
+    add(config_checks.check_chat_template(found.get("chat_template"), values))
     add(config_checks.check_split_off(values, held_out))
+    if values.get("test_split_size") and str(values.get("eval_strategy") or "no") == "no":
+        notes.append("test_split_size: nothing reads the rows that it takes out. Add eval_strategy: epoch.")
     add(config_checks.check_early_stopping(patience, held_out, found.get("eval_dataset_split"), values))
     add(config_checks.check_forecast(bool(found.get("forecast")), found.get("forecast_predictor"), plan))
     add(config_checks.check_ranges(values))
@@ -324,6 +330,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     asked = {
         "data": set_fields(templates) if templates else None,
         "env": public,
+        "chat_template": found.get("chat_template"),
         "learning_rate_multipliers": multipliers,
         "eval_dataset_name": held_out,
         "eval_dataset_split": part if part != "train" else None,
@@ -341,6 +348,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         retention=methods,
         evaluation=plan,
         templates=templates,
+        chat_template=found.get("chat_template"),
         learning_rate_multipliers=multipliers,
         eval_dataset_name=held_out,
         eval_dataset_split=part,

@@ -184,8 +184,25 @@ def check_path(key: str, name: str, *, beside: Path | None = None) -> list[str]:
     return [f"{key}: no such file or folder: {name} (working directory: {Path.cwd()}).{hint}"]
 
 
+def check_chat_template(text: str | None, values: Mapping[str, Any]) -> list[str]:
+    """A template that stands in the configuration has to be one, and the only one."""
+    if text is None:
+        return []
+    if values.get("chat_template_path") is not None:
+        return ["chat_template: expected one of this and chat_template_path, got both."]
+    try:
+        from transformers.utils.chat_template_utils import _compile_jinja_template
+
+        _compile_jinja_template(text)
+    except Exception as error:  # jinja2's errors have no common base with those of its sandbox
+        return [f"chat_template: expected a Jinja template: {error}. A file goes under chat_template_path."]
+    if "{" not in text:
+        return [f"chat_template: expected a Jinja template, got {show(text)}. A file goes under chat_template_path."]
+    return []
+
+
 def check_split_off(values: Mapping[str, Any], held_out: str | None) -> list[str]:
-    """Rows that are taken out of the training data have to be read by something, and be there to be taken.
+    """Rows that are taken out of the training data have to be there to be taken.
 
     Args:
         values: a run's settings.
@@ -199,8 +216,6 @@ def check_split_off(values: Mapping[str, Any], held_out: str | None) -> list[str
         problems.append(f"test_split_size: expected a share below 1, or a whole number of rows, got {size}.")
     if held_out is not None:
         problems.append("test_split_size: expected one of this and eval_dataset_name, got both.")
-    elif str(values.get("eval_strategy") or "no") == "no":
-        problems.append("test_split_size: nothing reads what it takes out. Add eval_strategy: epoch, or leave it out.")
     if values.get("dataset_streaming") or values.get("streaming"):
         problems.append("test_split_size: a streamed data set has no end to split. Name rows by eval_dataset_name.")
     return problems

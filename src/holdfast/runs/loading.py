@@ -87,7 +87,9 @@ def load_tokenizer(config: TrainConfig) -> Any:
     tokenizer.eos_token = eos
     if tokenizer.pad_token is None:
         tokenizer.pad_token = config.training.pad_token or eos  # labels mask padding, so sharing the token is harmless
-    if config.training.chat_template_path is not None:
+    if config.chat_template is not None:
+        tokenizer.chat_template = config.chat_template
+    elif config.training.chat_template_path is not None:
         tokenizer.chat_template = load_chat_template(config.training.chat_template_path)
     return tokenizer
 

@@ -199,6 +199,8 @@ class OwnSettings:
     """Measured as what is learnt: added to evaluation.target."""
     data: Annotated[Templates | None, Meta(metavar="'{text: \"{title}\"}'")] = None
     """Templates that turn columns into training text: text, or prompt and completion."""
+    chat_template: Annotated[str | None, Meta(metavar="TEXT")] = None
+    """A chat template in place of the model's own, as Jinja text; `chat_template_path` takes it from a file."""
     learning_rate_multipliers: Annotated[
         dict[str, float],
         Meta(

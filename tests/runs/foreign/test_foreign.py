@@ -390,7 +390,6 @@ def test_held_out_rows_are_none_of_those_trained_on(tmp_path: Path, model_folder
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"eval_strategy": "no"}, "nothing reads what it takes out"),
         ({"eval_dataset_name": "train.jsonl"}, "one of this and eval_dataset_name"),
         ({"dataset_streaming": True}, "has no end to split"),
         ({"test_split_size": 2.5}, "a share below 1, or a whole number"),
@@ -403,6 +402,8 @@ def test_a_share_to_be_held_out_is_checked(
     monkeypatch.chdir(tmp_path)
     Path("train.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
     asked = {"model_name_or_path": "acme/base", "dataset_name": "train.jsonl", "use_cpu": True, "max_steps": 1}
+    unread = train_config({**asked, "test_split_size": 0.5}).notes
+    assert "test_split_size: nothing reads the rows that it takes out. Add eval_strategy: epoch." in unread
     with pytest.raises(ConfigError, match=said):
         train_config({**asked, "test_split_size": 0.5, "eval_strategy": "epoch", **changed})
 

@@ -124,8 +124,8 @@ def _sharding(key: str, value: Any, draft: Draft) -> None:
 
 
 def _chat_template(key: str, value: Any, draft: Draft) -> None:
-    if value == "tokenizer_default" or str(value).startswith("tokenizer_default_fallback"):
-        return
+    if value in ("tokenizer_default", "jinja") or str(value).startswith("tokenizer_default_fallback"):
+        return  # "jinja": chat_template_jinja has the text
     draft.leave_out(
         key,
         "The model's own chat template is used. For another one give chat_template_path: a .jinja file, or a model "
@@ -332,7 +332,7 @@ AXOLOTL = Tool(
         "pretraining_dataset": _pretraining,
         "test_datasets": missing("Name held-out rows by eval_dataset_name, or list them under evaluation:."),
         "chat_template": _chat_template,
-        "chat_template_jinja": missing("Write it to a .jinja file and give that as chat_template_path."),
+        "chat_template_jinja": to("chat_template"),
         "default_system_message": missing("Put it into the rows, or into the chat template."),
         "dataset_exact_deduplication": missing("Deduplicate first: 'holdfast data prepare'."),
         "dataset_processes": to("dataset_num_proc"),
