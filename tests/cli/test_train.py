@@ -392,3 +392,13 @@ def test_a_chat_template_of_ones_own(chat: Path, capsys: pytest.CaptureFixture[s
     from transformers import AutoTokenizer
 
     assert AutoTokenizer.from_pretrained("out").chat_template == own
+
+
+def test_shares_of_several_data_sets(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, count in (("a", 12), ("b", 8)):
+        Path(f"{name}.jsonl").write_text("".join(json.dumps({"text": f"{name} {n}"}) + "\n" for n in range(count)))
+    entries = [{"path": "json", "data_files": f"{name}.jsonl", "fraction": 0.5} for name in "ab"]
+    Path("run.yaml").write_text(json.dumps({"datasets": entries}))
+    assert "16 rows, " in dry(capsys, "--config", "run.yaml"), "eight of each: no data set is repeated"
+    Path("run.yaml").write_text(json.dumps({"datasets": [entries[0], {**entries[1], "fraction": None}]}))
+    assert "fraction" in dry(capsys, "--config", "run.yaml", code=2)

@@ -26,6 +26,8 @@ from typing import Any
 
 from holdfast.errors import ConfigError, DataError, did_you_mean
 
+BUILDERS = ("json", "csv", "parquet", "text", "arrow")
+"""Readers of the datasets library, which stand in place of a data set's name where files are named beside it."""
 TEXT_NAMES = ("text", "content", "body", "document")
 COMPLETION_NAMES = ("completion", "response", "answer", "output")
 INPUT_NAMES = ("input", "context")

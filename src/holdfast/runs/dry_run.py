@@ -42,9 +42,8 @@ def look(config: TrainConfig) -> Look:
     Raises:
         ModelError, DataError, ConfigError: what keeps the run from starting.
     """
-    from holdfast.data.sources import is_path
     from holdfast.models import check_causal_lm
-    from holdfast.runs.loading import check_files, load_tokenizer, load_training_data
+    from holdfast.runs.loading import check_files, data_is_here, load_tokenizer, load_training_data
     from holdfast.runs.preview import preview
 
     notes = check_files(config)
@@ -56,8 +55,7 @@ def look(config: TrainConfig) -> Look:
     limit = getattr(shape.get_text_config(), "max_position_embeddings", None)
     if limit and config.training.max_length is not None and config.training.max_length > limit:
         notes.append(f"max_length {config.training.max_length} is more than the model's context; {limit} is used")
-    paths = [e.path for e in config.mixture.datasets] or [config.script.dataset_name]
-    if config.script.dataset_streaming or not all(path is not None and is_path(path) for path in paths):
+    if config.script.dataset_streaming or config.mixture.streaming or not data_is_here(config):
         return Look(notes=tuple(notes))
     tokenizer = load_tokenizer(config)
     rows, _ = load_training_data(config, tokenizer)

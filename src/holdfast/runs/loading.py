@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,10 +149,8 @@ def check_files(config: TrainConfig) -> list[str]:
         return [f"{name} is on the hub: neither it nor the data was looked at", *_without_network()]
     models.check_model(name, trust_remote_code=config.training.trust_remote_code)
     tokenizer = load_tokenizer(config)
-    paths = [e.path for e in config.mixture.datasets] or [config.script.dataset_name]
-    paths += [method.data for method in _replays(config)]
     plan, notes = config.evaluation, []
-    if all(path is not None and is_path(path) for path in paths):
+    if data_is_here(config) and all(is_path(method.data) for method in _replays(config)):
         load_data(config, tokenizer)
     else:
         notes.append("the data is on the hub and was not looked at")
@@ -161,6 +160,26 @@ def check_files(config: TrainConfig) -> list[str]:
     if others := [entry.name for entry in plan.entries if entry not in local]:
         notes.append(f"{', '.join(others)}: looked at when the run begins")
     return notes
+
+
+def data_is_here(config: TrainConfig) -> bool:
+    """Whether all training data lies on this machine."""
+    from holdfast.data.layouts import BUILDERS
+    from holdfast.data.sources import is_path
+
+    if not config.mixture.datasets:
+        return config.script.dataset_name is not None and is_path(config.script.dataset_name)
+    return all(
+        is_path(entry.path) or (entry.path in BUILDERS and all(map(is_path, _files(entry.data_files) or ["hub"])))
+        for entry in config.mixture.datasets
+    )
+
+
+def _files(named: Any) -> list[str]:
+    """The files that an entry of `datasets` names."""
+    if isinstance(named, Mapping):
+        return [file for value in named.values() for file in _files(value)]
+    return [named] if isinstance(named, str) else [str(file) for file in named or ()]
 
 
 def _without_network() -> list[str]:
@@ -220,7 +239,10 @@ def _all_rows(config: TrainConfig) -> Any:
     if config.mixture.datasets:
         from trl import get_dataset
 
-        return get_dataset(dataclasses.replace(config.mixture, test_split_size=None))["train"]
+        try:
+            return get_dataset(dataclasses.replace(config.mixture, test_split_size=None))["train"]
+        except Exception as error:  # of datasets, the hub, TRL: they have no common base
+            raise DataError(f"datasets: {first_line(error)}") from error
     name, script = config.script.dataset_name, config.script
     if name is None:
         raise ConfigError("dataset_name: expected a file, folder or hub id, got nothing.")

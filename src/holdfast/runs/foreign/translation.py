@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.config.decode import plain_key
 from holdfast.config.values import show
+from holdfast.data.layouts import BUILDERS
 from holdfast.errors import ConfigError, did_you_mean
 
 
@@ -232,10 +233,6 @@ class Rows:
     """Whether its rows are conversations."""
 
 
-LOCAL_READERS = ("json", "csv", "parquet", "text", "arrow")
-"""Builders of the datasets library that stand where a data set's name does."""
-
-
 def read_rows(draft: Draft, rows: list[Rows], *, key: str) -> None:
     """Writes what is trained on.
 
@@ -275,6 +272,6 @@ def read_rows(draft: Draft, rows: list[Rows], *, key: str) -> None:
 def _one_file(rows: Rows) -> Rows:
     """A single file that a reader of the datasets library is named for, by its own name."""
     files = [rows.files] if isinstance(rows.files, str) else rows.files
-    if rows.path in LOCAL_READERS and isinstance(files, list) and len(files) == 1:
+    if rows.path in BUILDERS and isinstance(files, list) and len(files) == 1:
         return Rows(path=str(files[0]), split=rows.split, templates=rows.templates, chat=rows.chat)
     return rows
