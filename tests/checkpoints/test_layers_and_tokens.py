@@ -16,9 +16,22 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from holdfast.checkpoints.merge import merge
 from holdfast.checkpoints.methods.registry import METHODS
 from holdfast.checkpoints.methods.varying import place_of, value_at, vary_problems
+from holdfast.checkpoints.policies import Policies
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.errors import ConfigError, HoldfastError, ShapeError
 from tiny import build_model, build_tokenizer
+
+
+def with_tokens(folder: str, *tokens: str) -> dict[str, int]:
+    """Gives a model tokens of its own, with rows for them."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(list(tokens), special_tokens=True)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    torch.manual_seed(len(tokens))
+    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return dict(tokenizer.get_vocab())
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +41,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed, name in enumerate("abc"):
         build_model(tie=False, seed=seed).save_pretrained(folder / name)
     build_model(tie=False, width=16).save_pretrained(folder / "narrow")
-    for name in (*"abc", "narrow"):
+    build_model(tie=True).save_pretrained(folder / "tied")
+    build_model(tie=False).save_pretrained(folder / "more")
+    for name in (*"abc", "narrow", "tied", "more"):
         build_tokenizer(320).save_pretrained(folder / name)
+    with_tokens(str(folder / "more"), "<|new|>")
     return folder
 
 
@@ -100,6 +116,8 @@ def test_the_whole_of_a_model_is_the_model(desk: Path) -> None:
         ("a[1:1]", r"within \[0:2\]"),
         ("a[0:1]+narrow[1:2]", "layers of narrow do not fit on those of a: hidden_size 32 and 16"),
         ("a[0:1]+missing[0:1]", "missing"),
+        ("a[0:1]+tied[1:2]", "the head is tied to the embeddings in one of a and tied"),
+        ("a[0:1]+more[1:2]", "the vocabulary of more is not that of a"),
     ],
 )
 def test_ranges_that_are_not_there_and_models_that_do_not_fit(desk: Path, name: str, said: str) -> None:
@@ -241,18 +259,6 @@ def test_what_is_wrong_with_it_is_said(vary: Any, said: str) -> None:
 # -------------------------------------------------------------------------------------------------------------- tokens
 
 
-def with_tokens(folder: str, *tokens: str) -> dict[str, int]:
-    """Gives a model tokens of its own, with rows for them."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.add_tokens(list(tokens), special_tokens=True)
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    torch.manual_seed(len(tokens))
-    model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return dict(tokenizer.get_vocab())
-
-
 def test_a_union_has_the_tokens_of_all(desk: Path) -> None:
     held = {
         "a": with_tokens("a"),
@@ -342,3 +348,96 @@ def test_a_template_in_the_settings_of_the_tokenizer_gives_way(desk: Path) -> No
     assert AutoTokenizer.from_pretrained("most").chat_template == "old {{ messages }}"
     with pytest.raises(ConfigError, match="none has one"):
         merge(["c"], "none", chat_template="auto")
+
+
+# -------------------------------------------------------------------------------------------- found by a second reading
+
+
+def test_every_part_of_a_long_stack_is_part_of_its_request(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed merge is not continued by another one that begins alike."""
+    from holdfast.checkpoints import build
+
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    long = "+".join(["a[0:1]"] * 9)
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "_add_files", stopped)
+        with pytest.raises(HoldfastError, match="Stopped"):
+            merge([long], "out")
+    other = "+".join(["a[0:1]"] * 8 + ["a[1:2]"])
+    built = merge([other], "out")
+    assert built.resumed == ()
+    name = "mlp.up_proj.weight"
+    assert np.array_equal(weights("out")[f"model.layers.8.{name}"], weights("a")[f"model.layers.1.{name}"])
+
+
+def test_weights_that_vary_hold_for_tensors_that_only_some_models_have(desk: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    for name, value in (("b", 2.0), ("c", 6.0)):
+        tensors = load_file(f"{name}/model.safetensors")
+        biases = {
+            f"{n.removesuffix('.weight')}.bias": torch.full((len(t),), value)
+            for n, t in tensors.items()
+            if "_attn" in n
+        }
+        save_file({**tensors, **biases}, f"{name}/model.safetensors", {"format": "pt"})
+        config = json.loads(Path(name, "config.json").read_text())
+        Path(name, "config.json").write_text(json.dumps({**config, "attention_bias": True}))
+    policies = Policies(unmatched="keep")
+    merge(["a", "b", "c"], "out", weights=[1, 1, 1], policies=policies, vary={"weights": {2: 3.0, 3: 1.0}})
+    np.testing.assert_allclose(weights("out")["model.layers.0.self_attn.q_proj.bias"], 3.0)
+
+
+def test_a_token_that_the_layout_has_no_row_for_keeps_its_number(desk: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained("a")
+    tokenizer.add_tokens(["<|late|>"], special_tokens=True)
+    tokenizer.save_pretrained("a")  # its embeddings end before it
+    held = with_tokens("b", "<|z|>", "<|late|>")
+    built = merge(["a", "b"], "out", tokenizer="union")
+    vocabulary = AutoTokenizer.from_pretrained("out").get_vocab()
+    assert (vocabulary["<|late|>"], vocabulary["<|z|>"]) == (320, 321) and len(vocabulary) == 322
+    rows, own = weights("out")["model.embed_tokens.weight"], weights("b")["model.embed_tokens.weight"]
+    np.testing.assert_allclose(rows[320], own[held["<|late|>"]])
+    assert len(rows) == 322 and built.record["plan"]["notes"]
+    merge(["a", "c"], "same", tokenizer="union")
+    assert len(weights("same")["model.embed_tokens.weight"]) == 320, "nothing is added where nothing is to be had"
+
+
+def test_a_share_for_some_models_needs_one_for_the_others(desk: Path) -> None:
+    with pytest.raises(ConfigError, match="density: expected the method's own density, too"):
+        merge(["b", "c"], "out", method="dare", base="a", vary={"density": {1: 0.5}})
+    merge(["b", "c"], "out", method="breadcrumbs", base="a", density=(0.5, 1.0), gamma=0.1)
+
+
+def test_heads_of_other_names_stand_behind_the_layers() -> None:
+    assert place_of("embed_out.weight", 2).part == "behind" and place_of("gpt_neox.embed_in.weight", 2).part == "before"
+    assert place_of("shared.weight", 2).part == "before"
+
+
+def test_lists_of_the_configuration_that_are_not_by_layer_stay(desk: Path) -> None:
+    config = json.loads(Path("a/config.json").read_text())
+    Path("a/config.json").write_text(json.dumps({**config, "eos_token_id": [0, 1], "mlp_only_layers": [0, 1]}))
+    built = merge(["a[0:2]+a[1:2]"], "out")
+    found = json.loads(Path("out/config.json").read_text())
+    assert (found["eos_token_id"], found["mlp_only_layers"]) == ([0, 1], [0, 1])
+    assert any(
+        "mlp_only_layers of the configuration speaks of layers" in note for note in built.record["plan"]["notes"]
+    )
+
+
+def test_templates_by_name_and_those_of_a_base(desk: Path) -> None:
+    settings = json.loads(Path("a/tokenizer_config.json").read_text())
+    named = [{"name": "default", "template": "D{{ messages }}"}, {"name": "tools", "template": "T"}]
+    Path("a/tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": named}))
+    merge(["a", "b"], "out", chat_template="auto")
+    assert AutoTokenizer.from_pretrained("out").chat_template == "D{{ messages }}"
+    Path("b/additional_chat_templates").mkdir()
+    Path("b/additional_chat_templates/tools.jinja").write_text("T{{ messages }}")
+    Path("b/chat_template.jinja").write_text("B{{ messages }}")
+    merge(["b"], "one", chat_template="new {{ messages }}")
+    assert AutoTokenizer.from_pretrained("one").chat_template == "new {{ messages }}"
+    Path("c/chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(HoldfastError, match="cannot be read"):
+        merge(["c"], "bad", chat_template="auto")

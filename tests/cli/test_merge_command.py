@@ -773,17 +773,6 @@ def test_what_cannot_be_translated_is_named(text: str, part: str) -> None:
     assert part in "\n".join(mergekit(text)[1])
 
 
-def test_other_mappings_are_no_requests_for_mergekit() -> None:
-    assert not is_mergekit({"method": "ties", "models": ["a"]})
-
-
-def test_the_command_line_wins_over_mergekits_request(desk: Path) -> None:
-    models = [{"model": "math", "parameters": {"weight": 1}}, {"model": "code", "parameters": {"weight": 2}}]
-    write("mergekit.yml", merge_method="linear", models=models)
-    assert main(["merge", "--config", "mergekit.yml", "--output_dir", "out", "--weights", "3", "1"]) == 0
-    assert record("out")["method"]["weights"] == [3.0, 1.0]
-
-
 def models_of(**each: dict) -> list[dict]:
     return [{"model": name, "parameters": given} if given else {"model": name} for name, given in each.items()]
 
@@ -799,6 +788,67 @@ def slices_of(*slices: tuple[dict[str, tuple[list[int], dict]], dict]) -> list[d
         }
         for sources, shared in slices
     ]
+
+
+SLICED = {"merge_method": "task_arithmetic", "base_model": "base"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "part"),
+    [
+        (
+            SLICED | {"slices": slices_of(({"base": ([0, 2], {}), "math": ([0, 2], {"weight": 1})}, {"lambda": 0.5}))},
+            "slices[0].parameters.lambda: is one for the whole request here",
+        ),
+        (
+            {
+                "merge_method": "slerp",
+                "base_model": "math",
+                "slices": slices_of(
+                    ({"math": ([0, 1], {}), "code": ([0, 1], {})}, {"t": 0.3}),
+                    ({"math": ([1, 2], {}), "code": ([1, 2], {})}, {}),
+                ),
+            },
+            "slices[1].parameters.t: is missing: mergekit requires a value for all tensors of every slice",
+        ),
+        (
+            {
+                "merge_method": "passthrough",
+                "slices": slices_of(
+                    ({"math": ([0, 2], {})}, {}),
+                    ({"math": ([0, 1], {"scale": [{"filter": "layers.0.mlp", "value": 0.5}, {"value": 1}]})}, {}),
+                ),
+            },
+            "the filter 'layers.0.mlp' names a layer by its number",
+        ),
+    ],
+    ids=["lambda", "t", "filter"],
+)
+def test_what_slices_may_not_say_is_named(request_: dict, part: str) -> None:
+    assert part in "\n".join(mistake.sentence() for mistake in translate(request_, [])[1])
+
+
+def test_numbers_that_yaml_takes_for_text() -> None:
+    text = "{merge_method: linear, models: [{model: math, parameters: {weight: [0, 1e-3]}}]}"
+    found, problems = mergekit(text)
+    assert problems == [] and found["vary"]["weights"][1][-1] == {"value": [0, 0.001]}
+
+
+def test_a_request_of_ours_with_a_chat_template_is_ours(desk: Path) -> None:
+    write("merge.yml", models=["math", "code"], method="linear", chat_template="chatml")
+    assert main(["merge", "--config", "merge.yml", "--output_dir", "out"]) == 0
+    assert "im_start" in Path("out/chat_template.jinja").read_text()
+
+
+def test_other_mappings_are_no_requests_for_mergekit() -> None:
+    assert not is_mergekit({"method": "ties", "models": ["a"]})
+
+
+def test_the_command_line_wins_over_mergekits_request(desk: Path) -> None:
+    models = [{"model": "math", "parameters": {"weight": 1}}, {"model": "code", "parameters": {"weight": 2}}]
+    write("mergekit.yml", merge_method="linear", models=models)
+    assert main(["merge", "--config", "mergekit.yml", "--output_dir", "out", "--weights", "3", "1"]) == 0
+    assert record("out")["method"]["weights"] == [3.0, 1.0]
 
 
 REQUESTS: dict[str, dict] = {

@@ -402,3 +402,43 @@ def test_shares_of_several_data_sets(chat: Path, capsys: pytest.CaptureFixture[s
     assert "16 rows, " in dry(capsys, "--config", "run.yaml"), "eight of each: no data set is repeated"
     Path("run.yaml").write_text(json.dumps({"datasets": [entries[0], {**entries[1], "fraction": None}]}))
     assert "fraction" in dry(capsys, "--config", "run.yaml", code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--use_peft", "--lora_target_modules", "nonexistent"], "The adapter does not fit model"),
+        (["--lr_scheduler_type", "cosine_with_min_lr"], "lr_scheduler_type: "),
+        (["--learning_rate_multipliers", "{nomatch: 0.1}"], "'nomatch' matches no trained parameter"),
+        (["--attn_implementation", "spda"], "Did you mean 'sdpa'?"),
+        (["--for", "gpu", "--deepspeed", "nothere.json"], "deepspeed: no such file or folder: nothere.json"),
+    ],
+)
+def test_a_dry_run_holds_settings_against_the_model(
+    chat: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert said in dry(capsys, "--dataset_name", "pairs.jsonl", *words, code=2)
+
+
+def test_a_dry_run_is_sound_where_the_run_would_start(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    for words in (
+        ["--use_peft", "--lora_target_modules", "q_proj", "--learning_rate_multipliers", "{lora_B: 16}"],
+        ["--lr_scheduler_type", "cosine_with_min_lr", "--lr_scheduler_kwargs", "{min_lr_rate: 0.1}"],
+        ["--for", "gpu", "--deepspeed", "ds.json"],
+        ["--for", "gpu", "--fsdp", "full_shard", "--num_processes", "2"],
+    ):
+        assert "the request is sound" in dry(capsys, "--dataset_name", "pairs.jsonl", *words)
+
+
+def test_secrets_are_not_shown(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--hub_token", "hf_SECRET"], ["--hub_token=hf_SECRET"]):
+        said = dry(capsys, "--dataset_name", "pairs.jsonl", "--num_processes", "2", *words)
+        assert "hf_SECRET" not in said and "***" in said
+
+
+def test_what_a_template_refuses_is_a_mistake_of_the_rows(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('No system here') }}{% endif %}"
+    own += "{% endfor %}"
+    said = dry(capsys, "--dataset_name", "chat.jsonl", "--chat_template", own, code=2)
+    assert "The training rows cannot be prepared: No system here" in said

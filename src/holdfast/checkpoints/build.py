@@ -392,6 +392,8 @@ class _Work:
         if job.action != "mean":
             return self._own(job)
         owners = job.owners(self.slots.models)
+        if hasattr(self.recipe, "for_tensor"):
+            return self._own(job).among(owners, len(self.slots.models))  # type: ignore[attr-defined, no-any-return]
         if owners not in self.partial:
             self.partial[owners] = self.recipe.among(owners, len(self.slots.models))  # type: ignore[attr-defined]
         return self.partial[owners]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.checkpoints.sources import Source, folders_of, read_object
-from holdfast.errors import ConfigError, StorageError
+from holdfast.errors import ConfigError, ModelError, StorageError
 from holdfast.support.paths import expanded
 
 FILE = "chat_template.jinja"
@@ -26,9 +27,17 @@ def template_of(folder: Path) -> str | None:
         ModelError: its tokenizer's settings cannot be read.
     """
     if (folder / FILE).is_file():
-        return (folder / FILE).read_text(encoding="utf-8")
+        try:
+            return (folder / FILE).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelError(
+                f"Expected a chat template in {folder / FILE}, but it cannot be read ({error})."
+            ) from error
     settings = folder / "tokenizer_config.json"
     found = read_object(settings, "a tokenizer's settings").get("chat_template") if settings.is_file() else None
+    if isinstance(found, list):  # several by name
+        named = [one for one in found if isinstance(one, dict) and one.get("name") == "default"]
+        found = named[0].get("template") if named else None
     return found if isinstance(found, str) else None
 
 
@@ -44,7 +53,8 @@ def asked_template(value: str, sources: Sequence[Source]) -> str:
         ConfigError: none of these, a file that cannot be read, or no parent with a template.
     """
     if value == AUTO:
-        held = [text for source in sources for folder in folders_of(source)[-1:] if (text := template_of(folder))]
+        found = [next(filter(None, map(template_of, reversed(folders_of(source)))), None) for source in sources]
+        held = [text for text in found if text is not None]
         if not held:
             raise ConfigError("chat_template: auto takes the one that most models have, and none has one.")
         return Counter(held).most_common(1)[0][0]
@@ -75,6 +85,7 @@ def write_template(folder: Path, text: str) -> None:
     try:
         (folder / FILE).write_text(text, encoding="utf-8")
         (folder / "chat_template.json").unlink(missing_ok=True)
+        shutil.rmtree(folder / "additional_chat_templates", ignore_errors=True)
         if held.pop("chat_template", None) is not None:
             settings.write_text(json.dumps(held, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     except OSError as error:

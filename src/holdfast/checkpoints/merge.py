@@ -139,6 +139,7 @@ def prepare_merge(
         dtype=dtype,
         vocabulary_of=tokenizer_at,
         union=union,
+        donor=layout_at if layout is not None else None,
         passes=1 + value.rounds(),
     )
     problems = unmatched_problems(plan, value, slots)
@@ -178,6 +179,14 @@ def unmatched_problems(plan: Plan, method: MergeMethod, slots: Slots) -> list[st
     for job in plan.jobs:
         if job.action in ("mean", "copy"):
             alone.setdefault(job.owners(slots.models), []).append(job.name)
+    if isinstance(method, Varying):
+        each = {(owners, name): method.for_tensor(name) for owners, names in alone.items() for name in names}
+        return [
+            f"{name} is only in {listing([plan.roles[slots.models[i]] for i in owners])}. To keep it is to take the "
+            f"mean of these models, but {'; '.join(wrong)}. Choose other weights, or --unmatched drop."
+            for (owners, name), own in each.items()
+            if (wrong := own.among(owners, len(slots.models)).problems(len(owners)))
+        ]
     return [
         f"{len(names)} tensors are only in {listing([plan.roles[slots.models[i]] for i in owners])}: "
         f"{listing(names, 4)}. To keep them is to take the mean of these models, but {'; '.join(wrong)}. Choose other "

@@ -133,6 +133,7 @@ def make_plan(
     dtype: str | None = None,
     vocabulary_of: int | None = None,
     union: bool = False,
+    donor: int | None = None,
     lacking_rows: str = "layout",
     copies_keep_dtype: bool = False,
     stem: str = "model",
@@ -154,6 +155,7 @@ def make_plan(
         dtype: of all floating-point tensors of the output; None: the layout's, tensor by tensor.
         vocabulary_of: index of the parent whose tokens the output's rows are; None: the layout.
         union: whether the output has the tokens of all parents; see `vocabulary_union`.
+        donor: whose rows come first there where there is no base.
         lacking_rows: what a source's row is where it lacks a token and the policy is "keep": "layout", that parent's
             own row, which is therefore kept, or "zeros".
         copies_keep_dtype: whether `dtype` leaves out tensors that are copied because not all have them.
@@ -182,7 +184,13 @@ def make_plan(
     added: Added = []
     if union:
         sources, added = unite_vocabularies(
-            sources, roles, members=members, layout=target, base=base, problems=problems, notes=notes
+            sources,
+            roles,
+            members=members,
+            layout=target,
+            base=donor if base is None else base,
+            problems=problems,
+            notes=notes,
         )
     else:
         sources = align_vocabularies(

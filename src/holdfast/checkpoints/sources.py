@@ -170,5 +170,5 @@ def inner_sources(source: Source) -> list[Source]:
 def folders_of(source: Source) -> list[Path]:
     """Folders that files beside the weights come from, the most important last: an adapter's own after its base's."""
     below = [folder for inner in reversed(inner_sources(source)) for folder in folders_of(inner)]
-    below = list(dict.fromkeys(below))
+    below = list(dict.fromkeys(reversed(below)))[::-1]  # a folder counts where it is most important
     return below if source.folder in below else [*below, source.folder]

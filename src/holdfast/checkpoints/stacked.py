@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.companions import changed_config, config_value
 from holdfast.checkpoints.methods.varying import layer_of, layers_in, place_of
-from holdfast.checkpoints.sources import Entry, Source, config_of, listing
+from holdfast.checkpoints.sources import Entry, Source, config_of, folders_of, tied_head
+from holdfast.checkpoints.vocabulary import home_of, same_tokenizer_files, vocabulary, vocabulary_tensors
 from holdfast.errors import ModelError
 from holdfast.support.paths import expanded
 
@@ -36,6 +37,10 @@ _ALIKE = (
     "head_dim",
 )
 """Keys of the configuration that models have to share for layers of one to stand on layers of another."""
+_BY_LAYER = ("layer_types", "no_rope_layers", "layers_block_type", "attn_layer_types", "mlp_layer_types")
+"""Keys with an entry a layer."""
+_OF_LAYERS = ("max_window_layers", "first_k_dense_replace", "num_kv_shared_layers", "mlp_only_layers")
+"""Keys that speak of layers by their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,8 +117,8 @@ class Stacked:
         self.entries: Mapping[str, Entry] = self._entries
         self.config_changes = self._changes(parts, sources, offset)
         self.config = changed_config(config_of(first), self.config_changes)
-        shown = listing([f"{part.name} [{part.first}:{part.last}]" for part in parts], 8)
-        self.notes = [f"made of {offset} layers: {shown}"]
+        shown = ", ".join(f"{part.name} [{part.first}:{part.last}]" for part in parts)  # whole: it is what the model is
+        self.notes = [f"made of {offset} layers: {shown}", *self._left]
 
     def read(self, name: str, start: int, stop: int, buffer: np.ndarray) -> Operand:
         """See `Source.read`."""
@@ -138,21 +143,50 @@ class Stacked:
                     f"models of one architecture and width."
                 )
 
+        last = parts[-1]
+        if bool(tied_head(here)) != bool(tied_head(config_of(sources[last.name]))):
+            raise ModelError(
+                f"{self.label}: the head is tied to the embeddings in one of {first.name} and {last.name} and not in "
+                f"the other. Expected both alike, for embeddings are the first one's and the head is the last one's."
+            )
+        if unlike_vocabularies(sources[first.name], sources[last.name]):
+            raise ModelError(
+                f"{self.label}: the vocabulary of {last.name} is not that of {first.name}: embeddings are the first "
+                f"one's and the head is the last one's. Expected the same tokens with the same numbers."
+            )
+
     def _changes(self, parts: Sequence[Part], sources: Mapping[str, Source], layers: int) -> dict[str, Any]:
         """Keys of the configuration that tell the number of layers, and those that list something layer by layer."""
         first = config_of(sources[parts[0].name])
         count = next((key for key in _COUNTS if config_value(first, key) is not None), _COUNTS[0])
         changes: dict[str, Any] = {count: layers}
         text = next((part for k in ("text_config",) if isinstance(part := first.get(k), dict)), first)
-        for key, value in text.items():
-            of_layers = layers_in(sources[parts[0].name].entries)
-            if isinstance(value, list) and len(value) == of_layers and of_layers > 1:
-                whole = [config_value(config_of(sources[part.name]), key) for part in parts]
-                if all(isinstance(one, list) for one in whole):
-                    changes[key] = [
-                        one for part, own in zip(parts, whole, strict=True) for one in own[part.first : part.last]
-                    ]
+        self._left = [
+            f"{key} of the configuration speaks of layers and is left as it is" for key in _OF_LAYERS if text.get(key)
+        ]
+        for key in _BY_LAYER:
+            whole = [config_value(config_of(sources[part.name]), key) for part in parts]
+            if all(isinstance(one, list) and len(one) >= part.last for one, part in zip(whole, parts, strict=True)):
+                changes[key] = [
+                    one for part, own in zip(parts, whole, strict=True) for one in own[part.first : part.last]
+                ]
         return changes
+
+
+def unlike_vocabularies(one: Source, other: Source) -> bool:
+    """Whether two models have other tokens, or other numbers of rows for them, as far as their tokenizers can be
+    read."""
+    rows = [
+        source.entries[names[0]].shape[0] if (names := vocabulary_tensors(config_of(source), source.entries)) else None
+        for source in (one, other)
+    ]
+    if None not in rows and rows[0] != rows[1]:
+        return True
+    homes = [home_of(folders_of(source)) for source in (one, other)]
+    if homes[0] is None or homes[1] is None or same_tokenizer_files(homes[0], homes[1]):
+        return False
+    found = [vocabulary(home) for home in homes if home is not None]
+    return None not in found and found[0] != found[1]
 
 
 def _renumbered(name: str, layer: int) -> str:

@@ -46,7 +46,7 @@ def unite_vocabularies(
         members: indices of those that the output is made of; others (Fisher information) get zeros where they lack a
             row.
         layout: index of the one whose tokenizer is added to.
-        base: index of the one that deltas are taken to, if any.
+        base: index of the one whose rows come first where a model has none, if any.
         problems, notes: get sentences.
     """
     names = [vocabulary_tensors(config_of(source), source.entries) for source in sources]
@@ -62,12 +62,16 @@ def unite_vocabularies(
         problems.append(f"{roles[layout]}: a union is written into tokenizer.json, which {home} has not")
     if len(problems) > found:
         return list(sources), []
-    target = {token: row for token, row in (held[layout] or {}).items() if row < rows[layout]}
-    number, added = 1 + max((held[layout] or {}).values(), default=-1), list[dict[str, Any]]()
+    own = held[layout] or {}
+    target = {token: row for token, row in own.items() if row < rows[layout]}
+    number, added = 1 + max(own.values(), default=-1), list[dict[str, Any]]()
     for i in members:
         known, pieces = _added_tokens(homes[i]), list[str]()
         for token, row in sorted((held[i] or {}).items(), key=lambda item: item[1]):
             if row >= rows[i] or token in target:
+                continue
+            if token in own:  # the layout's tokenizer knows it, and only its rows end before it
+                target[token] = own[token]
                 continue
             if token not in known:
                 pieces.append(token)
@@ -83,7 +87,11 @@ def unite_vocabularies(
             )
     if len(problems) > found:
         return list(sources), []
-    total = max(rows[layout], number)
+    total = max(rows[layout], 1 + max(target.values(), default=-1))
+    if unused := [token for token, row in own.items() if row < total and token not in target]:
+        notes.append(
+            f"{len(unused)} tokens have a row in no model; theirs are zeros: {listing(list(map(repr, unused)), 8)}."
+        )
     maps = {i: row_map(target, total, held[i] or {}, rows[i]).rows for i in members}
     if added:
         shown = listing([repr(token["content"]) for token in added], 8)
@@ -93,11 +101,11 @@ def unite_vocabularies(
         stand_in.first = list(members).index(base)
     views = list(sources)
     for i in range(len(sources)):
-        own = maps.get(i, maps[layout])
+        placed = maps.get(i, maps[layout])
         if i in maps:
-            views[i] = RowMappedSource(sources[i], own, names[i], fallback=stand_in)
+            views[i] = RowMappedSource(sources[i], placed, names[i], fallback=stand_in)
         elif names[i]:
-            views[i] = RowMappedSource(sources[i], np.where(own < rows[i], own, -1), names[i])
+            views[i] = RowMappedSource(sources[i], np.where(placed < rows[i], placed, -1), names[i])
     return views, added
 
 

@@ -10,6 +10,8 @@ Only the request is read; numbers that are drawn at random (DARE) are other ones
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
@@ -30,7 +32,6 @@ MARKS = (
     "tokenizer_source",
     "out_dtype",
     "parameters",
-    "chat_template",
 )
 """Keys that only mergekit's requests have."""
 
@@ -253,7 +254,7 @@ def translate(mapping: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, A
     for number, entry in enumerate(entries):
         read.of(("models", number, "parameters"), _get(entry, "parameters"))
     for number, part in enumerate(_list(mapping.get("slices"))):
-        read.of(("slices", number, "parameters"), _get(part, "parameters"), each=False)
+        read.of(("slices", number, "parameters"), _get(part, "parameters"), each=False, of_slice=True)
         for place, source in enumerate(_list(_get(part, "sources"))):
             read.of(("slices", number, "sources", place, "parameters"), _get(source, "parameters"))
     mistakes += read.mistakes
@@ -283,13 +284,14 @@ class _Parameters:
         self.found: dict[Keys, dict[str, Any]] = {}
         """By place: plain values as declared, others as `vary` has them."""
 
-    def of(self, path: Keys, values: Any, *, each: bool = True) -> dict[str, Any]:
+    def of(self, path: Keys, values: Any, *, each: bool = True, of_slice: bool = False) -> dict[str, Any]:
         """The parameters in one place.
 
         Args:
             path: the place.
             values: what stands there.
             each: whether it is one model's.
+            of_slice: whether it is one slice's.
         """
         method = self.method
         takes = method and (method.each if each else (*method.shared, *method.each))
@@ -298,6 +300,10 @@ class _Parameters:
         for key, value in values.items() if isinstance(values, dict) else ():
             if key in (method.without_effect if method else ("int8_mask",)):
                 self.notes.append(f"{'.'.join(map(str, path))}.{key}: without effect, here and in mergekit")
+                continue
+            if of_slice and method is not None and key in method.shared and key not in method.varying:
+                text = "is one for the whole request here; give it under 'parameters' beside 'slices'"
+                self.mistakes.append(Mistake(path=(*path, key), text=text))
                 continue
             value = _simple(value)
             if value is None:
@@ -323,10 +329,22 @@ class _Parameters:
 
 def _simple(value: Any) -> Any:
     """A value without what only wraps it: lists of one number, one entry that holds for all tensors."""
+    if isinstance(value, list):
+        value = [_number(one) for one in value]
     if isinstance(value, list) and value and all(one == value[0] for one in value):
         return _simple(value[0])
     if isinstance(value, dict) and set(value) <= {"value", "filter"} and value.get("filter") in (None, "*"):
         return _simple(value.get("value"))
+    return value
+
+
+def _number(value: Any) -> Any:
+    """A number that YAML 1.1 takes for text (1e-3); an entry with such a value; everything else as it is."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    if isinstance(value, dict) and isinstance(value.get("value"), list):
+        return {**value, "value": [_number(one) for one in value["value"]]}
     return value
 
 
@@ -340,6 +358,16 @@ def _entries(value: Any) -> list[dict[str, Any]]:
             found.append({**entry, "part": "behind", "value": numbers[0]})
         found.append(entry)
     return found
+
+
+def _filters(value: Any) -> list[str]:
+    """All filters in a value."""
+    if isinstance(value, list):
+        return [text for one in value for text in _filters(one)]
+    if not isinstance(value, dict):
+        return []
+    own = [str(value["filter"])] if value.get("filter") is not None else []
+    return own + _filters(value.get("value"))
 
 
 def _for_all(value: Any) -> bool:
@@ -364,6 +392,7 @@ class _Translation:
         self.places = self._places()
         """By model, in the request's order: where its parameters stand, slice by slice."""
         self.names = [self._name(place) for place in range(len(self.places))]
+        self._filters_by_input()
 
     # ----------------------------------------------------------------------------------------------------- the models
 
@@ -399,12 +428,25 @@ class _Translation:
             return self.names[place] == base
         return base is not None and place == 0
 
+    def _filters_by_input(self) -> None:
+        """mergekit looks for a filter of a model's parameter in the name of the tensor that comes in, which has another
+        layer's number than the one that comes out where slices move layers."""
+        moved = len(self.request.slices) > 1 or any(s.layer_range[0] for p in self.request.slices for s in p.sources)
+        for path, values in self.found.items() if moved else ():
+            for key, value in values.items():
+                for text in _filters(value) if key in self.method.each else ():
+                    if re.search(r"\d", text):
+                        advice = (
+                            f"the filter {text!r} names a layer by its number, which slices change; give it a slice"
+                        )
+                        self._wrong(advice, *path, key)
+
     # ------------------------------------------------------------------------------------------------------ parameters
 
     def _value(self, name: str, place: int | None) -> Any:
         """A parameter of a model, or (None) of all: plain, or as `vary` has it; None where it is not given. mergekit's
         order: the model's in the slice, the slice's, the request's."""
-        spans, offset, entries = [], 0, list[dict[str, Any]]()
+        spans, offset, entries, open_ones = [], 0, list[dict[str, Any]](), list[int]()
         for part in self.request.slices:
             spans.append([offset, offset + part.layers])
             offset += part.layers
@@ -418,8 +460,14 @@ class _Translation:
                 entries += [{"layers": span, "value": e} if several else e for e in _bare(values[name], several)]
                 if _for_all(values[name]):
                     break
+            else:
+                open_ones.append(number)
         if not entries:
             return None
+        if several and name in _REQUIRED:
+            for number in open_ones:
+                text = "is missing: mergekit requires a value for all tensors of every slice"
+                self._wrong(text, "slices", number, "parameters", name)
         if not several and set(entries[0]) == {"value"}:
             return _simple(entries[0]["value"])
         return entries
@@ -428,8 +476,8 @@ class _Translation:
         """A number for the method itself, and what varies over it (None: nothing does)."""
         if not isinstance(value, (list, dict)):
             return float(value), None
-        covered = _for_all(value) or all("layers" in entry for entry in _entries(value))
-        if name in _REQUIRED and not covered:
+        several = any("layers" in entry for entry in _entries(value))  # looked at slice by slice
+        if name in _REQUIRED and not several and not _for_all(value):
             self._wrong("expected an entry without a filter, too, for all other tensors: mergekit requires it", *path)
         return stand_in, value
 
@@ -506,7 +554,7 @@ class _Translation:
         if method != "task_arithmetic":
             result["density"] = self._shares("density", 1.0, others)
         if method == "breadcrumbs":
-            # mergekit leaves everything in at density 1, whatever gamma says
+            # mergekit leaves everything in at density 1, whatever gamma says, and so does the method here
             whole = result["density"] == 1 and "density" not in self.vary
             result["gamma"] = 0.0 if whole else self._shares("gamma", 0.01, others)
         if method in ("ties", "dare", "dare_ties"):

@@ -132,10 +132,23 @@ def plan(config: TrainConfig, *, found: Look, machine: Machine, command: list[st
     )
     rows += _many("note", config.notes)
     if command:
-        rows.append(("starts", " ".join(command)))
+        rows.append(("starts", " ".join(without_secrets(command))))
     there = "" if machine.here else " for a machine with a GPU, whose packages are not known here"
     title = f"Dry run: the request is sound{there}; nothing was trained."
     return "\n".join([title, "", *(f"  {k:<11} {v}" for k, v in rows)])
+
+
+def without_secrets(words: list[str]) -> list[str]:
+    """A command line whose tokens and keys are not shown."""
+    from holdfast.runs.identity import SECRET
+
+    shown, hidden = list[str](), False
+    for word in words:
+        name, equals, _ = word.removeprefix("--").replace("-", "_").partition("=")
+        secret = word.startswith("--") and name in SECRET
+        shown.append("***" if hidden else f"--{name}=***" if secret and equals else word)
+        hidden = secret and not equals
+    return shown
 
 
 def _data(config: TrainConfig) -> str:

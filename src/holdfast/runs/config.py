@@ -138,8 +138,8 @@ class Machine:
 
 GPU = Machine(accelerator=True, bf16=True, here=False)
 """A machine with a GPU of today."""
-_ON_A_GPU = ("bf16", "fp16", "tf32", "bf16_full_eval", "fp16_full_eval")
-"""What transformers refuses where there is none."""
+_ON_A_GPU = ("bf16", "fp16", "tf32", "bf16_full_eval", "fp16_full_eval", "deepspeed")
+"""What transformers refuses where there is none, or where a package is not."""
 
 
 def this_machine() -> Machine:
@@ -278,6 +278,8 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         add(f"retention.{problem}" for problem in problems)
     if held_out is not None:
         add(config_checks.check_path("eval_dataset_name", held_out, beside=source))
+    if isinstance(values.get("deepspeed"), str) and not values["deepspeed"].lstrip().startswith("{"):
+        add(config_checks.check_path("deepspeed", values["deepspeed"], beside=source))
     add(config_checks.check_chat_template(found.get("chat_template"), values))
     add(config_checks.check_split_off(values, held_out))
     if values.get("test_split_size") and str(values.get("eval_strategy") or "no") == "no":

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.named import located
-from holdfast.errors import ConfigError, ModelError
+from holdfast.errors import ConfigError, ModelError, did_you_mean
+from holdfast.models import first_line
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 
@@ -52,6 +53,7 @@ def look(config: TrainConfig) -> Look:
         return Look(notes=tuple(notes))
     read_weights(name)
     shape = check_causal_lm(name, trust_remote_code=config.training.trust_remote_code)
+    check_fit(config)
     limit = getattr(shape.get_text_config(), "max_position_embeddings", None)
     if limit and config.training.max_length is not None and config.training.max_length > limit:
         notes.append(f"max_length {config.training.max_length} is more than the model's context; {limit} is used")
@@ -66,6 +68,55 @@ def look(config: TrainConfig) -> Look:
             f"is cut away (max_length) or masked (assistant_only_loss, completion_only_loss)"
         )
     return Look(preview=found, tokenizer=tokenizer, estimate=_estimate(config, found), notes=tuple(notes))
+
+
+def check_fit(config: TrainConfig) -> None:
+    """Holds the settings that speak of the model's parts against the model, built without weights.
+
+    Raises:
+        ModelError, ConfigError: an adapter that finds no layer, a pattern that finds no parameter, a schedule that
+            lacks its arguments, an attention that there is not.
+    """
+    import torch
+    from transformers import get_scheduler
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    from holdfast.training.adapters import adapter_config
+    from holdfast.training.learning_rates import factors_of
+    from holdfast.training.skeleton import build_skeleton
+
+    args, problems = config.training, list[str]()
+    attention, known = config.model.attn_implementation, ["eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()]
+    if attention is not None and "/" not in attention and attention not in known:
+        problems.append(
+            f"attn_implementation: expected one of {', '.join(known)}, or a kernel of the hub, got "
+            f"{attention!r}.{did_you_mean(attention, known)}"
+        )
+    try:
+        optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-3)
+        kwargs = args.lr_scheduler_kwargs or {}
+        if str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)) != "greedy":
+            get_scheduler(
+                args.lr_scheduler_type,
+                optimiser,
+                num_warmup_steps=1,
+                num_training_steps=10,
+                scheduler_specific_kwargs=dict(kwargs) if isinstance(kwargs, dict) else None,
+            )
+    except (ValueError, TypeError) as error:
+        problems.append(f"lr_scheduler_type: {first_line(error)}")
+    try:
+        adapter = None if config.adapter.peft_method == "osf" else adapter_config(config.model, config.adapter)
+        model = build_skeleton(
+            str(config.model.model_name_or_path), trust_remote_code=args.trust_remote_code, adapter=adapter
+        )
+        named = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        if config.learning_rate_multipliers:
+            factors_of(named, config.learning_rate_multipliers)
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError(problems)
 
 
 def _estimate(config: TrainConfig, found: Preview) -> CostEstimate | None:

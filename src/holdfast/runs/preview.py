@@ -81,6 +81,8 @@ def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAM
     Raises:
         DataError: the trainer cannot prepare them (a chat template that says not what the assistant's words are, ...).
     """
+    from jinja2.exceptions import TemplateError
+
     from holdfast.support.environment import quiet_datasets, quiet_libraries
     from holdfast.training.hosts import SFTRetentionTrainer
     from holdfast.training.tiny import build_model
@@ -103,6 +105,8 @@ def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAM
         "report_to": [],
         "push_to_hub": False,
         "deepspeed": None,
+        "fsdp": [],
+        "fsdp_config": {},
         "optim": "adamw_torch",
         "train_sampling_strategy": "sequential",
         "loss_type": "nll",
@@ -121,7 +125,7 @@ def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAM
                 retain=[],
             )
             found = tuple(_prepared(trainer.data_collator([row])) for row in trainer.train_dataset)
-        except (ValueError, RuntimeError, KeyError, TypeError) as error:
+        except (ValueError, RuntimeError, KeyError, TypeError, TemplateError) as error:
             raise DataError(f"The training rows cannot be prepared: {first_line(error)}") from error
     return Preview(rows=found, looked=len(places), of=count)
 

@@ -429,3 +429,104 @@ def test_factors_of_lora_plus_reach_the_second_matrices(tmp_path: Path, model_fo
     weights = load_file(next(folder.glob("adapter_model.safetensors")))
     second = [tensor for name, tensor in weights.items() if "lora_B" in name]
     assert second and all(equal(tensor, tensor * 0) for tensor in second)
+
+
+def axolotl(tmp_path: Path, **more: Any) -> tuple[dict[str, Any], Any]:
+    """Settings and the draft of a least file."""
+    least = {"base_model": "acme/base", "micro_batch_size": 1, "sequence_len": 64, "num_epochs": 1}
+    data = {"datasets": [{"path": "acme/rows", "type": "completion"}], "learning_rate": 1e-4}
+    (tmp_path / "a.yml").write_text(yaml.safe_dump({**least, **data, **more}))
+    _, draft = convert.converted(convert.ConvertRequest(file=tmp_path / "a.yml"))
+    return draft.settings, draft
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"adapter": "lora", "lora_r": 8}, {"lora_dropout": 0.0}),
+        ({"warmup_steps": 0}, {"warmup_steps": 0}),
+        ({"warmup_steps": 0, "warmup_ratio": 0.2}, {"warmup_steps": 0.2}),
+        ({}, {"warmup_steps": 0.03, "bf16": False}),
+        ({"bf16": False}, {"bf16": False, "dtype": None}),
+        ({"cosine_min_lr_ratio": 0.1}, {"lr_scheduler_type": "cosine_with_min_lr"}),
+        ({"lr_scheduler": "linear", "cosine_min_lr_ratio": 0.1}, {"lr_scheduler_type": "linear"}),
+        ({"val_set_size": 0.1, "eval_steps": 100}, {"eval_strategy": "steps", "eval_steps": 100}),
+        ({"hub_model_id": "me/x"}, {"push_to_hub": True, "hub_private_repo": True}),
+        ({"lora_target_modules": r"layers.\d{1,2}.q_proj"}, {"lora_target_modules": [r"layers.\d{1,2}.q_proj"]}),
+        ({"wandb_project": "p", "use_tensorboard": True}, {"report_to": ["tensorboard", "wandb"]}),
+        ({"merge_method": "legacy"}, {"model_name_or_path": "acme/base"}),
+        ({"chat_template": "jinja", "chat_template_jinja": "{{ messages }}"}, {"chat_template": "{{ messages }}"}),
+        ({"chat_template_jinja": "my.jinja"}, {"chat_template_path": "my.jinja"}),
+        (
+            {"datasets": [{"path": "me/x", "ds_type": "json", "data_files": "part.jsonl", "type": "completion"}]},
+            {"datasets": [{"path": "me/x", "data_files": "part.jsonl"}]},
+        ),
+        (
+            {"datasets": [{"path": f"{name}.jsonl", "type": "completion"} for name in "ab"]},
+            {"datasets": [{"path": "json", "data_files": f"{name}.jsonl"} for name in "ab"]},
+        ),
+    ],
+)
+def test_keys_of_axolotl_mean_what_they_mean_there(
+    tmp_path: Path, given: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    settings, _ = axolotl(tmp_path, **given)
+    assert {key: settings.get(key) for key in expected} == expected
+
+
+def test_a_written_out_type_keeps_its_system_text(tmp_path: Path) -> None:
+    kind = {"field_instruction": "q", "field_output": "a", "format": "Q {instruction}", "system_format": "<{system}> "}
+    for more, prompt in (
+        ({"field_system": "sys", "system_prompt": "x"}, "<{sys}> Q {q}"),
+        ({"system_prompt": 'As JSON {"a": 1}'}, '<As JSON {{"a": 1}}> Q {q}'),
+    ):
+        settings, _ = axolotl(tmp_path, datasets=[{"path": "acme/rows", "type": {**kind, **more}}])
+        assert settings["data"]["prompt"] == prompt
+
+
+def test_nothing_of_a_data_set_is_dropped_in_silence_and_no_secret_is_told(tmp_path: Path) -> None:
+    entry = {"path": "acme/rows", "type": "completion", "revision": "abc", "drop_system_message": True}
+    _, draft = axolotl(tmp_path, datasets=[entry], swanlab_api_key="SECRET", hf_token="SECRET")
+    said = "\n".join(draft.left_out)
+    assert "revision: 'abc'" in said and "drop_system_message: True" in said
+    assert "SECRET" not in said and "swanlab_api_key: not shown" in said
+
+
+def test_what_llama_factory_has_beside_messages_is_said(tmp_path: Path) -> None:
+    plain = yaml.safe_load((FILES / "llama_factory/qlora-talk.yaml").read_text())
+    about = json.loads(INFO.read_text())
+    about["talks"]["columns"]["system"] = "system"
+    (tmp_path / "info.json").write_text(json.dumps(about))
+    (tmp_path / "l.yaml").write_text(yaml.safe_dump({**plain, "max_samples": "1e3"}))
+    request = convert.ConvertRequest(file=tmp_path / "l.yaml", dataset_info=tmp_path / "info.json")
+    _, draft = convert.converted(request)
+    assert any("the column 'system'" in line for line in draft.left_out)
+    assert draft.settings["dataset_train_split"] == "train_sft[:1000]"
+    about["talks"]["tags"]["user_tag"] = "Q"
+    (tmp_path / "info.json").write_text(json.dumps(about))
+    with pytest.raises(ConfigError, match="roles called Q"):
+        convert.converted(request)
+    (tmp_path / "info.json").write_text("[]")
+    with pytest.raises(ConfigError, match="JSON of data sets by name, got"):
+        convert.converted(request)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("dataset_mixer: {acme/rows: 0.004}", "expected shares of whole hundredths, got others for acme/rows"),
+        ("dataset_mixer: []", "expected shares by data set"),
+    ],
+)
+def test_shares_that_are_no_hundredths(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "run.yaml").write_text(f"model_name_or_path: acme/base\n{text}\n")
+    with pytest.raises(ConfigError, match=said):
+        load_train_config(["--config", str(tmp_path / "run.yaml"), "--use_cpu"])
+
+
+def test_steps_of_warm_up_go_before_a_share(tmp_path: Path) -> None:
+    text = "model_name_or_path: acme/base\ndataset_name: acme/rows\nwarmup_steps: 100\nwarmup_ratio: 0.1\n"
+    (tmp_path / "run.yaml").write_text(text + "dataset_splits: [train_sft]\n")
+    config = load_train_config(["--config", str(tmp_path / "run.yaml"), "--use_cpu"])
+    assert config.training.warmup_steps == 100
+    assert any(note.startswith("dataset_splits has no effect without dataset_mixer") for note in config.notes)

@@ -45,8 +45,8 @@ NOTHING = (float("inf"), 0.0)
 
 def kept_ranks(density: float, gamma: float, n: int) -> list[int]:
     """The ranks (from 0, the smallest) of the smallest and the largest magnitude that stay of n; empty where none
-    does."""
-    stay, outliers = int(density * n), int(gamma * n)
+    does. At density 1 all stay, whatever gamma says, as in mergekit."""
+    stay, outliers = int(density * n), int(gamma * n) if density < 1 else 0
     lowest = max(0, n - stay - outliers)
     return [lowest, lowest + stay - 1] if stay else []
 
@@ -118,7 +118,7 @@ class Breadcrumbs(WeightedMethod):
         found = super().problems(models)
         found += each_problems("density", self.density, models) + each_problems("gamma", self.gamma, models)
         for density, gamma in self._shares() if not found else ():
-            if density <= 1 and gamma < 1 and density + gamma > 1 + 1e-9:
+            if density < 1 and gamma < 1 and density + gamma > 1 + 1e-9:
                 given = f"{density:g} + {gamma:g}"
                 found.append(f"{self.name}: expected density + gamma of at most 1, got {given}; lower one of them")
         return list(dict.fromkeys(found))

@@ -34,7 +34,7 @@ from holdfast.config.values import show
 from holdfast.errors import did_you_mean
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)\.")
-_BEFORE = re.compile(r"embed|(?:^|\.)wte\.|(?:^|\.)wpe\.")
+_BEFORE = re.compile(r"embed(?!_out)|(?:^|\.)(?:wte|wpe|shared)\.")
 _KEYS = ("filter", "layers", "part", "value")
 _PARTS = ("before", "layers", "behind")
 
@@ -201,6 +201,8 @@ def _for_tensor(method: MergeMethod, key: str, value: Any, place: Place, models:
     held = method.weights_of(models) if key == "weights" else getattr(method, key)
     others = held if isinstance(held, tuple) else (held,) * models
     each = [value_at(own[i + 1], place) if i + 1 in own else None for i in range(models)]
+    if any(one is None and other is None for one, other in zip(each, others, strict=True)):
+        raise ValueError(f"{key}: expected the method's own {key}, too, for the models that have none here")
     return tuple(float(other if one is None else one) for one, other in zip(each, others, strict=True))
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from holdfast.config.values import show
+from holdfast.data.layouts import BUILDERS
 from holdfast.runs.foreign.translation import (
     Draft,
     Rows,
@@ -16,7 +18,6 @@ from holdfast.runs.foreign.translation import (
     held_out,
     is_on,
     lora_plus,
-    lora_targets,
     missing,
     read_rows,
     refuse,
@@ -35,6 +36,11 @@ _ATTENTION = {
 }
 _CONVERSATIONS = ("chat_template", "chat_template.default", "sharegpt", "sharegpt.load_role")
 _PLAIN = ("completion", "pretrain")
+_ENTRY = words("""
+    path type name split train_on_split data_files ds_type field text_column field_messages message_property_mappings
+    message_field_role message_field_content roles_to_train train_on_eos chat_template trust_remote_code
+""")
+"""Keys of a data set that are read here."""
 _BRACES = re.compile(r"\{(\w+)\}")
 _SCHEDULERS = {"one_cycle": "the closest is cosine with warmup_steps", "rex": "the closest is linear"}
 
@@ -46,6 +52,7 @@ def _adapter(key: str, value: Any, draft: Draft) -> None:
         draft.refused.append(f"adapter: {show(value)}. Expected lora or qlora, or no adapter.")
         return
     draft.settings["use_peft"] = True
+    draft.settings["lora_dropout"] = draft.values.get("lora_dropout", 0.0)
     if value == "qlora":
         draft.settings.update(load_in_4bit=True, bnb_4bit_quant_type="nf4", use_bnb_nested_quant=True)
 
@@ -63,8 +70,6 @@ def _scheduler(key: str, value: Any, draft: Draft) -> None:
         draft.leave_out(key, f"holdfast has no such schedule; {_SCHEDULERS[value]}.")
         return
     draft.settings["lr_scheduler_type"] = value
-    if value == "cosine" and is_on(lowest := draft.values.get("cosine_min_lr_ratio")):
-        draft.settings.update(lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lr_rate": lowest})
 
 
 def _precision(key: str, value: Any, draft: Draft) -> None:
@@ -76,12 +81,24 @@ def _precision(key: str, value: Any, draft: Draft) -> None:
         )
         if value is True or value == "full":
             draft.settings["bf16"] = True
+    elif not is_on(draft.values.get("bf16")) and not is_on(draft.values.get("bfloat16")):
+        draft.settings["bf16"] = False
 
 
 def _checkpointing(key: str, value: Any, draft: Draft) -> None:
     draft.settings["gradient_checkpointing"] = is_on(value)
     if value in ("offload", "unsloth", "offload_disk"):
         draft.settings["activation_offloading"] = True
+
+
+def _modules(key: str, value: Any, draft: Draft) -> None:
+    """A text is a pattern of PEFT's, commas and all."""
+    draft.settings[key] = [value] if isinstance(value, str) and value != "all-linear" else value
+
+
+def _template(key: str, value: Any, draft: Draft) -> None:
+    """The template itself, or its file."""
+    draft.settings["chat_template_path" if str(value).endswith((".jinja", ".j2")) else "chat_template"] = value
 
 
 def _special_tokens(key: str, value: Any, draft: Draft) -> None:
@@ -137,8 +154,13 @@ def _tracker(name: str) -> Rule:
     """A key that a tracker reads from the environment."""
 
     def rule(key: str, value: Any, draft: Draft) -> None:
-        draft.settings["report_to"] = name
-        draft.settings.setdefault("env", {})[key.upper()] = str(value)
+        if not is_on(value):
+            return
+        trackers = draft.settings.setdefault("report_to", [])
+        if name not in trackers:
+            trackers.append(name)
+        if name != "tensorboard":
+            draft.settings.setdefault("env", {})[key.upper()] = str(value)
 
     return rule
 
@@ -164,8 +186,8 @@ def _entry(place: str, entry: Any, draft: Draft) -> Rows | None:
         return None
     kind, path = entry.get("type"), str(entry["path"])
     name = kind.split(":")[0] if isinstance(kind, str) else ""
-    for key in ("shards", "shards_idx", "preprocess_shards", "skip", "conversation", "message_field_training"):
-        if is_on(entry.get(key)):
+    for key in entry:
+        if key not in _ENTRY and is_on(entry[key]):
             draft.left_out.append(f"{place}.{key}: {show(entry[key])}. There is none like it; check what it did.")
     templates, chat = None, False
     if isinstance(kind, Mapping):
@@ -190,13 +212,18 @@ def _entry(place: str, entry: Any, draft: Draft) -> Rows | None:
         return None
     files = entry.get("data_files")
     return Rows(
-        path=str(entry["ds_type"]) if files and entry.get("ds_type") else path,
+        path=str(entry["ds_type"]) if files and entry.get("ds_type") and _is_local(path) else path,
         config=entry.get("name"),
         split=str(entry.get("split") or entry.get("train_on_split") or "train"),
         files=files,
         templates=templates,
         chat=chat,
     )
+
+
+def _is_local(path: str) -> bool:
+    """Whether a data set's name is a reader's, or a file or folder here: then its files are what is read."""
+    return path in BUILDERS or Path(path).exists() or path.startswith((".", "/", "~"))
 
 
 def _conversations(place: str, entry: Mapping[str, Any], draft: Draft) -> None:
@@ -216,6 +243,7 @@ def _conversations(place: str, entry: Mapping[str, Any], draft: Draft) -> None:
             f"value."
         )
     trained = entry.get("roles_to_train")
+    trained = [trained] if isinstance(trained, str) else trained
     if trained is not None and set(trained) - {"assistant", "gpt", "model", "bot"}:
         draft.left_out.append(f"{place}.roles_to_train: {show(trained)}. Replies of the assistant are trained.")
     if entry.get("train_on_eos") not in (None, "turn", "all"):
@@ -234,9 +262,14 @@ def _prompted(place: str, kind: Mapping[str, Any], draft: Draft) -> dict[str, st
         text = str(kind.get("format") or kind.get("no_input_format") or "{instruction}\n")
     if kind.get("field_input") is not None and kind.get("no_input_format"):
         draft.note(f"{place}.type: 'format' is used for rows without an input, too.")
-    if kind.get("system_prompt"):
-        text = f"{str(kind.get('system_format') or '{system}').replace('{system}', str(kind['system_prompt']))}{text}"
-    return {"prompt": _BRACES.sub(lambda m: f"{{{names.get(m[1], m[1])}}}", text), "completion": f"{{{answer}}}"}
+    said = str(kind.get("system_format") or "{system}")
+    if system and "{system}" not in text:
+        text = said + text
+    text = _BRACES.sub(lambda m: f"{{{names.get(m[1], m[1])}}}", text)
+    if not system and kind.get("system_prompt"):
+        own = str(kind["system_prompt"]).replace("{", "{{").replace("}", "}}")
+        text = said.replace("{system}", own) + text
+    return {"prompt": text, "completion": f"{{{answer}}}"}
 
 
 def _pretraining(key: str, value: Any, draft: Draft) -> None:
@@ -247,6 +280,8 @@ def _pretraining(key: str, value: Any, draft: Draft) -> None:
 def _finish(draft: Draft) -> None:
     on, settings = draft.values.get, draft.settings
     warmup(draft)
+    if on("lr_scheduler", "cosine") == "cosine" and is_on(lowest := on("cosine_min_lr_ratio")):
+        settings.update(lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lr_rate": lowest})
     if is_on(on("lora_target_linear")):
         settings["lora_target_modules"] = "all-linear"
     if on("adapter") == "qlora" and is_on(on("load_in_8bit")):
@@ -257,6 +292,8 @@ def _finish(draft: Draft) -> None:
     _epochs(draft)
     if is_on(on("val_set_size")):
         held_out("val_set_size", draft)
+        if is_on(on("eval_steps")):
+            settings["eval_strategy"] = "steps"
         settings.setdefault("eval_strategy", "epoch")
     elif not is_on(on("test_datasets")):
         for key in ("eval_strategy", "eval_steps", "eval_packing", "per_device_eval_batch_size"):
@@ -270,6 +307,9 @@ def _finish(draft: Draft) -> None:
         settings["run_name"] = on("wandb_name")
     if is_on(on("hub_model_id")):
         settings["push_to_hub"] = True
+        settings.setdefault("hub_private_repo", True)  # as axolotl makes it
+    if not {"bf16", "bfloat16", "fp16", "float16"} & set(draft.values):
+        settings["bf16"] = False  # TRL's default is on
     if not is_on(on("excess_length_strategy")) or on("excess_length_strategy") == "drop":
         draft.note("Rows of more than max_length tokens are cut; axolotl leaves them out.")
     if "warmup_steps" not in settings:
@@ -313,7 +353,7 @@ AXOLOTL = Tool(
         low_cpu_mem_usage fsdp_version heads_k_stride ring_attn_func gpu_memory_limit max_memory device_map
         saves_per_epoch evals_per_epoch save_safetensors save_first_step auto_resume_from_checkpoints eval_table_size
         eval_max_new_tokens eval_causal_lm_metrics debug wandb_name wandb_run_id wandb_watch wandb_log_model local_rank
-        ddp_timeout experimental_skip_move_to_device use_ray
+        ddp_timeout experimental_skip_move_to_device use_ray merge_method
     """),
     table={
         "base_model": to("model_name_or_path"),
@@ -332,7 +372,7 @@ AXOLOTL = Tool(
         "pretraining_dataset": _pretraining,
         "test_datasets": missing("Name held-out rows by eval_dataset_name, or list them under evaluation:."),
         "chat_template": _chat_template,
-        "chat_template_jinja": to("chat_template"),
+        "chat_template_jinja": _template,
         "default_system_message": missing("Put it into the rows, or into the chat template."),
         "dataset_exact_deduplication": missing("Deduplicate first: 'holdfast data prepare'."),
         "dataset_processes": to("dataset_num_proc"),
@@ -347,7 +387,7 @@ AXOLOTL = Tool(
         # adapters
         "adapter": _adapter,
         "lora_model_dir": missing("Merge the adapter into its base and start from that."),
-        "lora_target_modules": lambda key, value, draft: draft.settings.update({key: lora_targets(value)}),
+        "lora_target_modules": _modules,
         "peft_use_dora": to("use_dora"),
         "peft_use_rslora": to("use_rslora"),
         "peft_layers_to_transform": missing("LoRA goes into all layers; name modules by lora_target_modules."),
@@ -399,7 +439,7 @@ AXOLOTL = Tool(
         **every("wandb_project wandb_entity wandb_mode", _tracker("wandb")),
         **every("mlflow_tracking_uri mlflow_experiment_name", _tracker("mlflow")),
         "mlflow_run_name": to("run_name"),
-        "use_tensorboard": when_on(report_to="tensorboard"),
+        "use_tensorboard": _tracker("tensorboard"),
         "gc_steps": to("torch_empty_cache_steps"),
         # other kinds of training
         "rl": refuse(_PREFERENCES),

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config.values import show
+from holdfast.data.layouts import ROLES
 from holdfast.errors import did_you_mean
 from holdfast.runs.foreign.translation import (
+    READERS,
     Draft,
     Rows,
     Tool,
@@ -34,7 +36,6 @@ INFO = "dataset_info"
 """Key that names the file where `dataset_dir` does not lead to it; 'holdfast convert --dataset_info' sets it."""
 _PREFERENCES = "holdfast tunes on texts (stages sft and pt); for preferences and rewards use TRL's trainers."
 _IMAGES = "holdfast tunes language models on text."
-_READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text", ".arrow": "arrow"}
 
 
 def _tuning(key: str, value: Any, draft: Draft) -> None:
@@ -94,7 +95,7 @@ def _finish(draft: Draft) -> None:
         _tuning("finetuning_type", "lora", draft)
     if is_on(on("val_size")):
         held_out("val_size", draft)
-        settings.setdefault("eval_strategy", on("evaluation_strategy", "no"))
+        settings.setdefault("eval_strategy", "steps" if is_on(on("eval_steps")) else "no")
         if settings["eval_strategy"] == "no":
             draft.note("val_size without eval_strategy only takes rows away; they are held out here as well.")
             settings.update(eval_strategy="epoch")
@@ -132,7 +133,10 @@ def _data(draft: Draft) -> None:
     except (OSError, ValueError) as error:
         draft.refused.append(f"{file}: expected LLaMA-Factory's JSON of data sets: {error}.")
         return
-    limit = draft.values.get("max_samples")
+    if not isinstance(about, Mapping):
+        draft.refused.append(f"{file}: expected LLaMA-Factory's JSON of data sets by name, got {show(about)}.")
+        return
+    limit = draft.number("max_samples", 0)
     rows = [row for name in names if (row := _named(name, about, file, draft, limit)) is not None]
     if len(rows) == len(names):
         read_rows(draft, rows, key="dataset")
@@ -153,7 +157,7 @@ def _named(name: str, about: Mapping[str, Any], file: Path, draft: Draft, limit:
     path, files = entry.get("hf_hub_url"), None
     if path is None and entry.get("file_name"):
         own = file.parent / str(entry["file_name"])
-        path, files = _READERS.get(own.suffix, "json"), str(own)
+        path, files = READERS.get(own.suffix, "json"), str(own)
     if path is None:
         draft.refused.append(f"{place}: expected hf_hub_url or file_name in {file}; other places are not read.")
         return None
@@ -192,6 +196,12 @@ def _messages(entry: Mapping[str, Any], columns: Mapping[str, Any], place: str, 
     column = columns.get("messages", "conversations")
     if column not in ("messages", "conversations", "conversation"):
         draft.refused.append(f"{place}: its conversations are in {column!r}. Rename the column to messages.")
+    for extra in ("system", "tools"):
+        if columns.get(extra) and columns[extra] != "tools":
+            draft.left_out.append(f"{place}: the column {columns[extra]!r} ({extra}) is not read; make it a message.")
+    roles = {tags.get(f"{role}_tag") for role in ("user", "assistant", "system", "observation", "function")} - {None}
+    if strange := sorted(str(role) for role in roles if str(role) not in {*ROLES, "function_call"}):
+        draft.refused.append(f"{place}: roles called {', '.join(strange)}. Rename them to user and assistant.")
     pair = (tags.get("role_tag", "from"), tags.get("content_tag", "value"))
     if pair not in (("from", "value"), ("role", "content")):
         draft.refused.append(f"{place}: messages with {pair[0]!r} and {pair[1]!r}. Rename them to role and content.")

@@ -29,8 +29,8 @@ def tool_of(values: Mapping[str, Any]) -> tuple[str, list[str]] | None:
 
 
 def is_merge(values: Mapping[str, Any]) -> bool:
-    """Whether a file is a merge request of mergekit's."""
-    return any(plain_key(key) in _MERGES for key in values)
+    """Whether a file is a merge request of mergekit's; axolotl has a `merge_method` too."""
+    return any(plain_key(key) in _MERGES for key in values) and not AXOLOTL.recognised(values)
 
 
 def refuse_foreign(file: Given) -> None:

@@ -7,8 +7,10 @@ in silence: what is not taken over is listed with what to do instead, unless its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from holdfast.config.decode import plain_key
@@ -52,9 +54,12 @@ class Draft:
 
     def leave_out(self, key: str, advice: str) -> None:
         """Says that a key has no counterpart."""
-        self.left_out.append(f"{key}: {show(self.values.get(key))}. {advice}")
+        value = "not shown" if _SECRET.search(key) else show(self.values.get(key))
+        self.left_out.append(f"{key}: {value}. {advice}")
 
 
+_SECRET = re.compile(r"(?:^|_)(?:key|token|secret|password|credentials?)$", re.IGNORECASE)
+"""Keys whose values are not repeated."""
 Rule = Callable[[str, Any, Draft], None]
 """Called with the key, its value and the draft."""
 
@@ -194,8 +199,8 @@ def warmup(draft: Draft) -> None:
     steps, ratio = draft.values.get("warmup_steps"), draft.values.get("warmup_ratio")
     if is_on(steps):
         draft.settings["warmup_steps"] = steps
-    elif ratio is not None:
-        draft.settings["warmup_steps"] = ratio
+    elif ratio is not None or steps is not None:
+        draft.settings["warmup_steps"] = steps if ratio is None else ratio
 
 
 def lora_targets(value: Any) -> Any:
@@ -217,6 +222,10 @@ def held_out(key: str, draft: Draft) -> None:
     """A share of the rows, or their number, that is held out of the training data."""
     size = draft.number(key, 0.1)
     draft.settings["test_split_size"] = size if size < 1 else int(size)
+
+
+READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text", ".arrow": "arrow"}
+"""Readers of the datasets library by a file's ending."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +259,8 @@ def read_rows(draft: Draft, rows: list[Rows], *, key: str) -> None:
         )
     elif templates and templates[0]:
         draft.settings["data"] = dict(templates[0])
-    one = _one_file(rows[0]) if len(rows) == 1 else None
+    rows = [_one_file(one) if len(rows) == 1 else _by_reader(one) for one in rows]
+    one = rows[0] if len(rows) == 1 else None
     if one is not None and one.files is None:
         draft.settings["dataset_name"] = one.path
         draft.settings["dataset_config"] = one.config
@@ -267,6 +277,14 @@ def read_rows(draft: Draft, rows: list[Rows], *, key: str) -> None:
         ]
     if any(r.chat for r in rows):
         draft.settings.setdefault("assistant_only_loss", True)
+
+
+def _by_reader(rows: Rows) -> Rows:
+    """A local file among several data sets, through the reader for its kind: by its own name it would be a hub id."""
+    ending = "".join(Path(rows.path).suffixes[:1])
+    if rows.files is None and ending in READERS:
+        return replace(rows, path=READERS[ending], files=rows.path)
+    return rows
 
 
 def _one_file(rows: Rows) -> Rows:

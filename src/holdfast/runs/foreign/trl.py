@@ -89,6 +89,8 @@ def modern(given: Given) -> tuple[Given, list[str]]:
             made, told = {}, f"{key} has no effect: {WITHOUT_EFFECT[name]}."
         elif name in ("dataset_mixer", "dataset_splits"):
             made, told = _mixer(given.values, mistakes) if name == "dataset_mixer" else {}, ""
+            if name == "dataset_splits" and not any(plain_key(other) == "dataset_mixer" for other in given.values):
+                told = "dataset_splits has no effect without dataset_mixer; dataset_train_split names a split today."
             if name == "dataset_mixer":
                 told = f"dataset_mixer and dataset_splits became {' and '.join(made) or 'nothing'}."
         else:
@@ -98,6 +100,8 @@ def modern(given: Given) -> tuple[Given, list[str]]:
             notes.append(told)
         for new, setting in made.items():
             there = values.get(now.get(new, new))
+            if name == "warmup_ratio" and there and new not in given.from_line:
+                continue  # so many steps go before any share
             unset = there is None or (name == "warmup_ratio" and not there)
             on_line = name in given.from_line
             if not unset and on_line != (new in given.from_line):  # the command line wins over the file
@@ -134,7 +138,13 @@ def _mixer(values: Mapping[str, Any], mistakes: list[Mistake]) -> dict[str, Any]
     test = next((str(s) for s in splits if "test" in str(s) or "valid" in str(s)), None)
 
     def part(share: float) -> str:
-        return train if share >= 1 else f"{train}[:{100 * share:.0f}%]"
+        return train if share >= 1 else f"{train}[:{round(100 * share)}%]"
+
+    odd = [str(name) for name, share in shares.items() if share < 1 and abs(100 * share - round(100 * share)) > 1e-9]
+    if odd:
+        text = f"expected shares of whole hundredths, got others for {', '.join(odd)}. Name rows, as in train[:1000]."
+        mistakes.append(Mistake(path=("dataset_mixer",), text=text))
+        return {}
 
     if len(shares) > 1:
         return {"datasets": [{"path": str(name), "split": part(share)} for name, share in shares.items()]}
