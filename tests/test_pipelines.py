@@ -130,12 +130,15 @@ def test_the_actions_outputs_and_steps_are_there() -> None:
 
 @pytest.mark.parametrize(("after", "code"), [("same", 0), ("worse", 3)])
 def test_the_gitlab_job(server: dict[str, str], models: Path, tmp_path: Path, after: str, code: int) -> None:
-    given = {**GITLAB["variables"], "BEFORE": "base", "AFTER": after, "OUTPUT_DIR": str(tmp_path / "gate")}
-    ended = shell("\n".join([*GITLAB["before_script"], *GITLAB["script"]]), {**server, **given}, models)
+    given = {**GITLAB["variables"], "BEFORE": str(models / "base"), "AFTER": str(models / after)}
+    given |= {"FAIL_IF": "source rise > 90%\nany drop > 2%", "SUITE": "suite.yaml"}
+    (tmp_path / "suite.yaml").write_text(f"source: [{models / 'prose.jsonl'}]\n")
+    ended = shell("\n".join([*GITLAB["before_script"], *GITLAB["script"]]), {**server, **given}, tmp_path)
     assert ended.returncode == code, ended.stderr
-    report = GITLAB["artifacts"]["reports"]["junit"].replace("holdfast-gate", str(tmp_path / "gate"))
-    assert len(ET.fromstring(Path(report).read_bytes())[0].findall("testcase")) == 1
-    assert GITLAB["variables"]["OUTPUT_DIR"] in GITLAB["artifacts"]["paths"]
+    report = tmp_path / GITLAB["artifacts"]["reports"]["junit"]
+    [case] = ET.fromstring(report.read_bytes())[0].findall("testcase")
+    assert (case.find("failure") is not None) == (code == 3)
+    assert all((tmp_path / path).is_dir() for path in GITLAB["artifacts"]["paths"])
 
 
 def test_the_pre_commit_hook(server: dict[str, str], models: Path, tmp_path: Path) -> None:

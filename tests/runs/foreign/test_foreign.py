@@ -446,7 +446,7 @@ def axolotl(tmp_path: Path, **more: Any) -> tuple[dict[str, Any], Any]:
         ({"adapter": "lora", "lora_r": 8}, {"lora_dropout": 0.0}),
         ({"warmup_steps": 0}, {"warmup_steps": 0}),
         ({"warmup_steps": 0, "warmup_ratio": 0.2}, {"warmup_steps": 0.2}),
-        ({}, {"warmup_steps": 0.03, "bf16": False}),
+        ({}, {"warmup_steps": 0.03, "bf16": False, "save_strategy": "epoch", "save_total_limit": 4}),
         ({"bf16": False}, {"bf16": False, "dtype": None}),
         ({"cosine_min_lr_ratio": 0.1}, {"lr_scheduler_type": "cosine_with_min_lr"}),
         ({"lr_scheduler": "linear", "cosine_min_lr_ratio": 0.1}, {"lr_scheduler_type": "linear"}),

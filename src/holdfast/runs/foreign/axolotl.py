@@ -312,6 +312,9 @@ def _finish(draft: Draft) -> None:
         settings["bf16"] = False  # TRL's default is on
     if not is_on(on("excess_length_strategy")) or on("excess_length_strategy") == "drop":
         draft.note("Rows of more than max_length tokens are cut; axolotl leaves them out.")
+    if "save_strategy" not in settings and "save_steps" not in settings:
+        settings["save_strategy"] = "epoch"
+    settings.setdefault("save_total_limit", 4)
     if "warmup_steps" not in settings:
         draft.note("Without a warm-up of its own axolotl takes 3 % of the steps, at most 100 of them.")
 
