@@ -118,7 +118,13 @@ class Stacked:
         self.config_changes = self._changes(parts, sources, offset)
         self.config = changed_config(config_of(first), self.config_changes)
         shown = ", ".join(f"{part.name} [{part.first}:{part.last}]" for part in parts)  # whole: it is what the model is
-        self.notes = [f"made of {offset} layers: {shown}", *self._left]
+        own = config_of(first)
+        text = own["text_config"] if isinstance(own.get("text_config"), dict) else own
+        left = [key for key in _OF_LAYERS if text.get(key)]
+        self.notes = [
+            f"made of {offset} layers: {shown}",
+            *(f"{key} of the configuration speaks of layers and is left as it is" for key in left),
+        ]
 
     def read(self, name: str, start: int, stop: int, buffer: np.ndarray) -> Operand:
         """See `Source.read`."""
@@ -160,10 +166,6 @@ class Stacked:
         first = config_of(sources[parts[0].name])
         count = next((key for key in _COUNTS if config_value(first, key) is not None), _COUNTS[0])
         changes: dict[str, Any] = {count: layers}
-        text = next((part for k in ("text_config",) if isinstance(part := first.get(k), dict)), first)
-        self._left = [
-            f"{key} of the configuration speaks of layers and is left as it is" for key in _OF_LAYERS if text.get(key)
-        ]
         for key in _BY_LAYER:
             whole = [config_value(config_of(sources[part.name]), key) for part in parts]
             if all(isinstance(one, list) and len(one) >= part.last for one, part in zip(whole, parts, strict=True)):

@@ -26,7 +26,9 @@ from typing import Any
 
 from holdfast.errors import ConfigError, DataError, did_you_mean
 
-BUILDERS = ("json", "csv", "parquet", "text", "arrow")
+BY_ENDING = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text", ".arrow": "arrow"}
+"""Readers of the datasets library by a file's ending."""
+BUILDERS = tuple(dict.fromkeys(BY_ENDING.values()))
 """Readers of the datasets library, which stand in place of a data set's name where files are named beside it."""
 TEXT_NAMES = ("text", "content", "body", "document")
 COMPLETION_NAMES = ("completion", "response", "answer", "output")

@@ -122,6 +122,8 @@ def check_fit(config: TrainConfig) -> None:
 def _estimate(config: TrainConfig, found: Preview) -> CostEstimate | None:
     from holdfast.runs.cost.estimate import estimate
 
+    if not found.rows:
+        return None  # `look` says that nothing of them is trained
     lengths = tuple(max(1, len(row.ids)) for row in found.rows)
     try:
         return estimate(config, tokens=sum(lengths) / found.looked * found.of, lengths=lengths)

@@ -67,10 +67,7 @@ def needed(values: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, ...
         if (modules := TRACKERS.get(str(name))) is not None:
             yield "report_to", str(name), modules, _DISTRIBUTIONS.get(modules[0], modules[0])
     attention = str(values.get("attn_implementation") or "")
-    if attention in (
-        "flash_attention_2",
-        "flash_attention_3",
-    ):
+    if attention in ("flash_attention_2", "flash_attention_3"):
         module = "flash_attn" if attention.endswith("2") else "flash_attn_interface"
         yield "attn_implementation", attention, (module, "kernels"), FLASH if attention.endswith("2") else "kernels"
     elif "/" in attention:

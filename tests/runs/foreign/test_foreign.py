@@ -465,6 +465,10 @@ def axolotl(tmp_path: Path, **more: Any) -> tuple[dict[str, Any], Any]:
             {"datasets": [{"path": f"{name}.jsonl", "type": "completion"} for name in "ab"]},
             {"datasets": [{"path": "json", "data_files": f"{name}.jsonl"} for name in "ab"]},
         ),
+        (
+            {"datasets": [{"path": f"{name}.v2.jsonl", "type": "completion"} for name in "ab"]},
+            {"datasets": [{"path": "json", "data_files": f"{name}.v2.jsonl"} for name in "ab"]},
+        ),
     ],
 )
 def test_keys_of_axolotl_mean_what_they_mean_there(

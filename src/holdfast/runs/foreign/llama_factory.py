@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config.values import show
-from holdfast.data.layouts import ROLES
+from holdfast.data.layouts import BY_ENDING, ROLES
 from holdfast.errors import did_you_mean
 from holdfast.runs.foreign.translation import (
-    READERS,
     Draft,
     Rows,
     Tool,
@@ -157,7 +156,7 @@ def _named(name: str, about: Mapping[str, Any], file: Path, draft: Draft, limit:
     path, files = entry.get("hf_hub_url"), None
     if path is None and entry.get("file_name"):
         own = file.parent / str(entry["file_name"])
-        path, files = READERS.get(own.suffix, "json"), str(own)
+        path, files = BY_ENDING.get(own.suffix, "json"), str(own)
     if path is None:
         draft.refused.append(f"{place}: expected hf_hub_url or file_name in {file}; other places are not read.")
         return None

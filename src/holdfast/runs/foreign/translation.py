@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.config.decode import plain_key
 from holdfast.config.values import show
-from holdfast.data.layouts import BUILDERS
+from holdfast.data.layouts import BUILDERS, BY_ENDING
 from holdfast.errors import ConfigError, did_you_mean
 
 
@@ -33,10 +33,6 @@ class Draft:
     """What has no counterpart: the key and its value, and what to do."""
     refused: list[str] = field(default_factory=list)
     """Why no configuration can be made."""
-
-    def on(self, key: str) -> bool:
-        """Whether a key is set to something that is not off."""
-        return is_on(self.values.get(key))
 
     def note(self, text: str) -> None:
         """Adds a note once."""
@@ -224,10 +220,6 @@ def held_out(key: str, draft: Draft) -> None:
     draft.settings["test_split_size"] = size if size < 1 else int(size)
 
 
-READERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text", ".arrow": "arrow"}
-"""Readers of the datasets library by a file's ending."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rows:
     """A data set of a file, as it is to be read."""
@@ -281,9 +273,9 @@ def read_rows(draft: Draft, rows: list[Rows], *, key: str) -> None:
 
 def _by_reader(rows: Rows) -> Rows:
     """A local file among several data sets, through the reader for its kind: by its own name it would be a hub id."""
-    ending = "".join(Path(rows.path).suffixes[:1])
-    if rows.files is None and ending in READERS:
-        return replace(rows, path=READERS[ending], files=rows.path)
+    ending = next((part for part in reversed(Path(rows.path).suffixes) if part in BY_ENDING), None)  # rows.v2.jsonl.gz
+    if rows.files is None and ending is not None:
+        return replace(rows, path=BY_ENDING[ending], files=rows.path)
     return rows
 
 

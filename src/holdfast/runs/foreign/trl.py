@@ -72,8 +72,8 @@ def old_settings(known: Mapping[str, Setting]) -> dict[str, Setting]:
 def modern(given: Given) -> tuple[Given, list[str]]:
     """A request with today's names, and a note on each that was replaced.
 
-    A key that stands there under both names is a mistake, unless one is on the command line and the other in the file,
-    or today's takes the other's place where it is 0 (`warmup_ratio` beside `warmup_steps`).
+    A key that stands there under both names is a mistake, unless one is on the command line and the other in the file:
+    the command line wins. `warmup_steps` above 0 wins over `warmup_ratio`, as in transformers.
     """
     old = {key: plain_key(key) for key in given.values if plain_key(key) in OLD}
     if not old:
