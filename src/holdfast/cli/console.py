@@ -31,6 +31,13 @@ def stderr_console() -> Console:
     return Console(stderr=True) if sys.stderr.isatty() else Console(stderr=True, width=WIDTH)
 
 
+def quiet_console() -> Console:
+    """Nowhere: for the processes that another one speaks for."""
+    from rich.console import Console
+
+    return Console(quiet=True)
+
+
 def print_line(target: Console, text: str = "", **style: Any) -> None:
     """A line as it is: not wrapped, no markup, no colours but those of `style`."""
     target.print(text, soft_wrap=True, markup=False, highlight=False, **style)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from holdfast.checkpoints.named import known_names, located
-from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console
+from holdfast.cli.console import print_json, print_line, quiet_console, stderr_console, stdout_console
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
@@ -56,6 +56,8 @@ class _Where(LoadSettings):
 
     output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("evaluated")
     """Evaluations, one folder a model, and report.html; may be one of before."""
+    num_processes: Annotated[int, Meta(ge=1)] = 1
+    """Processes that share the questions, each with the whole model; on GPUs one each."""
     cache: Annotated[Path | None, Meta(metavar="FOLDER")] = None
     """Evaluations that several output folders share."""
     json: bool = False
@@ -157,8 +159,8 @@ def run(argv: list[str]) -> int:
 
     from holdfast.evaluation.session import check_request, evaluate_models, refuse_foreign
 
-    refuse_foreign(out)
     if request.dry_run:
+        refuse_foreign(out)
         from holdfast.reports.evaluation_text import plan_blocks
         from holdfast.reports.terminal import Printer
 
@@ -166,23 +168,30 @@ def run(argv: list[str]) -> int:
         models = [(r.label, r.name) for r in requests]
         Printer(stdout_console(), unbroken=True).show(plan_blocks(plan, models, out))
         return 0
+    from holdfast.evaluation.processes import check_count, started
+
+    check_count(request.num_processes, request.device)
     target = stderr_console() if request.json else stdout_console()
     broken = None
-    try:
-        evaluate_models(
-            requests,
-            plan,
-            out,
-            suites=request.suite,
-            cache=request.cache,
-            dtype=request.dtype,
-            device=request.device,
-            trust_remote_code=request.trust_remote_code,
-            console=stderr_console(),
-            say=lambda line: print_line(target, line),
-        )
-    except NotFinite as error:  # what was measured is shown all the same
-        broken = error
+    with started(request.num_processes, ["evaluate", *argv]) as processes:
+        try:
+            evaluate_models(
+                requests,
+                plan,
+                out,
+                suites=request.suite,
+                cache=request.cache,
+                dtype=request.dtype,
+                device=request.device,
+                trust_remote_code=request.trust_remote_code,
+                processes=processes,
+                console=stderr_console() if processes.leads else quiet_console(),
+                say=lambda line: print_line(target, line) if processes.leads else None,
+            )
+        except NotFinite as error:  # what was measured is shown all the same
+            broken = error
+        if not processes.leads:
+            return 0
 
     from holdfast.evaluation.averages import SUITE
     from holdfast.evaluation.output import Output

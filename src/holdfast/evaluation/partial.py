@@ -2,16 +2,19 @@
 few seconds.
 
 The file belongs to one evaluation key (model, data, settings, versions), under which the order of requests is always
-the same; entries are therefore known by their place. It is removed when the evaluation has been written.
+the same; entries are therefore known by their place. It is removed when the evaluation has been written. Of several
+processes each has a file of its own, and reads all of them: what was begun by two goes on in one.
 """
 
 from __future__ import annotations
 
+import glob
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from holdfast.evaluation.processes import ALONE, Processes
 from holdfast.support.ledger import Ledger, read_ledger
 
 T = TypeVar("T")
@@ -23,20 +26,28 @@ class Partial:
     Args:
         path: of the file; None keeps nothing.
         seconds: at least so long between two writes; what came since is lost with a crash, not with `flush`.
+        processes: those that share the measurement.
 
     Raises:
         DataError: the file holds something else.
     """
 
-    def __init__(self, path: Path | None, *, seconds: float = 2.0) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, *, seconds: float = 2.0, processes: Processes = ALONE) -> None:
+        self.all = path
+        self.path = path if path is None or processes.leads else path.with_name(f"{path.stem}-{processes.rank}.jsonl")
         self.seconds = seconds
+        self.processes = processes
         self._waiting: dict[str, Any] = {}
         self._written = time.monotonic()
-        self.found: dict[str, Any] = (
-            {} if path is None else {name: row["value"] for name, row in read_ledger(path).items()}
-        )
-        """What an earlier process left."""
+        self.found: dict[str, Any] = processes.first(self._left)
+        """What earlier processes left."""
+
+    def _files(self) -> list[Path]:
+        """Of all processes."""
+        return [] if self.all is None else sorted(self.all.parent.glob(f"{glob.escape(self.all.stem)}*.jsonl"))
+
+    def _left(self) -> dict[str, Any]:
+        return {name: row["value"] for file in self._files() for name, row in read_ledger(file).items()}
 
     def add(self, values: Mapping[str, Any]) -> None:
         """Keeps `values`, which `found` will give back to the next process.
@@ -60,6 +71,7 @@ class Partial:
         report: Callable[[int, int], None],
     ) -> list[Any]:
         """Values by number, computed batch by batch; a batch that an earlier process finished is not computed again.
+        Several processes deal the batches out, and all have all values when this returns.
 
         Args:
             name: what a value is called in the file.
@@ -72,14 +84,26 @@ class Partial:
             StorageError: the disk is full.
         """
         found = [self.found.get(f"{name} {number}") for number in range(total)]
-        done = 0
-        for numbers, batch in batches:
-            if any(found[number] is None for number in numbers):
-                for number, value in zip(numbers, compute(batch), strict=True):
-                    found[number] = value
-                self.add({f"{name} {number}": found[number] for number in numbers})
-            done += len(numbers)
-            report(done, total)
+
+        def share() -> dict[int, Any]:
+            """The values of every count-th of the batches that are missing."""
+            values: dict[int, Any] = {}
+            done = turn = 0
+            for numbers, batch in batches:
+                if any(found[number] is None for number in numbers):
+                    if turn % self.processes.count == self.processes.rank:
+                        mine = dict(zip(numbers, compute(batch), strict=True))
+                        self.add({f"{name} {number}": value for number, value in mine.items()})
+                        values |= mine
+                    turn += 1
+                done += len(numbers)
+                report(done, total)
+            self.flush()  # here, since the leader removes the files of all
+            return values
+
+        for values in self.processes.gather(share):
+            for number, value in values.items():
+                found[number] = value
         return found
 
     def flush(self) -> None:
@@ -96,7 +120,7 @@ class Partial:
         self._written = time.monotonic()
 
     def remove(self) -> None:
-        """Deletes the file: the evaluation is whole."""
+        """Deletes the files of all processes: the evaluation is whole."""
         self._waiting = {}
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+        for file in self._files() if self.processes.leads else ():
+            file.unlink(missing_ok=True)

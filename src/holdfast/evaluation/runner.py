@@ -10,7 +10,8 @@ An entry with a sample or a figure that is NaN or infinite has failed. It is wri
 that people can look at it; the entries after it are measured; it is measured again by the next call; and this one ends
 in `NotFinite`.
 
-Single process: under DDP call it on one rank with the unwrapped model.
+Several processes (`processes`) call it alike, each with the whole model: batches are dealt out, the leader alone
+reads and writes the folder, and all return the same.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from holdfast.evaluation.averages import SUITE, averages_of
 from holdfast.evaluation.entries import DataEntry, Entry, EvaluationPlan, TaskEntry
 from holdfast.evaluation.measures import Subject, check, measure, versions
 from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.processes import ALONE, Processes
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, read_samples, write_evaluation
 from holdfast.records.run import RunFolder
@@ -53,6 +55,7 @@ def evaluate(
     cache: str | Path | None = None,
     console: Console | None = None,
     start: EvaluationFolder | None = None,
+    processes: Processes = ALONE,
 ) -> list[Evaluation]:
     """Evaluates one model on all entries of a plan.
 
@@ -66,6 +69,7 @@ def evaluate(
         console: where progress bars go; None: standard error. Bars show on terminals only.
         start: what was measured of the model that this one is held against, where an entry does that; `folder` itself
             where it is that model.
+        processes: those that share the work; every one of them calls this.
 
     Returns:
         One evaluation an entry, in the plan's order, and then one an average.
@@ -76,28 +80,32 @@ def evaluate(
         StorageError: the disk is full; entries finished before are kept.
     """
     tokenizer_hash = tokenizer_fingerprint(tokenizer)
-    done: list[Evaluation] = []
     measured: dict[str, Evaluation] = {}
-    for number, entry in enumerate(plan.entries, 1):
-        key = _key(entry, plan, tokenizer_hash, model_identity, _start_key(entry, folder, start))
-        kept = _kept(folder, entry, key) or _from_cache(cache, folder, entry, key, model_identity)
-        if kept is None and key in measured:  # the same task in two suites
-            first = measured[key]
-            kept = dataclasses.replace(first, suite=entry.suite, name=entry.name)
-            folder.write(kept, folder.samples(first.suite, first.name))
-        if kept is not None:
-            done.append(kept)
-            measured.setdefault(key, kept)
-            continue
+
+    def one(number: int, entry: Entry) -> Evaluation:
+        def kept() -> tuple[str, Evaluation | None]:
+            key = _key(entry, plan, tokenizer_hash, model_identity, _start_key(entry, folder, start))
+            found = _kept(folder, entry, key) or _from_cache(cache, folder, entry, key, model_identity)
+            if found is None and key in measured:  # the same task in two suites
+                first = measured[key]
+                found = dataclasses.replace(first, suite=entry.suite, name=entry.name)
+                folder.write(found, folder.samples(first.suite, first.name))
+            return key, found
+
+        key, known = processes.first(kept)
+        if known is not None:
+            measured.setdefault(key, known)
+            return known
         started = time.perf_counter()
-        partial = Partial(folder.path / f".{key}.partial.jsonl")
+        partial = Partial(folder.path / f".{key}.partial.jsonl", processes=processes)
         shown = f"Evaluating {entry.suite}/{entry.name} ({number} of {len(plan.entries)})"
         try:
             with counted(shown, console=console) as report:
                 report(0)
                 on = Subject(
                     model=model, tokenizer=tokenizer, plan=plan, report=report, partial=partial, folder=folder,
-                    start=start, verdicts=folder.path if cache is None else Path(cache) / "verdicts",
+                    start=start, processes=processes,
+                    verdicts=folder.path if cache is None else Path(cache) / "verdicts",
                 )  # fmt: skip
                 outcome = measure(entry, on)
                 metrics = outcome.metrics(plan)
@@ -105,27 +113,33 @@ def evaluate(
             raise type(error)(f"{entry.suite}/{entry.name}: {error}") from error
         finally:
             partial.flush()
-        evaluation = Evaluation(
-            suite=entry.suite,
-            name=entry.name,
-            kind=entry.kind,
-            primary=outcome.primary,
-            metrics=metrics,
-            settings={**_settings(entry, plan), **outcome.settings},
-            model=dict(model_identity),
-            key=key,
-            seconds=time.perf_counter() - started,
-            versions=_versions(entry),
-            references=outcome.levels,
-            failed=outcome.failed,
-        )
-        folder.write(evaluation, outcome.rows)
-        if cache is not None and evaluation.failed is None:
-            write_evaluation(evaluation, outcome.rows, *_cached(cache, key))
+
+        def written() -> Evaluation:
+            evaluation = Evaluation(
+                suite=entry.suite,
+                name=entry.name,
+                kind=entry.kind,
+                primary=outcome.primary,
+                metrics=metrics,
+                settings={**_settings(entry, plan), **outcome.settings},
+                model=dict(model_identity),
+                key=key,
+                seconds=time.perf_counter() - started,
+                versions=_versions(entry),
+                references=outcome.levels,
+                failed=outcome.failed,
+            )
+            folder.write(evaluation, outcome.rows)
+            if cache is not None and evaluation.failed is None:
+                write_evaluation(evaluation, outcome.rows, *_cached(cache, key))
+            return evaluation
+
+        measured[key] = processes.first(written)
         partial.remove()
-        done.append(evaluation)
-        measured[key] = evaluation
-    averages = _with_averages(folder, plan, model_identity)
+        return measured[key]
+
+    done = [one(number, entry) for number, entry in enumerate(plan.entries, 1)]
+    averages = processes.first(lambda: _with_averages(folder, plan, model_identity))
     if broken := [f"{e.suite}/{e.name}: {e.failed}" for e in done if e.failed is not None]:
         raise NotFinite(
             f"{model_identity.get('name')}: expected finite figures, got NaN or infinity in {len(broken)} of "

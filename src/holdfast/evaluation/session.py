@@ -21,10 +21,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, Interrupted, ModelError, NotFinite, RunFolderError, UserError
 from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.processes import ALONE, Processes, device_of_process
 from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
 from holdfast.support.environment import (
     hardware,
@@ -38,6 +39,9 @@ from holdfast.support.environment import (
 )
 from holdfast.support.files import read_as, read_object, write_json
 from holdfast.support.paths import expanded, real
+
+if TYPE_CHECKING:
+    from holdfast.models import Loaded
 
 RECORD = "evaluate.json"
 PAGE = "report.html"
@@ -111,6 +115,7 @@ def evaluate_models(
     dtype: str = "auto",
     device: str | None = None,
     trust_remote_code: bool = False,
+    processes: Processes = ALONE,
     console: Any = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> EvaluationRecord:
@@ -125,6 +130,7 @@ def evaluate_models(
         dtype: one of `holdfast.models.DTYPES`.
         device: None: the first accelerator, else the CPU.
         trust_remote_code: runs Python code that comes with a model.
+        processes: those that share the work; every one of them calls this with the same arguments.
         console: for progress bars; None: standard error.
         say: called with what is done, a line at a time.
 
@@ -134,70 +140,124 @@ def evaluate_models(
         NotFinite: figures of some models are not finite, after all were measured.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
     """
-    import torch
+    out, place = Path(output_dir), device if processes.count == 1 else device_of_process(device)
+    run = _Session(
+        models=models, plan=plan, out=out, cache=cache, processes=processes, dtype=dtype, device=place,
+        trust_remote_code=trust_remote_code, console=console, say=say,
+    )  # fmt: skip
+    with quiet_libraries(), terminated_is_interrupted():
+        if not processes.leads:
+            return run.follow()
+        refuse_foreign(out)
+        with result_folder(out) as made:
+            return run.lead(suites, keep=made.keep)
 
-    from holdfast.evaluation.runner import evaluate
-    from holdfast.models import load
 
-    out, fast = Path(output_dir), has_fast_bfloat16()
-    refuse_foreign(out)
-    with result_folder(out) as made, quiet_libraries(), terminated_is_interrupted():
-        kept = check_request(
-            models, plan, out=out, cache=cache, dtype=dtype, device=device, trust_remote_code=trust_remote_code
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Session:
+    """One call of `evaluate_models`, in one of its processes."""
+
+    models: Sequence[ModelRequest]
+    plan: EvaluationPlan
+    out: Path
+    cache: str | Path | None
+    processes: Processes
+    dtype: str
+    device: str | None
+    trust_remote_code: bool
+    console: Any
+    say: Callable[[str], None]
+
+    def kept(self) -> dict[str, str]:
+        """What is measured already, see `check_request`."""
+        return self.processes.first(
+            lambda: check_request(
+                self.models, self.plan, out=self.out, cache=self.cache, dtype=self.dtype, device=self.device,
+                trust_remote_code=self.trust_remote_code,
+            )
+        )  # fmt: skip
+
+    def load(self, model: ModelRequest) -> Loaded:
+        from holdfast.models import load
+
+        return load(model.name, dtype=self.dtype, device=self.device, trust_remote_code=self.trust_remote_code)
+
+    def measure(self, model: ModelRequest, loaded: Loaded) -> None:
+        from holdfast.evaluation.runner import evaluate
+
+        identity: dict[str, Any] = {"name": model.label}
+        identity |= {key: loaded.identity[key] for key in ("hash", "origin") if key in loaded.identity}
+        evaluate(
+            loaded.model,
+            loaded.tokenizer,
+            self.plan,
+            folder=EvaluationFolder(self.out / model.label),
+            model_identity=identity,
+            cache=self.cache,
+            console=self.console,
+            start=EvaluationFolder(self.out / self.models[0].label),
+            processes=self.processes,
         )
-        record = _open(out, plan, suites)
+
+    def follow(self) -> EvaluationRecord:
+        """Measures this process's share, and returns the leader's record."""
+        kept = self.kept()
+        for model in self.models:
+            if model.label not in kept:
+                loaded = self.load(model)
+                with contextlib.suppress(NotFinite):  # the leader says so
+                    self.measure(model, loaded)
+                del loaded
+                gc.collect()
+        return self.processes.first(lambda: EvaluationRecord(created=""))
+
+    def lead(self, suites: Sequence[str], *, keep: Callable[[], None]) -> EvaluationRecord:
+        """Measures with the others, if there are any, and writes the folder."""
+        import torch
+
+        kept, fast = self.kept(), has_fast_bfloat16()
+        record = _open(self.out, self.plan, suites)
         ended = "failed"
         broken: list[str] = []
         try:
-            for number, model in enumerate(models, 1):
-                folder = EvaluationFolder(out / model.label)
+            for number, model in enumerate(self.models, 1):
                 if model.label in kept:
-                    made.keep()
-                    say(f"{model.label}: measured before, nothing to do")
-                    _put(record, model, _known(record, model, kept[model.label], cache), out)
+                    keep()
+                    self.say(f"{model.label}: measured before, nothing to do")
+                    _put(record, model, _known(record, model, kept[model.label], self.cache), self.out)
                     continue
-                say(
+                self.say(
                     f"{model.label}: loading {model.name}"
-                    + (f" ({number} of {len(models)})" if len(models) > 1 else "")
+                    + (f" ({number} of {len(self.models)})" if len(self.models) > 1 else "")
                 )
-                loaded = load(model.name, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-                _put(record, model, loaded.identity, out)
+                loaded = self.load(model)
+                _put(record, model, loaded.identity, self.out)
                 if loaded.model.dtype == torch.bfloat16 and loaded.model.device.type == "cpu" and not fast:
-                    say(
+                    self.say(
                         f"{model.label}: in bfloat16, which this processor has no instructions for; --dtype float32 is "
                         "many times as fast"
                     )
-                if cache is not None:
-                    write_json(_identity_file(cache, loaded.identity["hash"]), loaded.identity)
-                made.keep()
-                short: dict[str, Any] = {"name": model.label}
-                short |= {key: loaded.identity[key] for key in ("hash", "origin") if key in loaded.identity}
+                if self.cache is not None:
+                    write_json(_identity_file(self.cache, loaded.identity["hash"]), loaded.identity)
+                keep()
                 try:
-                    evaluate(
-                        loaded.model,
-                        loaded.tokenizer,
-                        plan,
-                        folder=folder,
-                        model_identity=short,
-                        cache=cache,
-                        console=console,
-                        start=EvaluationFolder(out / models[0].label),
-                    )
+                    self.measure(model, loaded)
                 except NotFinite as error:  # the other models are measured all the same
                     broken.append(str(error))
-                say(f"{model.label}: {len(plan.entries)} entries measured")
+                self.say(f"{model.label}: {len(self.plan.entries)} entries measured")
                 del loaded
                 gc.collect()
+            self.processes.first(lambda: record)
             if broken:
                 raise NotFinite("\n".join(broken))
             ended = "finished"
         except KeyboardInterrupt:
             ended = "interrupted"
-            raise Interrupted(f"Interrupted; what was finished is in {out}. The same command continues.") from None
+            raise Interrupted(f"Interrupted; what was finished is in {self.out}. The same command continues.") from None
         finally:
             record.status, record.finished = ended, now() if ended == "finished" else None
-            write_json(out / RECORD, record)
-    return record
+            write_json(self.out / RECORD, record)
+        return record
 
 
 def check_request(

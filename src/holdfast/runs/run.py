@@ -8,6 +8,7 @@ training continues from the last whole checkpoint with its optimiser, schedule, 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import shutil
@@ -23,6 +24,8 @@ from holdfast.errors import ConfigError, HoldfastError, Interrupted, NotFinite, 
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 from holdfast.runs import run_folder
 from holdfast.support.environment import (
+    EFFICIENT_LOADING,
+    loads_on_one_process_only,
     now,
     quiet_datasets,
     quiet_libraries,
@@ -39,6 +42,7 @@ from holdfast.support.resources import is_disk_full
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
+    from holdfast.evaluation.processes import Processes
     from holdfast.records.forecast import EarlySigns
     from holdfast.runs.config import TrainConfig
     from holdfast.support.leftovers import NewFolder
@@ -160,7 +164,8 @@ class _Run:
         self.check_evaluation()
         if plan.entries and plan.before:
             self.stage("evaluate start", f"Evaluating the start model on {entries}")
-            with wait_for_lock(Path(self.cache) / "start") if self.cache is not None else contextlib.nullcontext():
+            shared = self.cache is not None and self.main
+            with wait_for_lock(Path(self.cache) / "start") if shared else contextlib.nullcontext():
                 self.evaluate(
                     "start", self.model, {"name": self.record.model["name"], "hash": self.record.model["hash"]}
                 )
@@ -180,6 +185,8 @@ class _Run:
         self.note_unmeasured()
         self.stage("evaluate result", f"Evaluating the result on {entries}" if plan.entries else "")
         if plan.entries:
+            if self.trainer is not None and self.trainer.is_fsdp_enabled:
+                self.load_result()  # what is in memory is sharded
             identity = {"name": self.record.name, "hash": checkpoint_hash(self.folder.path)}
             try:
                 self.evaluate("result", self.model, identity)
@@ -262,9 +269,11 @@ class _Run:
                 raise ConfigError(problems, source="evaluation")
 
     def evaluate(self, which: str, model: Any, identity: dict[str, Any]) -> None:
+        from rich.console import Console
+
         from holdfast.evaluation.runner import evaluate
 
-        if not self.main:
+        if not self.main and self.processes.count == 1:
             return
         evaluate(
             model,
@@ -273,9 +282,20 @@ class _Run:
             folder=self.folder.evaluated(which),
             model_identity={**identity, **({"origin": o} if (o := self.record.model.get("origin")) else {})},
             cache=self.cache,
-            console=self.console,
+            console=self.console if self.main else Console(quiet=True),
             start=self.folder.evaluated("start"),
+            processes=self.processes,
         )
+
+    @functools.cached_property
+    def processes(self) -> Processes:
+        """Those that measure together: all that train, where each of them has a whole model from the start."""
+        import torch.distributed
+
+        from holdfast.evaluation.processes import ALONE, joined
+
+        whole = torch.distributed.is_initialized() and not loads_on_one_process_only()
+        return joined() if whole else ALONE
 
     def fit(self) -> None:
         from holdfast.data.formats import rows_by_name
@@ -520,15 +540,20 @@ class _Run:
         self.write()
 
     def load_result(self) -> None:
-        """The finished weights, when an earlier session trained them and this one only measures."""
+        """The finished weights from disk: an earlier session trained them and this one only measures, or no process
+        holds them whole."""
         from holdfast import models
+        from holdfast.runs.loading import load_model
 
+        os.environ[EFFICIENT_LOADING] = "false"  # FSDP is over: every process measures
         path, trusted = str(self.folder.path), self.config.training.trust_remote_code
         if self.config.training.chat_template_path is not None:  # tokens may have come with the template
             self.tokenizer = models.load_tokenizer(path, trust_remote_code=trusted)
         if (self.folder.path / "adapter_config.json").is_file():
             from holdfast.training.adapters import load_adapter
 
+            if self.trainer is not None:
+                self.model = load_model(self.config)
             self.model = load_adapter(self.model, path)
         else:
             model = self.config.model

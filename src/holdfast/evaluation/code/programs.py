@@ -141,15 +141,18 @@ def measure(entry: TaskEntry, on: Subject) -> Outcome:
         )
     completions = [texts[i * count : (i + 1) * count] for i in range(len(problems))]
     passes = [k for k in (1, 10, 100) if k <= count]
-    scored = score_completions(
-        problems,
-        [
-            [_program(entry.task, problem, text) for text in group]
-            for problem, group in zip(problems, completions, strict=True)
-        ],
-        family=family,
-        ks=passes,
-        progress=lambda done, all_: on.report(total + done * total // all_, 2 * total),
+    programs = [
+        [_program(entry.task, problem, text) for text in group]
+        for problem, group in zip(problems, completions, strict=True)
+    ]
+    scored = on.processes.first(
+        lambda: score_completions(
+            problems,
+            programs,
+            family=family,
+            ks=passes,
+            progress=lambda done, all_: on.report(total + done * total // all_, 2 * total),
+        )
     )
     rows = [
         {

@@ -57,7 +57,8 @@ def measure(entry: WinRateEntry, on: Subject) -> Outcome:
         AnswerPair(instruction=p, candidate=ours, reference=theirs)
         for p, ours, theirs in zip(prompts, replies, references, strict=True)
     ]
-    results, notes = _judged(pairs, entry, on) if not found.broken else (_unjudged(pairs), [])
+    broken = bool(found.broken)
+    results, notes = on.processes.first(lambda: (_unjudged(pairs), []) if broken else _judged(pairs, entry, on))
     undecided = sum(r.preference is None for r in results)
     if undecided:
         notes.append(f"The judge gave no verdict on {undecided} of {len(results)} pairs; these count half.")

@@ -129,13 +129,28 @@ class SharedPrefixLM(HFLM):
         scorer = scorer_for(self.model, paths) if self.share else None
         self.shared = scorer is not None and scorer.shares
         if scorer is None or not scorer.shares:
-            found = super()._loglikelihood_tokens(requests, disable_tqdm=disable_tqdm, override_bs=override_bs)
+            found = self._one_by_one(requests)
         else:
             found = scorer.answers(paths, name="loglikelihood", partial=self.partial, report=self.progress)
         broken = sum(not math.isfinite(nats) for nats, _ in found)
         if broken:
             self.broken = f"{broken} of {len(found)} log-likelihoods are NaN or infinite."
         return [(float(nats), bool(best)) for nats, best in found]
+
+    def _one_by_one(self, requests: list[tuple[tuple[str, str], list[int], list[int]]]) -> list[Any]:
+        """As `HFLM._loglikelihood_tokens`, a few of its batches at a time."""
+        order = sorted(
+            range(len(requests)), key=lambda i: (-len(requests[i][1]) - len(requests[i][2]), requests[i][1:], i)
+        )
+        size = _GROUP * int(self.batch_size)
+        groups = (order[start : start + size] for start in range(0, len(order), size))
+
+        def of_group(group: list[int]) -> list[Any]:
+            return super(SharedPrefixLM, self)._loglikelihood_tokens([requests[i] for i in group], disable_tqdm=True)
+
+        return self.partial.resumed(
+            "loglikelihood", ((g, g) for g in groups), of_group, total=len(order), report=self.progress
+        )
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
         """As `HFLM.generate_until`, a few batches at a time. Answers that may be as long as the model's context, where

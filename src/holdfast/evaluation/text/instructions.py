@@ -219,7 +219,7 @@ def reply(on: Subject, encoded: Sequence[Sequence[int]], longest: int) -> Replie
 
 def generate(on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: int) -> tuple[list[str], bool]:
     """Greedy continuations as text, special tokens left out; each ends before the model's end of sequence, or after
-    `max_new_tokens`. And whether some of them were chosen by logits that are not finite; those are not kept.
+    `max_new_tokens`. And whether some of them were chosen by logits that are not finite.
 
     Args:
         on: the model; the batch size is the plan's, and prompts of similar length share a batch.
@@ -234,26 +234,22 @@ def generate(on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: i
         raise ModelError(
             "Expected a tokenizer with an end of sequence (eos_token), where replies end; this one has none. Set one."
         )
-    kept = on.partial.found
-    found: dict[int, str] = {i: kept[f"reply {i}"] for i in range(len(encoded)) if f"reply {i}" in kept}
-    # batches are kept whole and in order, so that the rest falls into the same batches
-    missing = [i for i in range(len(encoded)) if i not in found]
-    broken = False
-    for batch in greedy(
-        on.model,
-        on.tokenizer,
-        [encoded[i] for i in missing],
-        max_new_tokens=max_new_tokens,
-        batch_size=on.plan.batch_size,
-    ):
-        replies = {missing[one.index]: on.tokenizer.decode(one.ids, skip_special_tokens=True) for one in batch}
-        if any(one.broken for one in batch):
-            broken = True
-        else:
-            on.partial.add({f"reply {i}": reply for i, reply in replies.items()})
-        found |= replies
-        on.report(len(found), len(encoded))
-    return [found[i] for i in range(len(encoded))], broken
+
+    def replies(batch: Sequence[int]) -> list[Any]:
+        """Of prompts that share a forward pass; {"broken": text} where it says nothing."""
+        asked = [encoded[i] for i in batch]
+        [found] = greedy(on.model, on.tokenizer, asked, max_new_tokens=max_new_tokens, batch_size=len(asked))
+        texts = {one.index: on.tokenizer.decode(one.ids, skip_special_tokens=True) for one in found}
+        broken = any(one.broken for one in found)
+        return [{"broken": texts[i]} if broken else texts[i] for i in range(len(batch))]
+
+    order, size = sorted(range(len(encoded)), key=lambda i: -len(encoded[i])), on.plan.batch_size
+    batches = [order[start : start + size] for start in range(0, len(order), size)]
+    found = on.partial.resumed(
+        "reply", ((batch, batch) for batch in batches), replies, total=len(encoded), report=on.report
+    )
+    texts = [one["broken"] if isinstance(one, dict) else one for one in found]
+    return texts, any(isinstance(one, dict) for one in found)
 
 
 def versions(entry: InstructionsEntry) -> dict[str, str]:

@@ -1,0 +1,265 @@
+"""Several processes that measure one model together: each holds all of it, batches are dealt out, results gathered.
+
+Batches follow from the requests alone (`Partial.resumed`), and every one of them is computed by one process as it would
+be by a single one: figures are the same to the last digit, given as many threads a process. The leader reads and writes
+folders, asks judges and runs programs (`first`); the others compute their share and forget the rest.
+
+Results travel over gloo, whatever the models compute on, so that a process waits for another without holding its
+device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from holdfast.errors import ConfigError, HoldfastError, UserError
+
+T = TypeVar("T")
+
+LONGEST = datetime.timedelta(days=30)
+"""That a process waits for another: a judge may take hours. One that has died is noticed at once."""
+_STORE = "HOLDFAST_STORE"
+"""Environment variable of a process that `started` started: where its leader waits."""
+
+
+class Processes:
+    """Those that work on one evaluation, seen by one of them; this class is a process that works alone."""
+
+    rank = 0
+    """Which of them this one is; 0 is the leader."""
+    count = 1
+
+    def __repr__(self) -> str:
+        return f"<process {self.rank} of {self.count}>"
+
+    @property
+    def leads(self) -> bool:
+        """Whether this one reads, writes and speaks for all."""
+        return self.rank == 0
+
+    def gather(self, make: Callable[[], T]) -> list[T]:
+        """What `make` gives in every process, by rank, in every process.
+
+        Raises:
+            what `make` raised in one of them: in that one itself, in the others as an error of the same kind where it
+            is the request's, else as HoldfastError.
+        """
+        return [make()]
+
+    def first(self, make: Callable[[], T]) -> T:
+        """What `make` gives in the leader, in every process. It is called there alone.
+
+        Raises:
+            as `gather`.
+        """
+        return make()
+
+
+ALONE = Processes()
+
+
+class Group(Processes):
+    """Processes over `torch.distributed`.
+
+    Args:
+        group: of all of them, whose backend takes objects (gloo); None: the default one.
+    """
+
+    def __init__(self, group: Any = None) -> None:
+        import torch.distributed
+
+        self.group = group
+        self.rank = torch.distributed.get_rank(group)
+        self.count = torch.distributed.get_world_size(group)
+
+    def gather(self, make: Callable[[], T]) -> list[T]:
+        own, mine = _tried(make)
+        found: list[Any] = [None] * self.count
+        self._exchange("all_gather_object", found, mine, group=self.group)
+        _check(own, found)
+        return [value for value, _ in found]
+
+    def first(self, make: Callable[[], T]) -> T:
+        own, mine = _tried(make) if self.leads else (None, None)
+        found: list[Any] = [mine]
+        self._exchange("broadcast_object_list", found, src=0, group=self.group)
+        _check(own, found)
+        return found[0][0]  # type: ignore[no-any-return]
+
+    def _exchange(self, how: str, *arguments: Any, **named: Any) -> None:
+        import torch.distributed
+
+        try:
+            getattr(torch.distributed, how)(*arguments, **named)
+        except RuntimeError as error:  # a connection that has ended, or a time that is over
+            raise LostProcess(
+                f"One of the {self.count} processes that measure together ended, or cannot be reached. What was "
+                f"measured is kept; the same command continues. ({str(error).splitlines()[0][:200]})"
+            ) from error
+
+
+class LostProcess(HoldfastError):
+    """A process that others waited for is not there any more."""
+
+
+def _tried(make: Callable[[], T]) -> tuple[Exception | None, tuple[T | None, tuple[type, str] | None]]:
+    """(an exception, what travels: the value, and the exception's class and text)."""
+    try:
+        return None, (make(), None)
+    except Exception as error:
+        kind: type[Exception] = type(error) if isinstance(error, UserError) else HoldfastError
+        text = str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+        return error, (None, (kind, text))
+
+
+def _check(own: Exception | None, found: Sequence[tuple[Any, tuple[type, str] | None]]) -> None:
+    if own is not None:
+        raise own
+    for _, failure in found:
+        if failure is not None:
+            kind, text = failure
+            raise kind(text)
+
+
+# ------------------------------------------------------------------------------------------------------------- started
+
+
+def joined() -> Processes:
+    """Those that a launcher (torchrun, accelerate, `started`) made this process one of; `ALONE` without one. The first
+    call connects.
+
+    Raises:
+        HoldfastError: they cannot be reached.
+    """
+    import torch.distributed as dist
+
+    if int(os.environ.get("WORLD_SIZE") or 1) < 2:
+        return ALONE
+    try:
+        if not dist.is_initialized():
+            store, where = None, os.environ.get(_STORE)
+            if where is not None:
+                host, _, port = where.rpartition(":")
+                store = dist.TCPStore(host, int(port), is_master=False)
+            ranks = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])} if store else {}
+            dist.init_process_group("gloo", store=store, timeout=LONGEST, **ranks)
+        return Group(dist.new_group(backend="gloo", timeout=LONGEST))
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise HoldfastError(
+            f"This process was started as one of {os.environ['WORLD_SIZE']}, which it cannot reach: {error}"
+        ) from error
+
+
+def check_count(count: int, device: str | None) -> None:
+    """Whether so many processes can work on this machine.
+
+    Raises:
+        ConfigError: there are not as many accelerators, or one is named for all.
+    """
+    import torch
+
+    if count < 2 or device == "cpu":
+        return
+    if device is not None and ":" in device:
+        raise ConfigError(
+            f"num_processes: each of several processes takes a device of its own, and device names one ({device}). "
+            f"Leave one of them out."
+        )
+    devices = torch.accelerator.device_count() if torch.accelerator.is_available() else count
+    if count > devices:
+        raise ConfigError(
+            f"num_processes: expected at most {devices}, one an accelerator, got {count}. With device: cpu there may "
+            f"be more."
+        )
+
+
+def device_of_process(device: str | None) -> str | None:
+    """The device of this one of several processes: the accelerator of its number on its machine."""
+    import torch
+
+    if device is not None or not torch.accelerator.is_available():
+        return device
+    accelerator = torch.accelerator.current_accelerator()
+    return f"{accelerator}:{os.environ.get('LOCAL_RANK', '0')}" if accelerator is not None else None
+
+
+@contextlib.contextmanager
+def started(count: int, argv: Sequence[str]) -> Iterator[Processes]:
+    """Several processes of one command: those that a launcher started, where it did, else `count`, of which this one is
+    the leader; it waits for the others at the end.
+
+    Args:
+        count: of processes; 1 starts none.
+        argv: the words behind `holdfast`, for the others.
+
+    Raises:
+        LostProcess: one of them ended with an error; its last lines are in the message.
+        HoldfastError: see `joined`.
+    """
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        yield joined()
+        return
+    if count < 2:
+        yield ALONE
+        return
+    import torch
+    import torch.distributed as dist
+
+    threads = max(1, torch.get_num_threads() // count)
+    torch.set_num_threads(threads)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    shared = {"WORLD_SIZE": str(count), "OMP_NUM_THREADS": str(threads), _STORE: f"127.0.0.1:{store.port}"}
+    with contextlib.ExitStack() as stack:
+        logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, count)]
+        others = [
+            subprocess.Popen(
+                [sys.executable, "-m", "holdfast", *argv],
+                env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )
+            for rank, log in enumerate(logs, 1)
+        ]  # fmt: skip
+        stack.callback(_end, others)
+        try:
+            dist.init_process_group("gloo", store=store, rank=0, world_size=count, timeout=LONGEST)
+            yield Group(dist.new_group(backend="gloo", timeout=LONGEST))
+        except LostProcess as error:
+            raise LostProcess(f"{error}{_last_lines(others, logs)}") from error
+        finally:
+            dist.destroy_process_group()
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]], *, seconds: float = 60.0) -> None:
+    """Waits for processes that are done, and ends those that are not: first as Ctrl-C would."""
+    failed = sys.exc_info()[0] is not None
+    until = time.monotonic() + (0 if failed else seconds)
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, until - time.monotonic()))
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _last_lines(processes: Sequence[subprocess.Popen[bytes]], logs: Sequence[Any]) -> str:
+    """What the processes that ended with an error wrote at their end."""
+    time.sleep(0.5)  # a process that has closed its connection is about to end
+    found = ""
+    for rank, (process, log) in enumerate(zip(processes, logs, strict=True), 1):
+        if process.poll():
+            log.seek(0)
+            lines = log.read().decode("utf-8", "replace").splitlines()[-8:]
+            found += "".join(f"\n  process {rank}: {line}" for line in lines)
+    return found

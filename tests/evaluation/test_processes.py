@@ -1,0 +1,222 @@
+"""Several processes that measure one model: every kind of entry gives the bytes of one process, whoever started them;
+what was begun by two goes on in one; what goes wrong in one is said once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.main import main
+from tiny import build_model
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(280)]
+
+SUITE = """\
+source:
+  - {perplexity: texts.jsonl, text: "{text}"}
+  - {memorisation: texts.jsonl, text: "{text}"}
+  - {task: colours.yaml}
+  - {task: open.yaml}
+  - {answers: letters.yaml}
+  - {choices: texts.jsonl, name: chosen}
+  - {classes: texts.jsonl, name: classified, prompt: "{text} is", options: [" the", " a list"]}
+  - {lettered: texts.jsonl, name: in_letters}
+  - {instructions: texts.jsonl, name: followed, max_new_tokens: 4}
+  - {own.py:Length: {prompt: Hello}, name: own}
+averages:
+  some: [colours/acc, chosen/acc]
+batch_size: 3
+"""
+OWN = """\
+import os
+from dataclasses import dataclass
+from holdfast.evaluation.entries import OwnMeasure
+
+@dataclass(frozen=True, kw_only=True)
+class Length(OwnMeasure):
+    metrics = {"letters": True}
+    prompt: str = "Hello"
+
+    def measure(self, model, tokenizer):
+        assert os.environ.get("RANK", "0") == "0", "one process asks a user's own code"
+        yield {"letters": float(len(self.prompt))}
+"""
+TASK = """\
+task: colours
+dataset_path: json
+dataset_kwargs: {data_files: {test: texts.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{text}}\\nAnswer:"
+doc_to_choice: options
+doc_to_target: answer
+metric_list:
+  - {metric: acc, aggregation: mean, higher_is_better: true}
+"""
+OPEN = (
+    TASK.replace("task: colours", "task: open")
+    .replace("multiple_choice", "generate_until")
+    .replace(
+        "doc_to_choice: options\n",
+        "generation_kwargs: {until: ['.'], max_gen_toks: 6, do_sample: true, temperature: 1.0}\n",
+    )
+    .replace("metric: acc,", "metric: exact_match,")
+)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, tokenizer, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, seed in (("base", 0), ("tuned", 3)):
+        build_model(seed=seed).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    shared = {"options": ["red", "a list"], "instruction_id_list": ["plain:capitals"], "kwargs": [{}]}
+    rows = [
+        {"text": f"The fox {i} jumps over {'a lazy dog ' * (i % 5)}", "prompt": f"Say {i}", **shared}
+        | {"answer": i % 2, "label": i % 2}
+        for i in range(31)
+    ]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, text in {"suite": SUITE, "colours": TASK, "open": OPEN}.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    (tmp_path / "own.py").write_text(OWN)
+    letters = TASK.replace("task: colours", "task: letters").replace(
+        "doc_to_choice: options", 'doc_to_choice: ["A", "B"]'
+    )
+    (tmp_path / "letters.yaml").write_text(letters)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+def evaluate(*words: str, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *launcher, "-m", "holdfast", "evaluate", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+
+
+def figures(folder: Path) -> dict[str, object]:
+    """Everything measured, without what the clock says."""
+    found: dict[str, object] = {}
+    for file in sorted(folder.rglob("*.json*")):
+        name = str(file.relative_to(folder))
+        if file.name == "evaluate.json":
+            continue
+        if file.suffix == ".json":
+            found[name] = {k: v for k, v in json.loads(file.read_text()).items() if k != "seconds"}
+        else:
+            found[name] = file.read_text()
+    return found
+
+
+def test_every_kind_gives_the_bytes_of_one_process(desk: Path) -> None:
+    assert main(["evaluate", "base", "--suite", "suite.yaml", "--output_dir", "one"]) == 0
+    done = evaluate("base", "--suite", "suite.yaml", "--output_dir", "two", "--num_processes", "2")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("entries measured") == 1  # one of them speaks
+    assert done.stderr == ""
+    same(desk / "two", desk / "one")
+
+
+@pytest.mark.slow
+def test_under_torchrun_too(desk: Path) -> None:
+    words = ["base", "tuned", "--suite", "suite.yaml"]
+    assert main(["evaluate", *words, "--output_dir", "one"]) == 0
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "3")
+    done = evaluate(*words, "--output_dir", "three", launcher=torchrun)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("entries measured") == 2
+    same(desk / "three", desk / "one")
+
+
+def same(found: Path, expected: Path) -> None:
+    measured = figures(expected)
+    assert len(measured) >= 20
+    assert figures(found) == measured
+    assert not list(found.rglob(".*.jsonl"))
+    assert json.loads((found / "evaluate.json").read_text())["status"] == "finished"
+
+
+def test_both_processes_work(desk: Path) -> None:
+    """What each of two has found lies in a file of its own until the entry is whole."""
+    from holdfast.evaluation.partial import Partial
+    from holdfast.evaluation.processes import Processes
+
+    class Seen(Processes):
+        count = 2
+
+        def __init__(self, rank: int, others: dict[int, dict[int, str]]) -> None:
+            self.rank, self.others = rank, others
+
+        def gather(self, make):  # type: ignore[no-untyped-def]
+            self.others[self.rank] = make()
+            return [self.others.get(rank, {}) for rank in range(2)]
+
+    others: dict[int, dict[int, str]] = {}
+    batches = [([i], i) for i in range(7)]
+    partials = [Partial(desk / ".key.partial.jsonl", processes=Seen(rank, others)) for rank in range(2)]
+    for rank in (1, 0):
+        found = partials[rank].resumed(
+            "n", batches, lambda i: [f"{rank}:{i}"], total=7, report=lambda done, total: None
+        )
+    assert found == ["0:0", "1:1", "0:2", "1:3", "0:4", "1:5", "0:6"]
+    assert sorted(p.name for p in desk.glob(".key*")) == [".key.partial-1.jsonl", ".key.partial.jsonl"]
+    alone = Partial(desk / ".key.partial.jsonl")  # goes on from both
+    computed: list[int] = []
+    again = alone.resumed(
+        "n", batches, lambda i: computed.append(i) or ["new"], total=7, report=lambda done, total: None
+    )
+    assert computed == []
+    assert again == found
+    alone.remove()
+    assert not list(desk.glob(".key*"))
+
+
+def test_a_mistake_is_said_once(desk: Path) -> None:
+    (desk / "suite.yaml").write_text(SUITE.replace("name: classified", "name: classified, label: absent"))
+    done = evaluate("base", "--suite", "suite.yaml", "--output_dir", "out", "--num_processes", "2")
+    assert done.returncode == 2
+    assert done.stderr.count("no column 'absent'") == 1, done.stderr
+    assert not (desk / "out").exists()
+
+
+def test_a_process_that_dies_ends_the_others(desk: Path) -> None:
+    """The leader says which one ended, and what was measured is kept."""
+    (desk / "own.py").write_text(
+        OWN.replace("        yield", "        import time; open('asked', 'w').close(); time.sleep(60)\n        yield")
+    )
+    command = [sys.executable, "-m", "holdfast", "evaluate", "base", "--suite", "suite.yaml", "--num_processes", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    began = time.monotonic()
+    while not (desk / "asked").exists():
+        assert process.poll() is None and time.monotonic() - began < 200
+        time.sleep(0.1)
+    [other] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(other), signal.SIGKILL)
+    (desk / "own.py").write_text(OWN)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "processes that measure together ended" in said and "the same command continues" in said
+    kept = {p.name for p in (desk / "evaluated" / "base").glob("source.*.json")}
+    assert "source.followed.json" in kept and "source.own.json" not in kept
+
+
+def test_more_processes_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from holdfast.errors import ConfigError
+    from holdfast.evaluation.processes import check_count
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    check_count(2, None)
+    check_count(8, "cpu")
+    with pytest.raises(ConfigError, match="at most 2"):
+        check_count(3, None)
+    with pytest.raises(ConfigError, match="device names one"):
+        check_count(2, "cuda:1")
