@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ def load(
     *,
     dtype: str = "auto",
     device: str | None = None,
+    device_map: str | dict[str, Any] | None = None,
     revision: str = "main",
     trust_remote_code: bool = False,
     attn_implementation: str | None = None,
@@ -55,15 +56,22 @@ def load(
             that `holdfast models list` shows, or a hub id, optionally with `@revision`.
         dtype: one of `DTYPES`; "auto" is what the checkpoint was saved in.
         device: for example "cuda:0"; None: the first accelerator, else the CPU.
+        device_map: spreads the model over several devices in place of one, as transformers and accelerate take it:
+            "auto", "balanced", "sequential", or a device for each module.
         revision: of a hub id whose name has none.
         trust_remote_code: runs Python code that comes with the model.
         attn_implementation: for transformers; None: its own choice.
 
     Raises:
-        ModelError: no model, revision or tokenizer there, not a causal LM, weights that are not safetensors.
-        ConfigError: no such device.
+        ModelError: no model, revision or tokenizer there, not a causal LM, weights that are not safetensors; devices
+            that do not hold all of it.
+        ConfigError: no such device, or one beside a device map.
     """
+    from holdfast.retention.quantize import keep_unpacked
+
     name = os.fspath(name)
+    if device is not None and device_map is not None:
+        raise ConfigError(f"device_map: expected no device beside it, got {device}. Leave one of them out.")
     place = usable_device(device)
     check_model(name, revision=revision, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(name, revision=revision, trust_remote_code=trust_remote_code)
@@ -75,16 +83,35 @@ def load(
     }
     if attn_implementation is not None:
         kwargs["attn_implementation"] = attn_implementation
-    model = from_pretrained(name, **kwargs).to(place).eval()
+    if device_map is not None:
+        kwargs["device_map"] = device_map
+    model = from_pretrained(name, **kwargs)
+    if device_map is not None:
+        _refuse_offloaded(model, name)
+    elif str(next(model.parameters()).device) != str(place):  # quantised weights may refuse even to stay
+        model = model.to(place)
+    model.eval()
+    keep_unpacked(model)
     identity = {
         "name": shown_name(name),
         "hash": weights_hash(name, revision=revision, dtype=dtype),
         "architecture": type(model).__name__,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "dtype": str(next(p.dtype for p in model.parameters() if p.is_floating_point())).removeprefix("torch."),
         **({"origin": note} if (note := origin_of(name, revision)) else {}),
     }
     return Loaded(model=model, tokenizer=tokenizer, identity=identity)
+
+
+def _refuse_offloaded(model: Any, name: str) -> None:
+    """Stops where weights of a spread model lie in memory or on disk, to be fetched at every pass: what reads a weight
+    itself, as the head is read here, would find none."""
+    left = [n for n, p in model.named_parameters() if p.device.type == "meta"]
+    if left:
+        raise ModelError(
+            f"Expected devices that hold all of {name}, but {len(left)} of its tensors do not fit ({left[0]}, ...). "
+            f"Use more devices, a narrower dtype (--dtype bfloat16), or a checkpoint in 4 or 8 bits."
+        )
 
 
 def from_pretrained(name: str, **kwargs: Any) -> Any:
@@ -376,7 +403,20 @@ def origin_of(name: str, revision: str = "main") -> str:
     """What has to be said wherever a figure of this model stands, such as "dequantised from 4 bits (Q4_1)", an
     adapter's of its base; empty for most models."""
     base = adapter_base(name)
-    return str(origin(model_folder(base or name, "main" if base else revision)).get("note", ""))
+    folder = model_folder(base or name, "main" if base else revision)
+    return str(origin(folder).get("note", "")) or (_quantised(read_config(folder)) if folder is not None else "")
+
+
+def _quantised(config: Mapping[str, Any]) -> str:
+    """How a checkpoint's weights are quantised, by its config.json; empty where they are not."""
+    held = config.get("quantization_config")
+    if not isinstance(held, dict):
+        return ""
+    four = held.get("load_in_4bit") or held.get("_load_in_4bit")
+    eight = held.get("load_in_8bit") or held.get("_load_in_8bit")
+    bits = held.get("bits") or (4 if four else 8 if eight else None)
+    kind = f", {held['bnb_4bit_quant_type']}" if four and held.get("bnb_4bit_quant_type") else ""
+    return f"quantised{f' to {bits} bits' if bits else ''} ({held.get('quant_method', 'unknown method')}{kind})"
 
 
 def _near_name(name: str) -> str:

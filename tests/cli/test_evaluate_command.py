@@ -528,3 +528,70 @@ def test_the_dtypes_are_those_of_the_models_room() -> None:
     from holdfast.models import DTYPES
 
     assert next(s.choices for s in settings_of(EvaluateRequest) if s.name == "dtype") == DTYPES
+
+
+def nats(out: str, label: str) -> list[float]:
+    return [row["nats"] for row in EvaluationFolder(Path(out) / label).samples("measured", "prose")]
+
+
+def test_a_gguf_file_is_measured_as_it_ships(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    from gguf_files import tiny_llama, tiny_tokenizer, write_gguf
+
+    monkeypatch.setenv("HOLDFAST_CACHE", str(desk / "cache"))
+    words = tiny_tokenizer()
+    model = tiny_llama(words)
+    model.save_pretrained(desk / "whole")
+    words.save_pretrained(desk / "whole")
+    write_gguf(desk / "small.Q8_0.gguf", model, words, kind="Q8_0")
+    command = ["evaluate", "whole", "small.Q8_0.gguf", "--perplexity", "prose.jsonl", "--output_dir", "out"]
+    assert main(command) == 0
+    assert "dequantised from 8 bits" in capsys.readouterr().out
+    whole, small = nats("out", "whole"), nats("out", "small.Q8_0.gguf")
+    assert whole != small
+    assert small == pytest.approx(whole, rel=0.02)
+    assert main(command) == 0
+    assert "measured before" in capsys.readouterr().out
+    (desk / "cut.gguf").write_bytes((desk / "small.Q8_0.gguf").read_bytes()[:5000])
+    assert main(["evaluate", "cut.gguf", "--perplexity", "prose.jsonl", "--output_dir", "cut"]) == 2
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_checkpoint_in_few_bits_is_measured_as_it_ships(bits: int, desk: Path, capsys) -> None:
+    bitsandbytes = pytest.importorskip("bitsandbytes")
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    asked = {4: {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, 8: {"load_in_8bit": True}}[bits]
+    model = AutoModelForCausalLM.from_pretrained(
+        desk / "base", quantization_config=BitsAndBytesConfig(**asked), device_map={"": "cpu"}
+    )
+    model.save_pretrained(desk / "small")
+    shutil.copy(desk / "base" / "tokenizer.json", desk / "small")
+    shutil.copy(desk / "base" / "tokenizer_config.json", desk / "small")
+    kinds = (bitsandbytes.nn.Linear4bit, bitsandbytes.nn.Linear8bitLt)
+    assert any(isinstance(module, kinds) for module in model.modules())
+    command = ["evaluate", "base", "small", "--perplexity", "prose.jsonl", "--output_dir", "out"]
+    assert main(command) == 0
+    assert f"quantised to {bits} bits (bitsandbytes" in capsys.readouterr().out
+    whole, small = nats("out", "base"), nats("out", "small")
+    assert whole != small
+    assert small == pytest.approx(whole, rel=0.02)
+
+
+def test_a_model_over_several_devices(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """As far as one device shows it: the same bytes, and nothing that no device holds."""
+    from holdfast.errors import ConfigError, ModelError
+    from holdfast.models import load
+
+    command = ["evaluate", "base", "--perplexity", "prose.jsonl"]
+    assert main([*command, "--output_dir", "one"]) == 0
+    assert main([*command, "--output_dir", "spread", "--device_map", "auto"]) == 0
+    assert nats("one", "base") == nats("spread", "base")
+    for more in (["--num_processes", "2"], ["--device", "cpu"]):
+        capsys.readouterr()
+        assert main([*command, "--output_dir", "no", "--device_map", "auto", *more]) == 2
+        assert "device_map" in capsys.readouterr().err
+    places = {"model.embed_tokens": "cpu", "model.layers": "disk", "model.norm": "cpu", "model.rotary_emb": "cpu"}
+    with pytest.raises(ModelError, match="devices that hold all of base"):
+        load("base", device_map={**places, "lm_head": "cpu"})
+    with pytest.raises(ConfigError, match="no device beside it"):
+        load("base", device="cpu", device_map="auto")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from holdfast.checkpoints.named import known_names, located
 from holdfast.cli.console import print_json, print_line, quiet_console, stderr_console, stdout_console
@@ -42,7 +43,7 @@ examples
   # programs that the model writes, in the sandbox
   holdfast evaluate base --tasks humaneval --data humaneval=HumanEval.jsonl.gz --allow_code_execution
 
-MODEL      a folder (of a model or a PEFT adapter), a hub id, or LABEL=MODEL
+MODEL      a folder (of a model or a PEFT adapter), a GGUF file, a hub id, or LABEL=MODEL
 exit code  0 done; 4 a figure, or a sample behind one, is NaN or infinite (everything else is measured and shown); 2 the
            request has to change
 --suite    a shipped suite, or a YAML file with what 'holdfast train' has below 'evaluation:'. Shipped:
@@ -56,6 +57,8 @@ class _Where(LoadSettings):
 
     output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("evaluated")
     """Evaluations, one folder a model, and report.html; may be one of before."""
+    device_map: Literal["auto", "balanced", "sequential"] | None = None
+    """Spreads each model over all accelerators, where one does not hold it."""
     num_processes: Annotated[int, Meta(ge=1)] = 1
     """Processes that share the questions, each with the whole model; on GPUs one each."""
     cache: Annotated[Path | None, Meta(metavar="FOLDER")] = None
@@ -71,7 +74,7 @@ class EvaluateRequest(_Where, PlanRequest):
     """`holdfast evaluate`."""
 
     model: Annotated[tuple[str, ...], Meta(positional=True, metavar="MODEL ...")] = ()
-    """Folder, hub id, or LABEL=MODEL; the first is what the others are compared with."""
+    """Folder, GGUF file, hub id, or LABEL=MODEL; the first is what the others are compared with."""
 
     def problems(self) -> list[Mistake]:
         """Models that are not there, suites and entries that cannot be measured."""
@@ -79,7 +82,12 @@ class EvaluateRequest(_Where, PlanRequest):
         if not self.model:
             text = "expected at least one model, as in 'holdfast evaluate base tuned --suite knowledge'."
             found.append(Mistake(path=(), text=text))
-        return [*found, *model_mistakes(lambda: self.requests), *self._planned[1]]
+        if self.num_processes > 1 and self.device_map is not None:
+            text = (
+                "each process has the whole model, and device_map spreads one over all devices. Leave one of them out."
+            )
+            found.append(Mistake(path=("num_processes",), text=text))
+        return [*found, *model_mistakes(lambda: self.requests, gguf=True), *self._planned[1]]
 
     @functools.cached_property
     def requests(self) -> list[ModelRequest]:
@@ -102,12 +110,15 @@ class EvaluateRequest(_Where, PlanRequest):
         return plan_of(self)
 
 
-def model_mistakes(requests: Callable[[], list[ModelRequest]], *, key: str = "model") -> list[Mistake]:
+def model_mistakes(
+    requests: Callable[[], list[ModelRequest]], *, key: str = "model", gguf: bool = False
+) -> list[Mistake]:
     """What is wrong with the names of models: labels that cannot be, folders that are not there.
 
     Args:
         requests: makes the requests.
         key: of the setting that names them.
+        gguf: whether GGUF files are taken.
     """
     found = []
     try:
@@ -121,6 +132,8 @@ def model_mistakes(requests: Callable[[], list[ModelRequest]], *, key: str = "mo
             place = Path(located(one.name))
         except ModelError as error:
             found.append(Mistake(path=(key,), text=str(error)))
+            continue
+        if gguf and place.suffix == ".gguf" and place.is_file():
             continue
         if not place.is_dir() and (looks_like_path or "/" not in bare):
             known = did_you_mean(one.name, known_names())
@@ -155,7 +168,9 @@ def run(argv: list[str]) -> int:
         NotFinite: figures are NaN or infinite; tables and the page are written.
     """
     request = COMMAND.read(argv)
-    plan, requests, out = request.plan, request.requests, request.output_dir
+    plan, out = request.plan, request.output_dir
+    target = stderr_console() if request.json else stdout_console()
+    requests = [_folder_of(one, target) for one in request.requests]
 
     from holdfast.evaluation.session import check_request, evaluate_models, refuse_foreign
 
@@ -171,7 +186,6 @@ def run(argv: list[str]) -> int:
     from holdfast.evaluation.processes import check_count, started
 
     check_count(request.num_processes, request.device)
-    target = stderr_console() if request.json else stdout_console()
     broken = None
     with started(request.num_processes, ["evaluate", *argv]) as processes:
         try:
@@ -183,6 +197,7 @@ def run(argv: list[str]) -> int:
                 cache=request.cache,
                 dtype=request.dtype,
                 device=request.device,
+                device_map=request.device_map,
                 trust_remote_code=request.trust_remote_code,
                 processes=processes,
                 console=stderr_console() if processes.leads else quiet_console(),
@@ -207,6 +222,15 @@ def run(argv: list[str]) -> int:
     if broken is not None:
         raise broken
     return 0
+
+
+def _folder_of(model: ModelRequest, target: Console) -> ModelRequest:
+    """A GGUF file as the folder that `holdfast models import` makes of it, or has made."""
+    if not model.name.endswith(".gguf"):
+        return model
+    from holdfast.worlds.real_model import import_model
+
+    return dataclasses.replace(model, name=str(import_model(Path(model.name), console=target)))
 
 
 def show_output(found: Output, labels: list[str], keys: list[tuple[str, str]] | None, target: Console) -> None:

@@ -114,6 +114,7 @@ def evaluate_models(
     cache: str | Path | None = None,
     dtype: str = "auto",
     device: str | None = None,
+    device_map: str | None = None,
     trust_remote_code: bool = False,
     processes: Processes = ALONE,
     console: Any = None,
@@ -129,6 +130,7 @@ def evaluate_models(
         cache: folder that evaluations are shared in; None: none.
         dtype: one of `holdfast.models.DTYPES`.
         device: None: the first accelerator, else the CPU.
+        device_map: spreads a model over several devices, see `holdfast.models.load`.
         trust_remote_code: runs Python code that comes with a model.
         processes: those that share the work; every one of them calls this with the same arguments.
         console: for progress bars; None: standard error.
@@ -140,10 +142,15 @@ def evaluate_models(
         NotFinite: figures of some models are not finite, after all were measured.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
     """
+    if processes.count > 1 and device_map is not None:
+        raise ConfigError(
+            f"device_map: each of {processes.count} processes has the whole model on a device of its own. Take one "
+            f"process, or leave device_map out."
+        )
     out, place = Path(output_dir), device if processes.count == 1 else device_of_process(device)
     run = _Session(
         models=models, plan=plan, out=out, cache=cache, processes=processes, dtype=dtype, device=place,
-        trust_remote_code=trust_remote_code, console=console, say=say,
+        device_map=device_map, trust_remote_code=trust_remote_code, console=console, say=say,
     )  # fmt: skip
     with quiet_libraries(), terminated_is_interrupted():
         if not processes.leads:
@@ -164,6 +171,7 @@ class _Session:
     processes: Processes
     dtype: str
     device: str | None
+    device_map: str | None
     trust_remote_code: bool
     console: Any
     say: Callable[[str], None]
@@ -180,7 +188,13 @@ class _Session:
     def load(self, model: ModelRequest) -> Loaded:
         from holdfast.models import load
 
-        return load(model.name, dtype=self.dtype, device=self.device, trust_remote_code=self.trust_remote_code)
+        return load(
+            model.name,
+            dtype=self.dtype,
+            device=self.device,
+            device_map=self.device_map,
+            trust_remote_code=self.trust_remote_code,
+        )
 
     def measure(self, model: ModelRequest, loaded: Loaded) -> None:
         from holdfast.evaluation.runner import evaluate
