@@ -1,5 +1,5 @@
-"""What measuring costs: perplexity beside the bare forward pass, multiple choice beside lm-evaluation-harness, the
-harness's start-up.
+"""What measuring costs: perplexity beside the bare forward pass, multiple choice beside lm-evaluation-harness, two
+processes beside one, the harness's start-up.
 
     python benchmarks/evaluation.py                 # 17M parameters; the table
     python benchmarks/evaluation.py --check         # exit 1 where a stated bar falls short
@@ -19,6 +19,9 @@ built from the embedded corpus, with 4 options each: "texts" (options of several
 of one token, the question shows its options) and "5-shot" (letters after five examples that all questions share, as
 MMLU has them). The two must agree to 1e-4 nats.
 
+Processes. `holdfast evaluate --num_processes 2`, both of one thread, beside one process of one thread: seconds in which
+the entry is measured, gathering and figures included, the start of processes aside. Two cores have to be idle.
+
 Start-up. In a fresh process with the harness imported: from a task's name to its first scored question, for one task
 and for a group of 57, on local data, a tiny model; and what the harness's own index of tasks takes.
 """
@@ -27,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -54,6 +58,7 @@ BARS = {
     "choice, texts": 1.4,
     "choice, letters": None,
     "choice, 5-shot": 1.4,
+    "processes, 2": 1.8,
 }
 """Least allowed ratio to the peer. Letters without examples: the harness, too, asks once for all four."""
 STARTUP_SECONDS = 2.0
@@ -77,6 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     figures = [
         *perplexity(model, tokenizer, size, rounds, device),
         *multiple_choice(model, tokenizer, size, rounds, device),
+        *([two_processes(model, tokenizer, size, rounds)] if device == "cpu" else []),
     ]
     started = startup()
     machine = hardware(device)
@@ -329,6 +335,37 @@ else:
     measure(entry, Subject(model=model, tokenizer=tokenizer))
 print(json.dumps(time.perf_counter() - began))
 """
+
+
+def two_processes(model: Any, tokenizer: Any, size: dict[str, int], rounds: int) -> dict[str, Any]:
+    """The embedded corpus's held-out text, measured by two processes and by one."""
+    from holdfast.support.files import read_json, write_jsonl
+    from holdfast.worlds.embedded import embedded_corpus
+
+    text = "".join(embedded_corpus().code_heldout)[: 12 * size["characters"]]
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        model.save_pretrained(folder / "model")
+        tokenizer.save_pretrained(folder / "model")
+        pieces = [{"text": text[start : start + 1200]} for start in range(0, len(text), 1200)]
+        write_jsonl(folder / "text.jsonl", pieces)
+        measured: list[dict[str, Any]] = []
+
+        def run(processes: int) -> float:
+            out = folder / f"out-{len(measured)}"
+            words = ["model", "--perplexity", "text.jsonl", "--output_dir", str(out), "--num_processes", str(processes)]
+            subprocess.run(
+                [sys.executable, "-m", "holdfast", "evaluate", *words],
+                cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, check=True,
+            )  # fmt: skip
+            measured.append(read_json(out / "model" / "measured.text.json"))
+            return float(measured[-1]["seconds"])
+
+        seconds = [(run(2), run(1)) for _ in range(min(rounds, 3))]
+    if any(one["metrics"] != measured[0]["metrics"] for one in measured):
+        raise RuntimeError("two processes and one came to different figures")
+    tokens = measured[0]["settings"]["tokens"]
+    return summary("processes, 2", "tokens/s", seconds, tokens, tokens, "one process of one thread; equal figures")
 
 
 def startup() -> dict[str, float]:

@@ -67,7 +67,7 @@ def load(
             that do not hold all of it.
         ConfigError: no such device, or one beside a device map.
     """
-    from holdfast.retention.quantize import keep_unpacked
+    from holdfast.ops.four_bits import keep_unpacked
 
     name = os.fspath(name)
     if device is not None and device_map is not None:

@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from holdfast.errors import ModelError
-from holdfast.retention.quantize import keep_unpacked
+from holdfast.ops.four_bits import keep_unpacked
 from holdfast.runs.config import train_config
 from holdfast.runs.loading import load_model
 from tiny import build_model, build_tokenizer

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.output import Output
+    from holdfast.evaluation.served import Asking
     from holdfast.evaluation.session import ModelRequest
 
 DESCRIPTION = """\
@@ -40,15 +41,35 @@ examples
   # without a network: local files in place of the hub's, columns as published
   holdfast evaluate base --tasks mmlu arc_easy --data mmlu=test.jsonl arc_easy=easy.jsonl --fewshot_data mmlu=dev.jsonl
 
+  # a model as it is served (vllm serve tuned), beside its base in memory
+  holdfast evaluate base http://localhost:8000/v1 --suite knowledge
+
   # programs that the model writes, in the sandbox
   holdfast evaluate base --tasks humaneval --data humaneval=HumanEval.jsonl.gz --allow_code_execution
 
-MODEL      a folder (of a model or a PEFT adapter), a GGUF file, a hub id, or LABEL=MODEL
+MODEL      a folder (of a model or a PEFT adapter), a GGUF file, a hub id, the address of an OpenAI-compatible server
+           (http://localhost:8000/v1, or ...#NAME where it serves several models), or LABEL=MODEL
 exit code  0 done; 4 a figure, or a sample behind one, is NaN or infinite (everything else is measured and shown); 2 the
            request has to change
 --suite    a shipped suite, or a YAML file with what 'holdfast train' has below 'evaluation:'. Shipped:
 {suites}
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Served:
+    settings_group: ClassVar[str] = "models behind a server"
+
+    tokenizer: Annotated[str | None, Meta(metavar="MODEL")] = None
+    """Folder or hub id with the served model's tokenizer (the folder that the server names)."""
+    context_length: Annotated[int | None, Meta(ge=2)] = None
+    """Tokens that the served model reads at once (what the server says)."""
+    api_key_env: Annotated[str | None, Meta(metavar="NAME")] = None
+    """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
+    workers: Annotated[int, Meta(ge=1)] = 16
+    """Requests at once."""
+    backend: Literal["transformers", "vllm"] = "transformers"
+    """What computes; vllm: 'vllm serve' is started for every model, over all devices."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +91,11 @@ class _Where(LoadSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateRequest(_Where, PlanRequest):
+class EvaluateRequest(_Served, _Where, PlanRequest):
     """`holdfast evaluate`."""
 
     model: Annotated[tuple[str, ...], Meta(positional=True, metavar="MODEL ...")] = ()
-    """Folder, GGUF file, hub id, or LABEL=MODEL; the first is what the others are compared with."""
+    """Folder, GGUF file, hub id, a server's address, or LABEL=MODEL; the first is what the others are compared with."""
 
     def problems(self) -> list[Mistake]:
         """Models that are not there, suites and entries that cannot be measured."""
@@ -101,6 +122,18 @@ class EvaluateRequest(_Where, PlanRequest):
         return requests_of(self.model)
 
     @property
+    def asking(self) -> Asking:
+        """How served models are asked."""
+        from holdfast.evaluation.served import Asking
+
+        return Asking(
+            tokenizer=self.tokenizer,
+            context_length=self.context_length,
+            api_key_env=self.api_key_env,
+            workers=self.workers,
+        )
+
+    @property
     def plan(self) -> EvaluationPlan:
         """What to measure."""
         return self._planned[0]
@@ -118,8 +151,10 @@ def model_mistakes(
     Args:
         requests: makes the requests.
         key: of the setting that names them.
-        gguf: whether GGUF files are taken.
+        gguf: whether GGUF files and addresses of servers are taken.
     """
+    from holdfast.evaluation.served import is_address
+
     found = []
     try:
         asked = requests()
@@ -132,6 +167,8 @@ def model_mistakes(
             place = Path(located(one.name))
         except ModelError as error:
             found.append(Mistake(path=(key,), text=str(error)))
+            continue
+        if gguf and is_address(one.name):
             continue
         if gguf and place.suffix == ".gguf" and place.is_file():
             continue
@@ -179,34 +216,42 @@ def run(argv: list[str]) -> int:
         from holdfast.reports.evaluation_text import plan_blocks
         from holdfast.reports.terminal import Printer
 
-        check_request(requests, plan, device=request.device, trust_remote_code=request.trust_remote_code)
+        check_request(
+            requests,
+            plan,
+            device=request.device,
+            trust_remote_code=request.trust_remote_code,
+            asking=request.asking,
+            backend=request.backend,
+        )
         models = [(r.label, r.name) for r in requests]
         Printer(stdout_console(), unbroken=True).show(plan_blocks(plan, models, out))
         return 0
-    from holdfast.evaluation.processes import check_count, started
+    from holdfast.evaluation.processes import joined
 
-    check_count(request.num_processes, request.device)
-    broken = None
-    with started(request.num_processes, ["evaluate", *argv]) as processes:
-        try:
-            evaluate_models(
-                requests,
-                plan,
-                out,
-                suites=request.suite,
-                cache=request.cache,
-                dtype=request.dtype,
-                device=request.device,
-                device_map=request.device_map,
-                trust_remote_code=request.trust_remote_code,
-                processes=processes,
-                console=stderr_console() if processes.leads else quiet_console(),
-                say=lambda line: print_line(target, line) if processes.leads else None,
-            )
-        except NotFinite as error:  # what was measured is shown all the same
-            broken = error
-        if not processes.leads:
-            return 0
+    broken, processes = None, joined()
+    try:
+        evaluate_models(
+            requests,
+            plan,
+            out,
+            suites=request.suite,
+            cache=request.cache,
+            dtype=request.dtype,
+            device=request.device,
+            device_map=request.device_map,
+            trust_remote_code=request.trust_remote_code,
+            asking=request.asking,
+            backend=request.backend,
+            num_processes=request.num_processes,
+            processes=processes,
+            console=stderr_console() if processes.leads else quiet_console(),
+            say=lambda line: print_line(target, line) if processes.leads else None,
+        )
+    except NotFinite as error:  # what was measured is shown all the same
+        broken = error
+    if not processes.leads:
+        return 0
 
     from holdfast.evaluation.averages import SUITE
     from holdfast.evaluation.output import Output

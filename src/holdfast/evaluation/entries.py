@@ -459,10 +459,14 @@ class Kind:
     """Fields of the class that the kind does not take."""
     key: bool = True
     """Whether it has a key of its own in a suite."""
+    served: bool = True
+    """Whether a model behind a server can be measured: continuations and log-probabilities are enough."""
+    scores: bool = False
+    """Whether it needs log-probabilities of prompts, which not every server gives."""
 
 
 KINDS: dict[str, Kind] = {
-    "perplexity": Kind(entry=PerplexityEntry, module="text.perplexity"),
+    "perplexity": Kind(entry=PerplexityEntry, module="text.perplexity", scores=True),
     "task": Kind(entry=TaskEntry, module="tasks.harness", source="task"),
     "answers": Kind(
         entry=TaskEntry,
@@ -470,15 +474,16 @@ KINDS: dict[str, Kind] = {
         source="task",
         flag="answers",
         without=("metric", "samples", "temperature"),
+        served=False,
     ),
-    "memorisation": Kind(entry=PerplexityEntry, module="text.perplexity", flag="memorisation"),
-    "classes": Kind(entry=ClassesEntry, module="text.classes"),
-    "choices": Kind(entry=ChoicesEntry, module="text.choices"),
-    "lettered": Kind(entry=LetteredEntry, module="text.lettered"),
+    "memorisation": Kind(entry=PerplexityEntry, module="text.perplexity", flag="memorisation", served=False),
+    "classes": Kind(entry=ClassesEntry, module="text.classes", scores=True),
+    "choices": Kind(entry=ChoicesEntry, module="text.choices", scores=True),
+    "lettered": Kind(entry=LetteredEntry, module="text.lettered", served=False),
     "instructions": Kind(entry=InstructionsEntry, module="text.instructions"),
     "win_rate": Kind(entry=WinRateEntry, module="judge.measured", without=("split", "config")),
     "code": Kind(entry=TaskEntry, module="code.programs", key=False),
-    "own": Kind(entry=OwnEntry, module="own_entry", key=False),
+    "own": Kind(entry=OwnEntry, module="own_entry", key=False, served=False),
 }
 """By name, which is the key that says what an entry of a suite is."""
 

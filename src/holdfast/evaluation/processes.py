@@ -192,28 +192,21 @@ def device_of_process(device: str | None) -> str | None:
 
 
 @contextlib.contextmanager
-def started(count: int, argv: Sequence[str]) -> Iterator[Processes]:
-    """Several processes of one command: those that a launcher started, where it did, else `count`, of which this one is
-    the leader; it waits for the others at the end.
+def started(count: int, module: str) -> Iterator[Processes]:
+    """Several processes, of which this one is the leader; it waits for the others at the end.
 
     Args:
-        count: of processes; 1 starts none.
-        argv: the words behind `holdfast`, for the others.
+        count: of processes, at least 2.
+        module: what the others run; it calls `joined`.
 
     Raises:
         LostProcess: one of them ended with an error; its last lines are in the message.
-        HoldfastError: see `joined`.
     """
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
-        yield joined()
-        return
-    if count < 2:
-        yield ALONE
-        return
     import torch
     import torch.distributed as dist
 
-    threads = max(1, torch.get_num_threads() // count)
+    own = torch.get_num_threads()
+    threads = max(1, own // count)
     torch.set_num_threads(threads)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     shared = {"WORLD_SIZE": str(count), "OMP_NUM_THREADS": str(threads), _STORE: f"127.0.0.1:{store.port}"}
@@ -221,7 +214,7 @@ def started(count: int, argv: Sequence[str]) -> Iterator[Processes]:
         logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, count)]
         others = [
             subprocess.Popen(
-                [sys.executable, "-m", "holdfast", *argv],
+                [sys.executable, "-m", module],
                 env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )
@@ -234,6 +227,7 @@ def started(count: int, argv: Sequence[str]) -> Iterator[Processes]:
         except LostProcess as error:
             raise LostProcess(f"{error}{_last_lines(others, logs)}") from error
         finally:
+            torch.set_num_threads(own)
             dist.destroy_process_group()
 
 

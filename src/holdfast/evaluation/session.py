@@ -22,10 +22,14 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError, Interrupted, ModelError, NotFinite, RunFolderError, UserError
+from holdfast.evaluation import vllm
 from holdfast.evaluation.entries import EvaluationPlan
-from holdfast.evaluation.processes import ALONE, Processes, device_of_process
+from holdfast.evaluation.follow import tell
+from holdfast.evaluation.processes import ALONE, Processes, check_count, device_of_process, started
+from holdfast.evaluation.served import Asking, Connected, connect, is_address, refused_entries
 from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
 from holdfast.support.environment import (
     hardware,
@@ -52,7 +56,7 @@ class ModelRequest:
     """One model to be measured."""
 
     name: str
-    """Folder, adapter's folder or hub id."""
+    """Folder, adapter's folder, hub id, or the address of a server that answers for it (see `served`)."""
     label: str
     """Its folder in the output, and its name in tables."""
 
@@ -92,7 +96,11 @@ def requests_of(names: Sequence[str]) -> list[ModelRequest]:
 
 
 def _free_label(name: str, taken: Container[str]) -> str:
-    """The model's folder as a label, with the folder above it or a number where that is taken."""
+    """The model's folder as a label, with the folder above it or a number where that is taken; a server's name of a
+    model, or its host."""
+    if is_address(name):
+        address = urlsplit(name)
+        name = address.fragment or address.netloc
     parts = [part for part in re.split(r"[/\\]", name.rstrip("/\\")) if part not in ("", ".", "..")]
     parts = [re.sub(r"[^\w.-]", "-", part) for part in parts or [real(name).name]]
     numbered = (f"{parts[-1]}-{number}" for number in itertools.count(2))
@@ -116,6 +124,9 @@ def evaluate_models(
     device: str | None = None,
     device_map: str | None = None,
     trust_remote_code: bool = False,
+    asking: Asking | None = None,
+    backend: str = "transformers",
+    num_processes: int = 1,
     processes: Processes = ALONE,
     console: Any = None,
     say: Callable[[str], None] = lambda line: None,
@@ -132,7 +143,10 @@ def evaluate_models(
         device: None: the first accelerator, else the CPU.
         device_map: spreads a model over several devices, see `holdfast.models.load`.
         trust_remote_code: runs Python code that comes with a model.
-        processes: those that share the work; every one of them calls this with the same arguments.
+        asking: how served models are asked; None: as `Asking` has it.
+        backend: what computes: "transformers", or "vllm", which is started for every model.
+        num_processes: so many processes share the questions, each with the whole model; they are started here.
+        processes: those that share them already (torchrun); every one of them calls this with the same arguments.
         console: for progress bars; None: standard error.
         say: called with what is done, a line at a time.
 
@@ -142,15 +156,28 @@ def evaluate_models(
         NotFinite: figures of some models are not finite, after all were measured.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
     """
-    if processes.count > 1 and device_map is not None:
+    count = max(num_processes, processes.count)
+    if count > 1 and backend == "vllm":
+        raise ConfigError("backend: vllm takes all devices itself. Take one process.")
+    if count > 1 and device_map is not None:
         raise ConfigError(
-            f"device_map: each of {processes.count} processes has the whole model on a device of its own. Take one "
+            f"device_map: each of {count} processes has the whole model on a device of its own. Take one "
             f"process, or leave device_map out."
         )
+    if processes.count < count:
+        check_count(count, device)
+        request: dict[str, Any] = {
+            "models": list(models), "plan": plan, "output_dir": output_dir, "suites": suites, "cache": cache,
+            "dtype": dtype, "device": device, "trust_remote_code": trust_remote_code, "asking": asking,
+        }  # fmt: skip
+        with started(count, "holdfast.evaluation.follow") as processes:
+            tell(processes, request)
+            return evaluate_models(**request, processes=processes, console=console, say=say)
     out, place = Path(output_dir), device if processes.count == 1 else device_of_process(device)
     run = _Session(
         models=models, plan=plan, out=out, cache=cache, processes=processes, dtype=dtype, device=place,
-        device_map=device_map, trust_remote_code=trust_remote_code, console=console, say=say,
+        device_map=device_map, trust_remote_code=trust_remote_code, asking=asking or Asking(), backend=backend,
+        console=console, say=say,
     )  # fmt: skip
     with quiet_libraries(), terminated_is_interrupted():
         if not processes.leads:
@@ -173,6 +200,8 @@ class _Session:
     device: str | None
     device_map: str | None
     trust_remote_code: bool
+    asking: Asking
+    backend: str
     console: Any
     say: Callable[[str], None]
 
@@ -181,22 +210,29 @@ class _Session:
         return self.processes.first(
             lambda: check_request(
                 self.models, self.plan, out=self.out, cache=self.cache, dtype=self.dtype, device=self.device,
-                trust_remote_code=self.trust_remote_code,
+                trust_remote_code=self.trust_remote_code, asking=self.asking, backend=self.backend,
             )
         )  # fmt: skip
 
-    def load(self, model: ModelRequest) -> Loaded:
+    @contextlib.contextmanager
+    def loaded(self, model: ModelRequest) -> Iterator[Loaded | Connected]:
         from holdfast.models import load
 
-        return load(
-            model.name,
-            dtype=self.dtype,
-            device=self.device,
-            device_map=self.device_map,
-            trust_remote_code=self.trust_remote_code,
-        )
+        if is_address(model.name):
+            yield connect(model.name, self.asking)
+        elif self.backend == "vllm":
+            with vllm.served(model.name, self.asking, dtype=self.dtype, weights=_hash(model, self.dtype)) as found:
+                yield found
+        else:
+            yield load(
+                model.name,
+                dtype=self.dtype,
+                device=self.device,
+                device_map=self.device_map,
+                trust_remote_code=self.trust_remote_code,
+            )
 
-    def measure(self, model: ModelRequest, loaded: Loaded) -> None:
+    def measure(self, model: ModelRequest, loaded: Loaded | Connected) -> None:
         from holdfast.evaluation.runner import evaluate
 
         identity: dict[str, Any] = {"name": model.label}
@@ -218,8 +254,8 @@ class _Session:
         kept = self.kept()
         for model in self.models:
             if model.label not in kept:
-                loaded = self.load(model)
-                with contextlib.suppress(NotFinite):  # the leader says so
+                # what is not finite is the leader's to say
+                with self.loaded(model) as loaded, contextlib.suppress(NotFinite):
                     self.measure(model, loaded)
                 del loaded
                 gc.collect()
@@ -244,23 +280,23 @@ class _Session:
                     f"{model.label}: loading {model.name}"
                     + (f" ({number} of {len(self.models)})" if len(self.models) > 1 else "")
                 )
-                loaded = self.load(model)
-                _put(record, model, loaded.identity, self.out)
-                if loaded.model.dtype == torch.bfloat16 and loaded.model.device.type == "cpu" and not fast:
-                    self.say(
-                        f"{model.label}: in bfloat16, which this processor has no instructions for; --dtype float32 is "
-                        "many times as fast"
-                    )
-                if self.cache is not None:
-                    write_json(_identity_file(self.cache, loaded.identity["hash"]), loaded.identity)
-                keep()
-                try:
-                    self.measure(model, loaded)
-                except NotFinite as error:  # the other models are measured all the same
-                    broken.append(str(error))
-                self.say(f"{model.label}: {len(self.plan.entries)} entries measured")
+                with self.loaded(model) as loaded:
+                    _put(record, model, loaded.identity, self.out)
+                    if loaded.model.dtype == torch.bfloat16 and loaded.model.device.type == "cpu" and not fast:
+                        self.say(
+                            f"{model.label}: in bfloat16, which this processor has no instructions for; --dtype "
+                            "float32 is many times as fast"
+                        )
+                    if self.cache is not None:
+                        write_json(_identity_file(self.cache, loaded.identity["hash"]), loaded.identity)
+                    keep()
+                    try:
+                        self.measure(model, loaded)
+                    except NotFinite as error:  # the other models are measured all the same
+                        broken.append(str(error))
                 del loaded
                 gc.collect()
+                self.say(f"{model.label}: {len(self.plan.entries)} entries measured")
             self.processes.first(lambda: record)
             if broken:
                 raise NotFinite("\n".join(broken))
@@ -283,11 +319,13 @@ def check_request(
     dtype: str = "auto",
     device: str | None = None,
     trust_remote_code: bool = False,
+    asking: Asking | None = None,
+    backend: str = "transformers",
 ) -> dict[str, str]:
     """Finds out before anything is measured whether all of it can be: models, tokenizers, tasks and their data.
 
     Args:
-        models, plan, cache, dtype, device, trust_remote_code: as for `evaluate_models`.
+        models, plan, cache, dtype, device, trust_remote_code, asking, backend: as for `evaluate_models`.
         out: the output folder, in which a model that was measured before needs no tasks and no data any more; None: all
             are checked.
 
@@ -302,17 +340,33 @@ def check_request(
 
     problems = list(_problem(usable_device, device))
     tokenizers: dict[str, Any] = {}
+    served: dict[str, Connected] = {}
 
     def read(model: ModelRequest) -> None:
         tokenizers[model.label] = load_tokenizer(model.name, trust_remote_code=trust_remote_code)
 
+    def reach(model: ModelRequest) -> None:
+        there = served[model.label] = connect(model.name, asking or Asking())
+        tokenizers[model.label] = there.tokenizer
+        if refused := refused_entries(plan, there.model.name, there.tokenizer, scores=there.scores):
+            raise ConfigError(refused)
+
+    def serve(model: ModelRequest) -> None:
+        if refused := [*vllm.problems_of(model.name), *refused_entries(plan, model.label, tokenizers.get(model.label))]:
+            raise ConfigError(refused)
+
     readable: set[str] = set()
     start = EvaluationFolder((out or Path()) / models[0].label) if models else None
     for model in models:
+        if is_address(model.name):
+            problems += [f"{model.label}: {p}" if len(models) > 1 else p for p in _problem(reach, model)]
+            continue
         found = list(_problem(check_model, model.name, trust_remote_code=trust_remote_code, fit=False))
         readable |= set() if found else {model.label}
         if not found or Path(model.name).is_dir():  # what is not on the hub has no tokenizer there either
             found += _problem(read, model)
+        if backend == "vllm":
+            found += _problem(serve, model)
         problems += [f"{model.label}: {p}" if len(models) > 1 else p for p in found]
     kept: dict[str, str] = {}
     alike = {label: tokenizer_fingerprint(tokenizer) for label, tokenizer in tokenizers.items()}
@@ -324,7 +378,11 @@ def check_request(
         if out is not None and (
             cache is not None or folder.path.is_dir()
         ):  # else there is nothing to be found, and hashes take a while
-            identity = {"name": model.label, "hash": _hash(model, dtype)}
+            known = served.get(model.label)
+            hash_ = _hash(model, dtype) if known is None else known.identity["hash"]
+            if backend == "vllm" and known is None and hash_:
+                hash_ = vllm.hash_of(hash_)
+            identity = {"name": model.label, "hash": hash_}
             with contextlib.suppress(UserError):  # found again below, with its place
                 if identity["hash"] and (
                     kept_evaluations(plan, tokenizer, folder, identity, cache=cache, start=start) is not None

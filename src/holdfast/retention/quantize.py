@@ -17,11 +17,6 @@ bfloat16 where it fits, which the op compares without loss.
 Weights are quantised when the module moves to its device, one after another, so the device never holds the whole model
 unquantised. Not here: quantising students (transformers does that when it loads them), and loading of checkpoints that
 were quantised before.
-
-**CPUs with AVX-512 BF16.** There bitsandbytes (0.50) repacks a 4-bit layer in place at its first forward in evaluation
-mode, for a product in bfloat16 that passes no gradient on to its input; output sizes that are not multiples of 32 fail.
-Unpacking rounds the scales, and without double quantisation leaves them transposed. `keep_unpacked` prevents it for
-models that are trained and for teachers.
 """
 
 from __future__ import annotations
@@ -97,33 +92,6 @@ def _replacement(library: Any, module: nn.Linear, bits: int) -> nn.Module:
         )
     new.bias = module.bias
     return new.train(module.training)
-
-
-def keep_unpacked(model: nn.Module) -> None:
-    """Keeps bitsandbytes from repacking a model's 4-bit layers on CPUs with AVX-512 BF16; other layers are left as
-    they are.
-
-    Call it between loading and the first forward. The layers then compute as they do on other CPUs, for good.
-
-    Raises:
-        ModelError: layers that were repacked already, even if they were unpacked again.
-    """
-    repacked = []
-    for name, module in model.named_modules():
-        if not hasattr(module, "support_avx512bf16_for_cpu"):
-            continue
-        module.support_avx512bf16_for_cpu = False
-        # The state has this attribute from the first repacking on; unpacking sets it to False.
-        if hasattr(getattr(module.weight, "quant_state", None), "packing_format_for_cpu"):
-            repacked.append(name)
-    if repacked:
-        raise ModelError(
-            f"Expected 4-bit weights as they were loaded, got {len(repacked)} layers that bitsandbytes has repacked "
-            f"for inference on a CPU ({repacked[0]}, ...), as it does at the first forward in evaluation mode. "
-            "Gradients do not pass through them, and unpacking loses precision. Load the model again, and give it to "
-            "the trainer before anything is computed with it; to evaluate it earlier, call "
-            "holdfast.retention.quantize.keep_unpacked(model) right after loading."
-        )
 
 
 def _ends(model: nn.Module) -> list[nn.Module]:

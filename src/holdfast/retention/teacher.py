@@ -29,10 +29,11 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import ModelError
+from holdfast.ops.four_bits import keep_unpacked
 from holdfast.ops.heads import Head, causal_lm, describe_head, is_distributed_tensor, is_sharded, run_outside
 from holdfast.retention.anchor import START, load_anchor
 from holdfast.retention.offload import HostLayers, decoder_layers
-from holdfast.retention.quantize import keep_unpacked, quantize_linears
+from holdfast.retention.quantize import quantize_linears
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -30,7 +30,7 @@ def load_model(config: TrainConfig) -> Any:
     """
     from trl import get_quantization_config
 
-    from holdfast.retention.quantize import keep_unpacked
+    from holdfast.ops.four_bits import keep_unpacked
 
     name = config.model.model_name_or_path
     kwargs: dict[str, Any] = {

@@ -16,6 +16,7 @@ package `openai`, once it asks.
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.util
 import json
 import os
@@ -211,6 +212,39 @@ class Client:
 
         Args:
             message: the whole prompt.
+            read, on_lost: see `_until_answered`.
+
+        Raises:
+            see `_until_answered`.
+        """
+        create = self._client.chat.completions.with_raw_response.create
+        asked = functools.partial(create, model=self.model, messages=[{"role": "user", "content": message}])
+        return await self._until_answered(asked, read, on_lost)
+
+    async def complete(self, prompt: list[int] | str, read: Callable[[Any], T], **parameters: Any) -> Answer[T]:
+        """Sends a prompt to `/completions`, as `ask` sends a message.
+
+        Args:
+            prompt: a text, or its token ids.
+            read: see `_until_answered`.
+            parameters: of this request.
+        """
+        create = self._client.completions.with_raw_response.create
+        return await self._until_answered(
+            functools.partial(create, model=self.model, prompt=prompt, **parameters), read, None
+        )
+
+    async def models(self, read: Callable[[Any], T]) -> Answer[T]:
+        """The list of what is served; `read`: see `_until_answered`."""
+        return await self._until_answered(self._client.models.with_raw_response.list, read, None)
+
+    async def _until_answered(
+        self, send: Callable[..., Awaitable[Any]], read: Callable[[Any], T], on_lost: Callable[[], None] | None
+    ) -> Answer[T]:
+        """Sends a request until there is an answer or no more attempts.
+
+        Args:
+            send: the request; takes the parameters that all requests of this client have.
             read: makes a value of the endpoint's body (parsed JSON); raises ValueError where it is no chat completion,
                 which is worth asking again, as is a count of tokens that is none.
             on_lost: is called before an attempt that follows one whose answer may have been made, and charged for, but
@@ -229,7 +263,7 @@ class Client:
                 on_lost()
             wait = None
             try:
-                body = await self._send(message)
+                body = await self._send(send)
                 value, (prompt, completion) = read(body), _usage(body)
             except _Again as error:
                 unreachable, reason, wait, lost = error.unreachable, str(error), error.wait, error.lost
@@ -270,7 +304,7 @@ class Client:
             return
         await asyncio.sleep(min(longest, self.endpoint.first_wait * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0))
 
-    async def _send(self, message: str) -> Any:
+    async def _send(self, send: Callable[..., Awaitable[Any]]) -> Any:
         """One attempt: the endpoint's body, parsed.
 
         Raises:
@@ -284,9 +318,7 @@ class Client:
                 async with asyncio.timeout(
                     self.endpoint.timeout
                 ):  # the client's own is for each read, and a slow server resets it
-                    answer = await self._client.chat.completions.with_raw_response.create(
-                        model=self.model, messages=[{"role": "user", "content": message}], **sent
-                    )
+                    answer = await send(**sent)
                     text = answer.http_response.text
             except (openai.APITimeoutError, TimeoutError):
                 raise _Again(f"no answer within {self.endpoint.timeout:g} s", unreachable=True, lost=True) from None

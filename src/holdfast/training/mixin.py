@@ -40,10 +40,10 @@ from transformers import TrainerCallback
 from holdfast.checkpoints.live_tensors import gathered
 from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
+from holdfast.ops.four_bits import keep_unpacked
 from holdfast.ops.heads import causal_lm, check_head
 from holdfast.retention.anchor import START, Anchors
 from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures, StepInfo, TeacherSettings, TokenLoss
-from holdfast.retention.quantize import keep_unpacked
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.environment import loads_on_one_process_only
 from holdfast.support.files import write_json

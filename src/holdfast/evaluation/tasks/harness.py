@@ -85,13 +85,15 @@ def harness_model(entry: TaskEntry, on: Subject, *, report: Report | None = None
         on: the model.
         report: of the requests; None: the subject's own.
     """
-    from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
+    from holdfast.evaluation.served import Served
+    from holdfast.evaluation.tasks.harness_model import ServedLM, SharedPrefixLM
     from holdfast.evaluation.text.perplexity import resolve_window
 
     _check_tokenizer(on.tokenizer)
     with without_traces(on.model, on.tokenizer, seed=on.plan.seed), _hub_where_wanted(entry), evaluation_mode(on.model):
         window, _ = resolve_window(on.model)
-        yield SharedPrefixLM(
+        kind = ServedLM if isinstance(on.model, Served) else SharedPrefixLM
+        yield kind(
             on.model,
             on.tokenizer,
             batch_size=on.plan.batch_size,

@@ -18,8 +18,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from lm_eval.api.model import TemplateLM
 from lm_eval.models.huggingface import HFLM
-from lm_eval.models.utils import normalize_gen_kwargs
+from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 from transformers import LogitsProcessorList
 
 from holdfast.evaluation.measures import Report, no_report
@@ -57,13 +58,12 @@ class SharedPrefixLM(HFLM):
         partial: Partial | None = None,
         share: bool = True,
     ) -> None:
-        super().__init__(
-            pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, max_length=length
-        )
+        self._take(model, tokenizer, batch_size=batch_size, length=length)
         self.progress = progress
         self.partial = partial or Partial(None)
         self.seed = seed
         self.share = share
+        self._calls = 0
         self._watch = Watch()
         self.shared = False
         """Whether the last log-likelihoods were computed with shared prefixes."""
@@ -73,6 +73,16 @@ class SharedPrefixLM(HFLM):
         self.broken = ""
         """What of all that was asked is NaN or infinite; empty where nothing is. Tasks need not show it: an accuracy of
         NaN log-likelihoods is a number."""
+
+    def _take(self, model: Any, tokenizer: Any, *, batch_size: int, length: int) -> None:
+        super().__init__(
+            pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=batch_size, max_length=length
+        )
+
+    def _name(self, what: str) -> str:
+        """What values of this call are kept as: the harness asks for rolling log-likelihoods by many calls."""
+        self._calls += 1
+        return what if self._calls == 1 else f"{what} of call {self._calls}"
 
     def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """As `HFLM.loglikelihood`, every distinct text tokenised once."""
@@ -131,7 +141,7 @@ class SharedPrefixLM(HFLM):
         if scorer is None or not scorer.shares:
             found = self._one_by_one(requests)
         else:
-            found = scorer.answers(paths, name="loglikelihood", partial=self.partial, report=self.progress)
+            found = scorer.answers(paths, name=self._name("loglikelihood"), partial=self.partial, report=self.progress)
         broken = sum(not math.isfinite(nats) for nats, _ in found)
         if broken:
             self.broken = f"{broken} of {len(found)} log-likelihoods are NaN or infinite."
@@ -149,7 +159,7 @@ class SharedPrefixLM(HFLM):
             return super(SharedPrefixLM, self)._loglikelihood_tokens([requests[i] for i in group], disable_tqdm=True)
 
         return self.partial.resumed(
-            "loglikelihood", ((g, g) for g in groups), of_group, total=len(order), report=self.progress
+            self._name("loglikelihood"), ((g, g) for g in groups), of_group, total=len(order), report=self.progress
         )
 
     def generate_until(self, requests: Any, disable_tqdm: bool = False) -> list[str]:
@@ -158,21 +168,29 @@ class SharedPrefixLM(HFLM):
         requests = [self._that_fit(request) for request in requests]
         # long contexts first, so that the first batch is the largest and the remaining time is never too low
         order = sorted(range(len(requests)), key=lambda index: (-len(requests[index].args[0]), index))
-        size = _GROUP * int(self.batch_size)
+        size = self._group()
 
         def texts_of(start: int) -> list[Any]:
             # a group's samples are its own, whatever was computed before it
             torch.manual_seed(self.seed * 1_000_003 + start)
             group = [requests[index] for index in order[start : start + size]]
             self._watch = Watch()
-            texts = super(SharedPrefixLM, self).generate_until(group, disable_tqdm=True)
+            texts = self._written(group, seed=self.seed * 1_000_003 + start)
             return [{"broken": text} for text in texts] if self._watch.broken else texts
 
         groups = ((order[start : start + size], start) for start in range(0, len(order), size))
-        found = self.partial.resumed("generate", groups, texts_of, total=len(order), report=self.progress)
+        found = self.partial.resumed(self._name("generate"), groups, texts_of, total=len(order), report=self.progress)
         if any(isinstance(text, dict) for text in found):
             self.broken = BROKEN
         return [text["broken"] if isinstance(text, dict) else text for text in found]
+
+    def _group(self) -> int:
+        """Requests that are generated before what came is kept."""
+        return _GROUP * int(self.batch_size)
+
+    def _written(self, group: list[Any], *, seed: int) -> list[str]:
+        """Texts of a group of requests; torch is seeded."""
+        return list(super().generate_until(group, disable_tqdm=True))
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         return super()._model_generate(*args, **kwargs, logits_processor=LogitsProcessorList([self._watch]))
@@ -187,3 +205,48 @@ class SharedPrefixLM(HFLM):
         return SimpleNamespace(
             args=(context, {**{k: v for k, v in how.items() if k not in lengths}, "max_gen_toks": self.shortened})
         )
+
+
+class ServedLM(SharedPrefixLM):
+    """A served model in place of one in memory; arguments as of `SharedPrefixLM`."""
+
+    def _take(self, model: Any, tokenizer: Any, *, batch_size: int, length: int) -> None:
+        # what of HFLM is used here: tokenising, templates, windows of rolling log-likelihoods
+        TemplateLM.__init__(self)
+        self._model, self.tokenizer, self.backend = model, tokenizer, "causal"
+        self._device, self._max_length, self.batch_size_per_gpu = model.device, length, model.at_once
+        self.add_bos_token, self.custom_prefix_token_id = None, None
+        self.chat_template_args: dict[str, Any] = {}
+        self.vocab_size, self.revision, self.pretrained = len(tokenizer), "main", model.name
+
+    @property
+    def model(self) -> Any:
+        """The served model."""
+        return self._model
+
+    def _group(self) -> int:
+        return int(self.model.at_once)
+
+    def _written(self, group: list[Any], *, seed: int) -> list[str]:
+        how, until = [], []
+        for number, request in enumerate(group):
+            given = normalize_gen_kwargs(dict(request.args[1]), self.max_gen_toks)
+            sampled = bool(given.get("do_sample"))
+            stops = handle_stop_sequences(given.get("until"), eos=None)
+            until.append(stops)
+            asked = {"max_tokens": given["max_gen_toks"], **({"stop": stops[:4]} if stops else {})}
+            if sampled:
+                asked |= {"temperature": given.get("temperature", 1.0), "seed": (seed + number) % 2**31}
+                asked |= {"top_p": given["top_p"]} if "top_p" in given else {}
+            how.append(asked)
+        room = [self.max_length - asked["max_tokens"] for asked in how]
+        prompts = [
+            self.tok_encode(request.args[0], left_truncate_len=left) for request, left in zip(group, room, strict=True)
+        ]
+        found = self.model.completions(prompts, how)
+        return [_before(one.text, stops) for one, stops in zip(found, until, strict=True)]
+
+
+def _before(text: str, stops: Sequence[str]) -> str:
+    """A text up to the first of the stops, of which a server takes four at most."""
+    return text[: min((place for stop in stops if stop and (place := text.find(stop)) >= 0), default=len(text))]

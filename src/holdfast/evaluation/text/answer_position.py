@@ -105,12 +105,13 @@ def distributions(
     import torch
 
     from holdfast.evaluation.text.perplexity import entropies
-    from holdfast.evaluation.text.shared_prefix import PackedRow, Path, scorer_for
+    from holdfast.evaluation.text.shared_prefix import PackedRow, Path, Scorer, scorer_for
     from holdfast.ops.heads import project
 
     # a path's last state predicts its target, whichever token that is
     paths = [Path(index=index, ids=tuple(ids[-length:]), targets=(0,)) for index, ids in enumerate(contexts)]
     scorer = scorer_for(on.model, paths)
+    assert isinstance(scorer, Scorer), "served models are refused before"
 
     def find(row: PackedRow) -> Iterator[dict[str, Any]]:
         states = scorer.states(row)[torch.as_tensor([int(where[-1]) for where in row.where])]

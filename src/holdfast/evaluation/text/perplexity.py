@@ -32,6 +32,7 @@ from holdfast.evaluation.levels import unigram_levels
 from holdfast.evaluation.measures import Outcome, Report, Subject, no_report
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.served import Served, in_groups
 from holdfast.evaluation.text.documents import (
     Document,
     EncodedDocument,
@@ -164,8 +165,6 @@ def score_documents(
     """
     import numpy as np
 
-    from holdfast.ops.heads import describe_head
-
     encoded = [encode_document(document, tokenizer) for document in documents]
     if not any(document.spans for document in encoded):
         raise DataError(
@@ -182,6 +181,60 @@ def score_documents(
         )
     window, stride = resolve_window(model, window, stride)
     pieces = cut(encoded, window=window, stride=stride)
+    partial = partial or Partial(None)
+    if isinstance(model, Served):
+        rows, found = _asked_of(model, pieces, partial, progress)
+    else:
+        rows, found = _computed(
+            model, pieces, batch_tokens=batch_tokens, memorisation=memorisation, partial=partial, progress=progress,
+            notes=notes,
+        )  # fmt: skip
+    sums = np.zeros((len(encoded), 3 if memorisation else 1))
+    for row, values in zip(rows, found, strict=True):
+        np.add.at(sums, [piece.document for piece in row], np.array(values))
+    scored = []
+    for document, (nats, *more) in zip(encoded, sums.tolist(), strict=True):
+        figures = {"doc": document.doc, "nats": nats, "tokens": document.tokens, "bytes": document.bytes}
+        scored.append({**figures, "exact": round(more[0]), "entropy": more[1]} if memorisation else figures)
+    return scored
+
+
+def _asked_of(
+    model: Served, pieces: Sequence[Piece], partial: Partial, progress: Report
+) -> tuple[list[list[Piece]], list[list[list[float]]]]:
+    """Rows of one piece each, and their sums, of a served model."""
+
+    def sums_of(batch: Sequence[int]) -> list[list[list[float]]]:
+        asked = [pieces[number] for number in batch]
+        found = zip(asked, model.scores([piece.ids for piece in asked]), strict=True)
+        return [[[-sum(scores[target - 1][0] for target in piece.targets)]] for piece, scores in found]
+
+    done = list(itertools.accumulate(len(piece.ids) for piece in pieces))
+    found = partial.resumed(
+        "row",
+        ((batch, batch) for batch in in_groups(range(len(pieces)), model.at_once)),
+        sums_of,
+        total=len(pieces),
+        report=lambda finished, total: progress(done[finished - 1], done[-1]),
+    )
+    return [[piece] for piece in pieces], found
+
+
+def _computed(
+    model: Any,
+    pieces: Sequence[Piece],
+    *,
+    batch_tokens: int | None,
+    memorisation: bool,
+    partial: Partial,
+    progress: Report,
+    notes: list[str] | None,
+) -> tuple[list[list[Piece]], list[list[list[float]]]]:
+    """Rows of pieces, and of every row the sums `[pieces, columns]`."""
+    import numpy as np
+
+    from holdfast.ops.heads import describe_head
+
     batch_tokens = batch_tokens or (512 if model.get_input_embeddings().weight.device.type == "cpu" else 8192)
     columns = 3 if memorisation else 1
     with evaluation_mode(model):
@@ -208,21 +261,14 @@ def score_documents(
             return [values.tolist()]
 
         done = list(itertools.accumulate(sum(len(piece.ids) for piece in row) for row in rows))
-        found = (partial or Partial(None)).resumed(
+        found = partial.resumed(
             "row",
             (([number], row) for number, row in enumerate(rows)),
             sums_of,
             total=len(rows),
             report=lambda finished, total: progress(done[finished - 1], done[-1]),
         )
-    sums = np.zeros((len(encoded), columns))
-    for row, values in zip(rows, found, strict=True):
-        np.add.at(sums, [piece.document for piece in row], np.array(values))
-    scored = []
-    for document, (nats, *more) in zip(encoded, sums.tolist(), strict=True):
-        figures = {"doc": document.doc, "nats": nats, "tokens": document.tokens, "bytes": document.bytes}
-        scored.append({**figures, "exact": round(more[0]), "entropy": more[1]} if memorisation else figures)
-    return scored
+    return rows, found
 
 
 def documents_stay_apart(model: Any, head: Head, first: Piece, second: Piece, *, tokens: int = 32) -> bool:
@@ -323,6 +369,8 @@ def float_head(head: Head) -> Head:
 
 
 def _check_vocabulary(model: Any, encoded: Sequence[EncodedDocument]) -> None:
+    if isinstance(model, Served):  # the tokenizer was compared with the server's
+        return
     known = int(model.get_input_embeddings().weight.shape[0])
     largest = max((i for document in encoded for i in document.ids), default=0)
     if largest >= known:
@@ -370,7 +418,8 @@ def measure(entry: PerplexityEntry, on: Subject) -> Outcome:
         "notes": notes,
     }
     names = _MEMORISATION if entry.memorisation else _TEXT
-    vocabulary = int(on.model.get_input_embeddings().weight.shape[0])
+    served = isinstance(on.model, Served)
+    vocabulary = len(on.tokenizer) if served else int(on.model.get_input_embeddings().weight.shape[0])
     encoded = [encode_document(document, on.tokenizer) for document in documents]
     return Outcome(
         rows=rows,

@@ -48,6 +48,7 @@ from holdfast.records.evaluation import all_finite
 if TYPE_CHECKING:
     import torch
 
+    from holdfast.evaluation.served import ServedScorer
     from holdfast.ops.heads import Head
 
 logger = logging.getLogger(__name__)
@@ -320,16 +321,20 @@ class Scorer:
         ]
 
 
-def scorer_for(model: Any, paths: Sequence[Path] = ()) -> Scorer:
+def scorer_for(model: Any, paths: Sequence[Path] = ()) -> Scorer | ServedScorer:
     """What scores a model's texts: in rows of shared prefixes, or one text a row where the model cannot share them (see
     the module's docstring).
 
     Args:
-        model: a Hugging Face causal LM, PEFT-wrapped or not, in evaluation mode.
+        model: a Hugging Face causal LM, PEFT-wrapped or not, in evaluation mode; or a served one.
         paths: of which two that branch are tried; without any that do, nothing needs to be tried.
     """
+    from holdfast.evaluation.served import Served, ServedScorer
     from holdfast.evaluation.text.perplexity import takes_positions
     from holdfast.ops.document_attention import IMPLEMENTATION
+
+    if isinstance(model, Served):
+        return ServedScorer(model=model)
 
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
     single = Scorer(model=model, least=0, most=0)

@@ -94,7 +94,9 @@ def train_model(settings: Mapping[str, Any], suites: Sequence[str], points: int,
     return Trained(measured=run.evaluated("result"), tokens=tokens, curves=curves)
 
 
-def measure_model(model: str | Path, plan: EvaluationPlan, place: Path, *, cache: Path, task: Task) -> EvaluationFolder:
+def measure_model(
+    model: str | Path, plan: EvaluationPlan, place: Path, *, cache: Path, task: Task, processes: int = 1
+) -> EvaluationFolder:
     """Measures a model that no job trained, or finds it measured.
 
     Args:
@@ -103,11 +105,14 @@ def measure_model(model: str | Path, plan: EvaluationPlan, place: Path, *, cache
         place: gets the folder `MEASURED`.
         cache: for evaluations.
         task: what the worker does.
+        processes: that share the questions.
     """
     from holdfast.evaluation.session import ModelRequest, evaluate_models
 
     request = ModelRequest(name=str(model), label=MEASURED)
-    evaluate_models([request], plan, place, cache=str(cache), console=task.console, say=lambda line: None)
+    evaluate_models(
+        [request], plan, place, cache=str(cache), num_processes=processes, console=task.console, say=lambda line: None
+    )
     return EvaluationFolder(place / MEASURED)
 
 

@@ -63,6 +63,7 @@ class Workshop:
             self.plan,
             place,
             cache=os.environ.get(EVALUATION_CACHE),
+            num_processes=int(self.config.train.get("num_processes") or 1),
             console=self.console,
             say=lambda line: None,
         )

@@ -51,7 +51,9 @@ class Kind(Protocol):
             task: what the worker does.
         """
 
-    def measure(self, model: Path, plan: Any, place: Path, *, cache: Path, task: Task) -> EvaluationFolder:
+    def measure(
+        self, model: Path, plan: Any, place: Path, *, cache: Path, task: Task, processes: int = 1
+    ) -> EvaluationFolder:
         """Measures a model that was not trained, such as a merge."""
 
     def fisher(self, model: Path, train: Mapping[str, Any], place: Path, *, samples: int) -> Path:
@@ -96,9 +98,11 @@ class LanguageModels:
         """See `Kind`."""
         return train_model(settings, tasks, points, cache=cache, task=task)
 
-    def measure(self, model: Path, plan: EvaluationPlan, place: Path, *, cache: Path, task: Task) -> EvaluationFolder:
+    def measure(
+        self, model: Path, plan: EvaluationPlan, place: Path, *, cache: Path, task: Task, processes: int = 1
+    ) -> EvaluationFolder:
         """See `Kind`."""
-        return measure_model(model, plan, place, cache=cache, task=task)
+        return measure_model(model, plan, place, cache=cache, task=task, processes=processes)
 
     def fisher(self, model: Path, train: Mapping[str, Any], place: Path, *, samples: int) -> Path:
         """See `Kind`."""
@@ -151,7 +155,9 @@ class Classifiers:
         )
         return Trained(measured=run.evaluated("result"), tokens=int(run.read().training["tokens"]), curves=curves)
 
-    def measure(self, model: Path, plan: Any, place: Path, *, cache: Path, task: Task) -> EvaluationFolder:
+    def measure(
+        self, model: Path, plan: Any, place: Path, *, cache: Path, task: Task, processes: int = 1
+    ) -> EvaluationFolder:
         """See `Kind`."""
         from holdfast.runs.classifier import evaluate_classifier, weights_hash
         from holdfast.training.classifier import load_network

@@ -213,7 +213,10 @@ class SequenceStudy(Study[SequenceConfig]):
                 ]
             merge(parts, folder, method=method, overwrite=True, **parameters)
         place = folder.with_name(f"{folder.name}.{MEASURED}")
-        found = config.kind.measure(folder, config.measured, place, cache=out / "evaluations", task=task)
+        processes = int(config.train.get("num_processes") or 1)
+        found = config.kind.measure(
+            folder, config.measured, place, cache=out / "evaluations", task=task, processes=processes
+        )
         return ModelResult(folder="", evaluations=found.path.relative_to(out).as_posix(), seconds=0.0)
 
     def _add_residual(self, continued: Path, folder: Path, *, base: str, scale: float) -> None:

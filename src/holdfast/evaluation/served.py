@@ -1,0 +1,422 @@
+"""A model that an OpenAI-compatible server answers for (vLLM, SGLang, llama-cpp-python, ...), in place of weights in
+memory: `http://localhost:8000/v1`, or `http://localhost:8000/v1#NAME` where it serves several.
+
+Asked for is what `/completions` gives: continuations of token ids, and the log-probabilities of a prompt's own tokens
+(`echo` with `logprobs`), so that texts are tokenised, cut and scored here as those of any other model. What needs whole
+distributions (answers at the answer position, memorisation) is refused.
+
+Which weights a server has cannot be seen. A model is known by the log-probabilities of a text (`PROBE`): what was
+measured is found again while they are the same to four digits, and measured again where anything has changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from holdfast.errors import ConfigError, HoldfastError, ModelError, NotFinite, did_you_mean
+from holdfast.evaluation.measures import Report, no_report
+from holdfast.evaluation.partial import Partial
+from holdfast.support.endpoint import Client, Endpoint, OptionNames, find_key, missing_package, run, work_through
+from holdfast.support.files import fingerprint
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
+    from holdfast.evaluation.text.shared_prefix import Path
+
+PROBE = (
+    "Memory is kept in the data, the loss, the gradient or the weights. In 1912 three ships sailed south; "
+    "the price of 12 apples at 3 euros each is 36 euros. def add(a, b): return a + b"
+)
+"""The text that a served model is known by."""
+_TURNS = 4
+"""Requests that a worker is given before what came is kept: what an interruption costs."""
+_OPTIONS = OptionNames(model="MODEL (behind '#')", base_url="the address", key="--api_key_env")
+
+
+def is_address(name: str) -> bool:
+    """Whether a model's name is a server's address."""
+    return name.startswith(("http://", "https://"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """How served models are asked."""
+
+    tokenizer: str | None = None
+    """Of the served model: a folder or a hub id; None: the folder that the server names."""
+    context_length: int | None = None
+    """Tokens that it reads at once; None: what the server says."""
+    api_key_env: str | None = None
+    """Environment variable with the key; None: none, but OpenAI's own for api.openai.com."""
+    workers: int = 16
+    """Requests at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """What a served model wrote after one prompt."""
+
+    text: str
+    cut: bool
+    """Whether it ended because it had written as much as it was allowed to."""
+
+
+class Served:
+    """A served model, where others are modules.
+
+    Args:
+        endpoint: where it is.
+        name: what it is called there.
+        context: tokens that it reads at once, prompt and reply together.
+    """
+
+    dtype = None
+    training = False
+
+    def __init__(self, endpoint: Endpoint, name: str, *, context: int) -> None:
+        self.endpoint, self.name = endpoint, name
+        self.config = SimpleNamespace(max_position_embeddings=context)
+
+    @property
+    def device(self) -> Any:
+        """This machine's CPU, which computes nothing here."""
+        import torch
+
+        return torch.device("cpu")
+
+    def eval(self) -> Served:
+        """As of modules; nothing to change."""
+        return self
+
+    def modules(self) -> Iterable[Any]:
+        """As of modules; none."""
+        return ()
+
+    @property
+    def at_once(self) -> int:
+        """Requests a batch."""
+        return _TURNS * self.endpoint.workers
+
+    def scores(self, texts: Sequence[Sequence[int]]) -> list[list[tuple[float, bool]]]:
+        """Of every text and each of its tokens but the first: log-probability in nats, and whether the token was the
+        most likely one.
+
+        Args:
+            texts: token ids, at least two each.
+
+        Raises:
+            ModelError: the server does not give them.
+            HoldfastError: it does not answer, or fails for good.
+        """
+        asked = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0.0}
+        return self._ask([(ids, asked, functools.partial(_scored, ids=ids)) for ids in texts])
+
+    def count(self, text: str) -> int:
+        """The tokens of a text, as the server has them.
+
+        Raises:
+            see `scores`.
+        """
+        asked = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0.0}
+        [found] = self._ask([(text, asked, _counted)])
+        return int(found)
+
+    def completions(self, prompts: Sequence[Sequence[int]], how: Sequence[Mapping[str, Any]]) -> list[Completed]:
+        """Continuations.
+
+        Args:
+            prompts: token ids, none empty.
+            how: of every prompt `max_tokens` and whatever else `/completions` takes (`stop`, `temperature`, `seed`).
+
+        Raises:
+            HoldfastError: see `scores`.
+        """
+        return self._ask([(ids, {"temperature": 0.0, **h}, _completed) for ids, h in zip(prompts, how, strict=True)])
+
+    def _ask(
+        self, requests: Sequence[tuple[Sequence[int] | str, Mapping[str, Any], Callable[[Any], Any]]]
+    ) -> list[Any]:
+        found: list[Any] = [None] * len(requests)
+
+        async def all_of_them() -> None:
+            async with Client(self.endpoint, model=self.name, parameters={}, options=_OPTIONS) as client:
+
+                async def one(number: int) -> None:
+                    prompt, how, read = requests[number]
+                    answer = await client.complete(prompt if isinstance(prompt, str) else list(prompt), read, **how)
+                    if answer.value is None:
+                        raise HoldfastError(
+                            f"{self.endpoint.shown} gave no answer to a prompt ({len(prompt)} long): {answer.error}. "
+                            f"What was measured is kept; the same command goes on."
+                        )
+                    found[number] = answer.value
+
+                await work_through(range(len(requests)), one, workers=self.endpoint.workers)
+
+        run(all_of_them())
+        return found
+
+
+def _choice(body: Any) -> Mapping[str, Any]:
+    choices = body.get("choices") if isinstance(body, Mapping) else None
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
+        raise ValueError(f"expected a completion with one choice, got {str(body)[:200]}")
+    return choices[0]
+
+
+def _completed(body: Any) -> Completed:
+    choice = _choice(body)
+    if not isinstance(choice.get("text"), str):
+        raise ValueError(f"expected a completion with a text, got {str(choice)[:200]}")
+    return Completed(text=choice["text"], cut=choice.get("finish_reason") == "length")
+
+
+def _scored(body: Any, *, ids: Sequence[int]) -> list[tuple[float, bool]]:
+    logprobs = _choice(body).get("logprobs")
+    own = logprobs.get("token_logprobs") if isinstance(logprobs, Mapping) else None
+    tops = logprobs.get("top_logprobs") if isinstance(logprobs, Mapping) else None
+    # the prompt's tokens, and at most the one that had to be asked for
+    if not isinstance(own, list) or not isinstance(tops, list) or not len(ids) <= len(own) <= len(ids) + 1:
+        raise _NotGiven(
+            f"expected the log-probabilities of {len(ids)} prompt tokens, got "
+            f"{len(own) if isinstance(own, list) else 'none'}"
+        )
+    found = []
+    for value, top in zip(own[1 : len(ids)], tops[1 : len(ids)], strict=True):
+        if not isinstance(value, (int, float)) or not isinstance(top, Mapping) or not top:
+            raise _NotGiven(f"expected a log-probability of every prompt token, got {value!r} with {top!r:.80}")
+        found.append((float(value), value >= max(top.values())))
+    return found
+
+
+def _counted(body: Any) -> int:
+    logprobs = _choice(body).get("logprobs")
+    own = logprobs.get("token_logprobs") if isinstance(logprobs, Mapping) else None
+    if not isinstance(own, list):
+        raise _NotGiven("expected the log-probabilities of a prompt's tokens, got none")
+    return len(own) - 1  # with the one that had to be asked for
+
+
+class _NotGiven(ModelError):
+    """A server that does not give log-probabilities of a prompt's own tokens."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(
+            f"{text}. Benchmarks that score options or text need a server whose /completions takes `echo` with "
+            f"`logprobs` (vLLM, SGLang, llama-cpp-python); generated ones do not."
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------- connecting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connected:
+    """A served model, found and recognised."""
+
+    model: Served
+    tokenizer: Any
+    identity: dict[str, Any]
+    """As `holdfast.models.Loaded.identity`."""
+    scores: bool
+    """Whether it gives log-probabilities of prompts."""
+
+
+def connect(name: str, asking: Asking) -> Connected:
+    """Finds a served model and what it is known by.
+
+    Args:
+        name: the address, with `#NAME` where there are several models.
+        asking: how.
+
+    Raises:
+        ConfigError: no address, a key that is not there, no such model, a package that is not installed.
+        ModelError: no tokenizer, or one that is not the server's; no context length.
+        HoldfastError: nobody answers.
+    """
+    url, _, wanted = name.partition("#")
+    variable, key, problem = find_key(url, asking.api_key_env)
+    endpoint = Endpoint(
+        base_url=url, api_key=key, key_variable=variable, workers=asking.workers, timeout=600.0, longest_body=2**26
+    )
+    secret = ["an address without user, password or query is expected"] if {"@", "?"} & set(url) else []
+    if problems := [*missing_package("a served model"), *endpoint.problems(), *([problem] if problem else []), *secret]:
+        raise ConfigError(problems)
+    listed = _listed(endpoint)
+    if wanted not in listed and (wanted or len(listed) != 1):
+        raise ConfigError(
+            f"{endpoint.shown}: expected one of the models that it serves ({', '.join(listed)}) behind '#', got "
+            f"'{wanted}'.{did_you_mean(wanted, listed)}"
+        )
+    served = wanted or next(iter(listed))
+    card = listed[served]
+    tokenizer = _tokenizer(served, card, asking)
+    context = asking.context_length or card.get("max_model_len") or (card.get("meta") or {}).get("n_ctx")
+    if not isinstance(context, int) or context < 2:
+        raise ModelError(
+            f"{endpoint.shown} does not say how many tokens '{served}' reads at once. Say it: --context_length N."
+        )
+    model = Served(endpoint, served, context=context)
+    about, scores = _recognised(model, tokenizer)
+    identity = {
+        "name": f"{endpoint.shown}#{served}",
+        "hash": fingerprint(["served", served, context, about]),
+        "architecture": "served",
+        "origin": f"as {urlsplit(url).netloc} serves it",
+    }
+    return Connected(model=model, tokenizer=tokenizer, identity=identity, scores=scores)
+
+
+def _listed(endpoint: Endpoint) -> dict[str, Mapping[str, Any]]:
+    """The models that a server has, by name."""
+
+    def read(body: Any) -> dict[str, Mapping[str, Any]]:
+        data = body.get("data") if isinstance(body, Mapping) else None
+        if not isinstance(data, list) or not all(isinstance(m, Mapping) and isinstance(m.get("id"), str) for m in data):
+            raise ValueError(f"expected a list of models, got {str(body)[:200]}")
+        return {m["id"]: m for m in data}
+
+    async def asked() -> Any:
+        async with Client(endpoint, model="", parameters={}, options=_OPTIONS) as client:
+            return await client.models(read)
+
+    answer = run(asked())
+    if not answer.value:
+        raise HoldfastError(f"{endpoint.shown} names no models: {answer.error or 'the list is empty'}.")
+    found: dict[str, Mapping[str, Any]] = answer.value
+    return found
+
+
+def _tokenizer(served: str, card: Mapping[str, Any], asking: Asking) -> Any:
+    import os
+
+    from holdfast.models import load_tokenizer
+
+    places = [str(p) for p in (asking.tokenizer, card.get("root"), served) if p]
+    place = asking.tokenizer or next((p for p in places if os.path.isdir(p)), None)
+    if place is None:
+        raise ModelError(
+            f"Expected the tokenizer of '{served}', whose folder the server does not name. Name it: --tokenizer "
+            f"FOLDER (or a hub id)."
+        )
+    return load_tokenizer(place)
+
+
+def _recognised(model: Served, tokenizer: Any) -> tuple[list[Any], bool]:
+    """What a served model is known by, and whether it gives log-probabilities.
+
+    Raises:
+        ModelError: the tokenizer is not the server's. NotFinite: the log-probabilities are none.
+    """
+    text = PROBE
+    while len(ids := tokenizer(text)["input_ids"]) >= model.config.max_position_embeddings:
+        text = text[: len(text) // 2]
+    [reply] = model.completions([ids], [{"max_tokens": 1, "echo": True}])
+    wrong, name = (
+        f"The tokenizer is not that of '{model.name}': the server reads",
+        "Name the right one: --tokenizer MODEL.",
+    )
+    if "".join(text.split()) not in "".join(reply.text.split()):
+        raise ModelError(f"{wrong} {reply.text[:60]!r} where {text[:60]!r} was meant. {name}")
+    try:
+        if (count := model.count(text)) != len(ids):
+            raise ModelError(f"{wrong} a text as {count} tokens that it has as {len(ids)}. {name}")
+        [scores] = model.scores([ids])
+    except _NotGiven:
+        from holdfast.support.environment import now
+
+        return [now()], False  # nothing to know it by: what is measured is not found again
+    values = [round(value, 4) for value, _ in scores]
+    if any(value != value or value in (float("inf"), float("-inf")) for value in values):
+        raise NotFinite(
+            f"'{model.name}' gives log-probabilities that are not finite. Look at its weights and its dtype."
+        )
+    return values, True
+
+
+def refused_entries(plan: EvaluationPlan, name: str, tokenizer: Any, *, scores: bool = True) -> list[str]:
+    """The entries that a served model cannot be measured on, a sentence each.
+
+    Args:
+        plan: what is to be measured.
+        name: of the model.
+        tokenizer: its tokenizer.
+        scores: whether its server gives log-probabilities of prompts.
+    """
+    from holdfast.evaluation.entries import KINDS, TaskEntry
+
+    problems = []
+    for entry in plan.entries:
+        kind, place = KINDS[entry.kind], f"{entry.suite}/{entry.name}"
+        if not kind.served:
+            problems.append(
+                f"{place}: {entry.kind} needs the model in memory, and '{name}' is served. Give its folder, "
+                f"or leave the entry out."
+            )
+        elif not scores and (
+            kind.scores or (isinstance(entry, TaskEntry) and entry.kind == "task" and _scores(entry, tokenizer))
+        ):
+            problems.append(
+                f"{place}: needs log-probabilities of prompts, which the server of '{name}' does not give. Take a "
+                f"server whose /completions takes `echo` with `logprobs` (vLLM, SGLang, llama-cpp-python)."
+            )
+    return problems
+
+
+def _scores(entry: TaskEntry, tokenizer: Any) -> bool:
+    from holdfast.evaluation.tasks.harness import check_task
+
+    return any(task.OUTPUT_TYPE != "generate_until" for task in check_task(entry, tokenizer).values())
+
+
+# ------------------------------------------------------------------------------------------------------------- scoring
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedScorer:
+    """Log-likelihoods of continuations, as `shared_prefix.Scorer` gives them. Shared beginnings are the server's to
+    find: texts that begin alike are asked one after another."""
+
+    model: Served
+    shares = True
+
+    def answers(
+        self,
+        paths: Sequence[Path],
+        *,
+        name: str,
+        find: Any = None,
+        partial: Partial | None = None,
+        report: Report = no_report,
+    ) -> list[Any]:
+        """See `Scorer.answers`; `find` is None.
+
+        Raises:
+            ModelError: the server gives no log-probabilities.
+        """
+        if find is not None:
+            raise ConfigError("expected a model in memory, got a served one, which gives no whole distributions.")
+        order = sorted(paths, key=lambda path: path.ids)
+        batches = (([path.index for path in batch], batch) for batch in in_groups(order, self.model.at_once))
+        return (partial or Partial(None)).resumed(name, batches, self._found, total=len(paths), report=report)
+
+    def _found(self, batch: Sequence[Path]) -> list[tuple[float, bool]]:
+        texts = [[*path.ids, path.targets[-1]] for path in batch]
+        found = []
+        for path, scores in zip(batch, self.model.scores(texts), strict=True):
+            own = scores[-len(path.targets) :]
+            found.append((sum(value for value, _ in own), all(best for _, best in own)))
+        return found
+
+
+def in_groups(items: Iterable[Any], size: int) -> Iterable[list[Any]]:
+    """Items in order, so many at a time."""
+    waiting = iter(items)
+    while group := list(itertools.islice(waiting, size)):
+        yield group

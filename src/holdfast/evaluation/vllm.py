@@ -1,0 +1,127 @@
+"""`vllm serve` for as long as a model is measured, and the model behind it as `served` has it.
+
+vLLM is a program of its own here, as it is where models are deployed: it brings its own torch, and holdfast needs none
+of its modules. The weights are a folder's, so that a model is known by their hash, as in memory; figures of both do not
+stand for each other, since the kernels differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.evaluation.served import Asking, Connected, connect
+from holdfast.models import adapter_base
+from holdfast.support.environment import shown_name
+from holdfast.support.files import fingerprint
+
+STARTS_WITHIN = 1800.0
+"""Seconds: reading weights and compiling kernels."""
+_NAME = "model"
+
+
+def problems_of(name: str) -> list[str]:
+    """Why vLLM cannot serve a model here; empty where it can be tried."""
+    found = []
+    if shutil.which("vllm") is None:
+        found.append("backend: vllm is not installed. Install it with: pip install vllm (or give a server's address).")
+    if adapter_base(name) is not None:
+        found.append(f"backend: vllm serves whole models, and {name} is an adapter. Merge it first: holdfast merge.")
+    return found
+
+
+def version() -> str:
+    """vLLM's, as the program says it.
+
+    Raises:
+        ConfigError: it does not run.
+    """
+    done = subprocess.run(["vllm", "--version"], capture_output=True, text=True, check=False)
+    if done.returncode != 0 or not done.stdout.strip():
+        raise ConfigError(f"backend: vllm does not run here: {(done.stderr or 'it says nothing').strip()[-300:]}")
+    return done.stdout.strip().splitlines()[-1]
+
+
+def hash_of(weights: str) -> str:
+    """What identifies the figures of a model that vLLM serves.
+
+    Args:
+        weights: hash of the model in memory, with its dtype.
+    """
+    return fingerprint([weights, "vllm", version()])
+
+
+@contextlib.contextmanager
+def served(name: str, asking: Asking, *, dtype: str, weights: str) -> Iterator[Connected]:
+    """A model behind a server of its own, which ends with the block.
+
+    Args:
+        name: folder or hub id.
+        asking: how it is asked.
+        dtype: of the weights; "auto": as saved.
+        weights: hash of the model in memory.
+
+    Raises:
+        HoldfastError: vLLM did not start; the end of what it wrote is in the message.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["vllm", "serve", name, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", _NAME]
+    words += [
+        "--dtype",
+        dtype,
+        "--seed",
+        "0",
+        "--generation-config",
+        "vllm",
+    ]  # greedy is greedy, whatever the model says
+    words += ["--tensor-parallel-size", str(_devices())]
+    words += ["--max-model-len", str(asking.context_length)] if asking.context_length is not None else []
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            until = time.monotonic() + STARTS_WITHIN
+            while not _listens(port):
+                if process.poll() is not None or time.monotonic() > until:
+                    log.seek(0)
+                    said = log.read().decode("utf-8", "replace").strip().splitlines()[-12:]
+                    how = "did not start in time" if process.poll() is None else f"ended ({process.returncode})"
+                    raise HoldfastError("\n  ".join([f"vllm serve {name} {how}:", *said]))
+                time.sleep(0.2)
+            asked = dataclasses.replace(asking, tokenizer=asking.tokenizer or name)
+            found = connect(f"http://127.0.0.1:{port}/v1", asked)
+            origin = f"as vLLM {version()} serves it"
+            identity = {**found.identity, "name": shown_name(name), "hash": hash_of(weights), "origin": origin}
+            yield dataclasses.replace(found, identity=identity)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _devices() -> int:
+    import torch
+
+    return max(1, torch.accelerator.device_count()) if torch.accelerator.is_available() else 1
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False

@@ -1,0 +1,275 @@
+"""A served model measured as one in memory is: the same figures, and what a server cannot give is refused before
+anything is measured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers.normalizers import Lowercase
+
+from evaluation.completions_server import CompletionsServer
+from evaluation.test_processes import OPEN, OWN, SUITE, TASK
+from holdfast.cli.main import main
+from holdfast.records.evaluation import EvaluationFolder
+from tiny import build_model, build_tokenizer
+
+ROLLING = """\
+task: rolling
+dataset_path: json
+dataset_kwargs: {data_files: {test: texts.jsonl}}
+test_split: test
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{text}}"
+metric_list: [{metric: bits_per_byte}]
+"""
+SERVED = """\
+source:
+  - {perplexity: texts.jsonl, text: "{text}"}
+  - {task: colours.yaml}
+  - {task: open.yaml}
+  - {task: rolling.yaml}
+  - {choices: texts.jsonl, name: chosen}
+  - {classes: texts.jsonl, name: classified, prompt: "{text} is", options: [" the", " a list"]}
+  - {instructions: texts.jsonl, name: followed, max_new_tokens: 4}
+batch_size: 3
+"""
+
+
+@pytest.fixture
+def desk(tmp_path: Path, tokenizer, monkeypatch: pytest.MonkeyPatch) -> Path:
+    build_model(seed=3).save_pretrained(tmp_path / "tuned")
+    tokenizer.save_pretrained(tmp_path / "tuned")
+    shared = {"options": ["red", "a list"], "instruction_id_list": ["plain:capitals"], "kwargs": [{}]}
+    rows = [
+        {"text": f"The fox {i} jumps over {'a lazy dog ' * (i % 4 + 1)}", "prompt": f"Say {i}", **shared}
+        | {"answer": i % 2, "label": i % 2}
+        for i in range(11)
+    ]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    texts = {"suite": SERVED, "colours": TASK, "open": OPEN.replace(", do_sample: true, temperature: 1.0", "")}
+    for name, text in {**texts, "rolling": ROLLING}.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def served(desk: Path, tokenizer):
+    model = build_model(seed=3).eval()
+    card = {"root": str(desk / "tuned"), "max_model_len": 128}
+    with CompletionsServer(model, tokenizer, card) as server:
+        yield server
+
+
+def test_the_figures_are_those_of_the_model_in_memory(desk: Path, served: CompletionsServer, capsys) -> None:
+    served.failures = 2  # busy at first: asked again
+    command = ["evaluate", "tuned", f"there={served.url}", "--suite", "suite.yaml", "--output_dir", "out"]
+    assert main(command) == 0, capsys.readouterr().err
+    here, there = EvaluationFolder(desk / "out" / "tuned"), EvaluationFolder(desk / "out" / "there")
+    assert len(there.all()) == 7
+    for one in here.all():
+        other = there.find(one.suite, one.name)
+        assert other is not None and other.metrics.keys() == one.metrics.keys()
+        rows = zip(here.samples(one.suite, one.name), there.samples(one.suite, one.name), strict=True)
+        for mine, theirs in rows:
+            assert mine.keys() == theirs.keys()
+            for name, value in mine.items():
+                if isinstance(value, float):
+                    assert theirs[name] == pytest.approx(value, abs=2e-4), (one.name, name)
+                elif not isinstance(value, list) or not value or not isinstance(value[0], float):
+                    assert theirs[name] == value, (one.name, name)
+    assert "as 127.0.0.1" in (desk / "out" / "evaluate.json").read_text()
+    before = len(served.asked)
+    assert main(command) == 0
+    assert len(served.asked) - before == 3  # who is there; nothing is measured twice
+    assert "there: measured before" in capsys.readouterr().out
+    with torch_noise(served.model):
+        assert main(command) == 0
+    assert "there: 7 entries measured" in capsys.readouterr().out  # other weights behind the same address
+
+
+class torch_noise:
+    """Other weights inside."""
+
+    def __init__(self, model) -> None:  # type: ignore[no-untyped-def]
+        self.weight = model.get_output_embeddings().weight.data
+
+    def __enter__(self) -> None:
+        self.weight.mul_(1.001)
+
+    def __exit__(self, *_: object) -> None:
+        self.weight.div_(1.001)
+
+
+def test_log_likelihoods_are_those_of_the_harness_own_client(desk: Path, served: CompletionsServer) -> None:
+    """lm-evaluation-harness asks the same server by its `local-completions`."""
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+
+    from holdfast.evaluation.served import Asking, connect
+    from holdfast.evaluation.text.shared_prefix import paths_of, scorer_for
+
+    pairs = [("The quick brown", " fox"), ("The quick brown", " dog"), ("Seven ships sailed", " south; none")]
+    theirs = LocalCompletionsAPI(
+        base_url=f"{served.url}/completions", tokenizer_backend="huggingface", tokenizer=str(desk / "tuned"),
+        model="tiny", max_length=128, add_bos_token=True,
+    )  # fmt: skip
+    asked = [Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=i) for i, pair in enumerate(pairs)]
+    expected = theirs.loglikelihood(asked)
+    found = connect(served.url, Asking())
+    words = found.tokenizer
+    requests = []
+    for context, continuation in pairs:
+        before, whole = words(context)["input_ids"], words(context + continuation)["input_ids"]
+        requests.append((before, whole[len(before) :]))
+    paths = paths_of(requests, length=128)
+    mine = scorer_for(found.model, paths).answers(paths, name="x")
+    assert [best for _, best in mine] == [best for _, best in expected]
+    assert [value for value, _ in mine] == pytest.approx([value for value, _ in expected], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"names": ("a", "b")}, "expected one of the models that it serves (a, b)"),
+        ({"card": {"max_model_len": 128}}, "--tokenizer"),
+        ({"card": {"root": "tuned"}}, "--context_length"),
+        ({"card": {"root": "other", "max_model_len": 128}}, "The tokenizer is not that of 'tiny'"),
+        ({"card": {"root": "fewer", "max_model_len": 128}}, "The tokenizer is not that of 'tiny'"),
+        ({"scores": False}, "source/chosen: needs log-probabilities"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_is_measured(how, said, desk: Path, tokenizer, capsys) -> None:
+    for name, words in {"other": build_tokenizer(unk_token="<|pad|>"), "fewer": build_tokenizer(290)}.items():
+        if name == "other":
+            words.backend_tokenizer.normalizer = Lowercase()
+        shutil.copytree(desk / "tuned", desk / name)
+        words.save_pretrained(desk / name)
+    card = {"root": str(desk / "tuned"), "max_model_len": 128}
+    with CompletionsServer(build_model(seed=3).eval(), tokenizer, **{"card": card, **how}) as server:
+        code = main(["evaluate", server.url, "--suite", "suite.yaml", "--output_dir", "out"])
+    error = capsys.readouterr().err
+    assert code == 2
+    assert said in error
+    assert not (desk / "out").exists()
+    assert "source/open:" not in error  # replies alone can be generated
+
+
+def test_generated_entries_need_no_log_probabilities(desk: Path, served: CompletionsServer) -> None:
+    served.scores = False
+    (desk / "suite.yaml").write_text("source: [{task: open.yaml}, {instructions: texts.jsonl, max_new_tokens: 4}]\n")
+    assert main(["evaluate", served.url, "--suite", "suite.yaml", "--output_dir", "out"]) == 0
+    [folder] = [p for p in (desk / "out").iterdir() if p.is_dir()]
+    assert len(EvaluationFolder(folder).all()) == 2
+
+
+def test_what_needs_the_model_in_memory_is_named(desk: Path, served: CompletionsServer, capsys) -> None:
+    (desk / "own.py").write_text(OWN)
+    letters = TASK.replace("task: colours", "task: letters").replace(
+        "doc_to_choice: options", 'doc_to_choice: ["A", "B"]'
+    )
+    (desk / "letters.yaml").write_text(letters)
+    (desk / "suite.yaml").write_text(SUITE)
+    assert main(["evaluate", served.url, "--suite", "suite.yaml", "--output_dir", "out"]) == 2
+    error = capsys.readouterr().err
+    for kind in ("answers", "memorisation", "lettered", "own"):
+        assert f": {kind} needs the model in memory" in error
+    assert error.count("needs the model in memory") == 4
+
+
+def test_a_server_that_is_not_there(desk: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.evaluation import served
+
+    original = served.Endpoint
+    monkeypatch.setattr(served, "Endpoint", lambda **given: original(**given, attempts=2, first_wait=0.01))
+    assert main(["evaluate", "http://127.0.0.1:9/v1", "--suite", "suite.yaml"]) == 1
+    assert "Nobody answers at http://127.0.0.1:9/v1" in capsys.readouterr().err
+    assert main(["evaluate", "http://user:s3cret@127.0.0.1:9/v1", "--suite", "suite.yaml"]) == 2
+    assert "s3cret" not in capsys.readouterr().err
+
+
+def test_rolling_log_likelihoods_go_on_in_their_middle(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The harness asks for them in many calls, each of which keeps its own."""
+    from holdfast.evaluation import partial
+    from holdfast.evaluation.text import shared_prefix
+
+    command = ["evaluate", "tuned", "--tasks", "rolling.yaml", "--batch_size", "2", "--output_dir"]
+    assert main([*command, "whole"]) == 0
+    expected = EvaluationFolder(desk / "whole" / "tuned").samples("measured", "rolling")
+    original, calls = shared_prefix.Scorer.states, 0
+
+    def breaks(*args, **kwargs):  # type: ignore[no-untyped-def]
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            raise KeyboardInterrupt
+        return original(*args, **kwargs)
+
+    flush = partial.Partial.add
+    monkeypatch.setattr(partial.Partial, "add", lambda self, values: (flush(self, values), self.flush())[0])
+    monkeypatch.setattr(shared_prefix.Scorer, "states", breaks)
+    assert main([*command, "cut"]) == 130
+    monkeypatch.setattr(shared_prefix.Scorer, "states", original)
+    assert main([*command, "cut"]) == 0
+    assert EvaluationFolder(desk / "cut" / "tuned").samples("measured", "rolling") == expected
+
+
+VLLM = """\
+#!{python}
+import sys, threading
+sys.path[:0] = {path!r}
+if sys.argv[1:] == ["--version"]:
+    print("0.20.0"); sys.exit()
+from pathlib import Path
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from evaluation.completions_server import CompletionsServer
+words = sys.argv
+folder, given = words[2], dict(zip(words[3::2], words[4::2]))
+Path("asked").write_text(" ".join(words[1:]))
+if Path("full").exists():
+    sys.exit("CUDA out of memory")
+server = CompletionsServer(
+    AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder),
+    {{"max_model_len": 128}}, (given["--served-model-name"],), port=int(given["--port"]),
+)
+with server:
+    threading.Event().wait()
+"""
+
+
+def test_vllm_is_started_for_a_model_and_ends_with_it(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """`vllm serve` is a script here, which answers as vLLM does."""
+    command = ["evaluate", "tuned", "--suite", "suite.yaml", "--backend", "vllm", "--output_dir", "there"]
+    monkeypatch.setenv("PATH", str(desk / "bin"))
+    assert main(command) == 2
+    assert "vllm is not installed" in capsys.readouterr().err
+    (desk / "bin").mkdir()
+    script = desk / "bin" / "vllm"
+    script.write_text(VLLM.format(python=sys.executable, path=[str(Path(__file__).parent.parent), *sys.path]))
+    script.chmod(0o755)
+    (desk / "full").touch()
+    assert main(command) == 1
+    assert "CUDA out of memory" in capsys.readouterr().err
+    (desk / "full").unlink()
+    assert main(command) == 0, capsys.readouterr().err
+    assert "as vLLM 0.20.0 serves it" in capsys.readouterr().out
+    asked = (desk / "asked").read_text()
+    assert asked.startswith("serve tuned --host 127.0.0.1 --port")
+    assert main(["evaluate", "tuned", "--suite", "suite.yaml", "--output_dir", "here"]) == 0
+    here, there = (EvaluationFolder(desk / place / "tuned") for place in ("here", "there"))
+    for one in here.all():
+        other = there.find(one.suite, one.name)
+        assert other is not None and other.key != one.key
+        assert other.metrics[one.primary].value == pytest.approx(one.metrics[one.primary].value, abs=2e-4)
+    (desk / "asked").unlink()
+    assert main(command) == 0
+    assert not (desk / "asked").exists()  # nothing was left to measure
+    port = int(asked.split("--port ")[1].split()[0])
+    with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        pass
