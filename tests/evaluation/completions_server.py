@@ -42,7 +42,7 @@ class CompletionsServer:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                assert self.path == "/v1/completions", self.path
+                assert self.path in ("/v1/completions", "/v1/chat/completions"), self.path
                 with lock:
                     outer.asked.append(body)
                     busy, outer.failures = outer.failures > 0, max(0, outer.failures - 1)
@@ -51,7 +51,7 @@ class CompletionsServer:
                     elif body["model"] not in outer.names:
                         self.reply(404, {"error": {"message": f"no model {body['model']}"}})
                     else:
-                        self.reply(200, outer.complete(body))
+                        self.reply(200, outer.complete(body) if self.path == "/v1/completions" else outer.chat(body))
 
             def reply(self, code: int, body: dict[str, Any]) -> None:
                 content = json.dumps(body).encode()
@@ -87,6 +87,13 @@ class CompletionsServer:
             "choices": [{"index": i, **self.one(ids, asked)} for i, ids in enumerate(prompts)],
             "usage": {"prompt_tokens": sum(map(len, prompts)), "completion_tokens": 1},
         }
+
+    @torch.no_grad()
+    def chat(self, asked: dict[str, Any]) -> dict[str, Any]:
+        text = self.tokenizer.apply_chat_template(asked["messages"], tokenize=False, add_generation_prompt=True)
+        found = self.one(self.tokenizer(text, add_special_tokens=False)["input_ids"], asked)
+        message = {"role": "assistant", "content": found["text"]}
+        return {"choices": [{"index": 0, "message": message, "finish_reason": found["finish_reason"]}]}
 
     def one(self, prompt: list[int], asked: dict[str, Any]) -> dict[str, Any]:
         assert not asked.get("temperature"), "this server is greedy"

@@ -273,3 +273,31 @@ def test_vllm_is_started_for_a_model_and_ends_with_it(desk: Path, monkeypatch: p
     port = int(asked.split("--port ")[1].split()[0])
     with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         pass
+
+
+CHAT = (
+    "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def test_a_server_that_takes_messages_alone(desk: Path, served: CompletionsServer, capsys) -> None:
+    """It writes the template itself; the replies are those of the model in memory with its template."""
+    served.tokenizer = build_tokenizer()
+    served.tokenizer.chat_template = CHAT
+    served.tokenizer.save_pretrained(desk / "tuned")
+    served.card, served.scores = {}, False
+    (desk / "suite.yaml").write_text(
+        "source:\n  - {task: open.yaml, apply_chat_template: true}\n"
+        "  - {instructions: texts.jsonl, apply_chat_template: true, max_new_tokens: 8}\n"
+    )
+    command = ["evaluate", "tuned", f"there={served.url}", "--suite", "suite.yaml", "--output_dir", "out", "--chat"]
+    assert main(command) == 0, capsys.readouterr().err
+    assert "known by its address and three replies" in capsys.readouterr().out
+    here, there = EvaluationFolder(desk / "out" / "tuned"), EvaluationFolder(desk / "out" / "there")
+    for one in here.all():
+        mine, theirs = here.samples(one.suite, one.name), there.samples(one.suite, one.name)
+        assert [row["output"] for row in mine] == [row["output"] for row in theirs]
+    (desk / "suite.yaml").write_text("source: [{task: open.yaml}, {choices: texts.jsonl}, {task: colours.yaml}]\n")
+    assert main([*command[:1], *command[2:]]) == 2
+    assert capsys.readouterr().err.count("can only be asked for replies to conversations") == 3

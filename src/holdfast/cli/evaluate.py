@@ -68,6 +68,8 @@ class _Served:
     """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
     workers: Annotated[int, Meta(ge=1)] = 16
     """Requests at once."""
+    chat: bool = False
+    """Asks /chat/completions: the server writes the chat template, no tokenizer is needed; generated entries alone."""
     backend: Literal["transformers", "vllm"] = "transformers"
     """What computes; vllm: 'vllm serve' is started for every model, over all devices."""
 
@@ -131,6 +133,7 @@ class EvaluateRequest(_Served, _Where, PlanRequest):
             context_length=self.context_length,
             api_key_env=self.api_key_env,
             workers=self.workers,
+            chat=self.chat,
         )
 
     @property

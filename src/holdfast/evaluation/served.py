@@ -3,10 +3,13 @@ memory: `http://localhost:8000/v1`, or `http://localhost:8000/v1#NAME` where it 
 
 Asked for is what `/completions` gives: continuations of token ids, and the log-probabilities of a prompt's own tokens
 (`echo` with `logprobs`), so that texts are tokenised, cut and scored here as those of any other model. What needs whole
-distributions (answers at the answer position, memorisation) is refused.
+distributions (answers at the answer position, memorisation) is refused. Servers that take messages alone
+(`Asking.chat`) write the chat template themselves, and are asked for replies to conversations only.
 
 Which weights a server has cannot be seen. A model is known by the log-probabilities of a text (`PROBE`): what was
-measured is found again while they are the same to four digits, and measured again where anything has changed.
+measured is found again while they are the same to four digits, and measured again where anything has changed. One that
+takes messages alone is known by its address and its replies to a few (`QUESTIONS`), which tells less: where its weights
+have changed and these replies have not, what was measured is taken for its own.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ from urllib.parse import urlsplit
 from holdfast.errors import ConfigError, HoldfastError, ModelError, NotFinite, did_you_mean
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.text.messages import MessageTokenizer, messages_of
 from holdfast.support.endpoint import Client, Endpoint, OptionNames, find_key, missing_package, run, work_through
 from holdfast.support.files import fingerprint
 
 if TYPE_CHECKING:
-    from holdfast.evaluation.entries import EvaluationPlan, TaskEntry
+    from holdfast.evaluation.entries import Entry, EvaluationPlan, TaskEntry
     from holdfast.evaluation.text.shared_prefix import Path
 
 PROBE = (
@@ -34,6 +38,12 @@ PROBE = (
     "the price of 12 apples at 3 euros each is 36 euros. def add(a, b): return a + b"
 )
 """The text that a served model is known by."""
+QUESTIONS = (
+    "Write two sentences about a lighthouse keeper who has lost his keys.",
+    "Explain in one sentence why the sky is blue.",
+    "List five words that rhyme with stone.",
+)
+"""What a model is known by that takes messages alone."""
 _TURNS = 4
 """Requests that a worker is given before what came is kept: what an interruption costs."""
 _OPTIONS = OptionNames(model="MODEL (behind '#')", base_url="the address", key="--api_key_env")
@@ -56,6 +66,8 @@ class Asking:
     """Environment variable with the key; None: none, but OpenAI's own for api.openai.com."""
     workers: int = 16
     """Requests at once."""
+    chat: bool = False
+    """Asks `/chat/completions`: the server writes the chat template, and no tokenizer is needed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +86,14 @@ class Served:
         endpoint: where it is.
         name: what it is called there.
         context: tokens that it reads at once, prompt and reply together.
+        chat: it takes messages alone; prompts are ids of a `MessageTokenizer`.
     """
 
     dtype = None
     training = False
 
-    def __init__(self, endpoint: Endpoint, name: str, *, context: int) -> None:
-        self.endpoint, self.name = endpoint, name
+    def __init__(self, endpoint: Endpoint, name: str, *, context: int, chat: bool = False) -> None:
+        self.endpoint, self.name, self.chat = endpoint, name, chat
         self.config = SimpleNamespace(max_position_embeddings=context)
 
     @property
@@ -137,19 +150,34 @@ class Served:
         Raises:
             HoldfastError: see `scores`.
         """
-        return self._ask([(ids, {"temperature": 0.0, **h}, _completed) for ids, h in zip(prompts, how, strict=True)])
+        asked = [(ids, {"temperature": 0.0, **h}) for ids, h in zip(prompts, how, strict=True)]
+        if not self.chat:
+            return self._ask([(ids, h, _completed) for ids, h in asked])
+        # what an endpoint does not take, its client leaves out for all requests that it sends
+        found: dict[int, Completed] = {}
+        ways = {fingerprint(h): h for _, h in asked}
+        for key, way in ways.items():
+            numbers = [number for number, (_, h) in enumerate(asked) if fingerprint(h) == key]
+            found |= zip(numbers, self._ask([(asked[n][0], {}, _replied) for n in numbers], way), strict=True)
+        return [found[number] for number in range(len(asked))]
 
     def _ask(
-        self, requests: Sequence[tuple[Sequence[int] | str, Mapping[str, Any], Callable[[Any], Any]]]
+        self,
+        requests: Sequence[tuple[Sequence[int] | str, Mapping[str, Any], Callable[[Any], Any]]],
+        shared: Mapping[str, Any] | None = None,
     ) -> list[Any]:
+        """What came of requests, each a prompt, its parameters and what reads the body; `shared`: parameters of all."""
         found: list[Any] = [None] * len(requests)
 
         async def all_of_them() -> None:
-            async with Client(self.endpoint, model=self.name, parameters={}, options=_OPTIONS) as client:
+            async with Client(self.endpoint, model=self.name, parameters=shared or {}, options=_OPTIONS) as client:
 
                 async def one(number: int) -> None:
                     prompt, how, read = requests[number]
-                    answer = await client.complete(prompt if isinstance(prompt, str) else list(prompt), read, **how)
+                    if self.chat and not isinstance(prompt, str):
+                        answer = await client.converse(messages_of(prompt), read)
+                    else:
+                        answer = await client.complete(prompt if isinstance(prompt, str) else list(prompt), read, **how)
                     if answer.value is None:
                         raise HoldfastError(
                             f"{self.endpoint.shown} gave no answer to a prompt ({len(prompt)} long): {answer.error}. "
@@ -175,6 +203,15 @@ def _completed(body: Any) -> Completed:
     if not isinstance(choice.get("text"), str):
         raise ValueError(f"expected a completion with a text, got {str(choice)[:200]}")
     return Completed(text=choice["text"], cut=choice.get("finish_reason") == "length")
+
+
+def _replied(body: Any) -> Completed:
+    choice = _choice(body)
+    message = choice.get("message")
+    text = message.get("content") if isinstance(message, Mapping) else None
+    if not isinstance(text, str):
+        raise ValueError(f"expected a reply with a text, got {str(choice)[:200]}")
+    return Completed(text=text, cut=choice.get("finish_reason") == "length")
 
 
 def _scored(body: Any, *, ids: Sequence[int]) -> list[tuple[float, bool]]:
@@ -256,6 +293,8 @@ def connect(name: str, asking: Asking) -> Connected:
         )
     served = wanted or next(iter(listed))
     card = listed[served]
+    if asking.chat:
+        return _conversing(endpoint, served, url)
     tokenizer = _tokenizer(served, card, asking)
     context = asking.context_length or card.get("max_model_len") or (card.get("meta") or {}).get("n_ctx")
     if not isinstance(context, int) or context < 2:
@@ -271,6 +310,21 @@ def connect(name: str, asking: Asking) -> Connected:
         "origin": f"as {urlsplit(url).netloc} serves it",
     }
     return Connected(model=model, tokenizer=tokenizer, identity=identity, scores=scores)
+
+
+def _conversing(endpoint: Endpoint, served: str, url: str) -> Connected:
+    """A model that takes messages alone."""
+    # in characters; how many tokens it reads is the server's to know
+    model, words = Served(endpoint, served, context=2**31, chat=True), MessageTokenizer()
+    questions = [words.encode(words.conversation([{"role": "user", "content": q}])) for q in QUESTIONS]
+    replies = model.completions(questions, [{"max_tokens": 48}] * len(questions))
+    identity = {
+        "name": f"{endpoint.shown}#{served}",
+        "hash": fingerprint(["served chat", served, endpoint.base_url, *(one.text for one in replies)]),
+        "architecture": "served",
+        "origin": f"as {urlsplit(url).netloc} serves it, known by its address and three replies",
+    }
+    return Connected(model=model, tokenizer=words, identity=identity, scores=False)
 
 
 def _listed(endpoint: Endpoint) -> dict[str, Mapping[str, Any]]:
@@ -359,6 +413,11 @@ def refused_entries(plan: EvaluationPlan, name: str, tokenizer: Any, *, scores: 
                 f"{place}: {entry.kind} needs the model in memory, and '{name}' is served. Give its folder, "
                 f"or leave the entry out."
             )
+        elif isinstance(tokenizer, MessageTokenizer) and not _asks_by_messages(entry):
+            problems.append(
+                f"{place}: a model that takes messages alone (--chat) can only be asked for replies to conversations. "
+                f"Set apply_chat_template: true, or leave the entry out."
+            )
         elif not scores and (
             kind.scores or (isinstance(entry, TaskEntry) and entry.kind == "task" and _scores(entry, tokenizer))
         ):
@@ -367,6 +426,11 @@ def refused_entries(plan: EvaluationPlan, name: str, tokenizer: Any, *, scores: 
                 f"server whose /completions takes `echo` with `logprobs` (vLLM, SGLang, llama-cpp-python)."
             )
     return problems
+
+
+def _asks_by_messages(entry: Entry) -> bool:
+    """Whether an entry's prompts are conversations."""
+    return entry.kind in ("instructions", "task", "win_rate") and bool(getattr(entry, "apply_chat_template", False))
 
 
 def _scores(entry: TaskEntry, tokenizer: Any) -> bool:

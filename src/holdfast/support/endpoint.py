@@ -24,7 +24,7 @@ import random
 import re
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Generic, TypeVar
@@ -217,9 +217,25 @@ class Client:
         Raises:
             see `_until_answered`.
         """
+        return await self.converse([{"role": "user", "content": message}], read, on_lost=on_lost)
+
+    async def converse(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        read: Callable[[Any], T],
+        *,
+        on_lost: Callable[[], None] | None = None,
+    ) -> Answer[T]:
+        """Sends a conversation, as `ask` sends a message.
+
+        Args:
+            messages: with role and content.
+            read, on_lost: see `_until_answered`.
+        """
         create = self._client.chat.completions.with_raw_response.create
-        asked = functools.partial(create, model=self.model, messages=[{"role": "user", "content": message}])
-        return await self._until_answered(asked, read, on_lost)
+        return await self._until_answered(
+            functools.partial(create, model=self.model, messages=list(messages)), read, on_lost
+        )
 
     async def complete(self, prompt: list[int] | str, read: Callable[[Any], T], **parameters: Any) -> Answer[T]:
         """Sends a prompt to `/completions`, as `ask` sends a message.
