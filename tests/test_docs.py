@@ -28,8 +28,9 @@ from stand_ins import put_data
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "skills/holdfast/SKILL.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").glob("*.md"), key=lambda page: (page.stem != "tour", page.name)),
 ]
+"""The tour first: its Python examples take the scene's names as they are."""
 IDS = [path.name for path in PAGES]
 
 
