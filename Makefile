@@ -7,7 +7,7 @@ WORKERS ?= 2
 ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all faults reference check format bench audit clean
+.PHONY: help install quickstart test test-all faults reference check docs format bench audit clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -22,7 +22,7 @@ $(BIN)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 $(BIN)/.test-tools: $(BIN)/.installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,docs]'
 	@touch $@
 
 install: $(BIN)/.installed  ## make .venv and install holdfast
@@ -31,13 +31,17 @@ quickstart: $(BIN)/.installed  ## see forgetting, and what keeps it small, in ab
 	$(BIN)/holdfast quickstart
 
 test: $(BIN)/.test-tools  ## static checks and the test suite (no GPU, no network)
-	$(BIN)/ruff check src tests examples benchmarks
-	$(BIN)/ruff format --check --quiet src tests examples benchmarks
+	$(BIN)/ruff check src tests examples benchmarks docs/site.py docs/pictures
+	$(BIN)/ruff format --check --quiet src tests examples benchmarks docs/site.py docs/pictures
 	$(BIN)/mypy --no-error-summary
 	$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow and not gpu and not network'
 
 test-all: $(BIN)/.test-tools  ## the slow tests too
 	$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not gpu and not network'
+
+docs: $(BIN)/.test-tools  ## the documentation as a site, in site/
+	$(BIN)/python docs/site.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 faults: $(BIN)/.test-tools  ## 2,000 generated faults in what comes in, and 40 kills; at most 20 minutes of two cores
 	$(ENV) PYTHONPATH=src:tests:tests/faults:tests/reference $(BIN)/python -m fuzz
@@ -46,8 +50,8 @@ reference: $(BIN)/.test-tools  ## what a restructuring must leave as it is, agai
 	PYTHONPATH=src $(BIN)/python tests/reference/record.py --check
 
 format: $(BIN)/.test-tools  ## format and fix what ruff can
-	$(BIN)/ruff check --fix src tests examples benchmarks
-	$(BIN)/ruff format src tests examples benchmarks
+	$(BIN)/ruff check --fix src tests examples benchmarks docs/site.py docs/pictures
+	$(BIN)/ruff format src tests examples benchmarks docs/site.py docs/pictures
 
 bench: $(BIN)/.installed  ## the benchmarks with their bars
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
@@ -73,4 +77,4 @@ audit: $(VENV)-audit/.installed  ## the pinned versions against the published vu
 	$(VENV)-audit/bin/python tests/audit.py
 
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) $(VENV)-audit .pytest_cache .mypy_cache .ruff_cache build dist
+	rm -rf $(VENV) $(VENV)-audit site .pytest_cache .mypy_cache .ruff_cache build dist

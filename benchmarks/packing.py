@@ -6,9 +6,9 @@ the windows waste.
     python benchmarks/packing.py --quick      # under a minute: windows of 1024
     python benchmarks/packing.py --save FILE  # the figures as JSON
 
-Documents have the residual paper's lengths (004, section 3.1.1: 156 to 6981 tokens, 650 on average). A step is forward,
-loss, backward, clipping and AdamW through the project's trainer; the arms take turns, one step each a round, and ratios
-are medians over rounds of the ratio within a round.
+Documents have the lengths of Balancing Continuous Pre-Training (section 3.1.1: 156 to 6981 tokens, 650 on average). A
+step is forward, loss, backward, clipping and AdamW through the project's trainer; the arms take turns, one step each a
+round, and ratios are medians over rounds of the ratio within a round.
 
 unmasked    windows cut from the stream of all documents, every token sees the whole window before it: the rate to hold
             against

@@ -400,7 +400,8 @@ def study_of(table: Table) -> Any:
 
 
 def outcome(record: Any) -> dict[str, Any]:
-    """What paper 000 claims of mathematics, held against the rows of GSM8K by the rules of every study: as claims.json.
+    """What "Memory Retaining Finetuning" claims of mathematics, held against the rows of GSM8K by the rules of every
+    study: as claims.json.
 
     The target is the answers' nats, the source the mean of the three texts, direct fine-tuning the one of its tuned
     rate. Claims that need an arm which the table has not (replay with label annealing) cannot be told.

@@ -26,7 +26,11 @@ from holdfast.records.run import RunFolder, RunRecord
 from stand_ins import put_data
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "skills/holdfast/SKILL.md")),
+    *sorted((ROOT / "docs").glob("*.md"), key=lambda page: (page.stem != "tour", page.name)),
+]
+"""The tour first: its Python examples take the scene's names as they are."""
 IDS = [path.name for path in PAGES]
 
 
@@ -87,7 +91,7 @@ def test_every_method_has_its_section():
         ):
             assert word in mine, f"{name}: {word}"
         assert f"](#{name})" in page.split("## How methods are given")[0]
-        assert f"| `{name}` |" in section(text_of("README.md"), "Methods")
+        assert f"| `{name}` |" in section(text_of("docs/tour.md"), "Methods")
         assert f"`{name}`" in section(text_of("CHANGELOG.md"), "0.1.0 (not released yet)")
 
 
@@ -210,9 +214,50 @@ def test_exit_codes_are_those_of_the_errors():
     assert words in text_of("docs/getting_started.md")
 
 
-def test_every_page_is_linked_from_the_readme():
-    readme = text_of("README.md")
-    assert [p.name for p in (ROOT / "docs").glob("*.md") if f"(docs/{p.name})" not in readme] == []
+def test_the_skill_is_short_and_its_names_exist():
+    """`skills/holdfast/SKILL.md`, for coding agents; its commands and YAML are checked as those of every page."""
+    import yaml
+
+    from holdfast.cli.schema import SCHEMAS
+    from holdfast.errors import HoldfastError, Interrupted, NotFinite, UserError
+    from holdfast.retention.registry import METHODS
+    from holdfast.runs.settings import OWN
+
+    page = text_of("skills/holdfast/SKILL.md")
+    _, front, body = page.split("---\n", 2)
+    head = yaml.safe_load(front)
+    assert set(head) == {"name", "description"} and head["name"] == "holdfast" and len(head["description"]) <= 1024
+    assert len(page.split()) < 500
+    named = set(re.findall(r"`([\w-]+)`", body))
+    assert set(SCHEMAS) <= named and set(METHODS) <= named
+    of_training = {"retention", "evaluation", "source", "target"}
+    assert of_training <= named and of_training <= set(OWN)
+    codes = (
+        f"{HoldfastError.exit_code} failed, {UserError.exit_code} the request has to change, 3 a rule",
+        f"{NotFinite.exit_code} something measured is NaN or infinite, {Interrupted.exit_code} interrupted",
+    )
+    assert all(code in body for code in codes)
+
+
+def test_every_page_is_linked_from_the_tour():
+    pages = section(text_of("docs/tour.md"), "All pages")
+    assert [p.name for p in (ROOT / "docs").glob("*.md") if p.stem != "tour" and f"({p.name})" not in pages] == []
+
+
+def test_the_readme_is_short():
+    assert len(text_of("README.md").split()) <= 900
+
+
+def test_the_picture_is_made_of_the_quickstarts_figures():
+    import runpy
+
+    script = runpy.run_path(str(ROOT / "docs/pictures/frontier.py"))
+    points = script["figures"](text_of("docs/tour.md"))
+    assert set(points) == set(script["BESIDE"])
+    for name in script["COLOURS"]:
+        assert text_of(f"docs/pictures/frontier-{name}.svg") == script["drawn"](points, name), (
+            "stale: python docs/pictures/frontier.py"
+        )
 
 
 def test_the_version_is_in_the_changes():
@@ -224,7 +269,9 @@ def test_the_version_is_in_the_changes():
 def test_the_quickstart_table_has_the_quickstarts_arms():
     from holdfast.studies.quickstart import arms
 
-    table = text_of("README.md").split("<!-- quickstart figures -->")[1].split("<!-- end of quickstart figures -->")[0]
+    table = (
+        text_of("docs/tour.md").split("<!-- quickstart figures -->")[1].split("<!-- end of quickstart figures -->")[0]
+    )
     rows = {cells[1].strip(): cells[2:4] for line in table.splitlines() if len(cells := line.split("|")) == 5}
     figures = {name: cells for name, cells in rows.items() if name and not name.startswith("-")}
     assert set(figures) == {"start", *(arm.label for arm in arms("file"))}

@@ -17,6 +17,10 @@ from stand_ins import put_data
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS_PAGE = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
+TOUR = (ROOT / "docs/tour.md").read_text(encoding="utf-8").partition("## All pages")[0]
+PAGES = (README, COMMANDS_PAGE, TOUR)
+"""The README and what it hands on to."""
 LIST = yaml.safe_load(Path(__file__).with_name("promises.yaml").read_text(encoding="utf-8"))
 TESTS = sorted({test for entry in LIST["promises"] for test in entry["shown_by"]})
 
@@ -24,7 +28,8 @@ TESTS = sorted({test for entry in LIST["promises"] for test in entry["shown_by"]
 def sentences(text: str) -> list[str]:
     """Sentences of a page, rows of its tables, and comments within its examples; headings promise nothing."""
     found: list[str] = []
-    for part in re.split(r"(^```.*?^```$)", re.sub(r"<!--.*?-->", "", text), flags=re.MULTILINE | re.DOTALL):
+    text = re.sub(r"<!--.*?-->|<picture>.*?</picture>", "", text, flags=re.DOTALL)
+    for part in re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL):
         if part.startswith("```"):
             found += re.findall(r"(?:^|\s)# ?(.+)$", part, re.MULTILINE)
             continue
@@ -45,9 +50,19 @@ def test_every_sentence_of_the_readme_is_in_the_list() -> None:
     listed = Counter(
         [entry["says"] for entry in LIST["promises"]] + [s for held in LIST["no_promises"].values() for s in held]
     )
-    there = Counter(sentences(README))
-    assert sorted(there - listed) == [], "not in tests/promises.yaml"
-    assert sorted(listed - there) == [], "in tests/promises.yaml, and no longer in the README"
+    there = {sentence for page in PAGES for sentence in sentences(page)}
+    assert sorted(there - set(listed)) == [], "not in tests/promises.yaml"
+    assert sorted(set(listed) - there) == [], "in tests/promises.yaml, and no longer in the pages"
+    assert [sentence for sentence, times in listed.items() if times > 1] == []
+
+
+def test_a_promise_of_the_readme_links_a_test_that_holds_it() -> None:
+    promises = README.split("## Promises")[1].split("\n## ")[0]
+    bullets = [s for s in sentences(promises) if s.endswith(")).")]
+    shown = {entry["says"]: {t.partition("::")[0] for t in entry["shown_by"]} for entry in LIST["promises"]}
+    assert (
+        len(bullets) >= 8 and {b for b in bullets if not set(re.findall(r"\]\((tests/\S+?)\)", b)) & shown[b]} == set()
+    )
 
 
 def test_a_promise_names_a_test() -> None:
@@ -127,8 +142,8 @@ def test_a_dry_run_loads_no_model(desk: Path, model_folder: Path, monkeypatch: p
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     from holdfast.cli.main import COMMANDS, main
 
-    told = set(re.findall(r"^\| `holdfast ([\w-]+)` \|", README, re.MULTILINE))
-    assert told == set(COMMANDS) - {"schema"}
+    told = set(re.findall(r"^\| `holdfast ([\w-]+)` \|", COMMANDS_PAGE, re.MULTILINE))
+    assert told == set(COMMANDS)
     for name in COMMANDS:
         assert main([name, "--help"]) == 0 and f"holdfast {name}" in capsys.readouterr().out
 

@@ -1,7 +1,7 @@
 """Every shipped recipe is a sound request, says what it is, and does what its name, its head and its paper say.
 
-Three families: training configurations (`configs/*.yaml`), the studies of paper 000 (`configs/label_annealing`) and
-those of paper 004 (`configs/residual`).
+Three families: training configurations (`configs/*.yaml`), the studies of "Memory Retaining Finetuning"
+(`configs/label_annealing`) and those of "Balancing Continuous Pre-Training" (`configs/residual`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ METHODS: dict[str, set[str]] = {
 }
 """Recipe: the methods it is for, or tries beside direct fine-tuning."""
 STUDIES = {"alignment_tax": (7, 220e6), "code": (13, 30e6), "math": (16, 179e6), "niche_knowledge": (7, 455e6)}
-"""Of paper 000: trials, and tokens of the fine-tuning data in the paper."""
-PAPER_000 = ("direct", "label_annealing", "replay", *(f"label_annealing/{name}" for name in STUDIES))
+"""Of Memory Retaining Finetuning: trials, and tokens of the fine-tuning data in the paper."""
+LABEL_ANNEALING = ("direct", "label_annealing", "replay", *(f"label_annealing/{name}" for name in STUDIES))
 """Recipes that state the paper's set-up."""
 RESIDUAL = {
     "llama3-budgets": 11,
@@ -52,7 +52,7 @@ RESIDUAL = {
     "scales": 9,
     "tiny": 112,
 }
-"""Of paper 004: models that each makes, given ones among them."""
+"""Of Balancing Continuous Pre-Training: models that each makes, given ones among them."""
 SEQUENCE = {
     "tasks-tiny": (60, 60),
     "digits": (61, 60),
@@ -63,11 +63,11 @@ SEQUENCE = {
     "three-tasks": (47, 26),
     "six-tasks": (31, 6),
 }
-"""Of paper 002: models that each makes with a seed, and its ways through the orders."""
+"""Of Soup to Go: models that each makes with a seed, and its ways through the orders."""
 STAGES = {"tiny": 10, "smollm2": 5, "llama2-alpaca": 10, "llama2-vicuna": 10}
-"""Of paper 001: epochs of each."""
+"""Of Pattern Shifting or Knowledge Losing: epochs of each."""
 LADDER = {"tiny": (3, 2_000_000), "world": (6, 64_000_000), "world-3M": (6, 32_000_000), "paper": (18, 128_000_000_000)}
-"""Of paper 003: rungs of each, and the largest budget."""
+"""Of Overtrained Language Models: rungs of each, and the largest budget."""
 OVERTRAINING = {
     "tiny": (3, 6),
     "world": (6, 24),
@@ -188,7 +188,7 @@ def test_a_mistake_in_a_recipe_would_show(name: str) -> None:
     assert len(caught.value.problems) == 4
 
 
-@pytest.mark.parametrize("name", PAPER_000)
+@pytest.mark.parametrize("name", LABEL_ANNEALING)
 def test_the_papers_set_up(name: str) -> None:
     """128 sequences of 2048 tokens a step, 5 epochs, cosine with 5 % warm-up, peak 5e-6."""
     config = checked(training(name))
@@ -201,9 +201,9 @@ def test_the_papers_set_up(name: str) -> None:
 @pytest.mark.parametrize(
     ("names", "own"),
     [
-        (PAPER_000[:3], "retention evaluation"),
+        (LABEL_ANNEALING[:3], "retention evaluation"),
         (
-            PAPER_000[3:],
+            LABEL_ANNEALING[3:],
             "model_name_or_path dataset_name evaluation chat_template_path eos_token assistant_only_loss "
             "completion_only_loss",
         ),
@@ -293,7 +293,7 @@ def test_tasks_of_the_recipes_exist() -> None:
     assert tasks and tasks <= {*index(), "quality"}
 
 
-# ------------------------------------------------------------------------------------------------------------ paper 004
+# ------------------------------------------------------------------------------------ Balancing Continuous Pre-Training
 
 
 @pytest.mark.parametrize("name", RESIDUAL)
@@ -316,7 +316,7 @@ def test_table_2_has_the_papers_budgets_and_window() -> None:
     assert str(values["after"]) == "2023-12-01" and str(values["before"]) == "2024-10-01"
 
 
-# ------------------------------------------------------------------------------------------------------------ paper 002
+# ----------------------------------------------------------------------------------------------------------- Soup to Go
 
 
 @pytest.mark.parametrize("name", SEQUENCE)
@@ -338,7 +338,7 @@ def test_a_sequence_study_is_sound(name: str) -> None:
     assert text.startswith("# ") and f"configs/sequence/{name}.yaml" in text
 
 
-# ------------------------------------------------------------------------------------------------------------ paper 001
+# --------------------------------------------------------------------------------- Pattern Shifting or Knowledge Losing
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -368,7 +368,7 @@ def test_a_stages_study_is_sound(name: str) -> None:
     assert text.startswith("# ") and f"configs/stages/{name}.yaml" in text
 
 
-# ------------------------------------------------------------------------------------------------------------ paper 003
+# ------------------------------------------------------------------------------------------ Overtrained Language Models
 
 
 @pytest.mark.parametrize("name", LADDER)

@@ -58,7 +58,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
             "--json",
             "examples",
             "exit code",
-            "paper 000, section 4",
+            "Memory Retaining Finetuning, section 4",
         )
     )
 

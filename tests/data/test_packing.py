@@ -13,7 +13,7 @@ from holdfast.errors import DataError
 
 
 def news_lengths(count, seed=0):
-    """The paper's distribution (004, section 3.1.1): 156 to 6981 tokens, 650 on average."""
+    """The paper's distribution (section 3.1.1): 156 to 6981 tokens, 650 on average."""
     rng = np.random.default_rng(seed)
     return np.clip(rng.lognormal(np.log(650) - 0.55**2 / 2, 0.55, count), 156, 6981).astype(int)
 

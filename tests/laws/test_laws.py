@@ -156,7 +156,7 @@ def test_p_one_is_wise_ft(tmp_path):
 
 
 def test_sfa_every_step_is_l2_under_sgd(tmp_path):
-    """Paper 002, section 4: SFA each step with weight beta and rate alpha is SGD on loss + lambda/2 ||theta -
+    """Soup to Go, section 4: SFA each step with weight beta and rate alpha is SGD on loss + lambda/2 ||theta -
     theta_o||^2 with rate eta, when beta = eta * lambda and alpha = eta / (1 - eta * lambda)."""
     eta, strength = 0.05, 4.0
     common = dict(optim="sgd", max_grad_norm=0.0, max_steps=8)

@@ -15,8 +15,8 @@ def about(value: float, half: float = 0.02) -> Estimate:
 
 
 def sequence(tasks: tuple[str, ...] = ("math", "law"), *, status: str = "finished", **changes: Any) -> SequenceRecord:
-    """Pythia 2.8B's figures (paper 002, section 5), accuracies of the last task and of the one before; other tasks have
-    figures of the same kind."""
+    """Pythia 2.8B's figures (Soup to Go, section 5), accuracies of the last task and of the one before; other tasks
+    have figures of the same kind."""
     last = tasks[-1]
     figures = [
         ("sequential fine-tuning", "sequential", None, 0.0, 0.76, 90.99),

@@ -1,5 +1,5 @@
-"""The printed figures of paper 004: whole, in agreement with the paper's own averages, and found for the models they
-are of."""
+"""The printed figures of Balancing Continuous Pre-Training: whole, in agreement with the paper's own averages, and
+found for the models they are of."""
 
 from __future__ import annotations
 

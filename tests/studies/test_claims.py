@@ -1,5 +1,5 @@
-"""Claims of paper 000 against made-up studies: each one where it holds, where it does not, and where an experiment
-cannot tell; and which grids, references and rivals decide that."""
+"""Claims of "Memory Retaining Finetuning" against made-up studies: each one where it holds, where it does not, and
+where an experiment cannot tell; and which grids, references and rivals decide that."""
 
 from __future__ import annotations
 

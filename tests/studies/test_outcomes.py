@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from claim_studies import paper_like
 from holdfast.studies.claims import RECIPES, STATEMENTS, check_claims
-from holdfast.studies.engine.claims import RULES, claims_json, family_line
-from holdfast.studies.engine.outcomes import NOT_RUN, claims_page, known_papers
+from holdfast.studies.engine.claims import FAILS, HOLDS, RULES, UNKNOWN, claims_json, family_line
+from holdfast.studies.engine.outcomes import NOT_RUN, claims_page, known_papers, with_verdicts
+from holdfast.studies.engine.papers import papers
 from holdfast.support.files import write_json
 
 ROOT = Path(__file__).parents[2]
+ORDER = [papers()[name] for name in ("label-annealing", "stages", "sfa", "overtraining", "residual")]
+"""As the paper index has them."""
 
 
 def test_the_page_is_made_from_the_outcomes():
@@ -20,6 +25,34 @@ def test_the_page_is_made_from_the_outcomes():
     assert (ROOT / "docs" / "claims.md").read_text(encoding="utf-8") == made, (
         "stale: python -m holdfast.studies.engine.outcomes"
     )
+
+
+def test_the_paper_index_has_their_verdicts():
+    page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    assert with_verdicts(page, ROOT / "docs" / "outcomes") == page, "stale: python -m holdfast.studies.engine.outcomes"
+    assert sorted(re.findall("<!-- verdict: (.*?) -->", page)) == sorted(papers())
+    assert re.findall("^## (.+)$", page, re.MULTILINE) == [p.short for p in ORDER]
+    for paper in papers().values():
+        assert paper.title.startswith(paper.short)
+        assert f"*{paper.title.partition(' (')[0]}" in page and f"holdfast reproduce {paper.name}\n" in page
+
+
+def test_a_verdict_counts_the_claims(tmp_path):
+    written(tmp_path, paper_like())
+    page = with_verdicts("<!-- verdict: x -->\nstale\n<!-- /verdict -->", tmp_path)
+    counts = Counter(c.verdict for c in check_claims(dict.fromkeys(RECIPES, paper_like())))
+    assert len(counts) > 1 and "stale" not in page
+    sums = f"holds {counts[HOLDS]}, does not hold {counts[FAILS]}, cannot tell {counts[UNKNOWN]}"
+    assert f"\n- toy scale: {sums}.\n  Of {len(STATEMENTS)} claims" in page
+
+
+@pytest.mark.parametrize("place", ["src", "docs", "configs", "examples", "benchmarks", "skills"])
+def test_papers_are_cited_by_title(place):
+    """Numbers of papers mean nothing to a reader."""
+    files = [p for p in (ROOT / place).rglob("*") if p.suffix in (".py", ".md", ".yaml", ".c", ".jinja", ".ipynb")]
+    files += [ROOT / "README.md", ROOT / "CHANGELOG.md"]
+    numbered = re.compile(r"\bpapers?\s+00[0-9]\b", re.IGNORECASE)
+    assert [str(f) for f in files if numbered.search(f.read_text(encoding="utf-8"))] == []
 
 
 def written(folder, study, rules=RULES, size="thorough"):

@@ -235,7 +235,7 @@ def test_a_study_that_was_stopped_before_it_grew_is_not_finished(tmp_path, monke
     def read(folder):
         return SimpleNamespace(**read_json(folder / "study.json"), config=study.settings.resolved)
 
-    paper = Paper(name="toy", title="Toy", about="", recipes={"toy": "toy"}, durations={}, function="")
+    paper = Paper(name="toy", title="Toy", short="Toy", about="", recipes={"toy": "toy"}, durations={}, function="")
     recipe = Recipe(name="toy", settings=study.settings, run=run, read=read, summary=lambda record: SUMMARY)
     for _ in range(2):
         reproduce(paper, [recipe], lambda _: [], size="quick", output_dir=tmp_path, workers=1, console=quiet())

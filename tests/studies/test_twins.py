@@ -28,6 +28,7 @@ def twins(**sizes: dict[str, dict[str, Any]]) -> Twins:
     paper = Paper(
         name="x",
         title="X",
+        short="X",
         about="x",
         recipes=titles,
         durations={},

@@ -4,7 +4,7 @@ exactly.
     lerp_           theta <- (1 - weight) theta + weight other
     add_residual_   theta <- theta + scale residual
     perturb_        theta <- theta + scale std normal(seed, name, i)
-                    (paper 003, "Gaussian perturbation"), with `undo`
+                    (Overtrained Language Models, "Gaussian perturbation"), with `undo`
 
 The other operand may be tensors in memory or a checkpoint folder, which is then streamed: no second model is ever held,
 and a rank whose parameters are sharded (DTensors) reads its own part only. Half-precision weights are computed on
@@ -116,7 +116,7 @@ def add_residual_(named: Live, residual: Weights, scale: float = 1.0) -> None:
     Args:
         named: as in `lerp_`.
         residual: as `other` in `lerp_`, and nothing that `named` does not have: no part of a residual is dropped.
-        scale: 1 in paper 004.
+        scale: 1 in "Balancing Continuous Pre-Training".
 
     Raises:
         ModelError: as in `lerp_`, and tensors of the residual that no parameter takes.
@@ -202,7 +202,7 @@ def perturb_(named: Live, *, seed: int, scale: float, stds: Mapping[str, float])
     Args:
         named: as in `lerp_`. The handle keeps these tensors and works on what they hold when `undo` is called.
         seed: of the noise.
-        scale: gamma of paper 003, at least 0.
+        scale: gamma of Overtrained Language Models, at least 0.
         stds: standard deviation of each tensor's initialisation (see `training.fresh_init.init_stds`), by the
             parameters' names or by those that checkpoints use. Tensors of std 0 stay as they are; names that `named`
             does not have are ignored.

@@ -1,4 +1,5 @@
-"""The instruction residual (paper 004, Section 3): what instruction tuning changed, taken out and put on another base.
+"""The instruction residual (Balancing Continuous Pre-Training, Section 3): what instruction tuning changed, taken out
+and put on another base.
 
     residual = theta_instruct - theta_base            extract
     theta_new_instruct = theta_new_base + scale * residual         apply

@@ -106,7 +106,7 @@ examples
   holdfast report runs/Qwen3-0.6B-label_annealing
 
   holdfast sweep --config study.yaml                        # many ways, the frontier, the one to take
-  holdfast reproduce label-annealing                        # paper 000 in small, offline, claim by claim
+  holdfast reproduce label-annealing                        # a paper in small, offline, claim by claim
 
   holdfast evaluate base tuned --suite knowledge --output_dir measured
   holdfast compare measured --fail_if 'any drop > 1pt' --markdown comment.md

@@ -26,6 +26,7 @@ kinds
   sequence  'holdfast sequence --config'
   ladder    'holdfast ladder train --config'
   stages    'holdfast diagnose --config'
+  overtraining  'holdfast overtraining --config'
   suite     'holdfast evaluate --suite', and what stands under evaluation: of a run
   merge     'holdfast merge --config'
 

@@ -17,10 +17,10 @@ from holdfast.theory.overtraining_settings import OvertrainingSettings
 from holdfast.theory.regression_settings import WEIGHTS, ComputedSettings, RegressionSettings, Weights
 
 REGRESSION = """\
-Label annealing, L2 and direct fine-tuning in linear regression with more parameters than rows (paper 000, section 4).
-Draws random problems, computes all three in closed form, runs gradient descent until it arrives there, checks every
-statement of the theory, and compares what each method forgets at equal fine-tuning error. Needs no model and no
-network.
+Label annealing, L2 and direct fine-tuning in linear regression with more parameters than rows
+(Memory Retaining Finetuning, section 4). Draws random problems, computes all three in closed form, runs gradient
+descent until it arrives there, checks every statement of the theory, and compares what each method forgets at equal
+fine-tuning error. Needs no model and no network.
 """
 REGRESSION_EPILOG = """\
 examples
@@ -33,7 +33,7 @@ examples
 exit code: 0 where every statement holds, 1 where one fails, 2 where the request has to change
 """
 AVERAGING = """\
-Sequential fine-tuning with averaging beside L2, EWC and Fisher merging (paper 002, section 4 and appendix A.2). Checks
+Sequential fine-tuning with averaging beside L2, EWC and Fisher merging (Soup to Go, section 4 and appendix A.2). Checks
 the identities between them step by step, has what p and beta do on quadratic tasks in closed form, and asks of random
 pairs of such tasks what the paper observes: holds, does not hold, or cannot tell. Needs no model and no network.
 """
@@ -48,10 +48,10 @@ exit code: 0 where every identity holds, 1 where one fails, 2 where the request 
 random problems may turn out either way
 """
 OVERTRAINING = """\
-Why pre-training for longer can harm what is fine-tuned or perturbed afterwards, in a two-layer linear network (paper
-003, section 4 and appendix A). Checks the closed forms against gradient descent and noise that is drawn, and asks of
-models as training leaves them what the theorems say: when the loss turns, what moves the turn, and what that costs.
-Needs no model and no network.
+Why pre-training for longer can harm what is fine-tuned or perturbed afterwards, in a two-layer linear network
+(Overtrained Language Models, section 4 and appendix A). Checks the closed forms against gradient descent and noise that
+is drawn, and asks of models as training leaves them what the theorems say: when the loss turns, what moves the turn,
+and what that costs. Needs no model and no network.
 """
 OVERTRAINING_EPILOG = """\
 examples
@@ -249,15 +249,15 @@ def _circumstances(subject: str) -> dict[str, Any]:
 SUBJECTS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "regression": (
         run_regression,
-        "label annealing, L2 and direct fine-tuning in linear regression (paper 000, section 4)",
+        "label annealing, L2 and direct fine-tuning in linear regression (Memory Retaining Finetuning, section 4)",
     ),
     "averaging": (
         run_averaging,
-        "averaging with the old model, L2, EWC and Fisher merging on quadratic tasks (paper 002, section 4)",
+        "averaging with the old model, L2, EWC and Fisher merging on quadratic tasks (Soup to Go, section 4)",
     ),
     "overtraining": (
         run_overtraining,
-        "why longer pre-training can harm, in a two-layer linear network (paper 003, section 4)",
+        "why longer pre-training can harm, in a two-layer linear network (Overtrained Language Models, section 4)",
     ),
 }
 """Name: what runs it, and one line of help."""

@@ -6,7 +6,7 @@ f of the mixture,
     replay / (train + replay) = f    <=>    replay = train * f / (1 - f),
 
 counted in tokens or in examples, and are put at places drawn uniformly among the train rows, so that every stretch of
-training sees about the same share. The rehearsal line of the sequential-averaging paper (paper 002) is f = 0.1. Should
+training sees about the same share. The rehearsal line of the sequential-averaging paper, Soup to Go, is f = 0.1. Should
 the replay data not suffice, it is gone through again in a new order, and `MixInfo.repeated` says how many rows that
 made.
 

@@ -6,8 +6,8 @@ documents of one length are placed at once, because only the space left in a win
 some L steps over arrays, not one step a document (a million documents: below a second).
 
 It sees all documents, where TRL's looks at a thousand at a time. Windows come out in the order of an own shuffle, as
-their documents are sorted by size. Source: the residual paper (004, section 3.1.1): windows of 4096 tokens, documents
-of 156 to 6981 tokens, 650 on average.
+their documents are sorted by size. Source: "Balancing Continuous Pre-Training" (section 3.1.1): windows of 4096 tokens,
+documents of 156 to 6981 tokens, 650 on average.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """What a language model is asked when questions, or documents, are turned into articles to train on.
 
-Paper 000 (section 3.2) has GPT-4o-mini turn pairs of a question and an answer into a "textbook-like article"; the
-prompts of its appendix A.2 are not in the text that this was written from, so these are our own in their spirit.
-`article` is for the niche recipe, whose corpus the paper takes from Yang et al. 2024 (EntiGraph, arXiv 2409.07431):
-there a model first lists a document's entities and then writes about how pairs of them relate. Here the names that a
-document repeats are found by counting, which asks no model, and the variations go through them in pairs.
+"Memory Retaining Finetuning" (section 3.2) has GPT-4o-mini turn pairs of a question and an answer into a
+"textbook-like article"; the prompts of its appendix A.2 are not in the text that this was written from, so these are
+our own in their spirit. `article` is for the niche recipe, whose corpus the paper takes from Yang et al. 2024
+(EntiGraph, arXiv 2409.07431): there a model first lists a document's entities and then writes about how pairs of them
+relate. Here the names that a document repeats are found by counting, which asks no model, and the variations go through
+them in pairs.
 
 A template holds `{material}`, which the rows take the place of, and may hold `{focus}`, in which one variation differs
 from the next. Other braces are text.

@@ -1,5 +1,5 @@
-"""Articles to train on, written by a language model out of questions with answers, or out of documents (paper 000,
-section 3.2).
+"""Articles to train on, written by a language model out of questions with answers, or out of documents (Memory
+Retaining Finetuning, section 3.2).
 
 Every prompt holds a few rows of the input; `variations` asks for several articles about the same rows, each with
 another focus. All prompts of one variation come before those of the next, so that a budget that ends early has covered

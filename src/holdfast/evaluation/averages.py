@@ -3,8 +3,8 @@
 The interval comes from joint draws (`joint_scores`): figures of one entry share its draws (the four of IFEval belong to
 the same answers), different entries are drawn independently. Where a figure is no mean over samples (BLEU), nothing is
 known of its spread: the average has a value and no interval, and `compare` refuses it. Where a member is not finite the
-average is not. Source of the shipped ones: the residual paper (004, table 2), whose sub-averages are over the first 8
-and the next 7 of 16 numbers.
+average is not. Source of the shipped ones: "Balancing Continuous Pre-Training" (table 2), whose sub-averages are over
+the first 8 and the next 7 of 16 numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A ladder: checkpoints of one model at rising pre-training budgets (paper 003).
+"""A ladder: checkpoints of one model at rising pre-training budgets (Overtrained Language Models).
 
 ```yaml
 ladder:

@@ -1,7 +1,7 @@
 """Cross-entropy plus a divergence from a frozen teacher, from hidden states, in one pass over the vocabulary.
 
-Label annealing (paper 000, section 2.2 and appendix A.3) adds to the cross-entropy of the student a KL term that pulls
-its next-token distribution back to the frozen start model's:
+Label annealing (Memory Retaining Finetuning, section 2.2 and appendix A.3) adds to the cross-entropy of the student a
+KL term that pulls its next-token distribution back to the frozen start model's:
 
     loss = ce_scale * sum_n -log softmax(z_n)[y_n]  +  kl_scale * sum_n KL_n
     forward (default, A.3)    KL_n = KL(softmax(w_n / T) || softmax(z_n / T))
@@ -138,7 +138,7 @@ def annealed_loss(
         ShapeError: shapes, vocabularies, labels or options that do not fit (both sides stated).
         NonFiniteLogits: NaN or infinite logits, naming the rows.
 
-    Source: paper 000, Eq. 2 and appendix A.3.
+    Source: Memory Retaining Finetuning, Eq. 2 and appendix A.3.
     """
     _check_arguments(
         hidden_NH, head, labels_N, teacher_hidden_NK, teacher_head, kl_mask_N, temperature, direction, beta, chunk_rows

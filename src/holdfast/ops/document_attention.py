@@ -8,8 +8,8 @@ attends to the tokens of its own document that are not after it:
 
 A dense mask says that, at the price of T^2 products and of a `[T, T]` mask. Here every document is an attention of its
 own, sum l_i^2 products with the kernels of `scaled_dot_product_attention` that need no mask; on a GPU in half precision
-one call of torch's variable-length kernel. Source: the residual paper (004, section 3.1.1) packs whole documents to
-4096 tokens with attention confined to each.
+one call of torch's variable-length kernel. Source: "Balancing Continuous Pre-Training" (section 3.1.1) packs whole
+documents to 4096 tokens with attention confined to each.
 """
 
 from __future__ import annotations

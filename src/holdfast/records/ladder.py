@@ -64,7 +64,7 @@ class SizeAbout:
     parameters: int = 0
     """0 before it was built."""
     without_tables: int = 0
-    """Without embeddings and head, which is how paper 003 counts."""
+    """Without embeddings and head, which is how "Overtrained Language Models" counts."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ CONSTANT, SLOW, QUICK, FALLS, RISES = (
     "falls",
     "rises",
 )
-"""Classes of the tuned learning rate against the budget (paper 003, figure 7)."""
+"""Classes of the tuned learning rate against the budget (Overtrained Language Models, figure 7)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +214,8 @@ class Shift:
 
 @dataclass(frozen=True, kw_only=True)
 class DistanceTrend:
-    """How the distance moves with the learning rate at one budget (paper 003, figure 8: in proportion)."""
+    """How the distance moves with the learning rate at one budget (Overtrained Language Models, figure 8: in
+    proportion)."""
 
     task: str
     arm: str

@@ -1,5 +1,5 @@
-"""Plain records of an update, and of a study of the instruction residual (paper 004): which models were made, how, and
-what each measured.
+"""Plain records of an update, and of a study of the instruction residual (Balancing Continuous Pre-Training): which
+models were made, how, and what each measured.
 
 An update is a study with one budget; both are a folder:
 

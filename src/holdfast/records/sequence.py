@@ -1,4 +1,4 @@
-"""Plain records of a sequence study (paper 002): which models were trained one after another or merged, and what each
+"""Plain records of a sequence study (Soup to Go): which models were trained one after another or merged, and what each
 remembers of every task.
 
 ```

@@ -1,4 +1,5 @@
-"""Plain records of a stages study (paper 001): every checkpoint of a fine-tuning, restored, and what it has forgotten.
+"""Plain records of a stages study (Pattern Shifting or Knowledge Losing): every checkpoint of a fine-tuning, restored,
+and what it has forgotten.
 
 ```
 stages.json                       StagesRecord

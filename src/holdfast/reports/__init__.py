@@ -14,8 +14,8 @@
     sequence_report                 tasks one after another: the plane of the tasks, forgetting curves
     distance_report                 how far one checkpoint lies from another
     claims_report, theory_report    a paper's claims beside what was found; theories: statements checked, geometry
-    averaging_report                (theory of paper 002: averaging beside penalties)
-    overtraining_theory_report      (theory of paper 003: a two-layer linear network)
+    averaging_report                (theory of Soup to Go: averaging beside penalties)
+    overtraining_theory_report      (theory of Overtrained Language Models: a two-layer linear network)
     fragility_card                  one checkpoint of such a study on a page
     overtraining_report             what fine-tuning and other changes cost checkpoints of rising budgets
 

@@ -1,7 +1,7 @@
 """What was measured while a model was trained: a line a point for the terminal, a chart a figure for the page.
 
-The mass on the options is drawn with the level from which on the answer's format counts as learnt (paper 001, section
-5): it is complete where the mass stays at 0.95 or more.
+The mass on the options is drawn with the level from which on the answer's format counts as learnt (Pattern Shifting or
+Knowledge Losing, section 5): it is complete where the mass stays at 0.95 or more.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 QUESTION = (
-    "Sequential fine-tuning with averaging (SFA, paper 002) goes back part of the way to the old model every so often "
+    "Sequential fine-tuning with averaging (SFA, Soup to Go) goes back part of the way to the old model every so often "
     "and trains on from there. β is the weight on the old model, p the share of the run between averages. The paper "
     "shows that averaging after every step is gradient descent with an L2 penalty, says that EWC and Fisher merging "
     "look alike, and observes on networks what averaging less often does.",
@@ -106,7 +106,7 @@ def averaging_page(study: AveragingStudy) -> Page:
         status=(f"{failed} of the identities failed", "bad") if failed else ("all identities hold", "good"),
         details=(
             f"{plural(s.dimension, 'parameter')}, decay {s.decay:g}, alignment {s.alignment:g}, rotation "
-            f"{s.rotation:g}; {plural(s.steps, 'step')}, β {s.beta:g}; {plural(s.seeds, 'seed')} · paper 002, section "
+            f"{s.rotation:g}; {plural(s.steps, 'step')}, β {s.beta:g}; {plural(s.seeds, 'seed')} · Soup to Go, section "
             "4 and appendix A.2"
         ),
         blocks=[
@@ -114,7 +114,7 @@ def averaging_page(study: AveragingStudy) -> Page:
             Section("The question", [*(Paragraph(text, "prose") for text in QUESTION), Code(EQUATIONS)]),
             Section(
                 "What the paper observes, asked of quadratic tasks",
-                [statements_table(study.statements, paper="Paper 002")],
+                [statements_table(study.statements, paper="Soup to Go")],
                 intro=(
                     "A statement holds where its ratio is below 1 with the whole interval, does not hold where it is "
                     "above 1 with the whole interval, and cannot be told otherwise. None is a prediction for a "

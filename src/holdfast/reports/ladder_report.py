@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 STATES = {"complete": "good", "failed": "bad", "running": "warn", "waiting": "flat"}
 HOW = (
     "Every rung is a run of its own whose learning rate ends at zero: no checkpoint is taken from the middle of a "
-    "longer run, whose rate would still be high there (paper 003, appendix B).",
+    "longer run, whose rate would still be high there (Overtrained Language Models, appendix B).",
     "All rungs of a size begin with the same weights and read the same windows in the same order, each as far as its "
     "budget goes.",
     "MFU: the products that forward and backward passes need, over the time they took, over the machine's peak. Work "

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 QUESTION = (
     "Language models that were pre-trained on more tokens can come out worse after the same fine-tuning or the same "
-    "noise (paper 003): the base improves with every token, the modified model turns at some budget and gets worse. "
-    "The paper explains it on the smallest model that learns its task piece by piece: a network of two linear layers, "
-    "whose singular values s₁ > s₂ > … are learnt one after the other, the features of pre-training.",
+    "noise (Overtrained Language Models): the base improves with every token, the modified model turns at some "
+    "budget and gets worse. The paper explains it on the smallest model that learns its task piece by piece: a network "
+    "of two linear layers, whose singular values s₁ > s₂ > … are learnt one after the other, the features of "
+    "pre-training.",
     "Every feature learnt lowers the base's loss by sₙ², once. It also is one more thing that noise disturbs and that "
     "fine-tuning moves away. Where that costs more than sₙ², the modified model gets worse with longer pre-training. "
     "The number of features learnt at that point is the inflection point.",
@@ -113,8 +114,8 @@ def overtraining_page(study: OvertrainingStudy) -> Page:
         status=(f"{failed} of the closed forms failed", "bad") if failed else ("all closed forms hold", "good"),
         details=(
             f"{plural(s.dimension, 'feature')}, ratio {s.ratio:g}, flatness {s.flatness:g}, spread {s.spread:g}; τ "
-            f"{s.tau:g}, fine-tuning time {s.finetune_time:g}; {plural(s.seeds, 'seed')} · paper 003, section 4 and "
-            "appendix A"
+            f"{s.tau:g}, fine-tuning time {s.finetune_time:g}; {plural(s.seeds, 'seed')} · "
+            "Overtrained Language Models, section 4 and appendix A"
         ),
         blocks=[
             Tiles(_tiles(study)),
@@ -125,7 +126,7 @@ def overtraining_page(study: OvertrainingStudy) -> Page:
             Section("Fine-tuning for longer", [longer_chart(study)], intro=LONGER),
             Section(
                 "What the theorems say, asked of trained models",
-                [statements_table(study.statements, paper="Paper 003")],
+                [statements_table(study.statements, paper="Overtrained Language Models")],
                 intro=(
                     "Models pre-trained by gradient flow from a small start and fine-tuned for a finite time by "
                     "gradient descent. A statement holds where its ratio is below 1 with the whole interval, does not "

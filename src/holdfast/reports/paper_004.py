@@ -1,4 +1,5 @@
-"""What the residual paper (004) prints in its tables 2, 3 and 4, figure by figure, for the page to put ours beside.
+"""What the paper of the instruction residual prints in its tables 2, 3 and 4, figure by figure, for the page to put
+ours beside.
 
 "Balancing Continuous Pre-Training and Instruction Fine-Tuning: Optimizing Instruction-Following in LLMs" (Jindal et
 al., Samsung Research). All figures are percentages, printed with two decimals and without intervals, as they stand in

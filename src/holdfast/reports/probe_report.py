@@ -95,7 +95,7 @@ TURNING = (
 )
 TREND_TONES = {"grows": "bad", "shrinks": "good", "cannot tell": "flat"}
 LADDER = (
-    "The overtraining paper (paper 003) finds on such ladders that the cost of a fixed change grows with the "
+    'The paper "Overtrained Language Models" finds on such ladders that the cost of a fixed change grows with the '
     "pre-training budget, and that the changed model gets worse from some budget on although its base gets better: "
     "the inflection point. Public ladders are confounded by learning rates that were not annealed."
 )

@@ -2,7 +2,7 @@
 and what an update kept.
 
 The axis of new tokens has the original at its left end and is logarithmic from the smallest budget on; between the two
-lies a gap of one decade's width. Bars are the intervals of each model alone. Where the paper (004) prints a figure of a
+lies a gap of one decade's width. Bars are the intervals of each model alone. Where the paper prints a figure of a
 model made in the same way, a hollow point shows it.
 """
 

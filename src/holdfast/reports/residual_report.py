@@ -1,5 +1,5 @@
-"""`report.html` of an update, or of a study of the instruction residual (paper 004), and what the terminal prints:
-the answer first, then the figures, then how they came about.
+"""`report.html` of an update, or of a study of the instruction residual (Balancing Continuous Pre-Training), and what
+the terminal prints: the answer first, then the figures, then how they came about.
 
 Reads the record and the evaluation folders of its models, nothing else; it can be written at any moment, and names what
 is missing. Verdicts are those of the paired comparisons in the record: "no change beyond noise" means that the interval
@@ -798,7 +798,7 @@ def _reading(r: Results) -> list[str]:
     parts = [
         "The residual is what instruction tuning changed: instruct \u2212 base, weight by weight. Added to the base "
         "after it was continued on new text, it is meant to bring instruction following back without instruction data "
-        "(paper 004, equations 1 and 2).",
+        "(Balancing Continuous Pre-Training, equations 1 and 2).",
         "Verdicts are of paired comparisons: both models answered the same samples. Gained or lost: the interval of "
         "the difference excludes 0. No change beyond noise is not proof of no change; the interval says how large one "
         "may be.",

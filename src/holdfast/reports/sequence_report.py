@@ -1,4 +1,4 @@
-"""`report.html` of a sequence study (paper 002), and what the terminal prints: what each way of training keeps of the
+"""`report.html` of a sequence study (Soup to Go), and what the terminal prints: what each way of training keeps of the
 earlier tasks and learns of the last one.
 
 Reads the record, nothing else; it can be written at any moment and names what is missing. Axes of losses run downwards,

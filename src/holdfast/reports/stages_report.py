@@ -1,5 +1,5 @@
-"""`report.html` of a stages study (paper 001), and what the terminal prints: what each checkpoint has forgotten, in
-words first, and what to do about it.
+"""`report.html` of a stages study (Pattern Shifting or Knowledge Losing), and what the terminal prints: what each
+checkpoint has forgotten, in words first, and what to do about it.
 
 Reads the record, nothing else; it can be written at any moment and names what is missing.
 """

@@ -55,10 +55,10 @@ if TYPE_CHECKING:
 
 QUESTION = (
     "A model was trained on old data and is now trained on new data, with the old data gone. How much of the old does "
-    "it lose, and does it help to tie the new model to the old one? Paper 000 asks this of language models and "
-    "answers it exactly for the smallest model with the same problem: linear regression with more parameters than "
-    "examples. Such a model can fit its old data perfectly and still has room; what new data does to it can be "
-    "written down.",
+    'it lose, and does it help to tie the new model to the old one? The paper "Memory Retaining Finetuning" asks this '
+    "of language models and answers it exactly for the smallest model with the same problem: linear regression with "
+    "more parameters than examples. Such a model can fit its old data perfectly and still has room; what new data does "
+    "to it can be written down.",
     "Three ways to train on the new data are compared. Direct fine-tuning minimises only the new error. L2 adds a "
     "penalty on how far the parameters move from where they started. Label annealing adds a penalty on how far the "
     "predictions on the new inputs move; it is the linear counterpart of the KL term that holdfast adds to a language "
@@ -159,7 +159,8 @@ def regression_page(study: RegressionStudy) -> Page:
         details=(
             f"{s.dimension} parameters, {plural(s.pretrain_rows, 'pre-training row')}, "
             f"{plural(s.finetune_rows, 'fine-tuning row')}, overlap {s.overlap:g}, decay {s.decay:g}, shift "
-            f"{s.shift:g}, noise {s.noise:g}; {plural(s.seeds, 'seed')} · paper 000, section 4 and appendix B"
+            f"{s.shift:g}, noise {s.noise:g}; {plural(s.seeds, 'seed')} · "
+            "Memory Retaining Finetuning, section 4 and appendix B"
         ),
         blocks=[
             Tiles(_tiles(study)),

@@ -1,4 +1,4 @@
-"""Averages of weights: SFA (paper 002), WiSE-FT, and an exponential moving average.
+"""Averages of weights: SFA (Soup to Go), WiSE-FT, and an exponential moving average.
 
 **Sequential fine-tuning with averaging, SFA.** Every so often, go back part of the way. After optimiser step t of T, if
 `t mod round(p T) == 0` or `t == T`:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 class SequentialAveraging(RetentionMethod):
     """Averages the weights with the old model's at a fixed period; memory kept in the weights.
 
-    References: paper 002, Algorithm 1 and Eq. 5.
+    References: Soup to Go, Algorithm 1 and Eq. 5.
     """
 
     name: ClassVar[str] = "sfa"
@@ -118,7 +118,7 @@ class SequentialAveraging(RetentionMethod):
 class WiseFT(RetentionMethod):
     """Interpolates start and result once, at the end of the run; memory kept in the weights.
 
-    References: Wortsman et al. 2021, Robust fine-tuning of zero-shot models (arXiv:2109.01903), Eq. 1; paper 002,
+    References: Wortsman et al. 2021, Robust fine-tuning of zero-shot models (arXiv:2109.01903), Eq. 1; Soup to Go,
     section 4 (SFA with p = 1).
     """
 

@@ -69,7 +69,7 @@ class EWC(RetentionMethod):
     """Elastic weight consolidation; memory kept in the gradient.
 
     References: Kirkpatrick et al. 2017 (arXiv:1612.00796), Eq. 3; decay as gamma of online EWC in Schwarz et al. 2018,
-    Progress and Compress (arXiv:1805.06370), section 3; paper 002, section 4 (baseline).
+    Progress and Compress (arXiv:1805.06370), section 3; Soup to Go, section 4 (baseline).
     """
 
     name: ClassVar[str] = "ewc"

@@ -1,4 +1,5 @@
-"""L2 to the start (regenerative regularisation, Kumar 2023; baseline of papers 000 and 002).
+"""L2 to the start (regenerative regularisation, Kumar 2023; baseline of "Memory Retaining Finetuning" and "Soup to
+Go").
 
     penalty = coefficient / 2 * ||theta - theta_o||^2         gradient added: coefficient * (theta - theta_o)
 
@@ -28,8 +29,8 @@ from holdfast.retention.pull import Pull
 class L2(RetentionMethod):
     """Penalty on the distance to the start; memory kept in the gradient.
 
-    References: paper 000, section 3 (baseline); paper 002, section 4; decoupled as Loshchilov and Hutter 2019
-    (arXiv:1711.05101).
+    References: Memory Retaining Finetuning, section 3 (baseline); Soup to Go, section 4; decoupled as Loshchilov and
+    Hutter 2019 (arXiv:1711.05101).
     """
 
     name: ClassVar[str] = "l2"

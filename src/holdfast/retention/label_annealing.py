@@ -1,4 +1,4 @@
-"""Label annealing (paper 000): a KL term to the frozen start model at every trained token.
+"""Label annealing (Memory Retaining Finetuning): a KL term to the frozen start model at every trained token.
 
     loss = CE + weight * KL(softmax(w / T) || softmax(z / T))
         w: teacher logits, z: student logits, nats per token
@@ -53,7 +53,7 @@ class LabelAnnealing(RetentionMethod):
 
     Raises nothing itself; `problems()` lists parameters out of range.
 
-    References: paper 000, Eq. 2; gradient and direction as in its appendix A.3.
+    References: Memory Retaining Finetuning, Eq. 2; gradient and direction as in its appendix A.3.
     """
 
     name: ClassVar[str] = "label_annealing"

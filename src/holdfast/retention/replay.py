@@ -1,15 +1,15 @@
 """Replay (rehearsal): a share of old-task or pre-training-like examples mixed into the new data.
 
 All of the new data is kept and replay examples are added until they make up `fraction` of the mixture, counted in
-tokens (the honest unit where lengths differ) or in examples. Papers 000 (10 % pre-training-like data) and 002 (10 % of
-the old task's data) use it as the baseline that needs what users seldom have: old data.
+tokens (the honest unit where lengths differ) or in examples. "Memory Retaining Finetuning" (10 % pre-training-like
+data) and "Soup to Go" (10 % of the old task's data) use it as the baseline that needs what users seldom have: old data.
 
 Replay data is loaded and tokenised like the training data, but by its own format: plain text replayed next to
 prompt-completion pairs is trained on every token, whatever the first training sample looks like.
 
 Cost: none per token; the run is longer by the replayed tokens.
 
-Multitask training is the upper line that sequential methods are compared with (paper 002): all tasks' data at once, as
+Multitask training is the upper line that sequential methods are compared with (Soup to Go): all tasks' data at once, as
 far as it can be had.
 """
 
@@ -51,7 +51,7 @@ def stacked(methods: Sequence[RetentionMethod]) -> list[RetentionMethod]:
 class Replay(RetentionMethod):
     """Mixes old data into the new; memory kept in the data.
 
-    References: paper 000, section 5 (Table 3); paper 002, section 5 (rehearsal).
+    References: Memory Retaining Finetuning, section 5 (Table 3); Soup to Go, section 5 (rehearsal).
     """
 
     name: ClassVar[str] = "replay"
@@ -100,7 +100,7 @@ class Replay(RetentionMethod):
 class Multitask(RetentionMethod):
     """Trains on another task's data too, all of it by default; memory kept in the data.
 
-    References: paper 002, section 5 (multitask, the upper line); Caruana 1997, Multitask learning.
+    References: Soup to Go, section 5 (multitask, the upper line); Caruana 1997, Multitask learning.
     """
 
     name: ClassVar[str] = "multitask"

@@ -1,8 +1,8 @@
 """Where longer pre-training turns from help to harm: the inflection point of a curve over budgets.
 
-Paper 003, definition 4.2: the smallest budget after which the loss of the changed model rises. Of measured losses the
-first rise is mostly noise, so the inflection point here is the budget with the least loss: the same for a curve that
-falls and then rises, which is what the paper describes.
+Overtrained Language Models, definition 4.2: the smallest budget after which the loss of the changed model rises. Of
+measured losses the first rise is mostly noise, so the inflection point here is the budget with the least loss: the same
+for a curve that falls and then rises, which is what the paper describes.
 
 Its interval are the budgets that are not shown to be worse than the best one (multiple comparisons with the best, Hsu
 1984). All budgets answer the same documents (or questions) under the same noise, so two are compared as pairs:

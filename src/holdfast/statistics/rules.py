@@ -1,4 +1,5 @@
-"""Rules that choose a trial of a trade-off study (paper 000, section 3.2 and figures 2, 3), on tables of gains.
+"""Rules that choose a trial of a trade-off study (Memory Retaining Finetuning, section 3.2 and figures 2, 3), on tables
+of gains.
 
 - `paper`: drop the trials whose target does not improve on the start; of the rest take the best source. Ties: the
   better target. The paper improves by the point estimate; `strict` asks for the whole interval above the start.

@@ -1,4 +1,4 @@
-"""Has a fine-tuned model forgotten, or does it only not show what it knows? (Paper 001.)
+"""Has a fine-tuned model forgotten, or does it only not show what it knows? (Pattern Shifting or Knowledge Losing.)
 
 Four models answer the same questions: the base b, the fine-tuned model t, the model t after restoring r, and the
 control c, which is the base after the same restoring, since restoring has a cost and an effect of its own. What is

@@ -1,4 +1,4 @@
-"""What paper 000 claims, held against studies: holds, does not hold, or cannot tell.
+"""What "Memory Retaining Finetuning" claims, held against studies: holds, does not hold, or cannot tell.
 
 Each claim is a value of `STATEMENTS`: the paper's sentence, the recipe, the rule and the bounds that it is judged by,
 and the preconditions without which the rule may not speak (`holdfast.studies.tradeoff.preconditions`). What the engine

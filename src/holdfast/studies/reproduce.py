@@ -1,4 +1,5 @@
-"""Paper 000: its recipes run as studies, and its claims held against what came out (`holdfast.studies.claims`).
+"""Memory Retaining Finetuning: its recipes run as studies, and its claims held against what came out
+(`holdfast.studies.claims`).
 
 Small twins (`recipes/*-tiny.yaml`) run offline on two CPU cores: in whole (`thorough`), with what `LOOK_CHANGES` leaves
 of them (`look`), or in seconds (`quick`). `full` runs the recipes of the paper's own size, for which the model and the

@@ -1,6 +1,6 @@
 """Sequential fine-tuning with averaging (SFA) beside what it resembles: L2, EWC and Fisher merging.
 
-Source: paper 002, section 4 and appendix A.2. theta_o is the old model, g the gradient of the new task's loss, F the
+Source: Soup to Go, section 4 and appendix A.2. theta_o is the old model, g the gradient of the new task's loss, F the
 diagonal of the old model's Fisher information (L2: lambda everywhere):
 
 ```
@@ -65,7 +65,7 @@ def averaging_of(rate: Number, coefficient: Number) -> tuple[Any, Any]:
     Raises:
         ConfigError: a rate or a coefficient that cannot be; at eta lambda >= 1 no SFA is that descent.
 
-    References: paper 002, section 4, below equation 7.
+    References: Soup to Go, section 4, below equation 7.
     """
     eta, penalty = np.asarray(rate, np.float64), np.asarray(coefficient, np.float64)
     expect("rate (eta)", eta, eta > 0, "a positive number")

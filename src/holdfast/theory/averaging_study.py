@@ -1,7 +1,7 @@
 """Many random problems of `theory.averaging`: whether its identities hold, and what SFA, L2 and EWC forget.
 
-Source: paper 002, section 4, and what its sections 4.1, 6.2 and 6.3 observe on networks. Two kinds of result, which are
-not to be confused:
+Source: Soup to Go, section 4, and what its sections 4.1, 6.2 and 6.3 observe on networks. Two kinds of result, which
+are not to be confused:
 
 - checks: identities, as numbers that have to be rounding. One that fails is a mistake here or in the theory.
 - statements: what the paper observes, asked of two quadratic tasks, with an interval over seeds: holds, does not hold,

@@ -1,6 +1,6 @@
 """Many random problems of `theory.deep_linear`: whether its closed forms hold, and when pre-training longer harms.
 
-Source: paper 003, section 4. Two kinds of result, as in `theory.averaging_study`:
+Source: Overtrained Language Models, section 4. Two kinds of result, as in `theory.averaging_study`:
 
 - checks: the closed forms against gradient descent on the matrices, Monte Carlo and exact enumeration. One that fails
   is a mistake here or in the theory.

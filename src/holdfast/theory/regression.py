@@ -1,8 +1,8 @@
 """Label annealing in over-parametrised linear regression: three closed forms and their geometry.
 
-Source: paper 000, section 4 and appendix B. A linear model is pre-trained on M rows (X~, y~) of D > M numbers, from 0,
-and so ends at the solution of least norm; from there it is fine-tuned on N rows (X, y), N < D, in one of three ways
-(lambda >= 0):
+Source: Memory Retaining Finetuning, section 4 and appendix B. A linear model is pre-trained on M rows (X~, y~) of D > M
+numbers, from 0, and so ends at the solution of least norm; from there it is fine-tuned on N rows (X, y), N < D, in one
+of three ways (lambda >= 0):
 
 ```
 pre-training      1/2 |X~ t - y~|^2                                    theta0 = X~^T (X~ X~^T)^-1 y~

@@ -1,8 +1,8 @@
 """Many random problems of `theory.regression`: what each method forgets, with intervals over seeds, and whether the
 closed forms hold.
 
-Source: paper 000, section 4. The paper proves where gradient descent ends and measures nothing there; the figures of
-this file are ours:
+Source: Memory Retaining Finetuning, section 4. The paper proves where gradient descent ends and measures nothing there;
+the figures of this file are ours:
 
 - errors on both tasks against lambda, mean over seeds;
 - the frontier: pre-training error at equal fine-tuning error. Lambdas of different methods mean different things, equal

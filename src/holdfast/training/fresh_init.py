@@ -1,9 +1,9 @@
 """How widely each tensor of a model is spread when the model is freshly initialised, without ever building a fresh
 model.
 
-Paper 003 scales the noise on a tensor by the standard deviation of its INITIALISATION distribution, so that one gamma
-means the same for every tensor and at every pre-training budget. A fresh model of the same config supplies them; only
-its numbers are wanted, though, so here
+"Overtrained Language Models" scales the noise on a tensor by the standard deviation of its INITIALISATION distribution,
+so that one gamma means the same for every tensor and at every pre-training budget. A fresh model of the same config
+supplies them; only its numbers are wanted, though, so here
 
 1. the model is built on the meta device, where tensors have shapes and no values, and its own `_init_weights` runs over
 it in transformers' order

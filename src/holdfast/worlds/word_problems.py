@@ -7,8 +7,8 @@ solution names the operation, writes the equation and says the answer in a sente
     Mia has 7 pears and buys another 5. How many pears are there in all?
     We add. 7 + 5 = 12. Mia has 12 pears now.
 
-An article explains an operation and works several problems, as the synthetic textbooks do that paper 000 (section 3.2)
-tunes on. Everything is drawn from one seed: equal seeds give equal texts on every machine.
+An article explains an operation and works several problems, as the synthetic textbooks do that "Memory Retaining
+Finetuning" (section 3.2) tunes on. Everything is drawn from one seed: equal seeds give equal texts on every machine.
 
 What it does not do: real mathematics. The wordings are few, so held-out problems differ from the others in names,
 things and numbers alone.

@@ -1,5 +1,5 @@
-"""The rules of paper 003's claims, each on a record that it holds for, one that it does not, and one that cannot
-tell."""
+"""The rules for the claims of "Overtrained Language Models", each on a record that it holds for, one that it does not,
+and one that cannot tell."""
 
 from __future__ import annotations
 

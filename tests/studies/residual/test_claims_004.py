@@ -1,4 +1,5 @@
-"""The rules by which paper 004's claims are judged, on records that are made up so that the answer is known."""
+"""The rules by which the claims of "Balancing Continuous Pre-Training" are judged, on records that are made up so that
+the answer is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules by which paper 002's claims are judged, on records that are made up so that the answer is known."""
+"""The rules by which the claims of "Soup to Go" are judged, on records that are made up so that the answer is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The classification data of the overtraining study (paper 003) as questions with options.
+"""The classification data of Overtrained Language Models as questions with options.
 
 | task | files, as published | classes |
 |---|---|---|

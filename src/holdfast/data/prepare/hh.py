@@ -1,5 +1,5 @@
 """Anthropic's helpful and harmless conversations (Bai et al. 2022, arXiv:2204.05862): the replies that people
-preferred, for supervised fine-tuning as the overtraining study does it (paper 003, section 3.2).
+preferred, for supervised fine-tuning as the overtraining study does it (Overtrained Language Models, section 3.2).
 
 A record has `chosen` and `rejected`, each a whole conversation as text with "\\n\\nHuman: " and "\\n\\nAssistant: "
 before the turns; the chosen one is taken. Conversations that begin with the same turn stay on one side of a split: a

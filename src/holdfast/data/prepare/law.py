@@ -10,7 +10,7 @@ terms of service may be unfair to the consumer, whether a sentence overrules an 
 | overruling | LegalBench's `text` and `answer`, Yes or No |
 
 Rows have `prompt` and `completion` to train on, and `options` and `answer` for the `choices` entry of an evaluation,
-whose `group: task` gives each task its own accuracy. Paper 002 mixes the three and does not print its prompts: these
+whose `group: task` gives each task its own accuracy. "Soup to Go" mixes the three and does not print its prompts: these
 are ours.
 
 References: Zheng et al. 2021, When does pretraining help? (CaseHOLD, Overruling); Lippi et al. 2019, CLAUDETTE (terms

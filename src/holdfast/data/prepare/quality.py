@@ -1,4 +1,5 @@
-"""QuALITY (Pang et al. 2022): long articles with multiple-choice questions, the niche of paper 000's fourth recipe.
+"""QuALITY (Pang et al. 2022): long articles with multiple-choice questions, the niche of the fourth recipe of "Memory
+Retaining Finetuning".
 
 The release (`QuALITY.v1.0.1.htmlstripped.train`, `.dev`) has one line for each article and writer of questions, so that
 an article comes several times. Training rows are the articles, each once. With `questions` it is the multiple-choice

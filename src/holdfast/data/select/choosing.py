@@ -1,6 +1,6 @@
 """Which passages are taken: those of lowest perplexity up to a budget, to restore a model's text pattern without
-teaching it anything new; and a random sample that shares nothing with them, to see whether the pattern is back (paper
-001, section 3).
+teaching it anything new; and a random sample that shares nothing with them, to see whether the pattern is back
+(Pattern Shifting or Knowledge Losing, section 3).
 
 The probing sample is drawn first, from all passages: it stands for the corpus, not for what is left of it.
 """

@@ -1,6 +1,7 @@
 """Changes of a model's weights that a probe makes in place and takes back exactly.
 
-    noise      theta + gamma std z            paper 003, section 3; std as the model was initialised, z by seed and name
+    noise      theta + gamma std z            std as the model was initialised, z by seed and name (Overtrained
+                                              Language Models, section 3)
     quantize   dequantise(quantise(theta))    rounding to nearest, without data:
                int8   one scale a row of each matrix, symmetric (LLM.int8(), Dettmers et al. 2022, without outliers)
                int4   16 levels between least and largest of 128 neighbours of a row (the baseline of GPTQ and AWQ)

@@ -5,8 +5,9 @@ With the loss L (nats a scored token over all of them) and its Hessian H at the 
     L(theta + a d) = L(theta) + a g.d + a^2 / 2 d.Hd + ...            along a direction d
     E L(theta + gamma std z) = L(theta) + gamma^2 / 2 Tr(S H) + ...   noise, S = diag(std^2)
 
-(paper 003, appendix D). Nothing but products H v is formed, by differentiating g.v once more; traces are Hutchinson's
-estimate `v.Hv` over random signs v (times std for S); the largest eigenvalues are ARPACK's (Lanczos with restarts).
+(Overtrained Language Models, appendix D). Nothing but products H v is formed, by differentiating g.v once more; traces
+are Hutchinson's estimate `v.Hv` over random signs v (times std for S); the largest eigenvalues are ARPACK's (Lanczos
+with restarts).
 
 Needs float32: a product of half-precision gradients is noise. Attention is computed by torch's plain kernel, since the
 fused ones have no second derivative, and logits as the model has them: 4 to 6 times a training step's time a product,

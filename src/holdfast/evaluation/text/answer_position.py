@@ -13,7 +13,8 @@ say option i ("A" and " A", as the tokenizer has them):
 Every option must be one token: letters, yes / no. One forward a question, shared beginnings computed once
 (`shared_prefix`); logits and their logarithms are float32.
 
-Source: the format and knowledge alignment of the stages of forgetting (paper 001, section 5).
+Source: the format and knowledge alignment of the stages of forgetting (Pattern Shifting or Knowledge Losing, section
+5).
 """
 
 from __future__ import annotations

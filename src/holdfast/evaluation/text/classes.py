@@ -5,7 +5,7 @@ For a text x and class names c of |c| tokens:
     score(c) = log p(c | x) / |c|        p(c) = softmax_c score(c)        nats = -log p(gold)
 
 The mean is over tokens, so that a long name is no handicap; the perplexity of the gold class is exp of the mean nats
-over texts. Source: the in-domain measure of the overtraining study (paper 003, appendix C.1).
+over texts. Source: the in-domain measure of the overtraining study (Overtrained Language Models, appendix C.1).
 """
 
 from __future__ import annotations

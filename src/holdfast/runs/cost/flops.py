@@ -16,13 +16,14 @@ and the output head; not the embeddings, which are looked up) and D tokens throu
     LoRA                 6 r (inputs + outputs) a matrix and token; no weight gradients of the base
     EWC                  its Fisher information: forward and backward over the samples, once
 
-The plain figure of papers is 6 x parameters x tokens x epochs, with all parameters and nothing else (paper 004); it is
-stated beside. Element-wise work (norms, activations, the optimiser, pulls to an anchor) is no product and is not
-counted. Nor are evaluations.
+The plain figure of papers is 6 x parameters x tokens x epochs, with all parameters and nothing else (Balancing
+Continuous Pre-Training); it is stated beside. Element-wise work (norms, activations, the optimiser, pulls to an anchor)
+is no product and is not counted. Nor are evaluations.
 
 The head and its gradients are computed for tokens with a label only; all are taken to have one, which is an upper bound
 where prompts are masked. Sources: Kaplan et al. 2020, Scaling laws for neural language models (arXiv:2001.08361),
-section 2.1; Dao 2023, FlashAttention-2 (arXiv:2307.08691), section 4; paper 004, section on cost.
+section 2.1; Dao 2023, FlashAttention-2 (arXiv:2307.08691), section 4; Balancing Continuous Pre-Training, section on
+cost.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def plain_flops(parameters: float, tokens: float, epochs: float = 1) -> float:
         tokens: of one epoch.
         epochs: passes over them.
 
-    Source: paper 004, section on cost.
+    Source: Balancing Continuous Pre-Training, section on cost.
     """
     return 6.0 * parameters * tokens * epochs
 

@@ -5,7 +5,7 @@
     holdfast reproduce label-annealing --thorough
     cp reproduce-label-annealing/claims.json docs/outcomes/label-annealing-look.json
     cp reproduce-label-annealing-thorough/claims.json docs/outcomes/label-annealing-toy.json
-    python -m holdfast.studies.engine.outcomes            # writes docs/claims.md anew
+    python -m holdfast.studies.engine.outcomes            # writes docs/claims.md, and the verdicts in docs/papers.md
 
 An outcome counts only under the rules that it was judged by (`claims.RULES`); one of other rules is shown as not run,
 and so is a quick check, whose verdicts mean nothing.
@@ -13,11 +13,13 @@ and so is a quick check, whose verdicts mean nothing.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.studies.engine.claims import RULES, Statement
+from holdfast.studies.engine.claims import FAILS, HOLDS, RULES, UNKNOWN, Statement
 from holdfast.support.files import read_json
 
 SCALES = {"look": "ours, a look", "toy": "ours, toy scale", "real": "ours, real scale"}
@@ -57,6 +59,25 @@ def claims_page(papers: Mapping[str, tuple[str, Sequence[Statement[Any]]]], fold
         parts.append("\n".join([f"## {title}\n", *(f"| {' | '.join(row)} |" for row in table)]) + "\n")
         parts += [f"{line}\n" for line in families]
     return "\n".join(parts)
+
+
+_VERDICT = re.compile(r"(<!-- verdict: ([\w-]+) -->\n).*?(<!-- /verdict -->)", re.DOTALL)
+
+
+def with_verdicts(page: str, folder: Path) -> str:
+    """A page with the sums of each paper's verdicts between `<!-- verdict: PAPER -->` and `<!-- /verdict -->`."""
+    return _VERDICT.sub(lambda m: f"{m[1]}\n{_verdict(m[2], folder)}\n\n{m[3]}", page)
+
+
+def _verdict(paper: str, folder: Path) -> str:
+    """How many claims hold, scale by scale, and which of them in the one decision over all."""
+    lines = []
+    for scale, words in SCALES.items():
+        if found := _outcome(folder / f"{paper}-{scale}.json"):
+            counts = Counter(claim["verdict"] for claim in found["claims"].values())
+            sums = ", ".join(f"{verdict} {counts[verdict]}" for verdict in (HOLDS, FAILS, UNKNOWN))
+            lines.append(f"- {words.removeprefix('ours, ')}: {sums}.\n  {found['family']}")
+    return "\n".join(["**Our verdicts** ([claim by claim](claims.md)):\n", *lines])
 
 
 def _outcome(path: Path) -> dict[str, Any]:
@@ -107,4 +128,7 @@ def known_papers() -> dict[str, tuple[str, Sequence[Statement[Any]]]]:
 
 
 if __name__ == "__main__":
-    Path("docs/claims.md").write_text(claims_page(known_papers(), Path("docs/outcomes")), encoding="utf-8")
+    docs = Path("docs")
+    index = docs / "papers.md"
+    (docs / "claims.md").write_text(claims_page(known_papers(), docs / "outcomes"), encoding="utf-8")
+    index.write_text(with_verdicts(index.read_text(encoding="utf-8"), docs / "outcomes"), encoding="utf-8")

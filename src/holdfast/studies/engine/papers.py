@@ -27,6 +27,8 @@ class Paper:
     name: str
     """As the command line takes it."""
     title: str
+    short: str
+    """The beginning of the title, by which pages, docs and messages cite it."""
     about: str
     """What is studied, in a line."""
     recipes: Mapping[str, str]

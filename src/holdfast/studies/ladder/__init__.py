@@ -1,1 +1,2 @@
-"""Pre-training a ladder: one model at rising budgets, each a run of its own (paper 003, appendix B)."""
+"""Pre-training a ladder: one model at rising budgets, each a run of its own (Overtrained Language Models, appendix
+B)."""

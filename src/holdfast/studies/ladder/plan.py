@@ -1,8 +1,8 @@
 """A ladder with nothing left open: which runs there are, and what each trains.
 
 All runs of a size and seed begin with the same weights and read the same windows in the same order, each as far as its
-budget goes; a run's schedule is its own, so that its rate ends at zero (paper 003: no checkpoint is taken from the
-middle of a longer run).
+budget goes; a run's schedule is its own, so that its rate ends at zero (Overtrained Language Models: no checkpoint is
+taken from the middle of a longer run).
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ TRAIN: dict[str, Any] = {
     "save_total_limit": 1,
     "report_to": "none",
 }
-"""Of pre-training, where `train` says nothing else: paper 003, appendix B. A cosine ends at zero."""
+"""Of pre-training, where `train` says nothing else: Overtrained Language Models, appendix B. A cosine ends at zero."""
 FEWEST_STEPS = 10
 """Of a budget: with fewer there is no schedule to speak of."""
 

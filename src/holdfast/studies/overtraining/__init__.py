@@ -1,1 +1,2 @@
-"""What a modification costs the checkpoints of a ladder, and whether retention changes it (paper 003)."""
+"""What a modification costs the checkpoints of a ladder, and whether retention changes it (Overtrained Language
+Models)."""

@@ -1,4 +1,5 @@
-"""What paper 003 claims of language models, held against an overtraining study: holds, does not hold, or cannot tell.
+"""What "Overtrained Language Models" claims of language models, held against an overtraining study: holds, does not
+hold, or cannot tell.
 
 The rules stand here and were committed before any outcome under them was computed. Of the studies only a trial of three
 small budgets with one seed had been looked at:

@@ -1,10 +1,11 @@
-"""Paper 003, as `holdfast reproduce` lists it."""
+"""The paper of `holdfast reproduce overtraining`."""
 
 from holdfast.studies.engine.papers import Paper
 
 PAPER = Paper(
     name="overtraining",
     title="Overtrained Language Models Are Harder to Fine-Tune",
+    short="Overtrained Language Models",
     about="Overtraining: does longer pre-training make a model harder to fine-tune, and does retention help?",
     recipes={"budgets": "a ladder of a small world's text, probed and fine-tuned in several ways"},
     durations={

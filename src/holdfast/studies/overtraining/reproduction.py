@@ -1,5 +1,5 @@
-"""Paper 003 in small: a ladder is pre-trained, its checkpoints are modified, and the claims are held against what came
-out."""
+"""The paper Overtrained Language Models in small: a ladder is pre-trained, its checkpoints are modified, and the claims
+are held against what came out."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ TRAIN: dict[str, Any] = {
     "lr_scheduler_type": "cosine",
     "report_to": "none",
 }
-"""Of a fine-tuning, where nothing else is said: paper 003, table 4."""
+"""Of a fine-tuning, where nothing else is said: Overtrained Language Models, table 4."""
 EARLY: dict[str, Any] = {
     "eval_strategy": "epoch",
     "save_strategy": "epoch",

@@ -1,4 +1,5 @@
-"""What paper 004 claims, held against a study of the residual: holds, does not hold, or cannot tell.
+"""What "Balancing Continuous Pre-Training" claims, held against a study of the residual: holds, does not hold, or
+cannot tell.
 
 The rules stand here and were written before any outcome of the study was looked at:
 

@@ -2,7 +2,7 @@
 measured once.
 
 A job is one model. Two that need the same continued model wait for each other at its folder; who comes second finds it
-there. Source: paper 004, tables 2 to 4, figure 1.
+there. Source: Balancing Continuous Pre-Training, tables 2 to 4, figure 1.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Paper 004, as `holdfast reproduce` lists it."""
+"""The paper of `holdfast reproduce residual`."""
 
 from holdfast.studies.engine.papers import Paper
 
 PAPER = Paper(
     name="residual",
     title="Balancing Continuous Pre-Training and Instruction Fine-Tuning (the instruction residual)",
+    short="Balancing Continuous Pre-Training",
     about="Balancing Continuous Pre-Training and Instruction Fine-Tuning: budgets, siblings, scales, sizes",
     recipes={"residual": "instruction residual"},
     durations={

@@ -24,7 +24,8 @@ budgets: [100M, 500M, 1B]
 derived: {docchat: cerebras/Llama3-DocChat-1.0-8B}
 ```
 
-Source: paper 004, sections 2 to 4: table 2 (budgets), table 3 (siblings), table 4 (derived models).
+Source: Balancing Continuous Pre-Training, sections 2 to 4: table 2 (budgets), table 3 (siblings), table 4 (derived
+models).
 """
 
 from __future__ import annotations
@@ -378,8 +379,8 @@ def _evaluation_problems(evaluation: Any, base_dir: Path | None) -> list[Mistake
 def training_settings(config: ResidualConfig, model: str, out: Path, data: Path, *, seed: int) -> dict[str, Any]:
     """The configuration of one continued model, as `holdfast train --config` takes it.
 
-    Whole documents in windows, attention and positions confined to each, long documents split (paper 004, section
-    3.1.1).
+    Whole documents in windows, attention and positions confined to each, long documents split (Balancing Continuous
+    Pre-Training, section 3.1.1).
     """
     packing = {"packing": True, "packing_strategy": "bfd_split"}
     return {

@@ -1,4 +1,5 @@
-"""Paper 004 in small: its study on the embedded world, and its claims held against what came out."""
+"""The paper Balancing Continuous Pre-Training in small: its study on the embedded world, and its claims held against
+what came out."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ the base;
 5. base, instruct, continued models and result are measured alike, held against each other in pairs, and reported.
 
 Every step leaves its outcome in the folder: the same command goes on where it stopped and does nothing twice.
-Source: paper 004.
+Source: Balancing Continuous Pre-Training.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from holdfast.support.paths import expanded
 from holdfast.support.token_counts import read_tokens
 
 WINDOW = 4096
-"""Tokens of a packed window (paper 004, section 3.1.1)."""
+"""Tokens of a packed window (Balancing Continuous Pre-Training, section 3.1.1)."""
 HELD_OUT = 0.01
 """Share of the new documents that is not trained on and measured."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.]*(-[\w.]+)*")

@@ -1,1 +1,1 @@
-"""Tasks learnt one after another: what each way of training keeps of the earlier ones (paper 002)."""
+"""Tasks learnt one after another: what each way of training keeps of the earlier ones (Soup to Go)."""

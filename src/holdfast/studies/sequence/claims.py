@@ -1,4 +1,4 @@
-"""What paper 002 claims, held against a sequence study: holds, does not hold, or cannot tell.
+"""What "Soup to Go" claims, held against a sequence study: holds, does not hold, or cannot tell.
 
 The rules stand here and were written before any outcome of the study was looked at:
 

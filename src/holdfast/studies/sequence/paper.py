@@ -1,10 +1,11 @@
-"""Paper 002, as `holdfast reproduce` lists it."""
+"""The paper of `holdfast reproduce sfa`."""
 
 from holdfast.studies.engine.papers import Paper
 
 PAPER = Paper(
     name="sfa",
     title="Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging",
+    short="Soup to Go",
     about="Soup to Go: sequential fine-tuning with averaging, against rehearsal, penalties and merges",
     recipes={"tasks": "tasks one after another", "digits": "small networks on two halves of the digits (figure 1)"},
     durations={

@@ -1,4 +1,5 @@
-"""What paper 001 claims, held against stages studies: holds, does not hold, or cannot tell.
+"""What "Pattern Shifting or Knowledge Losing" claims, held against stages studies: holds, does not hold, or cannot
+tell.
 
 The rules stand here and were written before any outcome of the studies was looked at:
 

@@ -1,4 +1,4 @@
-"""Paper 001, as `holdfast reproduce` lists it."""
+"""The paper of `holdfast reproduce stages`."""
 
 from holdfast.studies.engine.papers import Paper
 
@@ -6,6 +6,7 @@ PAPER = Paper(
     name="stages",
     title="Pattern Shifting or Knowledge Losing? A Forgetting Perspective for Understanding the Effect of Instruction "
     "Fine-Tuning",
+    short="Pattern Shifting or Knowledge Losing",
     about="Stages of forgetting: has it forgotten, or does it only not show it?",
     recipes={
         "world-0": "ten epochs on new people, every checkpoint restored: the first world",

@@ -1,10 +1,11 @@
-"""Paper 000, as `holdfast reproduce` lists it."""
+"""The paper of `holdfast reproduce label-annealing`."""
 
 from holdfast.studies.engine.papers import Paper
 
 PAPER = Paper(
     name="label-annealing",
     title="Memory Retaining Finetuning via Distillation (label annealing)",
+    short="Memory Retaining Finetuning",
     about="Memory Retaining Finetuning via Distillation: mathematics, code, alignment tax, niche knowledge",
     recipes={
         "math": "mathematics",

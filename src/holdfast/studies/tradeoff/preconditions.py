@@ -1,4 +1,4 @@
-"""What has to be so before a claim of paper 000 may be judged on a trade-off study.
+"""What has to be so before a claim of "Memory Retaining Finetuning" may be judged on a trade-off study.
 
 - *Moderate*: direct fine-tuning loses less than a quarter of what there is to lose of a text, unigram - start in nats.
   A model that ends near the frequencies of tokens was destroyed, and what a method saves of it says nothing of

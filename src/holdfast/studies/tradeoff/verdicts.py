@@ -1,5 +1,6 @@
-"""Rules by which the claims of paper 000 are judged on a trade-off study; `holdfast.studies.claims` says which claim
-has which, and what the words mean. Each takes the study and the level of its intervals, and its docstring says it.
+"""Rules by which the claims of "Memory Retaining Finetuning" are judged on a trade-off study; `holdfast.studies.claims`
+says which claim has which, and what the words mean. Each takes the study and the level of its intervals, and its
+docstring says it.
 """
 
 from __future__ import annotations
