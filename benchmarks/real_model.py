@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import math
 import os
 import resource
@@ -285,6 +284,7 @@ class Bench:
         from holdfast.evaluation.suite import parse_evaluation
         from holdfast.models import load
         from holdfast.records.evaluation import EvaluationFolder
+        from holdfast.support.resources import release_memory
 
         plan, problems = parse_evaluation(evaluation(target, self.files, asked=asked))
         if problems:
@@ -302,7 +302,7 @@ class Bench:
             console=self.console,
         )
         del loaded
-        gc.collect()
+        release_memory()
         return found
 
     def start(self, target: str, *, asked: bool = True) -> Any:

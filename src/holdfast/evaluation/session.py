@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import itertools
 import re
 from collections import Counter
@@ -43,6 +42,7 @@ from holdfast.support.environment import (
 )
 from holdfast.support.files import read_as, read_object, write_json
 from holdfast.support.paths import expanded, real
+from holdfast.support.resources import release_memory
 
 if TYPE_CHECKING:
     from holdfast.models import Loaded
@@ -258,7 +258,7 @@ class _Session:
                 with self.loaded(model) as loaded, contextlib.suppress(NotFinite):
                     self.measure(model, loaded)
                 del loaded
-                gc.collect()
+                release_memory()
         return self.processes.first(lambda: EvaluationRecord(created=""))
 
     def lead(self, suites: Sequence[str], *, keep: Callable[[], None]) -> EvaluationRecord:
@@ -295,7 +295,7 @@ class _Session:
                     except NotFinite as error:  # the other models are measured all the same
                         broken.append(str(error))
                 del loaded
-                gc.collect()
+                release_memory()
                 self.say(f"{model.label}: {len(self.plan.entries)} entries measured")
             self.processes.first(lambda: record)
             if broken:

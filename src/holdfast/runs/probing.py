@@ -8,7 +8,6 @@ by the weights, the change and the data: nothing is measured twice, and what was
 from __future__ import annotations
 
 import dataclasses
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from holdfast.support.environment import (
     versions,
 )
 from holdfast.support.files import write_json
+from holdfast.support.resources import release_memory
 
 
 def probe_models(
@@ -108,7 +108,7 @@ def probe_models(
                 record.models.append(checkpoint.described((tokens or {}).get(model.label), before))
                 record.notes.extend(n for n in checkpoint.notes if n not in record.notes)
                 del checkpoint
-                gc.collect()
+                release_memory()
             record.sensitivities.extend(
                 s
                 for model in models

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
+import gc
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +34,14 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         return kind or _system(e, errno.ENOMEM) or (isinstance(e, RuntimeError) and _MEMORY.search(str(e)) is not None)
 
     return _any(error, is_one)
+
+
+def release_memory() -> None:
+    """Collects what is garbage, and gives free pages back to the system: glibc keeps those between blocks that are in
+    use, so that a process that loads one model after another grows by gigabytes."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def available_memory() -> int | None:

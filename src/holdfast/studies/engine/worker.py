@@ -9,7 +9,6 @@ with what it has on disk.
 from __future__ import annotations
 
 import contextlib
-import gc
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from holdfast.studies.engine.study import CannotJudge, LeaseLost, Stopped, Study
 from holdfast.support.environment import say
 from holdfast.support.files import to_jsonable
 from holdfast.support.processes import stop_without_parent
+from holdfast.support.resources import release_memory
 
 if TYPE_CHECKING:
     import optuna
@@ -256,7 +256,7 @@ def free_memory() -> None:
     """Gives memory back between two jobs of one process."""
     import sys
 
-    gc.collect()
+    release_memory()
     if gc.get_freeze_count() == 0:
         # the libraries' own objects stay for good: looking through them after every job takes half a second
         gc.freeze()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from holdfast.studies.overtraining.plan import (
     OvertrainingConfig,
 )
 from holdfast.support.files import write_bytes_atomic
+from holdfast.support.resources import release_memory
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import Entry
@@ -158,7 +158,7 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         model = checkpoint.described(config.rungs[str(task.attributes[CHECKPOINT])].budget, ())
         made = JobResult(model=model, sharpness=sharpness, notes=list(checkpoint.notes))
         del checkpoint
-        gc.collect()
+        release_memory()
         return made
 
     def _along(self, task: Task) -> JobResult:
@@ -169,7 +169,7 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         checkpoint = self._measured(task, config.along(label))
         made = JobResult(sharpness=checkpoint.sharpness(), notes=list(checkpoint.notes))
         del checkpoint
-        gc.collect()
+        release_memory()
         return made
 
     def _tune(self, task: Task) -> JobResult:

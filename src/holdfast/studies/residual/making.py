@@ -8,7 +8,6 @@ same continued model wait for each other at its folder.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import math
 import os
 import time
@@ -23,6 +22,7 @@ from holdfast.runs.launched import train_in_processes
 from holdfast.studies.residual.plan import ResidualConfig, training_settings
 from holdfast.support.environment import EVALUATION_CACHE, say, wait_for_lock
 from holdfast.support.files import read_object, write_json
+from holdfast.support.resources import release_memory
 
 MADE = "made.json"
 """Beside a model: what is known of how it was made."""
@@ -67,7 +67,7 @@ class Workshop:
             console=self.console,
             say=lambda line: None,
         )
-        gc.collect()
+        release_memory()
         found = record.models[0]
         return dataclasses.replace(
             model,
@@ -93,7 +93,7 @@ class Workshop:
                 train_in_processes(wanted, run.path)
             else:
                 train(wanted, console=self.console)
-            gc.collect()
+            release_memory()
         record = run.read()
         tokens = int(record.training.get("tokens") or 0)
         parameters = int(record.model.get("parameters") or 0)
@@ -113,7 +113,7 @@ class Workshop:
         say(self.console, f"{model.label}: tuning on the conversations")
         began = time.monotonic()
         path = tuned_again(self.config, self.out / started.path, console=self.console)
-        gc.collect()
+        release_memory()
         return dataclasses.replace(started, path=str(path), seconds=started.seconds + time.monotonic() - began)
 
     def _with_residual(self, model: StudiedModel, started: StudiedModel) -> StudiedModel:
