@@ -9,6 +9,7 @@ with what it has on disk.
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 import time
 from collections.abc import Callable, Mapping
