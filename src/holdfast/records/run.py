@@ -181,3 +181,17 @@ class RunFolder:
         """
         path = self.evaluations / "comparisons.json"
         return read_as(path, list[Comparison]) if path.is_file() else []
+
+
+def planned_steps(settings: Mapping[str, Any], logged: Mapping[str, Any] | None) -> float | None:
+    """Optimiser steps that a run means to take; None where neither its settings nor its log say.
+
+    Args:
+        settings: its training configuration.
+        logged: a row of its log, which tells how many steps an epoch has.
+    """
+    steps = float(settings.get("max_steps") or 0)
+    if steps > 0:
+        return steps
+    step, epoch = ((logged or {}).get(key) for key in ("step", "epoch"))
+    return float(settings.get("num_train_epochs") or 3) * step / epoch if step and epoch else None

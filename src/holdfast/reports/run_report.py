@@ -140,7 +140,7 @@ class RunFigures:
     rows: list[ComparisonRow]
     levels: list[Level]
     """Evaluations of only one of the two models, or not compared for another reason."""
-    metrics: list[dict[str, Any]]
+    metrics: Sequence[Mapping[str, Any]]
     trajectory: Trajectory
     """What was measured on the way, start and end with it; empty where nothing was."""
     problems: list[str]
@@ -227,8 +227,12 @@ class RunFigures:
         return found
 
 
-def read_run(folder: RunFolder) -> RunFigures:
+def read_run(folder: RunFolder, *, log: Sequence[Mapping[str, Any]] | None = None) -> RunFigures:
     """Reads a run folder as far as it goes: unfinished runs and unreadable files are reported, not refused.
+
+    Args:
+        folder: the run's.
+        log: rows of metrics.jsonl that were read already.
 
     Raises:
         DataError: there is no `run.json`, or it cannot be read, so there is no run to report on.
@@ -248,7 +252,7 @@ def read_run(folder: RunFolder) -> RunFigures:
             return default
 
     record = folder.read()
-    metrics: list[dict[str, Any]] = attempt(folder.metrics, [], "metrics.jsonl")
+    metrics: Sequence[Mapping[str, Any]] = attempt(folder.metrics, [], "metrics.jsonl") if log is None else log
     rows = ordered(attempt(folder.comparisons, [], "evaluations/comparisons.json"))
     compared = {(r.raw.suite, r.name) for r in rows}
     levels: list[Level] = []
@@ -344,13 +348,13 @@ def run_page(run: RunFigures) -> Page:
             f"{significant(steps)} steps" if steps is not None else "",
         ),
         blocks=[
-            *_state(run),
-            Tiles(_tiles(run)),
+            *state_banners(run),
+            Tiles(run_tiles(run)),
             _changes(run),
             Section("What was trained", [Panel([Facts(run.facts)], "card")]),
-            _training(run),
-            _along(run),
-            _forecast(run),
+            training_section(run),
+            along_section(run),
+            forecast_section(run),
             _distance(run),
             notes(record.notes, "Notes of the run"),
             _to_repeat(run),
@@ -359,7 +363,7 @@ def run_page(run: RunFigures) -> Page:
     )
 
 
-def _state(run: RunFigures) -> list[Block]:
+def state_banners(run: RunFigures) -> list[Block]:
     """What a reader must know before reading any figure."""
     record = run.record
     found: list[Block] = []
@@ -378,7 +382,7 @@ def _state(run: RunFigures) -> list[Block]:
     return found + problems("Some files could not be read.", run.problems)
 
 
-def _tiles(run: RunFigures) -> list[Tile]:
+def run_tiles(run: RunFigures) -> list[Tile]:
     found = []
     for suite in GROUPS:
         rows = [r for r in run.rows if r.raw.suite == suite and r.raw.primary]
@@ -427,14 +431,14 @@ def change_tables(run: RunFigures) -> list[Block]:
     return [*found, level_table(run.levels)] if run.levels else found
 
 
-def level_table(levels: Sequence[Level]) -> Table:
+def level_table(levels: Sequence[Level], title: str = "Measured, but not compared") -> Table:
     """Figures of one model that there is nothing to compare with."""
     what = Col("Measure", lambda v: (f"{v.group}: {v.name}", sub(f"{v.metric}, {v.unit}")), numeric=False)
     rest = [Col("Model", "which", numeric=False), Col("Value", "value"), Col("Interval", "interval"), Col("n", "n")]
-    return tabulate(levels, [what, *rest], title="Measured, but not compared")
+    return tabulate(levels, [what, *rest], title=title)
 
 
-def _training(run: RunFigures) -> Section:
+def training_section(run: RunFigures) -> Section:
     charts = training_charts(run.metrics, run.record.retention)
     if not charts:
         return Section("Training", [Paragraph("No training step was logged, so there are no curves to show.", "note")])
@@ -450,14 +454,14 @@ def _training(run: RunFigures) -> Section:
     return Section("Training", parts)
 
 
-def _along(run: RunFigures) -> Section | None:
+def along_section(run: RunFigures) -> Section | None:
     charts = along_charts(run.trajectory)
     wide = widths(len(charts))
     parts = [dataclasses.replace(chart, width=w) for chart, w in zip(charts, wide, strict=True)]
     return Section("Along training", parts) if parts else None
 
 
-def _forecast(run: RunFigures) -> Section | None:
+def forecast_section(run: RunFigures) -> Section | None:
     table = None if run.forecast is None else came_table(run.forecast, [r.raw for r in run.rows])
     if run.forecast is None or table is None:
         return None
@@ -465,7 +469,7 @@ def _forecast(run: RunFigures) -> Section | None:
         f"How much worse than the start each measure was expected to be at the end; {100 * run.forecast.level:g} % "
         f"intervals; fitted on {run.forecast.predictor}."
     )
-    return Section("Forecast", [Panel([table]), Paragraph(note, "note")])
+    return Section("Forecast", [table, Paragraph(note, "note")])
 
 
 def _along_fact(run: RunFigures) -> list[tuple[str, Text]]:

@@ -90,21 +90,7 @@ class StudyProgress:
     def remaining(self) -> float | None:
         """Seconds until the last trial ends; None where no complete trial, or no worker, says."""
         lasted = [(t.kind, worker_seconds(t)) for t in self.record.trials if t.state == FINISHED and t.runs]
-        if not lasted or not self.running:
-            return None
-
-        def expected(kind: str | None) -> float:
-            mine = [s for k, s in lasted if k == kind]
-            return statistics.fmean(mine or [s for _, s in lasted])
-
-        free: dict[str, float] = {}
-        for worker, t, elapsed in self.running:
-            free[worker] = max(free.get(worker, 0.0), expected(t.kind) - (elapsed or 0.0))
-        ends = list(free.values())
-        heapq.heapify(ends)
-        for kind in self.waiting:
-            heapq.heapreplace(ends, ends[0] + expected(kind))
-        return max(ends)
+        return time_left(lasted, [(worker, t.kind, elapsed) for worker, t, elapsed in self.running], self.waiting)
 
     @property
     def ending(self) -> str:
@@ -141,6 +127,35 @@ class StudyProgress:
         failed = [t for t in record.trials if t.state == "failed" and t.continued_by is None]
         texts = [f"failed: trial {t.number}, {t.label}: {t.reason or 'no reason recorded'}" for t in failed]
         return [*found, *(Paragraph(text, "bad") for text in texts)]
+
+
+def time_left(
+    lasted: Sequence[tuple[str, float]],
+    running: Sequence[tuple[str, str, float | None]],
+    waiting: Sequence[str | None],
+) -> float | None:
+    """Seconds until the last job ends; None where none is complete, or no worker is at work.
+
+    Args:
+        lasted: (kind, seconds) of those that are complete.
+        running: (worker, kind, seconds since it began) of those under way.
+        waiting: kinds of those to come, None where they are not known.
+    """
+    if not lasted or not running:
+        return None
+
+    def expected(kind: str | None) -> float:
+        mine = [s for k, s in lasted if k == kind]
+        return statistics.fmean(mine or [s for _, s in lasted])
+
+    free: dict[str, float] = {}
+    for worker, kind, elapsed in running:
+        free[worker] = max(free.get(worker, 0.0), expected(kind) - (elapsed or 0.0))
+    ends = list(free.values())
+    heapq.heapify(ends)
+    for waits in waiting:
+        heapq.heapreplace(ends, ends[0] + expected(waits))
+    return max(ends)
 
 
 def _best(s: Selection, record: StudyRecord) -> str:
