@@ -285,8 +285,8 @@ class AsciiBuffer(Buffer):
     encoding = "ascii"
 
 
-def shown(show: Callable[[Console], None], width: int = 80, *, ascii_only: bool = False) -> str:
-    """What `show` prints on a terminal of this width."""
+def shown(show: Callable[[Console], None], width: int = 80, *, ascii_only: bool = False, terminal: bool = True) -> str:
+    """What `show` prints on a terminal of this width, or into a pipe."""
     file = AsciiBuffer() if ascii_only else Buffer()
-    show(Console(file=file, width=width, force_terminal=False, color_system=None))
+    show(Console(file=file, width=width, force_terminal=terminal, color_system=None))
     return file.getvalue()

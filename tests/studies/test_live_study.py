@@ -123,8 +123,12 @@ def test_a_page_that_cannot_be_drawn_yet_spoils_nothing(finished: Path) -> None:
 
 
 def test_a_read_only_storage_cannot_be_written(finished: Path) -> None:
-    with open_existing(ToyStudy, finished, read_only=True) as opened, pytest.raises(Exception, match="readonly"):
+    with (
+        open_existing(ToyStudy, finished, read_only=True) as opened,
+        pytest.raises(Exception, match="during the commit") as refused,
+    ):
         opened.queue.set_user_attr("x", 1)
+    assert "readonly database" in str(refused.value.__cause__)
 
 
 def test_a_storage_that_is_not_there_is_not_made(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def run(argv: list[str]) -> int:
 
         check_request(requests, plan, device=request.device, trust_remote_code=request.trust_remote_code)
         models = [(r.label, r.name) for r in requests]
-        Printer(stdout_console(), unbroken=True).show(plan_blocks(plan, models, out))
+        Printer(stdout_console()).show(plan_blocks(plan, models, out))
         return 0
     target = stderr_console() if request.json else stdout_console()
     broken = None

@@ -144,4 +144,4 @@ class LivePage:
 
 def _without_links(html: Html) -> Html:
     """Links lead from a page in a folder to its other files, which a server of one page does not give."""
-    return Html(re.sub(r' href="(?!#)[^"]*"', "", html))
+    return Html(re.sub(r'<a href="(?!#)[^"]*">(.*?)</a>', r"\1", html, flags=re.S))

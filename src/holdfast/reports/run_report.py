@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.errors import DataError
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.forecast import RunForecast
+from holdfast.records.metrics import RESTATED
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 from holdfast.reports.along import Trajectory, along_charts, completions
 from holdfast.reports.blocks import (
@@ -55,6 +56,7 @@ from holdfast.reports.compared import (
     headline,
     measure_table,
     measures_by_suite,
+    one_unit,
     ordered,
     primary_of,
 )
@@ -292,6 +294,7 @@ def _levels(which: str, e: Evaluation) -> list[Level]:
             n=f"{m.n:,}",
         )
         for key, m in e.metrics.items()
+        if RESTATED.get(key) not in e.metrics
     ]
 
 
@@ -427,7 +430,9 @@ def change_tables(run: RunFigures) -> list[Block]:
         )
         note = decision_note(loss_decision([r.raw for r in run.rows]))
         found += [note] if note is not None else []
-        found += [*measures_by_suite(run.rows, relative=True), Paragraph(text, "note")]
+        shown, again = one_unit(run.rows)
+        found += [*measures_by_suite(shown, relative=True), Paragraph(text, "note")]
+        found += [Fold("The same in other units", measures_by_suite(again, relative=True))] if again else []
     return [*found, level_table(run.levels)] if run.levels else found
 
 
@@ -571,7 +576,7 @@ def print_run_summary(folder: RunFolder, console: Console | None = None) -> None
     if record.error:
         found.append(Paragraph(f"Stage {record.stage}: {record.error}", "bad"))
     found += [Paragraph(p, "warn") for p in run.problems] + [Paragraph("")]
-    found += [_brief(held) for held in by_suite(run.rows)]
+    found += [_brief(held) for held in by_suite(one_unit(run.rows)[0])]
     found += [level_table(run.levels)] if run.levels else []
     facts = [("Method", run.method)]
     if origin := run.record.model.get("origin"):

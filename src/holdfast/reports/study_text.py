@@ -50,7 +50,7 @@ def print_study(record: StudyRecord, selections: Sequence[Selection], console: C
         selections: the study's own rule first, as `holdfast.statistics.selection.select_all` gives it.
         console: where to print; the terminal by default.
     """
-    out = Printer(console, unbroken=True)
+    out = Printer(console)
     trials = read_trials(record)
     found: list[Block] = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(lead(record, selections))]
     found += trials_section(record, trials, selections, Path(), narrow=out.console.is_terminal).blocks
@@ -188,7 +188,7 @@ def print_status(
         console: where to print; the terminal by default.
         selections: as `holdfast.statistics.selection.select_all` gives them; made here where they are not given.
     """
-    Printer(console, unbroken=True).show(StudyProgress(record, now, selections).blocks)
+    Printer(console).show(StudyProgress(record, now, selections).blocks)
 
 
 def planned(record: StudyRecord) -> int:

@@ -114,7 +114,7 @@ def live_page(
         blocks=[
             *problems(f"{plural(len(failed), noun)} failed.", failed, "bad"),
             Panel([Bars([(f"{noun.capitalize()}s", share, True)])], "progress") if under_way else None,
-            Tiles(_tiles(study, state, now)),
+            None if state.ended and found is not None else Tiles(_tiles(study, state, now)),
             _at_work(study, jobs, now),
             Paragraph(f"What was found so far cannot be shown yet: {trouble}.", "note") if trouble else None,
             *(_found(found, lead_shown=state.ended) if found is not None else []),
