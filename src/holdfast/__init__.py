@@ -16,6 +16,7 @@ holdfast` costs a few milliseconds and loads no torch. Submodules are imported b
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -204,10 +205,35 @@ def __getattr__(name: str) -> Any:
     """Imports a public name from its home and keeps it (PEP 562)."""
     for module, names in _HOMES.items():
         if name in names:
+            _at_home()
             value = getattr(importlib.import_module(f"holdfast.{module}"), _NAMED_THERE.get(name, name))
             globals()[name] = value
             return value
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+
+
+@functools.cache
+def _at_home() -> None:
+    """What holds for every name: imports are quiet, and results read like the terminal."""
+    from holdfast.support.display import show_by
+    from holdfast.support.environment import quiet_imports
+
+    quiet_imports()
+    show_by(_Displays())
+
+
+class _Displays:
+    """`holdfast.reports.displays`, imported once something is looked at."""
+
+    def text(self, value: Any) -> str:
+        from holdfast.reports.displays import Displays
+
+        return Displays().text(value)
+
+    def html(self, value: Any) -> str:
+        from holdfast.reports.displays import Displays
+
+        return Displays().html(value)
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,6 @@ import contextlib
 import errno
 import importlib
 import io
-import logging
 import os
 import sys
 import traceback
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 
 from holdfast import __version__
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, UserError, did_you_mean
+from holdfast.support.environment import quiet_imports
 from holdfast.support.resources import is_disk_full, is_out_of_memory
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -137,8 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _steady_streams()
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # On CPUs with AVX-512 BF16 bitsandbytes warns at import of a hub kernel for 4-bit weights that holdfast never uses.
-    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+    quiet_imports()
     if _take_debug(words):
         os.environ[DEBUG] = "1"  # in the environment, so that processes started by this one have it too
     debug = os.environ.get(DEBUG, "") not in ("", "0")

@@ -24,6 +24,7 @@ from typing import Any
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import SCHEMA, EvaluationFolder
+from holdfast.support.display import Displayed
 from holdfast.support.files import read_as, read_jsonl, record_from, write_json
 
 
@@ -105,7 +106,7 @@ class RunRecord:
         return record_from(RunRecord, value)
 
 
-class RunFolder:
+class RunFolder(Displayed):
     """Reads and writes the files of one run (see the module docstring). Cheap to create; holds no state but the
     path."""
 

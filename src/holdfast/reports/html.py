@@ -141,6 +141,11 @@ class Part:
     """What its plots draw, by `data-figure`."""
 
 
+def part(x: b.Block) -> Html:
+    """A block on its own, without what its plots draw."""
+    return _block(x, [])
+
+
 def parts(page: b.Page) -> list[Part]:
     """The page's body in pieces, for a document that puts in the new ones of a page that changed (`render_live`)."""
     found = [Part(_header(page), [])]
