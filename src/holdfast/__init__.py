@@ -215,25 +215,8 @@ def __getattr__(name: str) -> Any:
 @functools.cache
 def _at_home() -> None:
     """What holds for every name: imports are quiet, and results read like the terminal."""
-    from holdfast.support.display import show_by
-    from holdfast.support.environment import quiet_imports
-
-    quiet_imports()
-    show_by(_Displays())
-
-
-class _Displays:
-    """`holdfast.reports.displays`, imported once something is looked at."""
-
-    def text(self, value: Any) -> str:
-        from holdfast.reports.displays import Displays
-
-        return Displays().text(value)
-
-    def html(self, value: Any) -> str:
-        from holdfast.reports.displays import Displays
-
-        return Displays().html(value)
+    importlib.import_module("holdfast.support.environment").quiet_imports()
+    importlib.import_module("holdfast.support.display").show_by("holdfast.reports.displays:Displays")
 
 
 def __dir__() -> list[str]:

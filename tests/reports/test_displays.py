@@ -139,6 +139,6 @@ def test_without_the_layer_of_reports_the_fields_are_shown(monkeypatch) -> None:
         def __init__(self) -> None:
             self.a, self._b = 1, 2
 
-    monkeypatch.setattr(display, "_display", None)
+    monkeypatch.setattr(display, "_by", "")
     assert repr(Some()) == fields_text(Some()) == "Some(a=1)"
     assert Some()._repr_html_() is None

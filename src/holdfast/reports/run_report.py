@@ -386,6 +386,7 @@ def state_banners(run: RunFigures) -> list[Block]:
 
 
 def run_tiles(run: RunFigures) -> list[Tile]:
+    """What changed, how far the weights moved, what it took."""
     found = []
     for suite in GROUPS:
         rows = [r for r in run.rows if r.raw.suite == suite and r.raw.primary]
@@ -444,6 +445,7 @@ def level_table(levels: Sequence[Level], title: str = "Measured, but not compare
 
 
 def training_section(run: RunFigures) -> Section:
+    """The curves of the log."""
     charts = training_charts(run.metrics, run.record.retention)
     if not charts:
         return Section("Training", [Paragraph("No training step was logged, so there are no curves to show.", "note")])
@@ -460,6 +462,7 @@ def training_section(run: RunFigures) -> Section:
 
 
 def along_section(run: RunFigures) -> Section | None:
+    """What was measured on the way; None where nothing was."""
     charts = along_charts(run.trajectory)
     wide = widths(len(charts))
     parts = [dataclasses.replace(chart, width=w) for chart, w in zip(charts, wide, strict=True)]
@@ -467,6 +470,7 @@ def along_section(run: RunFigures) -> Section | None:
 
 
 def forecast_section(run: RunFigures) -> Section | None:
+    """What early steps said of the end, beside what came; None without a forecast."""
     table = None if run.forecast is None else came_table(run.forecast, [r.raw for r in run.rows])
     if run.forecast is None or table is None:
         return None

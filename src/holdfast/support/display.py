@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 from typing import Any, Protocol
 
 
@@ -21,28 +22,38 @@ class Display(Protocol):
         """For a notebook."""
 
 
-_display: Display | None = None
+_by = ""
 
 
-def show_by(display: Display) -> None:
-    """Has values shown by `display` from now on."""
-    global _display
-    _display = display
+def show_by(place: str) -> None:
+    """Has values shown by a `Display` from now on.
+
+    Args:
+        place: `module:class` of it, imported once something is looked at.
+    """
+    global _by
+    _by = place
+
+
+def _display() -> Display:
+    module, _, name = _by.partition(":")
+    found: Display = getattr(importlib.import_module(module), name)()
+    return found
 
 
 class Displayed:
     """A value that reads like the terminal. Dataclasses take it with `repr=False`."""
 
     def __repr__(self) -> str:
-        if _display is not None:
+        if _by:
             with contextlib.suppress(Exception):  # a value can always be looked at, and be it half made
-                return _display.text(self)
+                return _display().text(self)
         return fields_text(self)
 
     def _repr_html_(self) -> str | None:
-        if _display is not None:
+        if _by:
             with contextlib.suppress(Exception):
-                return _display.html(self)
+                return _display().html(self)
         return None
 
 
