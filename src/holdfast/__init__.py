@@ -16,6 +16,7 @@ holdfast` costs a few milliseconds and loads no torch. Submodules are imported b
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -204,10 +205,18 @@ def __getattr__(name: str) -> Any:
     """Imports a public name from its home and keeps it (PEP 562)."""
     for module, names in _HOMES.items():
         if name in names:
+            _at_home()
             value = getattr(importlib.import_module(f"holdfast.{module}"), _NAMED_THERE.get(name, name))
             globals()[name] = value
             return value
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+
+
+@functools.cache
+def _at_home() -> None:
+    """What holds for every name: imports are quiet, and results read like the terminal."""
+    importlib.import_module("holdfast.support.environment").quiet_imports()
+    importlib.import_module("holdfast.support.display").show_by("holdfast.reports.displays:Displays")
 
 
 def __dir__() -> list[str]:

@@ -252,8 +252,8 @@ def chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-def browse(page: Path, profile: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Opens a page in headless Chromium without a network."""
+def browse(page: Path | str, profile: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Opens a page, a file or an address of this machine, in headless Chromium without a network."""
     command = [
         str(chromium()),
         "--headless",
@@ -271,7 +271,7 @@ def browse(page: Path, profile: Path, *options: str) -> subprocess.CompletedProc
         "--enable-logging=stderr",
         "--v=0",
     ]
-    command += ["--virtual-time-budget=20000", *options, page.resolve().as_uri()]
+    command += ["--virtual-time-budget=20000", *options, page if isinstance(page, str) else page.resolve().as_uri()]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
@@ -285,8 +285,8 @@ class AsciiBuffer(Buffer):
     encoding = "ascii"
 
 
-def shown(show: Callable[[Console], None], width: int = 80, *, ascii_only: bool = False) -> str:
-    """What `show` prints on a terminal of this width."""
+def shown(show: Callable[[Console], None], width: int = 80, *, ascii_only: bool = False, terminal: bool = True) -> str:
+    """What `show` prints on a terminal of this width, or into a pipe."""
     file = AsciiBuffer() if ascii_only else Buffer()
-    show(Console(file=file, width=width, force_terminal=False, color_system=None))
+    show(Console(file=file, width=width, force_terminal=terminal, color_system=None))
     return file.getvalue()

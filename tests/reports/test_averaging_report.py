@@ -84,7 +84,7 @@ def test_a_failed_identity_cannot_be_overlooked(study) -> None:
     assert lead(failed).startswith("9 of 10 identities hold. ")
     shown = words_of(render(averaging_page(failed)))
     assert "1 of the identities failed" in shown and ">fails<" in shown
-    console = Console(file=io.StringIO(), width=80)
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
     print_averaging(failed, console)
     printed = console.file.getvalue()
     assert "fails" in printed and "why" in printed and "note: a note" in printed

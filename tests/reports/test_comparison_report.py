@@ -137,8 +137,10 @@ def test_the_verdict_is_one_sentence(outcomes, words) -> None:
         ComparisonRow(comparison(name="prose", before=2.0, after=3.0, difference=1.0, interval=(0.9, 1.1))),
     ]
     text_of = comparison_verdict(("a", "b"), rows, gates)
-    assert text_of == f"{words}, of 2 measures: 2 lost; the largest loss is arc, −5.0 pt."
-    assert comparison_verdict(("a", "b"), rows[1:]).endswith("the largest loss is prose, +1.000 nats/token.")
+    assert text_of == f"{words}, of 2 measures: 2 lost; the largest loss is arc −5.0 pt [−7.0, −3.0]."
+    assert comparison_verdict(("a", "b"), rows[1:]).endswith(
+        "the largest loss is prose +1.000 nats/token [+0.900, +1.100]."
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- figures

@@ -76,7 +76,7 @@ def test_a_failed_check_cannot_be_overlooked(study) -> None:
     failed = dataclasses.replace(study, checks=broken, notes=["a note"])
     assert lead(failed).startswith("12 of 13 closed forms hold. ")
     assert "1 of the closed forms failed" in words_of(render(overtraining_page(failed)))
-    console = Console(file=io.StringIO(), width=80)
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
     print_overtraining(failed, console)
     printed = console.file.getvalue()
     assert "fails" in printed and "why" in printed and "note: a note" in printed

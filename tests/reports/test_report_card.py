@@ -48,7 +48,7 @@ def test_the_body_has_the_figures_with_their_intervals(make_run) -> None:
             r.verdict,
         ):
             assert f"| {figure} " in line, figure
-    assert read_run(folder).verdict in body
+    assert read_run(folder).verdict.replace("[", "\\[").replace("]", "\\]").replace("_", "\\_") in body
     assert "`weight` = `1.0`" in body
     assert "| `learning_rate` | 1e-5 |" in body
     assert "torch 2.13.0" in body

@@ -88,29 +88,45 @@ def test_no_relative_change_from_zero() -> None:
 
 
 LOST, NOISE = comparison(**SOURCE_LOST), comparison(**SOURCE_NOISE)
-TARGET_LOST = comparison(difference=0.2, interval=(0.1, 0.3))
+TARGET_LOST = comparison(name="law", difference=0.2, interval=(0.1, 0.3))
 TARGET_NOISE = comparison(difference=0.01, interval=(-0.1, 0.3))
+GAIN = "answers −0.412 nats/token [−0.439, −0.386] (gained)"
+LOSS = "prose +0.0863 nats/token [+0.0791, +0.0935] (lost)"
+
+
+def measures(suite: str, *differences: float) -> list:
+    """One measure a difference, of a suite, in nats."""
+    return [comparison(suite=suite, name=f"m{n}", difference=d, interval=(d - 0.01, d + 0.01))
+            for n, d in enumerate(differences)]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("comparisons", "sentence"),
     [
-        ([comparison(), LOST, NOISE], "Target improved on 1 of 1 measures; source: 1 lost, 1 not shown."),
+        (
+            [comparison(), LOST, NOISE],
+            f"Target: {GAIN}; source: {LOSS.replace(' nats/token', '')}, arc_easy −0.5 pt [−2.1, +1.1] (not shown).",
+        ),
         (
             [NOISE, comparison(), TARGET_LOST],
-            "Target improved on 1 of 2 measures and got worse on 1; source: 1 not shown.",
+            f"Target: {GAIN}, law +0.200 [+0.100, +0.300] (lost); source: arc_easy −0.5 pt [−2.1, +1.1] (not shown).",
         ),
-        ([TARGET_LOST, TARGET_NOISE], "Target got worse on 1 of 2 measures."),
-        ([TARGET_NOISE], "Target shows no change that matters on 1 measure."),
-        ([LOST], "Source: 1 lost."),
+        ([TARGET_NOISE], "Target: answers +0.010 nats/token [−0.100, +0.300] (not shown)."),
+        ([LOST], f"Source: {LOSS}."),
         (
             [comparison(), comparison(suite="code", name="humaneval")],
-            "Target improved on 1 of 1 measures; code: 1 gained.",
+            f"Target: {GAIN}; code: humaneval −0.412 [−0.439, −0.386] (gained).",
         ),
         (
             [comparison(), comparison(metric="bits_per_byte", difference=0.1, interval=(0.05, 0.2), primary=False)],
-            "Target improved on 1 of 1 measures.",
+            f"Target: {GAIN}.",
         ),
+        (
+            [*measures("target", -0.1, -0.4, 0.0), *measures("source", 0.1, 0.3, 0.2, -0.2)],
+            "Target: 2 gained, 1 kept of 3 measures (most: m1 −0.400 nats/token [−0.410, −0.390]); "
+            "source: 3 lost, 1 gained of 4 measures (most: m1 +0.300 [+0.290, +0.310]).",
+        ),
+        ([comparison(failed="nan of 3")], "Target: answers (not finite)."),
     ],
 )
 def test_verdict_sentence(comparisons: list, sentence: str) -> None:

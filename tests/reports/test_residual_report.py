@@ -55,7 +55,7 @@ def page_text(folder: Path, record: ResidualRecord) -> str:
 def terminal_text(record: ResidualRecord, folder: Path, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
-    print_update(record, folder, Console(width=80, file=file))
+    print_update(record, folder, Console(width=80, file=file, force_terminal=True, color_system=None))
     return raw.getvalue().decode(encoding)
 
 

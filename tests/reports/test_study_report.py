@@ -6,6 +6,7 @@ import dataclasses
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from holdfast.reports.html import _plotly_packed, render
 from holdfast.reports.methods import kind_title
 from holdfast.reports.study_charts import (
     Frame,
+    along_line,
     frontier_chart,
     label_box,
     overlap,
@@ -273,6 +275,24 @@ def test_names_beside_points_cover_neither_points_nor_each_other():
     for key, box in labels.items():
         assert not any(overlap(box, other) for k, other in labels.items() if k != key)
         assert not any(overlap(box, other) for k, other in points.items() if k != key)
+
+
+@pytest.mark.parametrize(
+    ("ends", "kept_off"), [(((0.2, 0.2), (0.8, 0.8)), "top right"), (((0.2, 0.8), (0.8, 0.2)), "top left")]
+)
+def test_names_keep_off_the_curves_where_there_is_another_place(ends, kept_off):
+    """A curve through two points; the name of one of them would lie on it where it is put by default."""
+    members = [SimpleNamespace(trial=SimpleNamespace(number=n, label="t")) for n in range(2)]
+    curve = SimpleNamespace(kind="l2", joined=True, members=members, short=lambda trial: "0.01")
+    gains = {n: tuple(SimpleNamespace(after=v, interval_after=None) for v in ends[n]) for n in range(2)}
+    frame = Frame(x=(0.0, 1.0), y=(0.0, 1.0), outside=[], pixels=(400.0, 300.0))
+    found = place_names([curve], gains, (0.02, 0.5), frame, None, many=False)
+    assert set(found) == {"start", 0, 1}
+    places = [frame.place(*ends[n]) for n in range(2)]
+    assert any(overlap(label_box(*p, "0.01", kept_off, ring=False), box) for p in places for box in along_line(places))
+    for n in range(2):
+        label = label_box(*places[n], "0.01", found[n], ring=False)
+        assert not any(overlap(label, box) for box in along_line(places))
 
 
 def test_what_lies_far_off_does_not_stretch_the_plot():

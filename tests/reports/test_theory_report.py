@@ -134,7 +134,7 @@ def test_a_failed_statement_cannot_be_overlooked(study) -> None:
     assert lead(failed).startswith("13 of 14 statements of the theory hold. ")
     shown = words_of(render(regression_page(failed)))
     assert "1 statement failed" in shown and ">fails<" in shown
-    console = Console(file=io.StringIO(), width=80)
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
     print_regression(failed, console)
     printed = console.file.getvalue()
     assert "fails" in printed and "why" in printed and "note: a note" in printed
@@ -146,7 +146,7 @@ def test_eighty_columns_break_no_word_of_a_verdict(study) -> None:
     figures = {"pretraining": dict.fromkeys(study.equal_errors[0].pretraining, some), "ratio": some}
     verdict = "no difference beyond noise"
     equal = [dataclasses.replace(e, verdict=verdict, **figures) for e in study.equal_errors]
-    console = Console(file=io.StringIO(), width=80)
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
     print_regression(dataclasses.replace(study, equal_errors=equal), console)
     table = console.file.getvalue().rpartition("L2 / label")[2].split()
     assert table.count("difference") == table.count("beyond") == len(equal) and "[0.0399," in table

@@ -43,6 +43,7 @@ from holdfast.checkpoints.sources import Source, config_of, folders_of, inner_so
 from holdfast.checkpoints.vocabulary_union import add_to_tokenizer
 from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination
 from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError, StorageError
+from holdfast.support.display import Displayed
 from holdfast.support.files import fingerprint, write_json
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
@@ -78,8 +79,8 @@ class Recipe(Protocol):
     # recipe takes their difference, of which float32 may lose something, or None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Built:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Built(Displayed):
     """A folder that was written."""
 
     folder: Path

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.sources import listing
 from holdfast.records.run import LayerDistance
+from holdfast.support.display import Displayed
 
 if TYPE_CHECKING:
     import os
@@ -49,8 +50,8 @@ class TensorDistance:
     sign_agreement: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointDistance:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CheckpointDistance(Displayed):
     """How far one checkpoint is from another."""
 
     start: str

@@ -88,7 +88,7 @@ def run(argv: list[str]) -> int:
             print_line(out, f"note: {note}")
     else:
         shown = distance_blocks(read_distance(record), per=request.per, sort=request.sort, top=request.top)
-        Printer(out, unbroken=True).show(shown)
+        Printer(out).show(shown)
         print_line(out, seconds_text(found.seconds))
         if request.json is not None:
             print_line(out, f"JSON: {write_json(request.json, found)}")

@@ -228,7 +228,7 @@ def run(argv: list[str]) -> int:
             backend=request.backend,
         )
         models = [(r.label, r.name) for r in requests]
-        Printer(stdout_console(), unbroken=True).show(plan_blocks(plan, models, out))
+        Printer(stdout_console()).show(plan_blocks(plan, models, out))
         return 0
     from holdfast.evaluation.processes import joined
 

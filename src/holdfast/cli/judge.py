@@ -223,6 +223,6 @@ def run(argv: list[str]) -> int:
     kept = f"What was answered and judged is kept in {request.output_dir}"
     with stoppable(f"Stopped. {kept}; the same command goes on from there."):
         outcome = contest.hold()
-    Printer(target, unbroken=True).show(judge_blocks(outcome))
+    Printer(target).show(judge_blocks(outcome))
     outcome.check()
     return 0

@@ -12,7 +12,6 @@ import contextlib
 import errno
 import importlib
 import io
-import logging
 import os
 import sys
 import traceback
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 
 from holdfast import __version__
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, UserError, did_you_mean
+from holdfast.support.environment import quiet_imports
 from holdfast.support.resources import is_disk_full, is_out_of_memory
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "forecast": ("holdfast.cli.forecast", "what the first steps of a fine-tune say of what it will have lost"),
     "diagnose": ("holdfast.cli.diagnose", "has a model forgotten, or does it only not show what it knows?"),
     "reproduce": ("holdfast.cli.reproduce", "re-run a paper's studies and check its claims"),
+    "watch": ("holdfast.cli.watch", "a live page of a run or a study: curves, time left, what was found so far"),
     "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),
     "cost": ("holdfast.cli.cost", "operations, memory and GPU-hours of a run, before anything runs"),
     "update": (
@@ -103,6 +104,7 @@ examples
 
   holdfast train --config run.yaml --learning_rate 1e-5     # with the keys of 'trl sft' and a few more
   holdfast train --config run.yaml --dry_run                # checks the request, trains nothing
+  holdfast watch runs/Qwen3-0.6B-label_annealing            # a page that follows it
   holdfast report runs/Qwen3-0.6B-label_annealing
 
   holdfast sweep --config study.yaml                        # many ways, the frontier, the one to take
@@ -135,8 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _steady_streams()
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # On CPUs with AVX-512 BF16 bitsandbytes warns at import of a hub kernel for 4-bit weights that holdfast never uses.
-    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+    quiet_imports()
     if _take_debug(words):
         os.environ[DEBUG] = "1"  # in the environment, so that processes started by this one have it too
     debug = os.environ.get(DEBUG, "") not in ("", "0")

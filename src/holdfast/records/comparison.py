@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from holdfast.records.evaluation import Metric
 from holdfast.records.margins import Margins
+from holdfast.support.display import Displayed
 from holdfast.support.files import record_from
 
 NOT_FINITE = "not finite"
@@ -22,8 +23,8 @@ VERDICTS = (LOST, GAINED, LITTLE_LOST, LITTLE_GAINED, KEPT, NOT_SHOWN, NOT_FINIT
 """Of comparisons, in the order in which they are counted."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Comparison:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(Displayed):
     """One metric of the start model against the result, paired sample by sample.
 
     `difference` is after - before in the metric's own unit; `gain` has the sign turned so that more is better.
@@ -160,8 +161,8 @@ class Decision:
     """All of it for people."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StageMatrix:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class StageMatrix(Displayed):
     """Scores of every task after every stage of sequential training, and what they say of forgetting (GEM 2017;
     Chaudhry et al. 2018)."""
 

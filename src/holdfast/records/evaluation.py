@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError
+from holdfast.support.display import Displayed
 from holdfast.support.files import read_as, read_jsonl, read_object, record_from, to_jsonable, write_json, write_jsonl
 
 SCHEMA = 1
@@ -36,8 +37,8 @@ class Metric:
     confidence: float = 0.95
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluation:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Evaluation(Displayed):
     """One model on one entry of a suite. Per-sample rows lie beside it in `<suite>.<name>.samples.jsonl`.
 
     Every row has `doc`, the hash that comparisons join on. Probabilities are natural, log-likelihoods and entropies are
@@ -107,8 +108,8 @@ class Evaluation:
         return record_from(Evaluation, value)
 
 
-@dataclasses.dataclass(kw_only=True)
-class EvaluationRecord:
+@dataclasses.dataclass(kw_only=True, repr=False)
+class EvaluationRecord(Displayed):
     """evaluate.json: what `holdfast evaluate` measured; every model's figures lie in the folder of its label
     (`EvaluationFolder`)."""
 
@@ -200,7 +201,7 @@ def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-class EvaluationFolder:
+class EvaluationFolder(Displayed):
     """What was measured of one model: `<suite>.<name>.json`, each with its `<suite>.<name>.samples.jsonl`. Holds no
     state but the path."""
 

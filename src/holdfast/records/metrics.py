@@ -25,6 +25,10 @@ _OTHER = re.compile(
 )
 
 
+RESTATED = {"perplexity": "nats_per_token", "bits_per_byte": "nats_per_token"}
+"""Metrics that say in another unit what another one of the same entry says, by that one."""
+
+
 def is_share(unit: str, metric: str = "", values: Iterable[float] = (), *, unknown: bool = False) -> bool:
     """Whether figures of a metric are shares in [0, 1], of which a point is 1/100.
 

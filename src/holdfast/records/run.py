@@ -24,6 +24,7 @@ from typing import Any
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import SCHEMA, EvaluationFolder
+from holdfast.support.display import Displayed
 from holdfast.support.files import read_as, read_jsonl, record_from, write_json
 
 
@@ -105,7 +106,7 @@ class RunRecord:
         return record_from(RunRecord, value)
 
 
-class RunFolder:
+class RunFolder(Displayed):
     """Reads and writes the files of one run (see the module docstring). Cheap to create; holds no state but the
     path."""
 
@@ -181,3 +182,17 @@ class RunFolder:
         """
         path = self.evaluations / "comparisons.json"
         return read_as(path, list[Comparison]) if path.is_file() else []
+
+
+def planned_steps(settings: Mapping[str, Any], logged: Mapping[str, Any] | None) -> float | None:
+    """Optimiser steps that a run means to take; None where neither its settings nor its log say.
+
+    Args:
+        settings: its training configuration.
+        logged: a row of its log, which tells how many steps an epoch has.
+    """
+    steps = float(settings.get("max_steps") or 0)
+    if steps > 0:
+        return steps
+    step, epoch = ((logged or {}).get(key) for key in ("step", "epoch"))
+    return float(settings.get("num_train_epochs") or 3) * step / epoch if step and epoch else None

@@ -26,6 +26,7 @@ from typing import Any
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import SCHEMA
+from holdfast.support.display import Displayed
 from holdfast.support.files import read_as, record_from, write_json
 
 STUDY_FILE = "study.json"
@@ -112,8 +113,8 @@ class TrialRecord:
     """Seconds of the worker on this trial that were spent on the study's bookkeeping, not in a run."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StudyRecord:
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class StudyRecord(Displayed):
     """study.json."""
 
     name: str

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.records.evaluation import Evaluation
+from holdfast.records.metrics import RESTATED
 from holdfast.reports.charts import SMALL, Axis, Chart, Col, Mark, Rule, Value
 from holdfast.reports.format import decimals_for, interval_text, number, significant
 
 COMPLETE = 0.95
 """Mean mass on the options from which on the format counts as learnt."""
 MASS = "mass"
-_SAME = {"perplexity": "nats_per_token", "bits_per_byte": "nats_per_token", "aligned": MASS}
+_SAME = {**RESTATED, "aligned": MASS}
 """Figures that say what another one says, by that one."""
 
 Trajectory = Sequence[tuple[int, Mapping[tuple[str, str], Evaluation]]]

@@ -203,7 +203,8 @@ class Bars:
     @property
     def texts(self) -> list[tuple[str, str]]:
         """Each name with its share in percent."""
-        return [(n, f"{100 * s:.0f} %" if s >= 0.01 else percent(100 * s, sign=False)) for n, s, _ in self.items]
+        small = [(n, s, 0 < s < 0.01) for n, s, _ in self.items]
+        return [(n, percent(100 * s, sign=False) if below else f"{100 * s:.0f} %") for n, s, below in small]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -263,11 +263,20 @@ def thin(
 
 def smooth(ys: Sequence[float | None], window: int) -> list[float | None]:
     """Trailing mean over `window` logged values, gaps left out of it."""
-    out: list[float | None] = []
-    for i in range(len(ys)):
-        known = [y for y in ys[max(0, i - window + 1) : i + 1] if y is not None]
-        out.append(sum(known) / len(known) if known else None)
-    return out
+    import numpy as np
+
+    if not ys:
+        return []
+    known = np.array([y is not None for y in ys])
+    values = np.array([0.0 if y is None else y for y in ys])
+    base = values[known].mean() if known.any() else 0.0  # sums of what is left keep their digits
+
+    def trailing(of: Any) -> Any:
+        sums = np.concatenate([np.zeros(window), np.cumsum(of)])
+        return sums[window:] - sums[:-window]
+
+    counts, sums = trailing(known.astype(float)), trailing(np.where(known, values - base, 0.0))
+    return [base + s / c if c else None for s, c in zip(sums.tolist(), counts.tolist(), strict=True)]
 
 
 # ----------------------------------------------------------------------------------------------------------- the engine

@@ -21,7 +21,7 @@ from holdfast.records.comparison import (
     Comparison,
     Decision,
 )
-from holdfast.records.metrics import is_share
+from holdfast.records.metrics import RESTATED, is_share
 from holdfast.reports.blocks import Paragraph, Span, Table, Text, Tile, chip, figure, sub
 from holdfast.reports.charts import (
     COMPACT_FROM,
@@ -212,36 +212,56 @@ def short_names(rows: Sequence[ComparisonRow]) -> list[str]:
 
 
 def headline(comparisons: Sequence[Comparison]) -> str:
-    """What changed, suite by suite, in one sentence of plain words."""
+    """What changed, suite by suite, in one sentence with its sizes: `Target: code −0.56 nats/token [−0.60, −0.52]
+    (gained); source: prose +0.27 [+0.22, +0.31] (lost).` Of a suite of many measures the verdicts are counted, and the
+    largest change of the kind that matters is named. A unit stands where it changes."""
     primary = primary_of([ComparisonRow(c) for c in comparisons])
     parts: list[str] = []
+    unit = ""
     for suite in sorted({r.raw.suite for r in primary}, key=group_rank):
-        verdicts = [r.verdict for r in primary if r.raw.suite == suite]
-        gained, lost, n = verdicts.count(GAINED), verdicts.count(LOST), len(verdicts)
+        held = [r for r in primary if r.raw.suite == suite]
+        rows = list(zip(held, short_names(held), strict=True))
+        many, sizes = len(rows) > MOST_NAMED, []
+        for r, name in _largest(rows, GAINED if suite == "target" else LOST) if many else rows:
+            sizes.append(_size(name, r, unit) + ("" if many else f" ({r.verdict})"))
+            unit = unit if r.verdict == NOT_FINITE else "pt" if r.share else r.unit
+        text = ", ".join(sizes)
+        if many:
+            text = f"{tally([r.verdict for r in held])} of {len(rows)} measures{f' (most: {text})' if text else ''}"
         title = group_title(suite)
-        if suite != "target" or NOT_FINITE in verdicts:
-            title = title if not parts or suite not in GROUPS else title.lower()
-            parts.append(f"{title}: {tally(verdicts)}")
-        elif gained:
-            worse = f" and got worse on {lost}" if lost else ""
-            parts.append(f"Target improved on {gained} of {n} measures{worse}")
-        elif lost:
-            parts.append(f"Target got worse on {lost} of {n} measures")
-        else:
-            parts.append(f"Target shows no change that matters on {plural(n, 'measure')}")
+        parts.append(f"{title.lower() if parts and suite in GROUPS else title}: {text}")
     return "; ".join(parts) + "." if parts else "Nothing was compared."
 
 
+MOST_NAMED = 2
+"""Measures of a suite that a headline names one by one."""
+
+
+def _size(name: str, row: ComparisonRow, unit: str) -> str:
+    """`prose +0.27 nats/token [+0.22, +0.31]`, without a unit that was said just before."""
+    if row.verdict == NOT_FINITE:
+        return name
+    known = row.share or row.unit == unit
+    text, interval = with_interval(
+        row.raw.difference, row.raw.interval, share=row.share, sign=True, unit="" if known else row.unit
+    )
+    return f"{name} {text} {interval}"
+
+
+def _largest(rows: Sequence[tuple[ComparisonRow, str]], verdict: str) -> list[tuple[ComparisonRow, str]]:
+    """Of rows with their names the one with the largest change of those with a verdict: shares before others, since
+    they are what the rest is compared with. Nothing where none has it."""
+    held = [p for p in rows if p[0].verdict == verdict]
+    shares = [p for p in held if p[0].share]
+    known = shares or [p for p in held if p[0].to_relative(1.0) is not None]
+    size = {True: lambda r: abs(r.raw.gain), False: lambda r: abs(r.to_relative(r.raw.gain) or 0.0)}[bool(shares)]
+    return sorted(known, key=lambda p: -size(p[0]))[:1]
+
+
 def largest_loss(rows: Sequence[ComparisonRow]) -> str:
-    """`the largest loss is arc, −5.0 pt`, of what was lost: shares in points first, since they are what
-    the rest is compared with; empty where nothing was lost."""
-    lost = [(r, name) for r, name in zip(rows, short_names(rows), strict=True) if r.verdict == LOST]
-    shares = [p for p in lost if p[0].share]
-    known = shares or [p for p in lost if p[0].to_relative(1.0) is not None]
-    if not known:
-        return ""
-    r, name = min(known, key=lambda p: p[0].raw.gain if shares else p[0].to_relative(p[0].raw.gain) or 0.0)
-    return f"the largest loss is {name}, {r.change()[0]}"
+    """`the largest loss is arc −5.0 pt [−6.1, −3.9]`, of what was lost; empty where nothing was lost."""
+    found = _largest(list(zip(rows, short_names(rows), strict=True)), LOST)
+    return f"the largest loss is {_size(found[0][1], found[0][0], '')}" if found else ""
 
 
 def pair_sentence(labels: tuple[str, str], rows: Sequence[ComparisonRow], before: Sequence[str] = ()) -> str:
@@ -326,6 +346,13 @@ def measures(rows: Sequence[ComparisonRow], title: Text = "", *, relative: bool 
 def by_suite(rows: Sequence[ComparisonRow]) -> list[list[ComparisonRow]]:
     """The rows of each suite, in the order of the rows."""
     return [[r for r in rows if r.raw.suite == s] for s in dict.fromkeys(r.raw.suite for r in rows)]
+
+
+def one_unit(rows: Sequence[ComparisonRow]) -> tuple[list[ComparisonRow], list[ComparisonRow]]:
+    """(rows of one unit an entry, those that say the same in another unit)."""
+    there = {(r.raw.suite, r.name, r.raw.metric) for r in rows}
+    again = [r for r in rows if (r.raw.suite, r.name, RESTATED.get(r.raw.metric)) in there]
+    return [r for r in rows if r not in again], again
 
 
 def measures_by_suite(rows: Sequence[ComparisonRow], **options: Any) -> list[Table]:

@@ -72,7 +72,7 @@ def not_finite_text(sentences: Sequence[str]) -> str:
     return "\n".join([first, *(f"  - {sentence}" for sentence in sentences), last])
 
 
-def _matrix_tables(matrix: StageMatrix, titles: tuple[str, str], after: str, heads: Sequence[str]) -> list[Table]:
+def matrix_tables(matrix: StageMatrix, titles: tuple[str, str], after: str, heads: Sequence[str]) -> list[Table]:
     """Scores after every stage, and what they say of the sequence; `after` and `heads` title the columns."""
     title = Col(
         heads[0], lambda m: f"{STAGE_MEASURES.get(m[0], (m[0],))[0]} ({direction(m[1].higher_is_better)})", False
@@ -147,7 +147,7 @@ def comparison_blocks(result: Result) -> list[Block]:
         found += [Paragraph(text, "note"), *(Paragraph(power, "note") for power in powers(rows)), blank]
     if matrix is not None:
         titles = ("Scores ({unit}, higher is better)", "Sequential training")
-        found += _matrix_tables(matrix, titles, "After", ("Measure", "Value", "Interval"))
+        found += matrix_tables(matrix, titles, "After", ("Measure", "Value", "Interval"))
     for rule in _rules(result):
         of = f" ({len(rule.decided)} of {len(rule.gates)})" if len(rule.gates) > 1 else ""
         tone = "bad" if rule.fails else OUTCOMES[rule.outcome]
@@ -204,7 +204,7 @@ def comparison_markdown(result: Result) -> str:
         found.append(Fold(f"{len(rest)} more: {verdicts}", [tabulate(rest, columns_)]))
     if matrix is not None:
         titles = ("Scores after each stage ({unit}, higher is better):", "")
-        found += _matrix_tables(matrix, titles, "after", ("measure", "value", "interval"))
+        found += matrix_tables(matrix, titles, "after", ("measure", "value", "interval"))
     found += [Paragraph(how(comparisons))] if comparisons else []
     most = markdown.MOST_ROWS
     remarks = [*(f"Not compared: {u}" for u in result.unmatched[:most]), *result.notes[:most]]

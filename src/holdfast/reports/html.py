@@ -13,6 +13,7 @@ HTML is built so that text cannot become markup: every child of `tag` that is no
 from __future__ import annotations
 
 import base64
+import dataclasses
 import functools
 import gzip
 import html
@@ -122,36 +123,77 @@ def write_page(page: b.Page, path: Path) -> Path:
 def render(page: b.Page) -> str:
     """The whole document."""
     figures: list[dict[str, Any]] = []
+    main = join(_header(page), [_block(x, figures) for x in page.blocks if x is not None])
+    without = "Scripts are off, so the figures are not drawn; their numbers are in the tables under each heading."
+    noscript = tag("noscript", tag("p", without, cls="banner")) if figures else None
+    footer = tag("footer", page.footer, " This page needs no network.")
+    drawing = [tag("script", _script_json(figures), type="application/json", id="figures"), _plotly_script()]
+    scripts = [*(drawing if figures else []), tag("script", Html(_asset("page.js")))]
+    return _document(page.tab, [noscript, main, footer], scripts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A piece of a page's body on its own: its head or one of its blocks."""
+
+    html: Html
+    figures: list[dict[str, Any]]
+    """What its plots draw, by `data-figure`."""
+
+
+def part(x: b.Block) -> Html:
+    """A block on its own, without what its plots draw."""
+    return _block(x, [])
+
+
+def parts(page: b.Page) -> list[Part]:
+    """The page's body in pieces, for a document that puts in the new ones of a page that changed (`render_live`)."""
+    found = [Part(_header(page), [])]
+    for x in (*page.blocks, b.Paragraph(page.footer, "note") if page.footer else None):
+        if x is not None:
+            figures: list[dict[str, Any]] = []
+            found.append(Part(_block(x, figures), figures))
+    return found
+
+
+def render_live(tab: str) -> str:
+    """A document that asks the server it came from for the parts of its page and for what becomes of them: `live.js`
+    says how. Like any other page it holds all it needs, and may ask nobody else."""
+    without = "This page needs scripts to follow what it shows; 'holdfast report FOLDER' writes one that needs none."
+    bar = tag("div", tag("button", "Pause", type="button"), tag("span", "Connecting", role="status"), cls="live")
+    body = [tag("noscript", tag("p", without, cls="banner")), bar, tag("div", id="live")]
+    scripts = [_plotly_script(), *(tag("script", Html(_asset(name))) for name in ("page.js", "live.js"))]
+    return _document(tab, body, scripts, policy=f"{POLICY}; connect-src 'self'")
+
+
+def _document(tab: str, main: Any, scripts: Any, *, policy: str = POLICY) -> str:
+    head = join(
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="generator", content="holdfast"),
+        tag("title", tab),
+        tag("style", Html(_asset("page.css"))),
+        tag("noscript", tag("style", Html(".plot{display:none}"))),
+    )
+    body = tag("body", tag("main", main), scripts)
+    return f"<!doctype html>\n{tag('html', tag('head', head), body, lang='en')}\n"
+
+
+def _plotly_script() -> Html:
+    return tag("script", Html(_plotly_packed()), type="text/plain", id="plotly-gzip")
+
+
+def _header(page: b.Page) -> Html:
     pill = tag("span", page.status[0], cls=f"pill {page.status[1]}") if page.status else None
-    header = tag(
+    return tag(
         "header",
         tag("p", page.eyebrow, cls="eyebrow"),
         tag("h1", page.title, pill),
         tag("p", page.lead, cls="lead"),
         tag("p", page.details, cls="details") if page.details else None,
     )
-    main = join(header, [_block(x, figures) for x in page.blocks if x is not None])
-    head = join(
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("meta", name="generator", content="holdfast"),
-        tag("title", page.tab),
-        tag("style", Html(_asset("page.css"))),
-        tag("noscript", tag("style", Html(".plot{display:none}"))),
-    )
-    without = "Scripts are off, so the figures are not drawn; their numbers are in the tables under each heading."
-    scripts: list[Html] = []
-    if figures:
-        scripts = [
-            tag("script", _script_json(figures), type="application/json", id="figures"),
-            tag("script", Html(_plotly_packed()), type="text/plain", id="plotly-gzip"),
-        ]
-    noscript = tag("noscript", tag("p", without, cls="banner")) if figures else None
-    footer = tag("footer", page.footer, " This page needs no network.")
-    body = tag("body", tag("main", noscript, main, footer), scripts, tag("script", Html(_asset("page.js"))))
-    return f"<!doctype html>\n{tag('html', tag('head', head), body, lang='en')}\n"
 
 
 _IN_A_GRID = (Chart, b.Table, b.Panel, b.Tabs)

@@ -21,14 +21,27 @@ def method_name(method: Mapping[str, Any]) -> str:
 
 
 def method_text(retention: Sequence[Mapping[str, Any]]) -> str:
-    """`label annealing (weight 1, temperature 1) + replay (fraction 0.05)`; "direct fine-tuning" for none. Files by
-    their last part."""
+    """`label annealing (weight 1) + replay (fraction 0.05)`; "direct fine-tuning" for none. Of the settings those that
+    were set to something, and how strongly the method holds on; files by their last part."""
     texts = []
     for method in retention:
-        shown = {k: last_part(v) if isinstance(v, str) else v for k, v in method.items() if k not in ABOUT}
+        told = {k: v for k, v in method.items() if k not in ABOUT and (k, v) not in _defaults(method)}
+        shown = {k: last_part(v) if isinstance(v, str) else v for k, v in told.items()}
         known = [f"{k.replace('_', ' ')} {setting(v)}" for k, v in shown.items() if v not in (None, "")]
         texts.append(method_name(method) + (f" ({', '.join(known)})" if known else ""))
     return " + ".join(texts) or DIRECT
+
+
+def _defaults(method: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Settings at their default, but for the strength; none of a method that is not holdfast's, of which nothing is
+    known."""
+    from holdfast.config.declare import settings_of
+    from holdfast.retention.registry import METHODS
+
+    cls = METHODS.get(str(method.get("method")))
+    if cls is None or method.get("from"):
+        return []
+    return [(s.name, s.default) for s in settings_of(cls) if s.name not in cls.strength]
 
 
 def kind_title(trial: TrialRecord) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.errors import DataError
 from holdfast.records.evaluation import Evaluation
 from holdfast.records.forecast import RunForecast
+from holdfast.records.metrics import RESTATED
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 from holdfast.reports.along import Trajectory, along_charts, completions
 from holdfast.reports.blocks import (
@@ -55,6 +56,7 @@ from holdfast.reports.compared import (
     headline,
     measure_table,
     measures_by_suite,
+    one_unit,
     ordered,
     primary_of,
 )
@@ -140,7 +142,7 @@ class RunFigures:
     rows: list[ComparisonRow]
     levels: list[Level]
     """Evaluations of only one of the two models, or not compared for another reason."""
-    metrics: list[dict[str, Any]]
+    metrics: Sequence[Mapping[str, Any]]
     trajectory: Trajectory
     """What was measured on the way, start and end with it; empty where nothing was."""
     problems: list[str]
@@ -227,8 +229,12 @@ class RunFigures:
         return found
 
 
-def read_run(folder: RunFolder) -> RunFigures:
+def read_run(folder: RunFolder, *, log: Sequence[Mapping[str, Any]] | None = None) -> RunFigures:
     """Reads a run folder as far as it goes: unfinished runs and unreadable files are reported, not refused.
+
+    Args:
+        folder: the run's.
+        log: rows of metrics.jsonl that were read already.
 
     Raises:
         DataError: there is no `run.json`, or it cannot be read, so there is no run to report on.
@@ -248,7 +254,7 @@ def read_run(folder: RunFolder) -> RunFigures:
             return default
 
     record = folder.read()
-    metrics: list[dict[str, Any]] = attempt(folder.metrics, [], "metrics.jsonl")
+    metrics: Sequence[Mapping[str, Any]] = attempt(folder.metrics, [], "metrics.jsonl") if log is None else log
     rows = ordered(attempt(folder.comparisons, [], "evaluations/comparisons.json"))
     compared = {(r.raw.suite, r.name) for r in rows}
     levels: list[Level] = []
@@ -288,6 +294,7 @@ def _levels(which: str, e: Evaluation) -> list[Level]:
             n=f"{m.n:,}",
         )
         for key, m in e.metrics.items()
+        if RESTATED.get(key) not in e.metrics
     ]
 
 
@@ -344,13 +351,13 @@ def run_page(run: RunFigures) -> Page:
             f"{significant(steps)} steps" if steps is not None else "",
         ),
         blocks=[
-            *_state(run),
-            Tiles(_tiles(run)),
+            *state_banners(run),
+            Tiles(run_tiles(run)),
             _changes(run),
             Section("What was trained", [Panel([Facts(run.facts)], "card")]),
-            _training(run),
-            _along(run),
-            _forecast(run),
+            training_section(run),
+            along_section(run),
+            forecast_section(run),
             _distance(run),
             notes(record.notes, "Notes of the run"),
             _to_repeat(run),
@@ -359,7 +366,7 @@ def run_page(run: RunFigures) -> Page:
     )
 
 
-def _state(run: RunFigures) -> list[Block]:
+def state_banners(run: RunFigures) -> list[Block]:
     """What a reader must know before reading any figure."""
     record = run.record
     found: list[Block] = []
@@ -378,7 +385,8 @@ def _state(run: RunFigures) -> list[Block]:
     return found + problems("Some files could not be read.", run.problems)
 
 
-def _tiles(run: RunFigures) -> list[Tile]:
+def run_tiles(run: RunFigures) -> list[Tile]:
+    """What changed, how far the weights moved, what it took."""
     found = []
     for suite in GROUPS:
         rows = [r for r in run.rows if r.raw.suite == suite and r.raw.primary]
@@ -423,18 +431,21 @@ def change_tables(run: RunFigures) -> list[Block]:
         )
         note = decision_note(loss_decision([r.raw for r in run.rows]))
         found += [note] if note is not None else []
-        found += [*measures_by_suite(run.rows, relative=True), Paragraph(text, "note")]
+        shown, again = one_unit(run.rows)
+        found += [*measures_by_suite(shown, relative=True), Paragraph(text, "note")]
+        found += [Fold("The same in other units", measures_by_suite(again, relative=True))] if again else []
     return [*found, level_table(run.levels)] if run.levels else found
 
 
-def level_table(levels: Sequence[Level]) -> Table:
+def level_table(levels: Sequence[Level], title: str = "Measured, but not compared") -> Table:
     """Figures of one model that there is nothing to compare with."""
     what = Col("Measure", lambda v: (f"{v.group}: {v.name}", sub(f"{v.metric}, {v.unit}")), numeric=False)
     rest = [Col("Model", "which", numeric=False), Col("Value", "value"), Col("Interval", "interval"), Col("n", "n")]
-    return tabulate(levels, [what, *rest], title="Measured, but not compared")
+    return tabulate(levels, [what, *rest], title=title)
 
 
-def _training(run: RunFigures) -> Section:
+def training_section(run: RunFigures) -> Section:
+    """The curves of the log."""
     charts = training_charts(run.metrics, run.record.retention)
     if not charts:
         return Section("Training", [Paragraph("No training step was logged, so there are no curves to show.", "note")])
@@ -450,14 +461,16 @@ def _training(run: RunFigures) -> Section:
     return Section("Training", parts)
 
 
-def _along(run: RunFigures) -> Section | None:
+def along_section(run: RunFigures) -> Section | None:
+    """What was measured on the way; None where nothing was."""
     charts = along_charts(run.trajectory)
     wide = widths(len(charts))
     parts = [dataclasses.replace(chart, width=w) for chart, w in zip(charts, wide, strict=True)]
     return Section("Along training", parts) if parts else None
 
 
-def _forecast(run: RunFigures) -> Section | None:
+def forecast_section(run: RunFigures) -> Section | None:
+    """What early steps said of the end, beside what came; None without a forecast."""
     table = None if run.forecast is None else came_table(run.forecast, [r.raw for r in run.rows])
     if run.forecast is None or table is None:
         return None
@@ -465,7 +478,7 @@ def _forecast(run: RunFigures) -> Section | None:
         f"How much worse than the start each measure was expected to be at the end; {100 * run.forecast.level:g} % "
         f"intervals; fitted on {run.forecast.predictor}."
     )
-    return Section("Forecast", [Panel([table]), Paragraph(note, "note")])
+    return Section("Forecast", [table, Paragraph(note, "note")])
 
 
 def _along_fact(run: RunFigures) -> list[tuple[str, Text]]:
@@ -567,7 +580,7 @@ def print_run_summary(folder: RunFolder, console: Console | None = None) -> None
     if record.error:
         found.append(Paragraph(f"Stage {record.stage}: {record.error}", "bad"))
     found += [Paragraph(p, "warn") for p in run.problems] + [Paragraph("")]
-    found += [_brief(held) for held in by_suite(run.rows)]
+    found += [_brief(held) for held in by_suite(one_unit(run.rows)[0])]
     found += [level_table(run.levels)] if run.levels else []
     facts = [("Method", run.method)]
     if origin := run.record.model.get("origin"):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -288,7 +289,7 @@ def place_names(
     """Trial (or "start") -> where its name goes; trials without room for one are not among them.
 
     Greedy: the start, direct fine-tuning and the chosen trial first, then along the curves; a name may cover no point
-    and no other name, and an interval bar only where there is no other place.
+    and no other name, and an interval bar or a curve only where there is no other place.
     """
     places = {n: frame.place(s.after, g.after) for n, (s, g) in gains.items()} | {"start": frame.place(*start)}
     texts = {t.trial.number: name for c in curves for t in c.members if (name := point_name(c, t))} | {"start": "start"}
@@ -301,11 +302,13 @@ def place_names(
             ((s.after, s.after), g.interval_after or (g.after, g.after)),
         ):
             bars.append(_grown((*frame.place(left, low), *frame.place(right, high)), 1))
+    joined = [[places[t.trial.number] for t in c.members if t.trial.number in places] for c in curves if c.joined]
+    lines = [box for points in joined for box in along_line(points)]
     found: dict[int | str, str] = {}
     taken: list[Box] = []
     for key in dict.fromkeys(k for k in order if k in texts):
         others = [_grown((*p, *p), 7) for p in places.values() if p != places[key]]
-        for side, in_the_way in [(s, b) for b in (bars, []) for s in SIDES]:
+        for side, in_the_way in [(s, b) for b in ([*bars, *lines], lines, []) for s in SIDES]:
             label = label_box(*places[key], texts[key], side, ring=key == chosen)
             within = label[0] >= 0 and label[1] >= 0 and label[2] <= frame.pixels[0] and label[3] <= frame.pixels[1]
             if within and not any(overlap(label, o) for o in (*others, *taken, *in_the_way)):
@@ -333,6 +336,17 @@ def label_box(x: float, y: float, text: str, side: str, *, ring: bool) -> Box:
     left = x + {"right": away, "left": -away - width, "center": -width / 2}[horizontal]
     bottom = y + {"top": radius, "bottom": -14 - radius, "middle": -7}[vertical]
     return (left, bottom, left + width, bottom + 14)
+
+
+def along_line(points: Sequence[tuple[float, float]], step: float = 6.0) -> list[Box]:
+    """Small boxes along the line through points, in pixels."""
+    found = []
+    for (x, y), (to_x, to_y) in itertools.pairwise(points):
+        pieces = max(1, math.ceil(math.hypot(to_x - x, to_y - y) / step))
+        for at in (piece / pieces for piece in range(pieces + 1)):
+            place = x + at * (to_x - x), y + at * (to_y - y)
+            found.append(_grown((*place, *place), 2))
+    return found
 
 
 def _grown(box: Box, by: float) -> Box:

@@ -50,7 +50,7 @@ def print_study(record: StudyRecord, selections: Sequence[Selection], console: C
         selections: the study's own rule first, as `holdfast.statistics.selection.select_all` gives it.
         console: where to print; the terminal by default.
     """
-    out = Printer(console, unbroken=True)
+    out = Printer(console)
     trials = read_trials(record)
     found: list[Block] = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(lead(record, selections))]
     found += trials_section(record, trials, selections, Path(), narrow=out.console.is_terminal).blocks
@@ -90,21 +90,7 @@ class StudyProgress:
     def remaining(self) -> float | None:
         """Seconds until the last trial ends; None where no complete trial, or no worker, says."""
         lasted = [(t.kind, worker_seconds(t)) for t in self.record.trials if t.state == FINISHED and t.runs]
-        if not lasted or not self.running:
-            return None
-
-        def expected(kind: str | None) -> float:
-            mine = [s for k, s in lasted if k == kind]
-            return statistics.fmean(mine or [s for _, s in lasted])
-
-        free: dict[str, float] = {}
-        for worker, t, elapsed in self.running:
-            free[worker] = max(free.get(worker, 0.0), expected(t.kind) - (elapsed or 0.0))
-        ends = list(free.values())
-        heapq.heapify(ends)
-        for kind in self.waiting:
-            heapq.heapreplace(ends, ends[0] + expected(kind))
-        return max(ends)
+        return time_left(lasted, [(worker, t.kind, elapsed) for worker, t, elapsed in self.running], self.waiting)
 
     @property
     def ending(self) -> str:
@@ -143,6 +129,35 @@ class StudyProgress:
         return [*found, *(Paragraph(text, "bad") for text in texts)]
 
 
+def time_left(
+    lasted: Sequence[tuple[str, float]],
+    running: Sequence[tuple[str, str, float | None]],
+    waiting: Sequence[str | None],
+) -> float | None:
+    """Seconds until the last job ends; None where none is complete, or no worker is at work.
+
+    Args:
+        lasted: (kind, seconds) of those that are complete.
+        running: (worker, kind, seconds since it began) of those under way.
+        waiting: kinds of those to come, None where they are not known.
+    """
+    if not lasted or not running:
+        return None
+
+    def expected(kind: str | None) -> float:
+        mine = [s for k, s in lasted if k == kind]
+        return statistics.fmean(mine or [s for _, s in lasted])
+
+    free: dict[str, float] = {}
+    for worker, kind, elapsed in running:
+        free[worker] = max(free.get(worker, 0.0), expected(kind) - (elapsed or 0.0))
+    ends = list(free.values())
+    heapq.heapify(ends)
+    for waits in waiting:
+        heapq.heapreplace(ends, ends[0] + expected(waits))
+    return max(ends)
+
+
 def _best(s: Selection, record: StudyRecord) -> str:
     if s.chosen is None:
         return f"{rule_title(s)}: none so far, {typographic(s.reason)}"
@@ -173,7 +188,7 @@ def print_status(
         console: where to print; the terminal by default.
         selections: as `holdfast.statistics.selection.select_all` gives them; made here where they are not given.
     """
-    Printer(console, unbroken=True).show(StudyProgress(record, now, selections).blocks)
+    Printer(console).show(StudyProgress(record, now, selections).blocks)
 
 
 def planned(record: StudyRecord) -> int:

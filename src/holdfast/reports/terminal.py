@@ -34,14 +34,14 @@ class Shown:
 
 class Printer:
     """Prints text and tables on a console, in plain ASCII where the console cannot show more; user text is never read
-    as markup. `unbroken`: lines end where a terminal does, and nowhere where none is watching."""
+    as markup. Lines end where a terminal does; where none is watching a row of a table is one line."""
 
-    def __init__(self, console: Console | None, *, unbroken: bool = False) -> None:
+    def __init__(self, console: Console | None) -> None:
         from rich.console import Console as RichConsole
 
         self.console = console if console is not None else RichConsole()
         self.fancy = (self.console.encoding or "").lower().replace("-", "").startswith("utf")
-        self.unbroken = unbroken and not self.console.is_terminal
+        self.unbroken = not self.console.is_terminal
 
     def text(self, value: str) -> str:
         return value if self.fancy else ascii_only(value)

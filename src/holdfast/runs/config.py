@@ -53,6 +53,7 @@ from holdfast.runs.foreign.trl import modern, old_settings
 from holdfast.runs.identity import SECRET, SECRET_NAME, deciding, explain_difference, resolve, set_fields
 from holdfast.runs.packages import check_packages
 from holdfast.runs.settings import OWN, RENAMED, known_settings, sources
+from holdfast.support.display import Displayed
 from holdfast.support.environment import has_fast_bfloat16
 from holdfast.support.files import fingerprint, to_jsonable
 from holdfast.support.paths import real
@@ -66,8 +67,8 @@ if TYPE_CHECKING:
     from holdfast.training.adapters import AdapterArguments
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TrainConfig(Displayed):
     """Everything a run was asked to do, checked. Made by `load_train_config` and `train_config`."""
 
     script: ScriptArguments
@@ -117,6 +118,15 @@ class TrainConfig:
     def processes(self) -> int:
         """Processes over all machines."""
         return launch.processes(self.launch)
+
+    @property
+    def displayed(self) -> tuple[str, dict[str, Any]]:
+        """What it shows of itself: what was set and the main defaults, of methods what is not their default."""
+        from holdfast.reports.methods import method_text
+
+        method = method_text([m.record() for m in self.retention])
+        shown = {k: v for k, v in self.resolved.items() if k != "retention"}
+        return f"Training configuration: {method}", shown
 
     def explain_difference(self, old: Mapping[str, Any]) -> list[str]:
         """What sets the run whose `resolved` is `old` apart from this one; see the function of that name."""

@@ -504,8 +504,9 @@ class _Run:
             )
 
     def note_loss(self, backend: str) -> None:
-        """Told by the trainer in the first step: how the loss is computed, for the log and the record."""
-        self.record.training["loss"] = backend
+        """Told by the trainer in the first step: how the loss is computed, for the log and the record; how many steps
+        there will be is known by then, too."""
+        self.record.training |= {"loss": backend, "total_steps": self.trainer.state.max_steps}
         self.write()
         say(self.console, f"Loss: {backend}")
 

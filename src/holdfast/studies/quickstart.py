@@ -382,8 +382,8 @@ def quickstart(
     source, target = settings.measures_shown
     print_tradeoff(study.compared(), console, source=source, target=target)
     seconds = time.monotonic() - began
-    console.print(f"\nDone in {seconds:.0f} s. Plot and tables: {root / PAGE}", highlight=False)
-    console.print(f"\n[bold]On your own model[/bold]\n{NEXT_STEPS}", highlight=False)
+    console.print(f"\nDone in {seconds:.0f} s. Plot and tables: {root / PAGE}", highlight=False, soft_wrap=True)
+    console.print(f"\n[bold]On your own model[/bold]\n{NEXT_STEPS}", highlight=False, soft_wrap=not console.is_terminal)
     return root / PAGE
 
 
@@ -393,8 +393,8 @@ def _refuse_study(folder: Path) -> None:
 
 
 NEXT_STEPS = """\
-$ holdfast train --model_name_or_path MODEL --dataset_name train.jsonl \
-    --retention label_annealing:weight=1.0 --output_dir my-run \
+$ holdfast train --model_name_or_path MODEL --dataset_name train.jsonl \\
+    --retention label_annealing:weight=1.0 --output_dir my-run \\
     --source what_it_knows.jsonl --target what_it_learns.jsonl
 
 MODEL is a folder or a hub id. train.jsonl has text, messages, prompt and completion, or instruction and output \

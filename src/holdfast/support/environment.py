@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import platform
 import signal
@@ -17,6 +18,16 @@ from typing import Any, TextIO
 from holdfast.errors import FolderBusy, RunFolderError
 from holdfast.support.leftovers import NewFolder
 from holdfast.support.paths import real
+
+
+def quiet_imports() -> None:
+    """Leaves out what bitsandbytes logs on import where it has no kernel from the hub for 4-bit weights on CPUs with
+    AVX-512 BF16: holdfast never uses it. Its other messages stay."""
+    logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(_needs_a_kernel)
+
+
+def _needs_a_kernel(record: logging.LogRecord) -> bool:
+    return "kernels-community" not in record.getMessage()
 
 
 @contextlib.contextmanager

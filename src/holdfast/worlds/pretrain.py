@@ -20,6 +20,7 @@ from typing import Annotated, Any, ClassVar
 from holdfast.config.declare import Meta
 from holdfast.errors import DataError
 from holdfast.support.cache import cache_folder
+from holdfast.support.environment import quiet_libraries
 from holdfast.support.files import fingerprint, write_json
 from holdfast.worlds.tuned import deciding_libraries, exclusive_lock
 
@@ -156,6 +157,7 @@ def _deciding(recipe: BaseRecipe) -> dict[str, Any]:
     return fields
 
 
+@quiet_libraries()
 def pretrain(
     texts: Sequence[str],
     recipe: BaseRecipe,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.records.run import RunFolder
+from holdfast.records.run import RunFolder, planned_steps
 from holdfast.studies.engine.study import COMPLETE, RUNNING, StudyState
 from holdfast.support.environment import say
 
@@ -68,12 +68,9 @@ def share_of_run(settings: Mapping[str, Any]) -> float:
     """
     try:
         rows = RunFolder(settings["output_dir"]).metrics()
-        steps = float(settings.get("max_steps") or 0)
-        if rows and not steps:
-            epochs = float(settings.get("num_train_epochs") or 3)
-            steps = epochs * float(rows[-1].get("step", 0)) / rows[-1]["epoch"]
-        return 0.9 * min(1.0, max(float(r.get("step", 0)) for r in rows) / steps)
-    except (HoldfastError, OSError, KeyError, ValueError, ZeroDivisionError):
+        steps = planned_steps(settings, rows[-1] if rows else None)
+        return 0.9 * min(1.0, max(float(r.get("step", 0)) for r in rows) / steps) if rows and steps else 0.0
+    except (HoldfastError, OSError, KeyError, ValueError):
         return 0.0
 
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from holdfast.errors import ConfigError, DataError, FolderBusy, RunFolderError, StorageError, did_you_mean
 from holdfast.studies.engine.study import (
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 
 HEARTBEAT_SECONDS = 5.0
 GRACE_SECONDS = 60.0
-CONFIG, VERSION, CREATED = "holdfast", "holdfast_version", "created"
+CONFIG, VERSION, CREATED, KIND = "holdfast", "holdfast_version", "created", "kind"
+"""Attributes of a study: its settings as resolved, who wrote them and when, and its class (`session.kind_name`)."""
 SLOT, REASON, WORKER, OVERHEAD, ADDED, AFTER = "slot", "reason", "worker", "overhead", "added", "after"
 """Attributes of a trial that the engine writes. They are plain JSON, so that a dashboard shows them. `ADDED` holds the
 attributes that a job began with which is not in the plan, `AFTER` is `Job.after`."""
@@ -109,6 +110,7 @@ class Storage:
         grace: seconds without a heartbeat after which a trial may be taken over.
         interval: seconds between two heartbeats.
         clock: seconds of this process.
+        read_only: nothing is made or changed; a file is opened so that it could not be.
 
     Raises:
         ConfigError: no such kind of database, or its driver is not installed.
@@ -123,9 +125,10 @@ class Storage:
         grace: float = GRACE_SECONDS,
         interval: float = HEARTBEAT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        read_only: bool = False,
     ) -> None:
         self.url, self.grace, self.interval, self.clock = url, grace, interval, clock
-        self.backend = _open(url)
+        self.backend = _open(url, read_only=read_only)
         self.leases = _table()
         self._watched: dict[int, tuple[_Seen, float]] = {}
         """What was seen of other workers' leases, and since when it has not changed."""
@@ -639,7 +642,7 @@ def _started(process: int) -> str:
 # -------------------------------------------------------------------------------------------------------------- opening
 
 
-def _open(url: str) -> Any:
+def _open(url: str, *, read_only: bool = False) -> Any:
     from optuna.storages import RDBStorage
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -658,7 +661,10 @@ def _open(url: str) -> Any:
         options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 10}}
     elif parsed.drivername.startswith("sqlite"):
         options = {"connect_args": {"timeout": 60}}
-        if parsed.database:
+        if read_only and parsed.database:
+            place = quote(os.path.abspath(parsed.database))
+            parsed = parsed.set(database=f"file:{place}", query={**parsed.query, "mode": "ro", "uri": "true"})
+        elif parsed.database:
             try:
                 Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:

@@ -22,6 +22,7 @@ from holdfast.errors import ConfigError, Interrupted, RunFolderError
 from holdfast.support.files import from_jsonable
 
 if TYPE_CHECKING:
+    from holdfast.reports.blocks import Page
     from holdfast.studies.engine.worker import Task
 
 RUNS = "runs"
@@ -291,6 +292,11 @@ class Study(ABC, Generic[S]):
     @abstractmethod
     def page(self, record: Any) -> Writer:
         """The page on a record."""
+
+    def so_far(self, record: Any) -> Page | None:
+        """What is known at a moment of the study, for those who watch it: the page on an unfinished record, without
+        links to files. None: there is nothing but the jobs."""
+        return None
 
     def status(self, state: StudyState) -> Any:
         """How far the study is, as something that rich prints."""

@@ -24,6 +24,7 @@ from holdfast.support.files import read_object, record_from, write_bytes_atomic
 if TYPE_CHECKING:
     import datasets
 
+    from holdfast.reports.blocks import Page
     from holdfast.studies.engine.worker import Task
 
 _TOKENIZER_CHARACTERS = 20_000_000
@@ -290,6 +291,12 @@ class LadderStudy(StudyAsked[LadderConfig]):
         from holdfast.reports.ladder_report import write_ladder_report
 
         return lambda path: write_ladder_report(path, record)
+
+    def so_far(self, record: LadderRecord) -> Page:
+        """The page on what is there."""
+        from holdfast.reports.ladder_report import ladder_page
+
+        return ladder_page(record)
 
 
 def _texts(sources: Sequence[datasets.Dataset], advance: Callable[[float], None]) -> Iterator[str]:

@@ -35,6 +35,7 @@ from holdfast.support.resources import release_memory
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import Entry
+    from holdfast.reports.blocks import Page
     from holdfast.runs.probed_checkpoint import ProbedCheckpoint
     from holdfast.studies.engine.worker import Task
 
@@ -253,6 +254,12 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
                 write_bytes_atomic(path, cards[0].read_bytes())
 
         return write
+
+    def so_far(self, record: OvertrainingRecord) -> Page:
+        """The page on what is there."""
+        from holdfast.reports.overtraining_report import overtraining_page
+
+        return overtraining_page(record)
 
 
 def _trained_on(settings: Mapping[str, Any], methods: Sequence[Any]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from holdfast.studies.sequence.plan import MODEL, SEED, Model, SequenceConfig, c
 from holdfast.studies.sequence.settings import SAMPLES
 
 if TYPE_CHECKING:
+    from holdfast.reports.blocks import Page
     from holdfast.studies.engine.worker import Task
 
 FISHER = "fisher"
@@ -280,6 +281,12 @@ class SequenceStudy(Study[SequenceConfig]):
         from holdfast.reports.sequence_report import write_sequence_report
 
         return lambda path: write_sequence_report(path, record)
+
+    def so_far(self, record: SequenceRecord) -> Page:
+        """The page on what is there."""
+        from holdfast.reports.sequence_report import sequence_page
+
+        return sequence_page(record)
 
 
 def _whole(folder: Path) -> bool:

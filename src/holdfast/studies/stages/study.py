@@ -25,6 +25,7 @@ from holdfast.support.files import read_object
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.merge import Prepared
+    from holdfast.reports.blocks import Page
     from holdfast.studies.engine.worker import Task
 
 MERGED = "merged"
@@ -221,6 +222,12 @@ class StagesStudy(StudyAsked[StagesConfig]):
         from holdfast.reports.stages_report import write_stages_report
 
         return lambda path: write_stages_report(path, record)
+
+    def so_far(self, record: StagesRecord) -> Page:
+        """The page on what is there."""
+        from holdfast.reports.stages_report import stages_page
+
+        return stages_page(record)
 
 
 def _remove_weights(folder: Path) -> None:

@@ -44,6 +44,7 @@ from holdfast.records.study import STUDY_FILE
 from holdfast.statistics.rules import DEFAULT_RULE, RULES, Rule
 from holdfast.studies.engine import small as small_settings
 from holdfast.studies.engine.space import Range, Space, read_space, vary_schema
+from holdfast.support.display import Displayed
 from holdfast.support.files import fingerprint, read_object
 from holdfast.support.paths import expanded
 
@@ -294,8 +295,8 @@ class Wanted:
         return names[0] if len(names) == 1 else f"mean of {', '.join(names)}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class StudyConfig:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class StudyConfig(Displayed):
     """A study, checked. Made by `load_study` and `study_config`."""
 
     name: str
@@ -323,6 +324,13 @@ class StudyConfig:
     notes: list[str] = field(default_factory=list)
     validation: Wanted | None = None
     """What the target's side of every choice goes by; None: the target itself."""
+
+    @property
+    def displayed(self) -> tuple[str, dict[str, Any]]:
+        """What it shows of itself."""
+        objectives = {side: wanted.label for side, wanted in self.objectives.items()}
+        search = {"sampler": self.search.sampler, "trials": len(self.jobs()), "seeds": list(self.seeds)}
+        return f"Study {self.name}", {**objectives, **search, "select": self.select, "output_dir": str(self.output_dir)}
 
     @property
     def objectives(self) -> dict[str, Wanted]:
