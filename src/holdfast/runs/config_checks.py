@@ -263,14 +263,38 @@ def check_forecast(asked: bool, predictor: str | None, plan: EvaluationPlan) -> 
     return problems
 
 
-def check_best(method: RetentionMethod, values: Mapping[str, Any]) -> list[str]:
-    """A run that ends with its best checkpoint would undo what a method does after the last step."""
-    if method.off or not method.at_last_step or not values.get("load_best_model_at_end"):
+def check_best(method: RetentionMethod, values: Mapping[str, Any], early: bool = False) -> list[str]:
+    """A run that ends with its best checkpoint would undo what a method does after the last step.
+
+    Args:
+        method: a run's.
+        values: a run's settings.
+        early: whether `early_stopping` chooses the checkpoint.
+    """
+    key = "early_stopping" if early else "load_best_model_at_end" if values.get("load_best_model_at_end") else None
+    if method.off or not method.at_last_step or key is None:
         return []
     return [
         f"{method.name}: changes the weights after the last step, so that no earlier checkpoint is its result. Leave "
-        f"out load_best_model_at_end."
+        f"out {key}."
     ]
+
+
+def check_stopping(rules: Collection[Any], patience: int | None, values: Mapping[str, Any]) -> list[str]:
+    """What would choose the result beside `early_stopping`, or keep it from doing so.
+
+    Args:
+        rules: those of `early_stopping`.
+        patience: `early_stopping_patience`.
+        values: a run's settings.
+    """
+    if not rules:
+        return []
+    others = [k for k in ("load_best_model_at_end", "metric_for_best_model") if values.get(k)]
+    others += ["save_strategy: best"] if str(values.get("save_strategy")) == "best" else []
+    others += ["lr_scheduler_type"] if str(values.get("lr_scheduler_type")) == "reduce_lr_on_plateau" else []
+    others += ["early_stopping_patience"] if patience is not None else []
+    return [f"early_stopping: chooses the result, and so does {name}. Leave one of them out." for name in others]
 
 
 def check_method(method: RetentionMethod) -> list[str]:

@@ -39,6 +39,7 @@ from holdfast.support.resources import is_disk_full
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
+    from holdfast.records.evaluation import Evaluation
     from holdfast.records.forecast import EarlySigns
     from holdfast.runs.config import TrainConfig
     from holdfast.support.leftovers import NewFolder
@@ -287,6 +288,7 @@ class _Run:
 
         config, args = self.config, self.config.training
         metrics = MetricsFile(self.folder.metrics_file)
+        measures = self.measures_along(metrics)
         with self.status("Tokenising the training data"):
             active = [m.name for m in config.retention if not m.off]
             progress = Progress(self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(active)])))
@@ -309,10 +311,11 @@ class _Run:
                         metrics,
                         *self.stops_early(),
                         *self.callbacks,
-                        *self.measures_along(metrics),
+                        *measures,
                         *self.forecasts(metrics),
                     ],
                 )
+        args.load_best_model_at_end |= bool(config.early_stopping)  # what measures along training keeps a best one
         world = int(os.environ.get("WORLD_SIZE") or 1)
         if self.trainer.accelerator.num_processes != world:
             raise HoldfastError(
@@ -365,9 +368,11 @@ class _Run:
         logged = [row for row in self.folder.metrics() if "loss" in row]
         seconds = max((float(r.get("seconds", 0.0)) for r in logged), default=time.monotonic() - began)
         tokens = int(getattr(self.trainer, "tokens_seen", 0))
+        best = self.trainer.state.best_global_step if args.load_best_model_at_end else None
         self.record.training = {
             **self.record.training,
             "steps": self.trainer.state.global_step,
+            **({"result_step": best} if best else {}),
             "total_steps": self.trainer.state.max_steps,
             "epochs": self.trainer.state.epoch,
             "tokens": tokens,
@@ -397,7 +402,7 @@ class _Run:
     def measures_along(self, metrics: MetricsFile) -> list[TrainerCallback]:
         """What measures while the model is trained; `metrics`: whose clock does not count the time for it."""
         from holdfast.reports.along import point_line
-        from holdfast.runs.measuring import MeasureAt, Point
+        from holdfast.runs.measuring import MeasureAt, Point, StopEarly
 
         plan = self.config.evaluation
         if plan.along is None:
@@ -408,18 +413,23 @@ class _Run:
             if point.step in measured:  # two shares at one step
                 return
             measured.add(point.step)
+            say(self.console, f"  {point_line(point.step, aside(point))}")
+
+        def aside(point: Point) -> list[Evaluation]:
             began = time.monotonic()
             found = point.measure()
             metrics.leave_out(time.monotonic() - began)
-            say(self.console, f"  {point_line(point.step, found)}")
+            return found
 
         deciding = [self.config.key, self.record.model["hash"], self.record.data.get("hash")]
-        return [
-            MeasureAt(
-                along=plan.along, plan=plan.on_the_way, folder=self.folder.along, key=fingerprint(deciding),
-                reached=reached, start=self.folder.evaluated("start"),
-            )
-        ]  # fmt: skip
+        shared: dict[str, Any] = {
+            "along": plan.along, "folder": self.folder.along, "key": fingerprint(deciding),
+            "start": self.folder.evaluated("start"),
+        }  # fmt: skip
+        found = [MeasureAt(plan=plan.on_the_way, reached=reached, **shared)]
+        if rules := self.config.early_stopping:
+            found.append(StopEarly(rules, plan=plan, reached=aside, say=self.note, **shared))
+        return found
 
     def forecasts(self, metrics: MetricsFile) -> list[TrainerCallback]:
         """What says early what the end will have lost; `metrics`: whose clock does not count the time for it."""

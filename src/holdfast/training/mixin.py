@@ -399,9 +399,8 @@ class RetentionMixin(WholeCheckpoints):
         return norm
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> Any:
-        # Trainer looks at max_steps after a step only: continued from a checkpoint of the last step, it would take one
-        # more.
-        if self.state.global_step >= self.state.max_steps:
+        # Trainer looks at these after a step only: continued from a checkpoint of the last one, it would take one more.
+        if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return None
         return super()._run_epoch(*args, **kwargs)
