@@ -50,7 +50,7 @@ def nats(values: list[float]) -> list[tuple[int, dict[str, Metric]]]:
     ],
 )
 def test_patience_keeps_the_best(values: list[float], kept: int, ends: bool) -> None:
-    found = outcome((StopRule(on="target/a", patience=2),), {}, accuracy(values))
+    found = outcome((StopRule(entry="target/a", patience=2),), {}, accuracy(values))
     assert (found.kept, found.ended is not None) == (kept, ends)
 
 
@@ -60,13 +60,13 @@ def test_patience_keeps_the_best(values: list[float], kept: int, ends: bool) -> 
 )
 def test_a_limit_keeps_the_last_within_it(values: list[float], kept: int | None, ends: bool) -> None:
     start = {"source/p": Metric(value=1.0, **NATS)}
-    found = outcome((StopRule(on="source/p", max_loss=0.25),), start, nats(values))
+    found = outcome((StopRule(entry="source/p", max_loss=0.25),), start, nats(values))
     assert (found.kept, found.ended is not None) == (kept, ends)
     assert not ends or "source/p had lost 0.3 nats/token, more than 0.25" in str(found.ended)
 
 
 def test_both_keep_the_best_within_the_limit() -> None:
-    rules = (StopRule(on="target/a", patience=3), StopRule(on="source/p", max_loss=0.25))
+    rules = (StopRule(entry="target/a", patience=3), StopRule(entry="source/p", max_loss=0.25))
     start = {"source/p": Metric(value=1.0, **NATS)}
     both = [
         (step, {**a, **p})
@@ -103,7 +103,7 @@ def settings(tmp_path: Path, model_folder: Path) -> dict[str, Any]:
             "target": [str(tmp_path / "held.jsonl")],
             "along": {"every": 3},
         },
-        "early_stopping": {"on": "target/held", "patience": 1},
+        "early_stopping": {"entry": "target/held", "patience": 1},
         "output_dir": str(tmp_path / "run"),
     }
 
@@ -150,11 +150,11 @@ def test_source(settings: dict[str, Any]) -> None:
     losses = {step: value - figures[0] for step, value in figures.items()}
     over = next(step for step in list(losses)[2:] if losses[step] > max([0, *(losses[s] for s in losses if s < step)]))
     limit = (losses[over] + max(losses[step] for step in losses if step < over)) / 2
-    run = run_of({**settings, "early_stopping": {"on": "source/prose", "max_loss": limit}})
+    run = run_of({**settings, "early_stopping": {"entry": "source/prose", "max_loss": limit}})
     assert run.read().training["steps"] == over and run.read().training["result_step"] == over - 3, losses
     assert same(run.path, run.path / f"checkpoint-{over - 3}")
     none = {
-        "early_stopping": {"on": "source/prose", "max_loss": 0},
+        "early_stopping": {"entry": "source/prose", "max_loss": 0},
         "evaluation": {**settings["evaluation"], "along": {"steps": [over]}},
         "output_dir": settings["output_dir"] + "-none",
     }
@@ -164,7 +164,7 @@ def test_source(settings: dict[str, Any]) -> None:
 
 def test_the_last_step_is_measured_and_may_be_the_result(settings: dict[str, Any]) -> None:
     run = run_of(
-        {**settings, "max_steps": 4, "learning_rate": 1e-3, "early_stopping": {"on": "source/prose", "max_loss": 9}}
+        {**settings, "max_steps": 4, "learning_rate": 1e-3, "early_stopping": {"entry": "source/prose", "max_loss": 9}}
     )
     assert run.read().training["result_step"] == 4
     assert same(run.path, run.path / "checkpoint-4") and (run.along / "step-4").is_dir()
@@ -206,7 +206,7 @@ def test_killed_between_the_end_and_the_saving(
 def test_measurements_that_are_gone_are_not_forgotten(settings: dict[str, Any]) -> None:
     import shutil
 
-    settings |= {"save_strategy": "steps", "save_steps": 1, "early_stopping": {"on": "target/held", "patience": 9}}
+    settings |= {"save_strategy": "steps", "save_steps": 1, "early_stopping": {"entry": "target/held", "patience": 9}}
     with pytest.raises(Interrupted):
         run_of(settings, [Crash(5)])
     shutil.rmtree(Path(settings["output_dir"]) / "along" / "step-3")
@@ -220,10 +220,16 @@ def test_measurements_that_are_gone_are_not_forgotten(settings: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"early_stopping": {"on": "target/held"}}, r"early_stopping: expected one of patience .* got neither"),
-        ({"early_stopping": {"on": "target/hel", "patience": 1}}, r"early_stopping\.on: .*Did you mean 'target/held'"),
-        ({"early_stopping": {"on": "target/held", "patience": 0}}, r"early_stopping\.patience: expected .* at least 1"),
-        ({"early_stopping": [{"on": "target/held", "patience": 1}] * 2}, "expected one rule with patience"),
+        ({"early_stopping": {"entry": "target/held"}}, r"early_stopping: expected one of patience .* got neither"),
+        (
+            {"early_stopping": {"entry": "target/hel", "patience": 1}},
+            r"early_stopping\.entry: .*Did you mean 'target/held'",
+        ),
+        (
+            {"early_stopping": {"entry": "target/held", "patience": 0}},
+            r"early_stopping\.patience: expected .* at least 1",
+        ),
+        ({"early_stopping": [{"entry": "target/held", "patience": 1}] * 2}, "expected one rule with patience"),
         ({"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps"}, "so does load_best_mod"),
         ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "so does lr_scheduler_type"),
         ({"retention": ["sfa"]}, r"retention\.sfa: changes the weights after the last step.*Leave out early_stopping"),
@@ -241,7 +247,7 @@ def test_what_it_needs_of_the_evaluation(settings: dict[str, Any]) -> None:
     evaluation = settings["evaluation"]
     with pytest.raises(ConfigError, match=r"early_stopping: expected evaluation\.along"):
         train_config({**settings, "evaluation": {k: v for k, v in evaluation.items() if k != "along"}})
-    limit = {"early_stopping": {"on": "source/prose", "max_loss": 1}, "evaluation": {**evaluation, "before": False}}
+    limit = {"early_stopping": {"entry": "source/prose", "max_loss": 1}, "evaluation": {**evaluation, "before": False}}
     with pytest.raises(ConfigError, match=r"early_stopping\.max_loss: expected evaluation\.before: true"):
         train_config({**settings, **limit})
 
@@ -251,7 +257,7 @@ def test_what_it_looks_at_makes_the_run(settings: dict[str, Any], tmp_path: Path
     more = {**evaluation, "source": [], "confidence": 0.9}
     assert train_config({**settings, "evaluation": more}).key == key, "nothing looks at the source"
     assert train_config({**settings, "evaluation": {**evaluation, "along": {"every": 4}}}).key != key
-    assert train_config({**settings, "early_stopping": {"on": "target/held", "patience": 2}}).key != key
+    assert train_config({**settings, "early_stopping": {"entry": "target/held", "patience": 2}}).key != key
     (tmp_path / "held.jsonl").rename(tmp_path / "other.jsonl")
     changed = {**evaluation, "target": [{"perplexity": str(tmp_path / "other.jsonl"), "name": "held", "window": 8}]}
     assert train_config({**settings, "evaluation": changed}).key != key

@@ -125,7 +125,7 @@ def _watched(resolved: Mapping[str, Any]) -> Any:
     from holdfast.evaluation.suite import parse_evaluation
 
     plan, _ = parse_evaluation(resolved.get("evaluation"))
-    names = {rule["on"] for rule in resolved["early_stopping"]}
+    names = {rule["entry"] for rule in resolved["early_stopping"]}
     entries = {f"{e.suite}/{e.name}": e.deciding() for e in plan.entries if f"{e.suite}/{e.name}" in names}
     when = plan.along and {k: v for k, v in dataclasses.asdict(plan.along).items() if k != "entries"}
     return to_jsonable({"along": when, "entries": entries, "batch_size": plan.batch_size, "seed": plan.seed})

@@ -117,7 +117,7 @@ class StopEarly(MeasureAt):
     ) -> None:
         super().__init__(start=start, **more)
         self.rules, self.say = rules, say
-        watched = {rule.on for rule in rules}
+        watched = {rule.entry for rule in rules}
         entries = tuple(e for e in self.plan.entries if f"{e.suite}/{e.name}" in watched)
         self.plan = dataclasses.replace(self.plan, entries=entries, averages=(), along=None)
 

@@ -666,12 +666,14 @@ class _Run:
         """How far each layer moved: stored start weights against the result, tensor by tensor; adapters by their merged
         delta."""
         if hasattr(model, "peft_config"):
+            from holdfast.training.adapters import merged_weight
+
             pairs = []
             for name, module in model.named_modules():
                 weight = getattr(getattr(module, "base_layer", None), "weight", None)
                 if weight is not None and hasattr(module, "get_delta_weight") and weight.is_floating_point():
                     for adapter in module.active_adapters:
-                        pairs.append((f"{name}.weight", weight, weight + module.get_delta_weight(adapter).to(weight)))
+                        pairs.append((f"{name}.weight", weight, merged_weight(module, adapter)))
             return layer_distances(pairs) if pairs else []
         if self.start_folder is None:
             return []

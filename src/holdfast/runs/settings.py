@@ -222,7 +222,8 @@ class OwnSettings:
     early_stopping: Annotated[
         StopRule | tuple[StopRule, ...] | None,
         Meta(
-            metavar="'{on: target/answers, patience: 2}'", expected="a mapping with on and patience, or a list of such"
+            metavar="'{entry: target/answers, patience: 2}'",
+            expected="a mapping with entry and patience, or a list of such",
         ),
     ] = None
     """Ends training by what `evaluation` measures along the way: with patience where an entry no longer improves, with

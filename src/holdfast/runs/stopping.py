@@ -7,8 +7,8 @@ evaluation:
   target: [answers.jsonl]
   along: {every: 50}
 early_stopping:
-  - {on: target/answers, patience: 2}      # two measurements in a row bring nothing better: the best one is the result
-  - {on: source/prose, max_loss: 0.02}     # nats/token: the result is one of those before the first that lost more
+  - {entry: target/answers, patience: 2}      # two in a row bring nothing better: the best one is the result
+  - {entry: source/prose, max_loss: 0.02}     # nats/token: the result is one of those before the first that lost more
 ```
 
 What is decided follows from the measurements alone (`outcome`), which lie in the run's `along/`: a run that is
@@ -31,7 +31,7 @@ from holdfast.records.evaluation import Metric
 class StopRule:
     """One reason to end training early."""
 
-    on: str
+    entry: str
     """The entry of `evaluation` that is looked at, as suite/name, such as target/answers."""
     patience: Annotated[int | None, Meta(ge=1)] = None
     """Ends training after so many measurements in a row without a better one; the best one is the result."""
@@ -66,22 +66,22 @@ def check_rules(rules: Rules, plan: EvaluationPlan) -> Iterator[str]:
         )
     entries = {f"{e.suite}/{e.name}": e for e in plan.entries}
     for rule in rules:
-        if rule.on not in entries:
+        if rule.entry not in entries:
             listed = f"which has {', '.join(entries)}" if entries else "which has none"
-            near = did_you_mean(rule.on, entries)
-            yield f"early_stopping.on: expected an entry of evaluation, {listed}, got {rule.on!r}.{near}"
-        elif rule.max_loss is not None and entries[rule.on].against_start:
+            near = did_you_mean(rule.entry, entries)
+            yield f"early_stopping.entry: expected an entry of evaluation, {listed}, got {rule.entry!r}.{near}"
+        elif rule.max_loss is not None and entries[rule.entry].against_start:
             yield (
-                f"early_stopping.max_loss: {rule.on} is measured against the start already. Give patience, or another "
-                f"entry."
+                f"early_stopping.max_loss: {rule.entry} is measured against the start already. Give patience, or "
+                f"another entry."
             )
         elif rule.max_loss is not None and not plan.before:
             yield "early_stopping.max_loss: expected evaluation.before: true, for a loss is held against the start."
     if sum(rule.patience is not None for rule in rules) > 1:
         yield "early_stopping: expected one rule with patience, which says which model is the best, got several."
-    names = [rule.on for rule in rules if rule.max_loss is not None]
+    names = [rule.entry for rule in rules if rule.max_loss is not None]
     yield from (
-        f"early_stopping.on: {name} has several limits. Keep one."
+        f"early_stopping.entry: {name} has several limits. Keep one."
         for name in sorted({n for n in names if names.count(n) > 1})
     )
 
@@ -118,12 +118,12 @@ def outcome(rules: Rules, start: Mapping[str, Metric], measured: Measured) -> Ou
     chooses = next((rule for rule in rules if rule.patience is not None), None)
     if chooses is None or not inside:
         return Outcome(kept=inside[-1][0] if inside else None, ended=ended)
-    figures = [_gain(found[chooses.on]) for _, found in inside]
+    figures = [_gain(found[chooses.entry]) for _, found in inside]
     best = figures.index(max(figures))  # of equal ones the first
     without = len(figures) - 1 - best
     if ended is None and chooses.patience is not None and without >= chooses.patience:
         times = "last measurement" if without == 1 else f"last {without} measurements"
-        ended = f"{chooses.on} was no better in the {times}"
+        ended = f"{chooses.entry} was no better in the {times}"
     return Outcome(kept=inside[best][0], ended=ended)
 
 
@@ -134,7 +134,7 @@ def _gain(metric: Metric) -> float:
 def _beyond(rules: Iterable[StopRule], start: Mapping[str, Metric], found: Mapping[str, Metric]) -> Iterator[str]:
     for rule in rules:
         if rule.max_loss is not None:
-            now = found[rule.on]
-            lost = _gain(start[rule.on]) - _gain(now)
+            now = found[rule.entry]
+            lost = _gain(start[rule.entry]) - _gain(now)
             if not lost <= rule.max_loss:
-                yield f"{rule.on} had lost {lost:.4g} {now.unit}, more than {rule.max_loss:g}"
+                yield f"{rule.entry} had lost {lost:.4g} {now.unit}, more than {rule.max_loss:g}"

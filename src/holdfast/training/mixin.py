@@ -53,6 +53,7 @@ from holdfast.training.forward import LossRequest, Sealed, TokenCE, install_forw
 from holdfast.training.host import TrainerHost
 from holdfast.training.learning_rates import KEY, factors_of, scale_rates
 from holdfast.training.teacher_cache import TeacherCache
+from holdfast.training.unsloth import refuse_unsloth
 from holdfast.training.whole_checkpoints import WholeCheckpoints
 from holdfast.training.zero import ZeroParts, engine_dtype, is_partitioned, problems
 
@@ -74,7 +75,8 @@ class RetentionMixin(WholeCheckpoints):
 
     Raises:
         ConfigError: methods that do not fit together, the model or the way it is trained.
-        ModelError: the model's head is not understood, or its 4-bit layers were repacked (see `keep_unpacked`).
+        ModelError: the model's head is not understood, its 4-bit layers were repacked (see `keep_unpacked`), or it
+            was loaded by Unsloth (see `training.unsloth`).
     """
 
     loss_is_scaled_for_ga = True
@@ -123,6 +125,7 @@ class RetentionMixin(WholeCheckpoints):
             asked = self._token_loss.teacher
             dtype = getattr(torch, asked.dtype) if asked.dtype else cast
             copied = freeze_copy(model, dtype=dtype, weights=asked.model)
+        refuse_unsloth(type(self), model)
         super().__init__(*args, **kwargs)
         keep_unpacked(self.model)
         # Makes Trainer count the step's trained tokens for compute_loss, with labels shifted as the loss shifts them.
@@ -146,7 +149,8 @@ class RetentionMixin(WholeCheckpoints):
         if self._token_loss is not None:
             self._teacher, self._cache = self._make_teacher(copied, self._token_loss.teacher)
         named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-        anchors = Anchors(named)
+        adapters = [config.to_dict() for config in getattr(self.model, "peft_config", {}).values()]
+        anchors = Anchors(named, adapters[0] if len(adapters) == 1 else None)
         factors_of(named, self.learning_rate_multipliers)
         self._refuse_misfits(named)
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
