@@ -51,7 +51,7 @@ from holdfast.runs import config_checks, launch
 from holdfast.runs.foreign.tools import refuse_foreign
 from holdfast.runs.foreign.trl import modern, old_settings
 from holdfast.runs.identity import SECRET, SECRET_NAME, deciding, explain_difference, resolve, set_fields
-from holdfast.runs.packages import check_packages
+from holdfast.runs.packages import check_packages, judges_need
 from holdfast.runs.settings import OWN, RENAMED, known_settings, sources
 from holdfast.runs.stopping import Rules, check_rules, rules_of
 from holdfast.support.environment import has_fast_bfloat16
@@ -297,7 +297,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     add(config_checks.check_combinations(values, has_accelerator=machine.accelerator))
     packages = check_packages(values, here=machine.here) if machine.runs else []
     if machine.here:
-        add(packages)
+        add([*packages, *(judges_need(plan) if machine.runs else [])])
     else:
         notes += packages
     if launching.get("accelerate_config"):

@@ -142,7 +142,9 @@ def check_files(config: TrainConfig) -> list[str]:
         ModelError, DataError, ConfigError: what is wrong.
     """
     from holdfast.data.sources import is_path
+    from holdfast.evaluation.entries import WinRateEntry
     from holdfast.evaluation.runner import check_plan
+    from holdfast.runs.packages import judges_need
 
     name = str(config.model.model_name_or_path)
     if not os.path.isdir(located(name)):
@@ -154,7 +156,8 @@ def check_files(config: TrainConfig) -> list[str]:
         load_data(config, tokenizer)
     else:
         notes.append("the data is on the hub and was not looked at")
-    local = [entry for entry in plan.entries if entry.local_files()]
+    asking = bool(judges_need(plan))  # of another machine, or it had been refused: it may have the package
+    local = [e for e in plan.entries if e.local_files() and not (asking and isinstance(e, WinRateEntry))]
     if problems := check_plan(dataclasses.replace(plan, entries=tuple(local)), tokenizer):
         raise ConfigError(problems, source="evaluation")
     if others := [entry.name for entry in plan.entries if entry not in local]:
