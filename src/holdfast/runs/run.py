@@ -147,6 +147,8 @@ class _Run:
     """The run's folder, which goes again where the request turns out to be wrong before anything was measured or
     trained; None on other processes."""
     stopped: bool = False
+    trackers: Any = None
+    """Those of `report_to`, see `runs.tracking`; None before there is a model to train or to measure."""
     entered: float = field(default_factory=time.monotonic)
     """When the present stage began, in seconds."""
 
@@ -282,6 +284,7 @@ class _Run:
         from holdfast.data.formats import rows_by_name
         from holdfast.evaluation.runner import scorer
         from holdfast.runs.cost.achieved import throughput_of_run
+        from holdfast.runs.tracking import AtStart, Trackers
         from holdfast.training.adapters import adapter_config
         from holdfast.training.callbacks import MetricsFile, Progress, StopOnSignal
         from holdfast.training.hosts import SFTRetentionTrainer
@@ -315,6 +318,10 @@ class _Run:
                         *self.forecasts(metrics),
                     ],
                 )
+        self.trackers = Trackers(args)
+        self.trackers.hold(self.trainer)
+        if self.main:
+            self.trainer.add_callback(AtStart(self.trackers, self.folder.evaluated("start").all()))
         args.load_best_model_at_end |= bool(config.early_stopping)  # what measures along training keeps a best one
         world = int(os.environ.get("WORLD_SIZE") or 1)
         if self.trainer.accelerator.num_processes != world:
@@ -403,6 +410,7 @@ class _Run:
         """What measures while the model is trained; `metrics`: whose clock does not count the time for it."""
         from holdfast.reports.along import point_line
         from holdfast.runs.measuring import MeasureAt, Point, StopEarly
+        from holdfast.runs.tracking import evaluation_figures
 
         plan = self.config.evaluation
         if plan.along is None:
@@ -419,6 +427,7 @@ class _Run:
             began = time.monotonic()
             found = point.measure()
             metrics.leave_out(time.monotonic() - began)
+            self.trackers.add(evaluation_figures(found), point.step)
             return found
 
         deciding = [self.config.key, self.record.model["hash"], self.record.data.get("hash")]
@@ -439,6 +448,7 @@ class _Run:
         from holdfast.reports.forecast_report import forecast_lines
         from holdfast.runs.early_signs import SignsEarly, source_texts, trained_rows
         from holdfast.runs.forecasting import forecast, method_of, predictor_of
+        from holdfast.runs.tracking import forecast_figures
         from holdfast.support.files import write_json
 
         predictor = predictor_of(self.config.forecast_predictor)  # now: a file that went would end the run later
@@ -446,6 +456,7 @@ class _Run:
         def seen(signs: EarlySigns) -> None:
             found = forecast(signs, self.folder.evaluated("start").all(), predictor)
             write_json(self.folder.path / RUN_FILE, found)
+            self.trackers.add(forecast_figures(found), signs.step)
             for line in forecast_lines(found):
                 say(self.console, f"  {line}")
 
@@ -557,7 +568,20 @@ class _Run:
 
         if self.main and self.config.evaluation.entries and self.config.evaluation.before:
             compare_runs(self.folder, self.config.evaluation)
+        self.track_result()
         self.write()
+
+    def track_result(self) -> None:
+        """Hands the trackers what was measured of the result, and the differences."""
+        from holdfast.runs.tracking import Trackers, comparison_figures, evaluation_figures
+
+        step = int(self.record.training.get("result_step") or self.record.training.get("steps") or 0)
+        found = evaluation_figures(self.folder.evaluated("result").all()) if self.main else {}
+        if found and self.trackers is None:  # trained by an earlier session
+            self.trackers = Trackers(self.config.training)
+            self.trackers.begin(self.model, step)
+        if found:
+            self.trackers.add({**found, **comparison_figures(self.folder.comparisons())}, step)
 
     def write_pages(self) -> None:
         from holdfast.reports.card import write_model_card
@@ -594,9 +618,14 @@ class _Run:
         self.record.error = error
         if status == "finished":
             self.write()
+            if self.trackers is not None:
+                self.trackers.close()
             return
         self._count_seconds()
         # What stopped the run matters more than a record or a page that cannot be written, on a full disk for example.
+        with contextlib.suppress(Exception):
+            if self.trackers is not None:
+                self.trackers.close()
         with contextlib.suppress(Exception):
             self.write()
             if self.main and self.folder.metrics_file.is_file():
