@@ -374,6 +374,10 @@ def check_combinations(values: Mapping[str, Any], *, has_accelerator: bool) -> l
         ]
     problems += _check_adapter(values, bits)
     rules = (
+        (
+            on("save_on_each_node"),
+            "save_on_each_node: checkpoints and records are those of one folder that all nodes see. Leave it out.",
+        ),
         (len(bits) > 1, "load_in_4bit: expected one of load_in_4bit and load_in_8bit, got both."),
         (on("bf16") and on("fp16"), "bf16: expected one of bf16 and fp16, got both."),
         (

@@ -22,6 +22,7 @@ from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, NotFinite, RunFolderError, StorageError
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 from holdfast.runs import run_folder
+from holdfast.runs.nodes import check_same, check_shared_folder
 from holdfast.support.environment import (
     now,
     quiet_datasets,
@@ -85,6 +86,7 @@ def train(
         quiet_libraries(),
         terminated_is_interrupted(),
     ):
+        check_shared_folder(folder.path, config.training)
         record = run_folder.open_run(folder, config)
         if main:
             clear_leftovers(folder.path)
@@ -219,6 +221,7 @@ class _Run:
             self.model = load_model(self.config)
             self.start_folder = model_folder(model.model_name_or_path, model.model_revision)
             identity = checkpoint_hash(self.start_folder) if self.start_folder else "unknown"
+        check_same({"model_name_or_path": identity, "the training data": data_hash}, args)
         run_folder.refuse_changed_model(self.folder, self.record, self.config, identity)
         self.record.model = {
             **self.record.model,
