@@ -289,6 +289,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     add(config_checks.check_split_off(values, held_out))
     if values.get("test_split_size") and str(values.get("eval_strategy") or "no") == "no":
         notes.append("test_split_size: nothing reads the rows that it takes out. Add eval_strategy: epoch.")
+    add(config_checks.check_streaming(values, methods, raw))
     add(config_checks.check_early_stopping(patience, held_out, found.get("eval_dataset_split"), values))
     add(check_rules(rules, plan))
     add(config_checks.check_stopping(rules, patience, values))

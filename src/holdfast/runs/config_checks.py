@@ -19,6 +19,7 @@ from holdfast.checkpoints.named import located
 from holdfast.config.values import impossible_path, show
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean
+from holdfast.retention.method import changes_data
 from holdfast.support.paths import expanded, real
 
 if TYPE_CHECKING:
@@ -219,6 +220,45 @@ def check_split_off(values: Mapping[str, Any], held_out: str | None) -> list[str
     if values.get("dataset_streaming") or values.get("streaming"):
         problems.append("test_split_size: a streamed data set has no end to split. Name rows by eval_dataset_name.")
     return problems
+
+
+def check_streaming(values: Mapping[str, Any], methods: Sequence[RetentionMethod], lines: Collection[str]) -> list[str]:
+    """A stream of rows has no number of rows and no row by its number.
+
+    Args:
+        values: a run's settings.
+        methods: the run's.
+        lines: keys that the user set.
+    """
+    mixture = bool(values.get("datasets"))
+    key, other = ("streaming", "dataset_streaming") if mixture else ("dataset_streaming", "streaming")
+    belongs = "datasets:" if other == "streaming" else "dataset_name"
+    found = [f"{other}: belongs to {belongs}. Use {key}."] if values.get(other) else []
+    if not values.get(key):
+        return found
+    if not (values.get("max_steps") or 0) > 0:
+        found.append(f"max_steps: expected a number of steps, because with {key} nobody knows how many rows there are.")
+    if "num_train_epochs" in lines:
+        found.append(f"num_train_epochs: a stream is read again and again until max_steps. Leave it out, or {key}.")
+    strategy = str(values.get("train_sampling_strategy") or "random")
+    if strategy not in ("random", "sequential"):
+        found.append(f"train_sampling_strategy: {strategy} sorts all rows, which {key} never has. Leave it out.")
+    workers, most = values.get("dataloader_num_workers") or 0, 0 if values.get("shuffle_dataset") else 1
+    if workers > most:
+        found.append(
+            f"dataloader_num_workers: expected at most {most} with {key}{'' if most else ' and shuffle_dataset'}, got "
+            f"{workers}: the order of rows would hang on it."
+        )
+    for method in methods:
+        if not method.off and changes_data(method):
+            found.append(f"retention.{method.name}: mixes rows that it has to count. Leave out {key}.")
+        term = None if method.off else method.token_loss()
+        if term is not None and term.teacher.kind == "cached":
+            found.append(
+                f"retention.{method.name}.teacher: cached keeps the states of rows that are known beforehand. Use "
+                f"online or adapter_off, or leave out {key}."
+            )
+    return found
 
 
 def check_early_stopping(

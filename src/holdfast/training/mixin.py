@@ -42,7 +42,15 @@ from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.ops.heads import causal_lm, check_head
 from holdfast.retention.anchor import START, Anchors
-from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures, StepInfo, TeacherSettings, TokenLoss
+from holdfast.retention.method import (
+    ActiveMethod,
+    RetentionMethod,
+    StepFigures,
+    StepInfo,
+    TeacherSettings,
+    TokenLoss,
+    changes_data,
+)
 from holdfast.retention.quantize import keep_unpacked
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.environment import loads_on_one_process_only
@@ -99,7 +107,7 @@ class RetentionMixin(WholeCheckpoints):
         terms = [t for t in (m.token_loss() for m in self.retain) if t is not None]
         if len(terms) > 1:
             raise ConfigError("retention: expected one term in the token loss, got several; give label_annealing once.")
-        changing = [m.name for m in self.retain if type(m).transform_data is not RetentionMethod.transform_data]
+        changing = [m.name for m in self.retain if changes_data(m)]
         if changing and not self.prepares_data:
             raise ConfigError(
                 f"retention: {', '.join(changing)} changes the training data, which {type(self).__name__} takes as it "
