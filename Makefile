@@ -7,7 +7,7 @@ WORKERS ?= 2
 ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all faults reference check docs format bench audit clean
+.PHONY: help install quickstart test test-all faults reference check docs format bench audit clean package
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,13 @@ docs: $(BIN)/.test-tools  ## the documentation as a site, in site/
 
 faults: $(BIN)/.test-tools  ## 2,000 generated faults in what comes in, and 40 kills; at most 20 minutes of two cores
 	$(ENV) PYTHONPATH=src:tests:tests/faults:tests/reference $(BIN)/python -m fuzz
+
+package: $(BIN)/.test-tools  ## sdist and wheel, and the wheel with all it needs in a clean environment, which it runs in
+	rm -rf dist && $(BIN)/python -m build --no-isolation
+	rm -rf dist/clean && $(PYTHON) -m venv dist/clean
+	dist/clean/bin/python -m pip install --quiet $$(grep -E '^torch==' constraints.txt)
+	dist/clean/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd dist && $(ENV) clean/bin/holdfast quickstart --quick --output_dir quickstart
 
 reference: $(BIN)/.test-tools  ## what a restructuring must leave as it is, against the record: names, commands, records, weights, figures
 	PYTHONPATH=src $(BIN)/python tests/reference/record.py --check

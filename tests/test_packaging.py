@@ -1,80 +1,187 @@
-"""What pip installs: a wheel with everything that the package reads, the same bytes each time, that runs on its own."""
+"""What pip installs: archives with everything that the package reads, the same bytes each time, that install and run on
+their own, where they can run at all."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from holdfast.cli.main import main
+from holdfast.errors import ConfigError
+
 ROOT = Path(__file__).parent.parent
 DATA = {".c", ".css", ".js", ".json", ".yaml", ".jinja", ".typed"}
-BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, 'build_' + sys.argv[1])(sys.argv[2]))"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def copied(place: Path) -> Path:
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, place)
+    shutil.copytree(ROOT / "src/holdfast", place / "src/holdfast", ignore=shutil.ignore_patterns("__pycache__"))
+    return place
+
+
+def build(place: Path, *words: str) -> None:
+    """`python -m build` with the backend that is installed, so that nothing is downloaded."""
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
+    words = (sys.executable, "-m", "build", "--no-isolation", *words)
+    subprocess.run(words, cwd=place, env=environment, capture_output=True, check=True)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
-    """Two wheels and two source archives of the same tree, built in two folders."""
+    """Two source archives, and the wheels that are made of them, of one tree in two folders at two times."""
     found: dict[str, list[Path]] = {"wheel": [], "sdist": []}
     for number in range(2):
-        place = tmp_path_factory.mktemp(f"build{number}")
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copy(ROOT / name, place)
-        shutil.copytree(ROOT / "src/holdfast", place / "src/holdfast", ignore=shutil.ignore_patterns("__pycache__"))
-        environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
-        for kind, files in found.items():
-            words = [sys.executable, "-c", BUILD, kind, str(place / "dist")]
-            (place / "dist").mkdir(exist_ok=True)
-            done = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, check=True)
-            files.append(place / "dist" / done.stdout.strip().splitlines()[-1])
+        place = copied(tmp_path_factory.mktemp(f"build{number}"))
+        for file in (place / "src").rglob("*"):
+            os.utime(file, (1_600_000_000 + number, 1_600_000_000 + number))
+        (place / "src/holdfast/errors.py").chmod(0o644 if number else 0o600)
+        build(place)
+        [wheel], [sdist] = (place / "dist").glob("*.whl"), (place / "dist").glob("*.tar.gz")
+        found["wheel"].append(wheel)
+        found["sdist"].append(sdist)
     return found
 
 
-def test_the_wheel_has_all_that_the_package_reads(built: dict[str, list[Path]]) -> None:
-    with zipfile.ZipFile(built["wheel"][0]) as wheel:
-        inside = {name for name in wheel.namelist() if name.startswith("holdfast/")}
+def wanted() -> set[str]:
     source = ROOT / "src"
-    wanted = {
+    return {
         str(path.relative_to(source))
         for path in (source / "holdfast").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and (path.suffix in DATA | {".py"})
     }
-    assert inside == wanted and len(inside) > 500
 
 
-def test_the_same_tree_gives_the_same_wheel(built: dict[str, list[Path]]) -> None:
-    one, other = built["wheel"]
+def test_the_archives_have_all_that_the_package_reads(built: dict[str, list[Path]]) -> None:
+    with zipfile.ZipFile(built["wheel"][0]) as wheel:
+        inside = {name for name in wheel.namelist() if name.startswith("holdfast/")}
+    assert inside == wanted() and len(inside) > 500
+    with tarfile.open(built["sdist"][0]) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {f"src/{name}" for name in wanted()} | {"pyproject.toml", "README.md", "LICENSE", "PKG-INFO"} <= names
+    assert not [n for n in names if not n.startswith("src/holdfast/") and "/" in n], "nothing of the tree's tools"
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_the_same_tree_gives_the_same_bytes(kind: str, built: dict[str, list[Path]]) -> None:
+    one, other = built[kind]
     assert one.name == other.name and one.read_bytes() == other.read_bytes()
 
 
-def test_a_wheel_made_of_the_source_archive_is_that_wheel(built: dict[str, list[Path]], tmp_path: Path) -> None:
-    with tarfile.open(built["sdist"][0]) as archive:
-        archive.extractall(tmp_path, filter="data")
-    [place] = tmp_path.iterdir()
-    words = [sys.executable, "-c", BUILD, "wheel", str(tmp_path)]
-    subprocess.run(words, cwd=place, capture_output=True, check=True)
-    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as again, zipfile.ZipFile(built["wheel"][0]) as wheel:
-        held = [{n: z.read(n) for n in z.namelist() if n.startswith("holdfast/")} for z in (again, wheel)]
-    assert held[0] == held[1]
+def test_a_wheel_made_of_the_tree_is_the_one_made_of_the_source_archive(
+    built: dict[str, list[Path]], tmp_path: Path
+) -> None:
+    build(copied(tmp_path), "--wheel")
+    [wheel] = (tmp_path / "dist").glob("*.whl")
+    assert wheel.read_bytes() == built["wheel"][0].read_bytes()
 
 
-def test_it_runs_without_the_tree(built: dict[str, list[Path]], tmp_path: Path) -> None:
-    with zipfile.ZipFile(built["wheel"][0]) as wheel:
-        wheel.extractall(tmp_path / "site")
+@pytest.fixture(scope="module")
+def installed(built: dict[str, list[Path]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel and nothing else; returns its Python."""
+    place = tmp_path_factory.mktemp("environment")
+    venv.create(place, with_pip=False)
+    python = place / "bin/python"
+    words = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", "--quiet"]
+    subprocess.run([*words, str(built["wheel"][0])], capture_output=True, check=True)
+    return python
+
+
+def run(words: list[str | Path], place: Path) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    script = (
-        f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); import holdfast; "
-        f"from holdfast.cli.main import main; "
-        f"assert holdfast.__file__.startswith({str(tmp_path)!r}); "
-        "sys.exit(main(['ladder', 'train', '--config', sys.argv[1], '--dry_run']))"
-    )
-    recipe = tmp_path / "site/holdfast/studies/recipes/ladder/tiny.yaml"
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(recipe)], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    return subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True)
+
+
+def test_it_is_installed_in_a_clean_environment(installed: Path, tmp_path: Path) -> None:
+    command = installed.parent / "holdfast"
+    assert run([command, "--version"], tmp_path).stdout == f"holdfast {PROJECT['version']}\n"
+    assert "usage: holdfast COMMAND" in run([command, "--help"], tmp_path).stdout
+    found = run([installed, "-c", "import holdfast; print(holdfast.__file__)"], tmp_path).stdout
+    assert found.startswith(str(installed.parent.parent))
+
+
+def test_it_runs_without_the_tree(installed: Path, tmp_path: Path) -> None:
+    """With the libraries of this environment, which a clean one would download."""
+    [site] = (installed.parent.parent / "lib").glob("python*/site-packages")
+    (site / "libraries.pth").write_text(sysconfig.get_path("purelib"))
+    recipe = site / "holdfast/studies/recipes/ladder/tiny.yaml"
+    done = run([installed.parent / "holdfast", "ladder", "train", "--config", recipe, "--dry_run"], tmp_path)
     assert done.returncode == 0, done.stderr
+    (site / "libraries.pth").unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.parametrize("extra", ["", *sorted(PROJECT["optional-dependencies"])])
+def test_every_extra_resolves(extra: str, built: dict[str, list[Path]], tmp_path: Path) -> None:
+    """As pip would install it into an empty environment, under the versions of constraints.txt."""
+    asked = f"{built['wheel'][0]}[{extra}]" if extra else str(built["wheel"][0])
+    report = tmp_path / "report.json"
+    words = ["--dry-run", "--ignore-installed", "--quiet", "--report", report, "--constraint", ROOT / "constraints.txt"]
+    done = run([sys.executable, "-m", "pip", "install", *words, asked], tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = {item["metadata"]["name"].lower() for item in json.loads(report.read_text())["install"]}
+    assert {"holdfast", "torch", "trl"} <= found
+
+
+# ------------------------------------------------------------------------------------------------------ other systems
+
+
+@pytest.mark.parametrize(
+    ("before", "code"),
+    [
+        ("sys.platform = 'win32'", "from holdfast.cli.main import main; sys.exit(main(['train', '--help']))"),
+        ("sys.modules['fcntl'] = None", "from holdfast.cli.main import main; sys.exit(main(['--version']))"),
+        ("sys.platform = 'win32'", "import holdfast; holdfast.train"),
+    ],
+)
+def test_windows_is_refused_in_a_sentence(before: str, code: str, tmp_path: Path) -> None:
+    done = run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); {before}; {code}"], tmp_path
+    )
+    assert "holdfast runs on Linux and macOS, got" in done.stderr and "WSL 2" in done.stderr
+    assert "No module named" not in done.stderr
+    assert done.returncode == (2 if "main" in code else 1)
+
+
+def test_on_a_mac_all_but_the_sandbox_works(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As far as it can be played here: without what only Linux has."""
+    from holdfast.errors import check_platform
+    from holdfast.evaluation.code import sandbox
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    for name in ("sched_getaffinity", "memfd_create", "pidfd_open"):
+        monkeypatch.delattr(os, name, raising=False)
+    sandbox._probed.cache_clear()
+    try:
+        check_platform()
+        with pytest.raises(ConfigError, match=r"run in a sandbox only.*Expected Linux .* got Darwin"):
+            sandbox.require_sandbox()
+    finally:
+        monkeypatch.undo()
+        sandbox._probed.cache_clear()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    for name in ("sched_getaffinity", "memfd_create", "pidfd_open"):
+        monkeypatch.delattr(os, name, raising=False)
+    out = tmp_path / "merged"
+    assert main(["merge", str(model_folder), str(model_folder), "--output_dir", str(out)]) == 0, capsys.readouterr().err
+
+
+def test_the_metadata_says_where_it_runs() -> None:
+    systems = {line for line in PROJECT["classifiers"] if line.startswith("Operating System")}
+    assert systems == {"Operating System :: MacOS", "Operating System :: POSIX :: Linux"}

@@ -205,6 +205,7 @@ def __getattr__(name: str) -> Any:
     """Imports a public name from its home and keeps it (PEP 562)."""
     for module, names in _HOMES.items():
         if name in names:
+            importlib.import_module("holdfast.errors").check_platform()
             _at_home()
             value = getattr(importlib.import_module(f"holdfast.{module}"), _NAMED_THERE.get(name, name))
             globals()[name] = value

@@ -22,6 +22,8 @@ by the command line (`--debug` shows it); library users catch `HoldfastError`.
 from __future__ import annotations
 
 import difflib
+import importlib.util
+import sys
 from collections.abc import Iterable, Sequence
 
 
@@ -29,6 +31,19 @@ class HoldfastError(Exception):
     """Base of every error raised on purpose; `exit_code` is what the command line returns for it."""
 
     exit_code: int = 1
+
+
+def check_platform() -> None:
+    """Checks that this system has what every command needs: locks on files (`fcntl`) and POSIX paths and signals.
+
+    Raises:
+        UserError: it is Windows, or another system without them.
+    """
+    if sys.platform == "win32" or importlib.util.find_spec("fcntl") is None:
+        raise UserError(
+            f"holdfast runs on Linux and macOS, got {sys.platform}: run folders are locked and written in ways that "
+            f"only they have. On Windows use it inside WSL 2 ('wsl --install')."
+        )
 
 
 class UserError(HoldfastError):

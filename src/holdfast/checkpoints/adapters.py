@@ -146,6 +146,18 @@ def adapter_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
     return read_object(Path(folder) / FILE, "an adapter's configuration")
 
 
+def scale_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What of an adapter's configuration says what its factors are worth: equal factors are equal changes of the
+    weights only where this is equal too."""
+    rank, alpha = int(config.get("r") or 8), float(config.get("lora_alpha") or 8)
+    return {
+        "scaling": alpha / (math.sqrt(rank) if config.get("use_rslora") else rank),
+        "rank_pattern": dict(config.get("rank_pattern") or {}),
+        "alpha_pattern": dict(config.get("alpha_pattern") or {}),
+        "use_dora": bool(config.get("use_dora")),
+    }
+
+
 class _Factors(NamedTuple):
     """Names and numbers of a low-rank change. `left @ right` has the shape of the stored tensor, flattened to two
     dimensions."""

@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Sequence
 
 from holdfast import __version__
-from holdfast.errors import ConfigError, HoldfastError, Interrupted, UserError, did_you_mean
+from holdfast.errors import ConfigError, HoldfastError, Interrupted, UserError, check_platform, did_you_mean
 from holdfast.support.environment import quiet_imports
 from holdfast.support.resources import is_disk_full, is_out_of_memory
 
@@ -183,6 +183,7 @@ def _steady_streams() -> None:
 
 
 def _dispatch(words: list[str]) -> int:
+    check_platform()
     if not words or words[0] in ("--help", "-h", "help"):
         print(HELP)
         return 0 if words else 2

@@ -93,9 +93,9 @@ class RunRecord:
     finished: str | None = None
     training: dict[str, Any] = dataclasses.field(default_factory=dict)
     """`{"steps", "tokens", "seconds", "tokens_per_second", "throughput": Throughput, "sessions", "final": {last logged
-    metrics}, "stages": {name: seconds}, "saved", "evaluated"}`:
-    `saved` says that the final weights are on disk, `evaluated` is the fingerprint of the evaluation plan that was
-    run."""
+    metrics}, "stages": {name: seconds}, "result_step", "saved", "evaluated"}`: `result_step` is the step whose
+    checkpoint is the result, where one was chosen, `saved` says that the final weights are on disk, `evaluated` is the
+    fingerprint of the evaluation plan that was run."""
     distance: list[LayerDistance] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
     """What the run wants its reader to know: fallbacks taken, samples truncated, figures that could not be had."""
@@ -167,9 +167,12 @@ class RunFolder(Displayed):
         steps = [
             (int(place.name.removeprefix("step-")), EvaluationFolder(place)) for place in self.along.glob("step-*")
         ]
-        end = self.read().training.get("steps")
-        ends = [] if not end else [(int(end), self.evaluated("result"))]
-        return [(0, self.evaluated("start")), *sorted(steps, key=lambda point: point[0]), *ends]
+        training = self.read().training
+        end = int(training.get("result_step") or training.get("steps") or 0)
+        points, result = {0: self.evaluated("start"), **dict(steps)}, self.evaluated("result")
+        if end and (end not in points or result.files()):
+            points[end] = result
+        return sorted(points.items(), key=lambda point: point[0])
 
     def write_comparisons(self, comparisons: Iterable[Comparison]) -> Path:
         return write_json(self.evaluations / "comparisons.json", list(comparisons))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from holdfast.checkpoints.named import located
 from holdfast.config.declare import Meta
@@ -44,10 +44,12 @@ class Anchors:
     Args:
         named: the trainable parameters of the start model by name. Must still hold the start's values when `get` is
             first called, so create it before a training checkpoint is loaded.
+        adapter: the configuration of the LoRA adapter that they are of, as PEFT writes it; None: they are of none.
     """
 
-    def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, named: Mapping[str, torch.Tensor], adapter: Mapping[str, Any] | None = None) -> None:
         self._named = named
+        self._adapter = adapter
         self._copies: dict[str, dict[str, torch.Tensor]] = {}
 
     @property
@@ -62,9 +64,11 @@ class Anchors:
             anchor: "start" or what `anchor_folder` takes, of the same architecture.
 
         Raises:
-            ModelError: the folder lacks parameters or has other shapes; all of them are named.
+            ModelError: the folder lacks parameters or has other shapes, all of them are named; or it is an adapter
+                whose factors are multiplied by another number than the run's.
         """
         if anchor not in self._copies:
+            self._check_scale(anchor)
             if anchor == START:
                 self._copies[anchor] = {name: p.detach().clone() for name, p in self._named.items()}
             else:
@@ -86,6 +90,7 @@ class Anchors:
         where = _place(anchor, where)
         if where == "device":
             return self.get(anchor)
+        self._check_scale(anchor)
         if anchor != START:
             return (
                 open_anchor(anchor, self._named)
@@ -95,6 +100,19 @@ class Anchors:
         if where == "cpu":
             return {name: p.detach().to("cpu", copy=True) for name, p in self._named.items()}
         return unnamed_file(self._named)
+
+    def _check_scale(self, anchor: str) -> None:
+        from holdfast.checkpoints.adapters import adapter_config, is_adapter, scale_of
+
+        if anchor == START or self._adapter is None or not is_adapter(folder := anchor_folder(anchor)):
+            return
+        theirs, ours = scale_of(adapter_config(folder)), scale_of(self._adapter)
+        differing = [f"{name} {theirs[name]} there, {ours[name]} here" for name in ours if theirs[name] != ours[name]]
+        if differing:
+            raise ModelError(
+                f"The anchor {anchor} is an adapter whose factors mean other weights than this run's: "
+                f"{'; '.join(differing)}. Train with its lora_r, lora_alpha, use_rslora and use_dora."
+            )
 
 
 def anchor_folder(name: str) -> Path:

@@ -21,6 +21,9 @@ Under LoRA the weights that are averaged are the merged ones: where theta_o's pr
 at the start, the average is (1 - beta) times the product, so that factor is scaled and the other left as it is.
 Otherwise the average has a higher rank than the adapter, and each factor is averaged on its own.
 
+DoRA (W' = m (W + B A) / |W + B A|) is refused by SFA and WiSE-FT: averages of m, B and A are not those of W'. EMA is
+of the trained parameters, whatever they are.
+
 Cost of SFA and WiSE-FT: one pass over the trainable parameters per average; no second model in the forward pass. The
 start is kept as a copy of the trainable parameters (`keep`: on the device, in host memory, or in a file). A named
 folder is read anew at each average, tensor by tensor, each rank its own part, and nothing is kept. Of EMA: a float32
@@ -103,7 +106,7 @@ class SequentialAveraging(RetentionMethod):
         return step % self.period(total_steps) == 0 or step == total_steps
 
     def check_weights(self, named: NamedParams) -> list[str]:
-        return anchor_problems("sfa.previous", self.previous, named)
+        return dora_problems("sfa", named) + anchor_problems("sfa.previous", self.previous, named)
 
     def copies(self) -> tuple[WeightCopy, ...]:
         return (kept_anchor(self.previous, self.keep),)
@@ -146,7 +149,7 @@ class WiseFT(RetentionMethod):
         return anchor_problems("wise_ft.anchor", self.anchor)
 
     def check_weights(self, named: NamedParams) -> list[str]:
-        return anchor_problems("wise_ft.anchor", self.anchor, named)
+        return dora_problems("wise_ft", named) + anchor_problems("wise_ft.anchor", self.anchor, named)
 
     def copies(self) -> tuple[WeightCopy, ...]:
         return (kept_anchor(self.anchor, self.keep),)
@@ -161,6 +164,16 @@ class WiseFT(RetentionMethod):
 
 
 _FACTOR = re.compile(r"\.lora_(?:embedding_)?([AB])(?=\.|$)")
+
+
+def dora_problems(method: str, named: NamedParams) -> list[str]:
+    """A sentence where the trained parameters are DoRA's, whose averages are not those of the weights."""
+    if not any(".lora_magnitude_vector." in name for name in named):
+        return []
+    return [
+        f"{method}: the average of a DoRA adapter's magnitudes and factors is not that of the weights. Leave out "
+        f"use_dora, or train without {method} and average the merged weights: 'holdfast merge'"
+    ]
 
 
 def partners_of_zero(anchor: Kept) -> frozenset[str]:

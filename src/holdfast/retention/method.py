@@ -368,3 +368,8 @@ class RetentionMethod:
         """Begins a run. Called before any checkpoint is loaded, with the start model's parameters at hand through
         `anchors`."""
         return Passive()
+
+
+def changes_data(method: RetentionMethod) -> bool:
+    """Whether a method changes the training data, which then has to be rows that can be counted."""
+    return type(method).transform_data is not RetentionMethod.transform_data

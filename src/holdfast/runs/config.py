@@ -51,8 +51,9 @@ from holdfast.runs import config_checks, launch
 from holdfast.runs.foreign.tools import refuse_foreign
 from holdfast.runs.foreign.trl import modern, old_settings
 from holdfast.runs.identity import SECRET, SECRET_NAME, deciding, explain_difference, resolve, set_fields
-from holdfast.runs.packages import check_packages
+from holdfast.runs.packages import check_packages, judges_need
 from holdfast.runs.settings import OWN, RENAMED, known_settings, sources
+from holdfast.runs.stopping import Rules, check_rules, rules_of
 from holdfast.support.display import Displayed
 from holdfast.support.environment import has_fast_bfloat16
 from holdfast.support.files import fingerprint, to_jsonable
@@ -97,6 +98,8 @@ class TrainConfig(Displayed):
     """Which of its rows."""
     early_stopping_patience: int | None = None
     """Evaluations in a row without a better one that end training; None: none do."""
+    early_stopping: Rules = ()
+    """What of `evaluation` ends training."""
     forecast: bool = False
     """Whether early steps say what the end will have lost."""
     forecast_predictor: str | None = None
@@ -244,12 +247,14 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         "eval_dataset_name",
         "eval_dataset_split",
         "early_stopping_patience",
+        "early_stopping",
         "forecast",
         "forecast_predictor",
     )
     found, mistakes = coerce_all({name: OWN[name] for name in plain}, _only(own, *plain))
     templates, environment = found.get("data"), found.get("env") or {}
     multipliers = found.get("learning_rate_multipliers") or {}
+    rules = rules_of(found.get("early_stopping"))
     held_out, patience = found.get("eval_dataset_name"), found.get("early_stopping_patience")
     part = found.get("eval_dataset_split") or "train"
     methods, mistaken = parse_retention(own.get("retention"))
@@ -282,7 +287,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         add(config_checks.check_data(values.get("dataset_name"), datasets, beside=source))
     for method in methods:
         problems = config_checks.check_method(method) + config_checks.check_task(method, plan.tasks)
-        problems += config_checks.check_best(method, values)
+        problems += config_checks.check_best(method, values, bool(rules))
         if isinstance(values.get("max_steps"), int) and values["max_steps"] > 0 and not method.off:
             problems += method.check_run(total_steps=values["max_steps"])
         add(f"retention.{problem}" for problem in problems)
@@ -294,13 +299,16 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     add(config_checks.check_split_off(values, held_out))
     if values.get("test_split_size") and str(values.get("eval_strategy") or "no") == "no":
         notes.append("test_split_size: nothing reads the rows that it takes out. Add eval_strategy: epoch.")
+    add(config_checks.check_streaming(values, methods, raw))
     add(config_checks.check_early_stopping(patience, held_out, found.get("eval_dataset_split"), values))
+    add(check_rules(rules, plan))
+    add(config_checks.check_stopping(rules, patience, values))
     add(config_checks.check_forecast(bool(found.get("forecast")), found.get("forecast_predictor"), plan))
     add(config_checks.check_ranges(values))
     add(config_checks.check_combinations(values, has_accelerator=machine.accelerator))
     packages = check_packages(values, here=machine.here) if machine.runs else []
     if machine.here:
-        add(packages)
+        add([*packages, *(judges_need(plan) if machine.runs else [])])
     else:
         notes += packages
     if launching.get("accelerate_config"):
@@ -347,6 +355,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         "eval_dataset_name": held_out,
         "eval_dataset_split": part if part != "train" else None,
         "early_stopping_patience": patience,
+        "early_stopping": [set_fields(rule) for rule in rules],
         "forecast": found.get("forecast"),
         "forecast_predictor": found.get("forecast_predictor"),
     }
@@ -365,6 +374,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         eval_dataset_name=held_out,
         eval_dataset_split=part,
         early_stopping_patience=patience,
+        early_stopping=rules,
         forecast=bool(found.get("forecast")),
         forecast_predictor=found.get("forecast_predictor"),
         launch=launching,

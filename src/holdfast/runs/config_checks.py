@@ -19,6 +19,7 @@ from holdfast.checkpoints.named import located
 from holdfast.config.values import impossible_path, show
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean
+from holdfast.retention.method import changes_data
 from holdfast.support.paths import expanded, real
 
 if TYPE_CHECKING:
@@ -221,6 +222,45 @@ def check_split_off(values: Mapping[str, Any], held_out: str | None) -> list[str
     return problems
 
 
+def check_streaming(values: Mapping[str, Any], methods: Sequence[RetentionMethod], lines: Collection[str]) -> list[str]:
+    """A stream of rows has no number of rows and no row by its number.
+
+    Args:
+        values: a run's settings.
+        methods: the run's.
+        lines: keys that the user set.
+    """
+    mixture = bool(values.get("datasets"))
+    key, other = ("streaming", "dataset_streaming") if mixture else ("dataset_streaming", "streaming")
+    belongs = "datasets:" if other == "streaming" else "dataset_name"
+    found = [f"{other}: belongs to {belongs}. Use {key}."] if values.get(other) else []
+    if not values.get(key):
+        return found
+    if not (values.get("max_steps") or 0) > 0:
+        found.append(f"max_steps: expected a number of steps, because with {key} nobody knows how many rows there are.")
+    if "num_train_epochs" in lines:
+        found.append(f"num_train_epochs: a stream is read again and again until max_steps. Leave it out, or {key}.")
+    strategy = str(values.get("train_sampling_strategy") or "random")
+    if strategy not in ("random", "sequential"):
+        found.append(f"train_sampling_strategy: {strategy} sorts all rows, which {key} never has. Leave it out.")
+    workers, most = values.get("dataloader_num_workers") or 0, 0 if values.get("shuffle_dataset") else 1
+    if workers > most:
+        found.append(
+            f"dataloader_num_workers: expected at most {most} with {key}{'' if most else ' and shuffle_dataset'}, got "
+            f"{workers}: the order of rows would hang on it."
+        )
+    for method in methods:
+        if not method.off and changes_data(method):
+            found.append(f"retention.{method.name}: mixes rows that it has to count. Leave out {key}.")
+        term = None if method.off else method.token_loss()
+        if term is not None and term.teacher.kind == "cached":
+            found.append(
+                f"retention.{method.name}.teacher: cached keeps the states of rows that are known beforehand. Use "
+                f"online or adapter_off, or leave out {key}."
+            )
+    return found
+
+
 def check_early_stopping(
     patience: int | None, held_out: str | None, part: str | None, values: Mapping[str, Any]
 ) -> list[str]:
@@ -263,14 +303,38 @@ def check_forecast(asked: bool, predictor: str | None, plan: EvaluationPlan) -> 
     return problems
 
 
-def check_best(method: RetentionMethod, values: Mapping[str, Any]) -> list[str]:
-    """A run that ends with its best checkpoint would undo what a method does after the last step."""
-    if method.off or not method.at_last_step or not values.get("load_best_model_at_end"):
+def check_best(method: RetentionMethod, values: Mapping[str, Any], early: bool = False) -> list[str]:
+    """A run that ends with its best checkpoint would undo what a method does after the last step.
+
+    Args:
+        method: a run's.
+        values: a run's settings.
+        early: whether `early_stopping` chooses the checkpoint.
+    """
+    key = "early_stopping" if early else "load_best_model_at_end" if values.get("load_best_model_at_end") else None
+    if method.off or not method.at_last_step or key is None:
         return []
     return [
         f"{method.name}: changes the weights after the last step, so that no earlier checkpoint is its result. Leave "
-        f"out load_best_model_at_end."
+        f"out {key}."
     ]
+
+
+def check_stopping(rules: Collection[Any], patience: int | None, values: Mapping[str, Any]) -> list[str]:
+    """What would choose the result beside `early_stopping`, or keep it from doing so.
+
+    Args:
+        rules: those of `early_stopping`.
+        patience: `early_stopping_patience`.
+        values: a run's settings.
+    """
+    if not rules:
+        return []
+    others = [k for k in ("load_best_model_at_end", "metric_for_best_model") if values.get(k)]
+    others += ["save_strategy: best"] if str(values.get("save_strategy")) == "best" else []
+    others += ["lr_scheduler_type"] if str(values.get("lr_scheduler_type")) == "reduce_lr_on_plateau" else []
+    others += ["early_stopping_patience"] if patience is not None else []
+    return [f"early_stopping: chooses the result, and so does {name}. Leave one of them out." for name in others]
 
 
 def check_method(method: RetentionMethod) -> list[str]:
@@ -350,6 +414,10 @@ def check_combinations(values: Mapping[str, Any], *, has_accelerator: bool) -> l
         ]
     problems += _check_adapter(values, bits)
     rules = (
+        (
+            on("save_on_each_node"),
+            "save_on_each_node: checkpoints and records are those of one folder that all nodes see. Leave it out.",
+        ),
         (len(bits) > 1, "load_in_4bit: expected one of load_in_4bit and load_in_8bit, got both."),
         (on("bf16") and on("fp16"), "bf16: expected one of bf16 and fp16, got both."),
         (

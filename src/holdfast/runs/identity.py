@@ -112,10 +112,23 @@ def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:
         if name in ("model_name_or_path", "dataset_name") and isinstance(value, str) and os.path.exists(value):
             value = os.path.normpath(value)
         found[name] = _canonical(value)
+    if resolved.get("early_stopping"):
+        found["early_stopping"] = _canonical([resolved["early_stopping"], _watched(resolved)])
     methods, problems = parse_retention(resolved.get("retention"), load=False)
     if not problems:
         found["retention"] = [_canonical(m.identity()) for m in methods if not m.off]
     return found
+
+
+def _watched(resolved: Mapping[str, Any]) -> Any:
+    """What `early_stopping` looks at and when: of the evaluation, that much decides the result."""
+    from holdfast.evaluation.suite import parse_evaluation
+
+    plan, _ = parse_evaluation(resolved.get("evaluation"))
+    names = {rule["entry"] for rule in resolved["early_stopping"]}
+    entries = {f"{e.suite}/{e.name}": e.deciding() for e in plan.entries if f"{e.suite}/{e.name}" in names}
+    when = plan.along and {k: v for k, v in dataclasses.asdict(plan.along).items() if k != "entries"}
+    return to_jsonable({"along": when, "entries": entries, "batch_size": plan.batch_size, "seed": plan.seed})
 
 
 def _canonical(value: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import decode
 from holdfast.config.yaml_file import read_yaml
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.retention.registered import registered_environment
 from holdfast.support.paths import expanded
 
@@ -158,11 +158,18 @@ def start(launch: Mapping[str, Any], argv: Sequence[str], *, has_accelerator: bo
 
 
 def check_world(environ: Mapping[str, str] = os.environ) -> None:
-    """In a child: there are as many processes as were asked for.
+    """There are as many processes as were asked for, and they know of each other.
 
     Raises:
         HoldfastError: the launcher started fewer (or did not distribute at all).
+        ConfigError: Slurm started several, each of which would train alone.
     """
+    tasks = int(environ.get("SLURM_STEP_NUM_TASKS") or 1)
+    if tasks > 1 and "WORLD_SIZE" not in environ:
+        raise ConfigError(
+            f"srun started {tasks} tasks, which do not know of each other: each would train alone. Start one task a "
+            f"node (--ntasks-per-node 1), and torchrun in it, as configs/cluster/slurm.sh does."
+        )
     asked, found = int(environ.get(LAUNCHED) or 0), int(environ.get("WORLD_SIZE") or 1)
     if asked > 1 and found != asked:
         raise HoldfastError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +142,9 @@ def check_files(config: TrainConfig) -> list[str]:
         ModelError, DataError, ConfigError: what is wrong.
     """
     from holdfast.data.sources import is_path
+    from holdfast.evaluation.entries import WinRateEntry
     from holdfast.evaluation.runner import check_plan
+    from holdfast.runs.packages import judges_need
 
     name = str(config.model.model_name_or_path)
     if not os.path.isdir(located(name)):
@@ -154,7 +156,8 @@ def check_files(config: TrainConfig) -> list[str]:
         load_data(config, tokenizer)
     else:
         notes.append("the data is on the hub and was not looked at")
-    local = [entry for entry in plan.entries if entry.local_files()]
+    asking = bool(judges_need(plan))  # of another machine, or it had been refused: it may have the package
+    local = [e for e in plan.entries if e.local_files() and not (asking and isinstance(e, WinRateEntry))]
     if problems := check_plan(dataclasses.replace(plan, entries=tuple(local)), tokenizer):
         raise ConfigError(problems, source="evaluation")
     if others := [entry.name for entry in plan.entries if entry not in local]:
@@ -239,8 +242,12 @@ def _all_rows(config: TrainConfig) -> Any:
     if config.mixture.datasets:
         from trl import get_dataset
 
+        mixture = dataclasses.replace(config.mixture, test_split_size=None)
+        fractions = [entry.fraction for entry in mixture.datasets]
         try:
-            return get_dataset(dataclasses.replace(config.mixture, test_split_size=None))["train"]
+            if mixture.streaming and any(fraction is not None for fraction in fractions):
+                return _interleaved(mixture, fractions, config.training)
+            return get_dataset(mixture)["train"]
         except Exception as error:  # of datasets, the hub, TRL: they have no common base
             raise DataError(f"datasets: {first_line(error)}") from error
     name, script = config.script.dataset_name, config.script
@@ -248,6 +255,24 @@ def _all_rows(config: TrainConfig) -> Any:
         raise ConfigError("dataset_name: expected a file, folder or hub id, got nothing.")
     return load_rows(
         name, split=script.dataset_train_split, config=script.dataset_config, streaming=script.dataset_streaming
+    )
+
+
+def _interleaved(mixture: Any, fractions: Sequence[float | None], args: Any) -> Any:
+    """Streams of which each gives its share of the rows, drawn by the run's seed; each begins again at its end. TRL
+    knows shares of data sets whose rows are counted only."""
+    from datasets import interleave_datasets
+    from trl import get_dataset
+
+    if any(fraction is None for fraction in fractions):
+        raise ValueError("`fraction` must be set for either all datasets in the mixture or none of them.")
+    used = [(entry, float(share)) for entry, share in zip(mixture.datasets, fractions, strict=True) if share]
+    whole = [dataclasses.replace(mixture, datasets=[dataclasses.replace(e, fraction=None)]) for e, _ in used]
+    total = sum(share for _, share in used)
+    return interleave_datasets(
+        [get_dataset(one)["train"].repeat(None) for one in whole],
+        probabilities=[share / total for _, share in used],
+        seed=args.seed if args.data_seed is None else args.data_seed,
     )
 
 

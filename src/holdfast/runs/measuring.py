@@ -20,6 +20,8 @@ process: others hold parts of the model.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +30,9 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
-from holdfast.records.evaluation import Evaluation, EvaluationFolder
+from holdfast.errors import HoldfastError, RunFolderError
+from holdfast.records.evaluation import Evaluation, EvaluationFolder, Metric
+from holdfast.runs.stopping import Outcome, Rules, outcome
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import Along, EvaluationPlan
@@ -93,6 +97,90 @@ class MeasureAt(TrainerCallback):
                 model_identity={"name": f"step {step}", "hash": f"{self.key}-{step}"},
                 start=self.start,
             )
+
+
+class StopEarly(MeasureAt):
+    """Ends training by what is measured (`runs.stopping`), and keeps the checkpoint that is the result: the trainer's
+    best one, which it loads at its end. The last step is measured too.
+
+    Nothing is remembered but the measurements on disk, so that a run that is continued ends where it would have ended.
+
+    Args:
+        rules: when to end.
+        start: what was measured of the start.
+        say: gets a line when training ends.
+        more: as of `MeasureAt`; of the plan only the entries that the rules name are measured.
+    """
+
+    def __init__(
+        self, rules: Rules, *, start: EvaluationFolder, say: Callable[[str], None] = lambda line: None, **more: Any
+    ) -> None:
+        super().__init__(start=start, **more)
+        self.rules, self.say = rules, say
+        watched = {rule.entry for rule in rules}
+        entries = tuple(e for e in self.plan.entries if f"{e.suite}/{e.name}" in watched)
+        self.plan = dataclasses.replace(self.plan, entries=entries, averages=(), along=None)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        if state.global_step and self._outcome(state).ended is not None:  # continued from the end that it had
+            control.should_training_stop = True
+        return control
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        step, last = state.global_step, state.global_step >= state.max_steps
+        if not self._is_moment(step, state.max_steps):
+            return control
+
+        def measure() -> list[Evaluation]:
+            return self._measure(step, kwargs["model"], kwargs["processing_class"])
+
+        self.reached(Point(share=step / state.max_steps, step=step, measure=measure))
+        result = self._outcome(state)
+        if result.kept is None:
+            raise HoldfastError(
+                f"Ended at step {step} of {state.max_steps}: {result.ended}, and nothing that was measured before was "
+                f"within the limit. Measure earlier (evaluation.along), lower the learning rate, or give a retention "
+                f"method."
+            )
+        if result.kept == step:
+            state.best_global_step = step
+            state.best_model_checkpoint = os.path.join(args.output_dir, f"checkpoint-{step}")
+            control.should_save = True
+        if result.ended is not None:
+            control.should_training_stop = True
+            self.say(f"Ended at step {step} of {state.max_steps}: {result.ended}. The result is step {result.kept}.")
+        elif last and result.kept != step:
+            self.say(f"The result is step {result.kept}, the best that was measured, and not the last.")
+        return control
+
+    def _is_moment(self, step: int, total: int) -> bool:
+        return step >= total or bool(self.along.reached(step, total))
+
+    def _outcome(self, state: Any) -> Outcome:
+        moments = [step for step in range(1, state.global_step + 1) if self._is_moment(step, state.max_steps)]
+        start = self._figures(self.start) if any(rule.max_loss is not None for rule in self.rules) else {}
+        return outcome(self.rules, start, [(step, self._measured_at(step)) for step in moments])
+
+    def _measured_at(self, step: int) -> dict[str, Metric]:
+        return self._figures(EvaluationFolder(self.folder / f"step-{step}"), hash=f"{self.key}-{step}")
+
+    def _figures(self, folder: EvaluationFolder | None, hash: str | None = None) -> dict[str, Metric]:
+        """The leading figures by suite/name.
+
+        Raises:
+            RunFolderError: one is not there, or of another model.
+        """
+        assert folder is not None
+        found = {}
+        for entry in self.plan.entries:
+            e = folder.find(entry.suite, entry.name)
+            if e is None or (hash is not None and e.model.get("hash") != hash):
+                raise RunFolderError(
+                    f"early_stopping: expected what was measured of {entry.suite}/{entry.name} in {folder.path}, which "
+                    f"decides where the run ends, and it is gone. Put it back, or choose a new output_dir."
+                )
+            found[f"{entry.suite}/{entry.name}"] = e.metrics[e.primary]
+        return found
 
 
 @contextlib.contextmanager

@@ -6,6 +6,9 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from holdfast.evaluation.entries import EvaluationPlan, WinRateEntry
+from holdfast.support.endpoint import missing_package
+
 TRACKERS: dict[str, tuple[str, ...]] = {
     "wandb": ("wandb",),
     "tensorboard": ("tensorboard", "tensorboardX"),
@@ -53,6 +56,20 @@ def check_packages(values: Mapping[str, Any], *, here: bool = True) -> list[str]
         f"{key}: {show} needs the package {modules[0]}, {lacking}: pip install {line}"
         for key, show, modules, line in needed(values)
         if not here or not any(map(_is_there, modules))
+    ]
+
+
+def judges_need(plan: EvaluationPlan) -> list[str]:
+    """Sentences on entries that ask a judge, where the package that asks is not installed.
+
+    Args:
+        plan: what is measured.
+    """
+    return [
+        f"evaluation: {entry.suite}/{entry.name}: {problem}"
+        for entry in plan.entries
+        if isinstance(entry, WinRateEntry)
+        for problem in missing_package("judging")
     ]
 
 

@@ -23,6 +23,7 @@ from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, NotFinite, RunFolderError, StorageError
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 from holdfast.runs import run_folder
+from holdfast.runs.nodes import check_same, check_shared_folder
 from holdfast.support.environment import (
     EFFICIENT_LOADING,
     loads_on_one_process_only,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback
 
     from holdfast.evaluation.processes import Processes
+    from holdfast.records.evaluation import Evaluation
     from holdfast.records.forecast import EarlySigns
     from holdfast.runs.config import TrainConfig
     from holdfast.support.leftovers import NewFolder
@@ -88,6 +90,7 @@ def train(
         quiet_libraries(),
         terminated_is_interrupted(),
     ):
+        check_shared_folder(folder.path, config.training)
         record = run_folder.open_run(folder, config)
         if main:
             clear_leftovers(folder.path)
@@ -150,6 +153,8 @@ class _Run:
     """The run's folder, which goes again where the request turns out to be wrong before anything was measured or
     trained; None on other processes."""
     stopped: bool = False
+    trackers: Any = None
+    """Those of `report_to`, see `runs.tracking`; None before there is a model to train or to measure."""
     entered: float = field(default_factory=time.monotonic)
     """When the present stage began, in seconds."""
 
@@ -223,6 +228,7 @@ class _Run:
             self.model = load_model(self.config)
             self.start_folder = model_folder(model.model_name_or_path, model.model_revision)
             identity = checkpoint_hash(self.start_folder) if self.start_folder else "unknown"
+        check_same({"model_name_or_path": identity, "the training data": data_hash}, args)
         run_folder.refuse_changed_model(self.folder, self.record, self.config, identity)
         self.record.model = {
             **self.record.model,
@@ -301,12 +307,14 @@ class _Run:
         from holdfast.data.formats import rows_by_name
         from holdfast.evaluation.runner import scorer
         from holdfast.runs.cost.achieved import throughput_of_run
+        from holdfast.runs.tracking import AtStart, Trackers
         from holdfast.training.adapters import adapter_config
         from holdfast.training.callbacks import MetricsFile, Progress, StopOnSignal
         from holdfast.training.hosts import SFTRetentionTrainer
 
         config, args = self.config, self.config.training
         metrics = MetricsFile(self.folder.metrics_file)
+        measures = self.measures_along(metrics)
         with self.status("Tokenising the training data"):
             active = [m.name for m in config.retention if not m.off]
             progress = Progress(self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(active)])))
@@ -329,10 +337,15 @@ class _Run:
                         metrics,
                         *self.stops_early(),
                         *self.callbacks,
-                        *self.measures_along(metrics),
+                        *measures,
                         *self.forecasts(metrics),
                     ],
                 )
+        self.trackers = Trackers(args)
+        self.trackers.hold(self.trainer)
+        if self.main:
+            self.trainer.add_callback(AtStart(self.trackers, self.folder.evaluated("start").all()))
+        args.load_best_model_at_end |= bool(config.early_stopping)  # what measures along training keeps a best one
         world = int(os.environ.get("WORLD_SIZE") or 1)
         if self.trainer.accelerator.num_processes != world:
             raise HoldfastError(
@@ -385,9 +398,11 @@ class _Run:
         logged = [row for row in self.folder.metrics() if "loss" in row]
         seconds = max((float(r.get("seconds", 0.0)) for r in logged), default=time.monotonic() - began)
         tokens = int(getattr(self.trainer, "tokens_seen", 0))
+        best = self.trainer.state.best_global_step if args.load_best_model_at_end else None
         self.record.training = {
             **self.record.training,
             "steps": self.trainer.state.global_step,
+            **({"result_step": best} if best else {}),
             "total_steps": self.trainer.state.max_steps,
             "epochs": self.trainer.state.epoch,
             "tokens": tokens,
@@ -417,7 +432,8 @@ class _Run:
     def measures_along(self, metrics: MetricsFile) -> list[TrainerCallback]:
         """What measures while the model is trained; `metrics`: whose clock does not count the time for it."""
         from holdfast.reports.along import point_line
-        from holdfast.runs.measuring import MeasureAt, Point
+        from holdfast.runs.measuring import MeasureAt, Point, StopEarly
+        from holdfast.runs.tracking import evaluation_figures
 
         plan = self.config.evaluation
         if plan.along is None:
@@ -428,18 +444,24 @@ class _Run:
             if point.step in measured:  # two shares at one step
                 return
             measured.add(point.step)
+            say(self.console, f"  {point_line(point.step, aside(point))}")
+
+        def aside(point: Point) -> list[Evaluation]:
             began = time.monotonic()
             found = point.measure()
             metrics.leave_out(time.monotonic() - began)
-            say(self.console, f"  {point_line(point.step, found)}")
+            self.trackers.add(evaluation_figures(found), point.step)
+            return found
 
         deciding = [self.config.key, self.record.model["hash"], self.record.data.get("hash")]
-        return [
-            MeasureAt(
-                along=plan.along, plan=plan.on_the_way, folder=self.folder.along, key=fingerprint(deciding),
-                reached=reached, start=self.folder.evaluated("start"),
-            )
-        ]  # fmt: skip
+        shared: dict[str, Any] = {
+            "along": plan.along, "folder": self.folder.along, "key": fingerprint(deciding),
+            "start": self.folder.evaluated("start"),
+        }  # fmt: skip
+        found = [MeasureAt(plan=plan.on_the_way, reached=reached, **shared)]
+        if rules := self.config.early_stopping:
+            found.append(StopEarly(rules, plan=plan, reached=aside, say=self.note, **shared))
+        return found
 
     def forecasts(self, metrics: MetricsFile) -> list[TrainerCallback]:
         """What says early what the end will have lost; `metrics`: whose clock does not count the time for it."""
@@ -449,6 +471,7 @@ class _Run:
         from holdfast.reports.forecast_report import forecast_lines
         from holdfast.runs.early_signs import SignsEarly, source_texts, trained_rows
         from holdfast.runs.forecasting import forecast, method_of, predictor_of
+        from holdfast.runs.tracking import forecast_figures
         from holdfast.support.files import write_json
 
         predictor = predictor_of(self.config.forecast_predictor)  # now: a file that went would end the run later
@@ -456,6 +479,7 @@ class _Run:
         def seen(signs: EarlySigns) -> None:
             found = forecast(signs, self.folder.evaluated("start").all(), predictor)
             write_json(self.folder.path / RUN_FILE, found)
+            self.trackers.add(forecast_figures(found), signs.step)
             for line in forecast_lines(found):
                 say(self.console, f"  {line}")
 
@@ -573,7 +597,20 @@ class _Run:
 
         if self.main and self.config.evaluation.entries and self.config.evaluation.before:
             compare_runs(self.folder, self.config.evaluation)
+        self.track_result()
         self.write()
+
+    def track_result(self) -> None:
+        """Hands the trackers what was measured of the result, and the differences."""
+        from holdfast.runs.tracking import Trackers, comparison_figures, evaluation_figures
+
+        step = int(self.record.training.get("result_step") or self.record.training.get("steps") or 0)
+        found = evaluation_figures(self.folder.evaluated("result").all()) if self.main else {}
+        if found and self.trackers is None:  # trained by an earlier session
+            self.trackers = Trackers(self.config.training)
+            self.trackers.begin(self.model, step)
+        if found:
+            self.trackers.add({**found, **comparison_figures(self.folder.comparisons())}, step)
 
     def write_pages(self) -> None:
         from holdfast.reports.card import write_model_card
@@ -610,9 +647,14 @@ class _Run:
         self.record.error = error
         if status == "finished":
             self.write()
+            if self.trackers is not None:
+                self.trackers.close()
             return
         self._count_seconds()
         # What stopped the run matters more than a record or a page that cannot be written, on a full disk for example.
+        with contextlib.suppress(Exception):
+            if self.trackers is not None:
+                self.trackers.close()
         with contextlib.suppress(Exception):
             self.write()
             if self.main and self.folder.metrics_file.is_file():
@@ -682,12 +724,14 @@ class _Run:
         """How far each layer moved: stored start weights against the result, tensor by tensor; adapters by their merged
         delta."""
         if hasattr(model, "peft_config"):
+            from holdfast.training.adapters import merged_weight
+
             pairs = []
             for name, module in model.named_modules():
                 weight = getattr(getattr(module, "base_layer", None), "weight", None)
                 if weight is not None and hasattr(module, "get_delta_weight") and weight.is_floating_point():
                     for adapter in module.active_adapters:
-                        pairs.append((f"{name}.weight", weight, weight + module.get_delta_weight(adapter).to(weight)))
+                        pairs.append((f"{name}.weight", weight, merged_weight(module, adapter)))
             return layer_distances(pairs) if pairs else []
         if self.start_folder is None:
             return []

@@ -122,7 +122,10 @@ def data_hash(config: TrainConfig) -> str | None:
     if not name or config.mixture.datasets or not os.path.exists(name):
         return None
     chooses = held_out is not None and config.training.load_best_model_at_end and os.path.exists(held_out)
-    return content_hash([name, str(held_out)] if chooses else name)
+    watched = {rule.entry for rule in config.early_stopping}
+    entries = [e for e in config.evaluation.entries if f"{e.suite}/{e.name}" in watched]
+    choosing = [str(held_out)] if chooses else [str(path) for e in entries for path in e.local_files()]
+    return content_hash([name, *choosing] if choosing else name)
 
 
 def refuse_changed_data(folder: RunFolder, record: RunRecord, config: TrainConfig, found: str | None) -> None:

@@ -20,6 +20,7 @@ from holdfast.config.declare import MAX_SEED, Meta, Setting, settings_of
 from holdfast.config.values import Mistake, Refused, show
 from holdfast.config.yaml_file import from_yaml
 from holdfast.data.layouts import Templates
+from holdfast.runs.stopping import StopRule
 
 RENAMED: dict[str, str] = {
     "num_epochs": "'num_train_epochs'",
@@ -218,6 +219,15 @@ class OwnSettings:
     early_stopping_patience: Annotated[int | None, Meta(ge=1)] = None
     """Ends training after so many evaluations (`eval_strategy`) in a row that bring no better one; the best checkpoint
     is the result, so it needs `load_best_model_at_end`."""
+    early_stopping: Annotated[
+        StopRule | tuple[StopRule, ...] | None,
+        Meta(
+            metavar="'{entry: target/answers, patience: 2}'",
+            expected="a mapping with entry and patience, or a list of such",
+        ),
+    ] = None
+    """Ends training by what `evaluation` measures along the way: with patience where an entry no longer improves, with
+    max_loss where it has lost more; needs evaluation.along."""
     forecast: bool = False
     """After a twentieth of the steps says what the run will have lost of evaluation.source at its end; changes nothing
     of the run."""

@@ -25,7 +25,7 @@ from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from peft import PeftConfig
-    from torch import nn
+    from torch import Tensor, nn
     from trl import ModelConfig
 
 
@@ -88,6 +88,23 @@ def load_adapter(model: Any, folder: str) -> Any:
         if problem := loading_problem({"missing_keys": expected.keys() - entries.keys(), "mismatched_keys": shapes}):
             raise misfit_error(folder, problem, config="adapter_config.json")
     return result
+
+
+def merged_weight(module: nn.Module, adapter: str) -> Tensor:
+    """The weight of a PEFT layer with its adapter merged into it, as `merge_and_unload` would leave it; the layer stays
+    as it is.
+
+    Args:
+        module: a layer that PEFT put around a base layer with a `weight`; nothing is merged into it.
+        adapter: the adapter's name.
+    """
+    weight = module.base_layer.weight.detach()  # type: ignore[operator, union-attr]
+    variant = getattr(module, "lora_variant", {}).get(adapter)
+    if variant is None:
+        return weight + module.get_delta_weight(adapter).to(weight)  # type: ignore[operator]
+    merged = variant.merge_safe(module, adapter, weight.clone())
+    module._caches.pop(f"{adapter}-weight_norm", None)  # type: ignore[operator, union-attr]
+    return merged.detach()
 
 
 def complete_osf(model: nn.Module, *, sharded: bool) -> None:

@@ -151,25 +151,21 @@ class EarlyStopping(TrainerCallback):
     def __init__(self, patience: int, *, say: Callable[[str], None] = lambda line: None) -> None:
         self.patience = patience
         self.say = say
-        self._over = False
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._over = self._without_better(args, state) >= self.patience
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        if self._without_better(args, state) >= self.patience:  # continued from the checkpoint that it stopped with
+            control.should_training_stop = True
+        return control
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         without = self._without_better(args, state)
         if without >= self.patience and state.global_step < state.max_steps:
-            self._over = control.should_training_stop = True
+            control.should_training_stop = True
             times = "evaluation" if without == 1 else f"{without} evaluations"
             self.say(
                 f"Ended at step {state.global_step} of {state.max_steps}: the last {times} brought nothing better. The "
                 f"result is the best checkpoint."
             )
-        return control
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        if self._over:  # it was continued from the checkpoint that it stopped with
-            control.should_training_stop = True
         return control
 
     def _without_better(self, args: Any, state: Any) -> int:

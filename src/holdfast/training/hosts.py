@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from torch import Tensor, nn
 from transformers import Trainer
 from trl import SFTTrainer
@@ -24,9 +24,9 @@ from trl import SFTTrainer
 from holdfast.data.formats import rows_by_name
 from holdfast.data.mixing import token_lengths
 from holdfast.data.packing import pack_dataset
-from holdfast.errors import DataError
+from holdfast.errors import ConfigError, DataError
 from holdfast.ops.heads import backbone_of, causal_lm
-from holdfast.retention.method import RetentionMethod
+from holdfast.retention.method import RetentionMethod, changes_data
 from holdfast.retention.replay import stacked
 from holdfast.support.environment import quiet_datasets
 from holdfast.training.adapters import complete_osf
@@ -93,6 +93,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
     def _prepare_dataset(
         self, dataset: Any, processing_class: Any, args: Any, packing: bool, formatting_func: Any, dataset_name: str
     ) -> Any:
+        if dataset_name == "train" and isinstance(dataset, IterableDataset):
+            return self._prepare_stream(dataset, processing_class, args, packing, formatting_func)
         if dataset_name != "train" or not isinstance(dataset, Dataset) or self._is_vision_dataset:
             return super()._prepare_dataset(dataset, processing_class, args, packing, formatting_func, dataset_name)
         tokenised = self._tokenise(dataset, processing_class, args, formatting_func)
@@ -115,6 +117,32 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
                 "Raise max_length or shorten the prompts."
             )
         return prepared
+
+    def _prepare_stream(
+        self, dataset: IterableDataset, processing_class: Any, args: Any, packing: bool, formatting_func: Any
+    ) -> IterableDataset:
+        """Rows that are read, tokenised and packed (a thousand at a time) while they are trained on, again and again.
+
+        Without an end: at one, Trainer would begin another epoch with the steps that are left of it, and a run that is
+        continued behind it would skip as many rows as were read in all, and begin at another place.
+
+        Raises:
+            ConfigError: a method that mixes rows.
+            DataError: no row is left.
+        """
+        if mixing := [m.name for m in self._data_methods if changes_data(m)]:
+            raise ConfigError(
+                f"retention: {', '.join(mixing)} mixes rows that it has to count, and these are streamed. Turn "
+                f"streaming off, or leave the method out."
+            )
+        once = super()._prepare_dataset(dataset, processing_class, args, packing, formatting_func, "train")
+        if next(iter(once), None) is None:  # or looking for one would never end
+            raise DataError(
+                f"No training example is left after truncation to max_length={args.max_length}: every prompt fills "
+                f"the window by itself. Raise max_length or shorten the prompts."
+            )
+        self.data_info.update(streamed=True, packed=bool(packing))
+        return once.repeat(None)
 
     def _pack(self, tokenised: Dataset, args: Any) -> Dataset:
         """Windows of whole documents. TRL packs a thousand documents at a time; all together leave less of the windows

@@ -43,7 +43,15 @@ from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.ops.four_bits import keep_unpacked
 from holdfast.ops.heads import causal_lm, check_head
 from holdfast.retention.anchor import START, Anchors
-from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures, StepInfo, TeacherSettings, TokenLoss
+from holdfast.retention.method import (
+    ActiveMethod,
+    RetentionMethod,
+    StepFigures,
+    StepInfo,
+    TeacherSettings,
+    TokenLoss,
+    changes_data,
+)
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.environment import loads_on_one_process_only
 from holdfast.support.files import write_json
@@ -53,6 +61,7 @@ from holdfast.training.forward import LossRequest, Sealed, TokenCE, install_forw
 from holdfast.training.host import TrainerHost
 from holdfast.training.learning_rates import KEY, factors_of, scale_rates
 from holdfast.training.teacher_cache import TeacherCache
+from holdfast.training.unsloth import refuse_unsloth
 from holdfast.training.whole_checkpoints import WholeCheckpoints
 from holdfast.training.zero import ZeroParts, engine_dtype, is_partitioned, problems
 
@@ -74,7 +83,8 @@ class RetentionMixin(WholeCheckpoints):
 
     Raises:
         ConfigError: methods that do not fit together, the model or the way it is trained.
-        ModelError: the model's head is not understood, or its 4-bit layers were repacked (see `keep_unpacked`).
+        ModelError: the model's head is not understood, its 4-bit layers were repacked (see `keep_unpacked`), or it
+            was loaded by Unsloth (see `training.unsloth`).
     """
 
     loss_is_scaled_for_ga = True
@@ -97,7 +107,7 @@ class RetentionMixin(WholeCheckpoints):
         terms = [t for t in (m.token_loss() for m in self.retain) if t is not None]
         if len(terms) > 1:
             raise ConfigError("retention: expected one term in the token loss, got several; give label_annealing once.")
-        changing = [m.name for m in self.retain if type(m).transform_data is not RetentionMethod.transform_data]
+        changing = [m.name for m in self.retain if changes_data(m)]
         if changing and not self.prepares_data:
             raise ConfigError(
                 f"retention: {', '.join(changing)} changes the training data, which {type(self).__name__} takes as it "
@@ -123,6 +133,7 @@ class RetentionMixin(WholeCheckpoints):
             asked = self._token_loss.teacher
             dtype = getattr(torch, asked.dtype) if asked.dtype else cast
             copied = freeze_copy(model, dtype=dtype, weights=asked.model)
+        refuse_unsloth(type(self), model)
         super().__init__(*args, **kwargs)
         keep_unpacked(self.model)
         # Makes Trainer count the step's trained tokens for compute_loss, with labels shifted as the loss shifts them.
@@ -146,7 +157,8 @@ class RetentionMixin(WholeCheckpoints):
         if self._token_loss is not None:
             self._teacher, self._cache = self._make_teacher(copied, self._token_loss.teacher)
         named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-        anchors = Anchors(named)
+        adapters = [config.to_dict() for config in getattr(self.model, "peft_config", {}).values()]
+        anchors = Anchors(named, adapters[0] if len(adapters) == 1 else None)
         factors_of(named, self.learning_rate_multipliers)
         self._refuse_misfits(named)
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
@@ -399,9 +411,8 @@ class RetentionMixin(WholeCheckpoints):
         return norm
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> Any:
-        # Trainer looks at max_steps after a step only: continued from a checkpoint of the last step, it would take one
-        # more.
-        if self.state.global_step >= self.state.max_steps:
+        # Trainer looks at these after a step only: continued from a checkpoint of the last one, it would take one more.
+        if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return None
         return super()._run_epoch(*args, **kwargs)

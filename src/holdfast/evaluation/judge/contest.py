@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.named import located
-from holdfast.errors import DataError, HoldfastError
+from holdfast.errors import ConfigError, DataError, HoldfastError
 from holdfast.evaluation.judge.answers_store import (
     AnswerSet,
     check_covered,
@@ -29,7 +29,7 @@ from holdfast.evaluation.judge.judge import (
 )
 from holdfast.evaluation.judge.settings import TEMPLATE, GenerationSettings, JudgeSettings
 from holdfast.evaluation.judge.win_rate import WinRate, pair_rows, win_rate
-from holdfast.support.endpoint import Endpoint, cost
+from holdfast.support.endpoint import Endpoint, cost, missing_package
 from holdfast.support.files import write_json, write_jsonl
 from holdfast.support.paths import expanded
 from holdfast.support.progress import counted
@@ -136,9 +136,12 @@ class Contest:
         """Has every pair judged and writes the figures.
 
         Raises:
+            ConfigError: the package that asks is not installed.
             DataError: answers or judgements that give no win rate.
             HoldfastError: the endpoint cannot be used, or no pair was judged because too many requests failed.
         """
+        if problems := missing_package("judging"):  # before models write what is to be judged
+            raise ConfigError(problems)
         candidate, reference = self.answer_sets()
         pairs = self.pairs(candidate, reference)
         with counted("Judging") as report:

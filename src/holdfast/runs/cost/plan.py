@@ -186,7 +186,7 @@ def run_plan(
         device: "cuda" or "cpu".
 
     Raises:
-        ConfigError: an adapter whose cost is not known (OSF).
+        ConfigError: an adapter whose cost is not known (OSF, DoRA).
     """
     args, model = config.training, config.model
     if model.use_peft and config.adapter.peft_method == "osf":
@@ -196,6 +196,11 @@ def run_plan(
         )
     if autocast == "as planned":
         autocast = planned_autocast(config)
+    if model.use_peft and model.use_dora:
+        raise ConfigError(
+            "use_dora: what DoRA's norms take, a product of the whole matrix's size for each adapted matrix and pass, "
+            "is not counted here. A run of a few steps shows it."
+        )
     weights = str(model.dtype or "float32")
     weights = weights_dtype if weights == "auto" else weights
     loaded = weights

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from synthetic_runs import browse, chromium, perplexity
-from test_live import Impatient, append, live_of, started
+from test_live_page import Impatient, append, live_of, started
 from test_report_browser import console_of
 
 from holdfast.records.run import RunFolder

@@ -1,0 +1,97 @@
+"""A run over several nodes: one folder that all of them see, one model, one data set.
+
+Processes agree on a checkpoint by reading what each wrote, the first one writes records and evaluates, and all read the
+result when it is whole. On folders of their own they would disagree about what is there: some would go on from a
+checkpoint and wait for others that begin anew. So it is looked for before anything is written.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import ConfigError, RunFolderError
+
+SEEN_WITHIN = 20.0
+"""Seconds in which a file of one node has to be there on the others: network file systems remember for a while that
+there was none."""
+
+
+def nodes(environ: Mapping[str, str] = os.environ) -> int:
+    """Nodes of the run that this process belongs to, as its launcher says; 1 without one."""
+    world = int(environ.get("WORLD_SIZE") or 1)
+    return max(1, world // max(1, int(environ.get("LOCAL_WORLD_SIZE") or world)))
+
+
+def check_shared_folder(folder: Path, args: Any) -> None:
+    """Checks that all processes see one folder; each has to call it. The folder is there on the first one.
+
+    Args:
+        folder: of the run.
+        args: its `TrainingArguments`, whose device starts the process group.
+
+    Raises:
+        RunFolderError: some see another one, on every process.
+    """
+    if nodes() == 1:
+        return
+    from accelerate.utils import broadcast_object_list, gather_object, wait_for_everyone
+
+    assert args.device is not None
+    first = args.process_index == 0
+    name = broadcast_object_list([f".seen-{uuid.uuid4().hex}" if first else ""])[0]
+    if first:
+        (folder / name).touch()
+    try:
+        wait_for_everyone()
+        until = time.monotonic() + SEEN_WITHIN
+        while not (seen := _is_in(name, folder)) and time.monotonic() < until:
+            time.sleep(0.2)
+        without = [rank for rank, there in enumerate(gather_object([seen])) if not there]
+    finally:
+        if first:
+            (folder / name).unlink(missing_ok=True)
+    if without:
+        raise RunFolderError(
+            f"Expected one output_dir that all nodes see, such as a folder on a network file system, but process"
+            f"{'es' if len(without) > 1 else ''} {', '.join(map(str, without))} of {args.world_size} see"
+            f"{'' if len(without) > 1 else 's'} another {folder}. Checkpoints and records are those of one folder: "
+            f"name a shared one."
+        )
+
+
+def check_same(found: Mapping[str, Any], args: Any) -> None:
+    """Checks that all processes read the same; each has to call it.
+
+    Args:
+        found: hashes by what they are of, in words.
+        args: the run's `TrainingArguments`.
+
+    Raises:
+        ConfigError: they do not, on every process.
+    """
+    if nodes() == 1:
+        return
+    from accelerate.utils import gather_object
+
+    everyones = gather_object([dict(found)])
+    problems = [
+        f"{what} differs between nodes: process {rank} reads other files than process 0. Copy the same to all of them, "
+        f"or name a shared folder."
+        for what, value in everyones[0].items()
+        for rank in [next((r for r, theirs in enumerate(everyones) if theirs.get(what) != value), None)]
+        if rank is not None
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _is_in(name: str, folder: Path) -> bool:
+    try:
+        return name in os.listdir(folder)  # a listing asks the server anew where a look at the name would not
+    except OSError:
+        return False

@@ -1,0 +1,265 @@
+"""`early_stopping`: what `evaluation` measures along training ends it, and says which checkpoint is the result."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+
+from holdfast.errors import ConfigError, HoldfastError, Interrupted, RunFolderError
+from holdfast.records.evaluation import Metric
+from holdfast.records.run import RunFolder
+from holdfast.runs.config import train_config
+from holdfast.runs.run import train
+from holdfast.runs.stopping import StopRule, outcome
+from tiny import SENTENCES
+
+STEPS = 24
+ACC, NATS = (
+    {"unit": "accuracy", "higher_is_better": True, "n": 9},
+    {"unit": "nats/token", "higher_is_better": False, "n": 9},
+)
+
+
+def accuracy(values: list[float]) -> list[tuple[int, dict[str, Metric]]]:
+    return [(step, {"target/a": Metric(value=v, **ACC)}) for step, v in enumerate(values, 1)]
+
+
+def nats(values: list[float]) -> list[tuple[int, dict[str, Metric]]]:
+    return [(step, {"source/p": Metric(value=v, **NATS)}) for step, v in enumerate(values, 1)]
+
+
+# ------------------------------------------------------------------------------------------------- what is decided
+
+
+@pytest.mark.parametrize(
+    ("values", "kept", "ends"),
+    [
+        ([0.2, 0.4], 2, False),
+        ([0.2, 0.4, 0.3], 2, False),
+        ([0.2, 0.4, 0.3, 0.4], 2, True),  # an equal one is no better
+        ([0.2, 0.1, 0.3, 0.2], 3, False),
+        ([0.2, 0.1, 0.0], 1, True),
+    ],
+)
+def test_patience_keeps_the_best(values: list[float], kept: int, ends: bool) -> None:
+    found = outcome((StopRule(entry="target/a", patience=2),), {}, accuracy(values))
+    assert (found.kept, found.ended is not None) == (kept, ends)
+
+
+@pytest.mark.parametrize(
+    ("values", "kept", "ends"),
+    [([1.0, 1.1], 2, False), ([1.0, 1.3, 1.0], 1, True), ([1.3], None, True), ([1.25], 1, False), ([0.5], 1, False)],
+)
+def test_a_limit_keeps_the_last_within_it(values: list[float], kept: int | None, ends: bool) -> None:
+    start = {"source/p": Metric(value=1.0, **NATS)}
+    found = outcome((StopRule(entry="source/p", max_loss=0.25),), start, nats(values))
+    assert (found.kept, found.ended is not None) == (kept, ends)
+    assert not ends or "source/p had lost 0.3 nats/token, more than 0.25" in str(found.ended)
+
+
+def test_both_keep_the_best_within_the_limit() -> None:
+    rules = (StopRule(entry="target/a", patience=3), StopRule(entry="source/p", max_loss=0.25))
+    start = {"source/p": Metric(value=1.0, **NATS)}
+    both = [
+        (step, {**a, **p})
+        for (step, a), (_, p) in zip(accuracy([0.2, 0.5, 0.4, 0.9]), nats([1, 1, 1.2, 1.4]), strict=True)
+    ]
+    assert outcome(rules, start, both[:3]).kept == 2 and outcome(rules, start, both[:3]).ended is None
+    found = outcome(rules, start, both)
+    assert found.kept == 2, "step 4 was better, and beyond the limit"
+    assert str(found.ended).startswith("source/p")
+
+
+# ------------------------------------------------------------------------------------------------------------- runs
+
+
+@pytest.fixture
+def settings(tmp_path: Path, model_folder: Path) -> dict[str, Any]:
+    """Three rows are learnt by heart, so that others are predicted better for a while, and then worse and worse."""
+    learnt = ["Rome is the capital of Italy.", "Paris is the capital of France.", "Bern lies in Switzerland."]
+    files = {"train": learnt, "held": ["Water boils when it is hot.", "The cat sat there."], "prose": SENTENCES}
+    for name, texts in files.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    return {
+        "model_name_or_path": str(model_folder),
+        "dataset_name": str(tmp_path / "train.jsonl"),
+        "per_device_train_batch_size": 1,
+        "max_steps": STEPS,
+        "learning_rate": 3e-2,
+        "lr_scheduler_type": "constant",
+        "save_strategy": "no",
+        "use_cpu": True,
+        "report_to": "none",
+        "evaluation": {
+            "source": [str(tmp_path / "prose.jsonl")],
+            "target": [str(tmp_path / "held.jsonl")],
+            "along": {"every": 3},
+        },
+        "early_stopping": {"entry": "target/held", "patience": 1},
+        "output_dir": str(tmp_path / "run"),
+    }
+
+
+def run_of(settings: dict[str, Any], callbacks: Any = ()) -> RunFolder:
+    return train(train_config(settings), console=Console(file=io.StringIO()), callbacks=callbacks)
+
+
+def along(run: RunFolder, suite: str, name: str) -> dict[int, float]:
+    found = {step: folder.find(suite, name) for step, folder in run.trajectory()}
+    return {step: e.metrics[e.primary].value for step, e in found.items() if e is not None}
+
+
+def same(one: Path, two: Path) -> bool:
+    a, b = load_file(one / "model.safetensors"), load_file(two / "model.safetensors")
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+class Crash(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            raise Interrupted("killed")
+
+
+def test_target(settings: dict[str, Any]) -> None:
+    run = run_of(settings)
+    record, figures = run.read(), along(run, "target", "held")
+    figures.pop(0)
+    best = min(figures, key=lambda step: figures[step])
+    assert record.training["steps"] == max(figures) == best + 3 < STEPS, figures
+    assert record.training["result_step"] == best
+    assert same(run.path, run.path / f"checkpoint-{best}")
+    assert any(f"Ended at step {best + 3} of 24: target/held was no better" in note for note in record.notes)
+    result = run.evaluated("result").find("target", "held")
+    assert result is not None and result.metrics[result.primary].value == figures[best]
+
+
+def test_source(settings: dict[str, Any]) -> None:
+    free = run_of({**settings, "early_stopping": None, "output_dir": settings["output_dir"] + "-free"})
+    figures = along(free, "source", "prose")
+    losses = {step: value - figures[0] for step, value in figures.items()}
+    over = next(step for step in list(losses)[2:] if losses[step] > max([0, *(losses[s] for s in losses if s < step)]))
+    limit = (losses[over] + max(losses[step] for step in losses if step < over)) / 2
+    run = run_of({**settings, "early_stopping": {"entry": "source/prose", "max_loss": limit}})
+    assert run.read().training["steps"] == over and run.read().training["result_step"] == over - 3, losses
+    assert same(run.path, run.path / f"checkpoint-{over - 3}")
+    none = {
+        "early_stopping": {"entry": "source/prose", "max_loss": 0},
+        "evaluation": {**settings["evaluation"], "along": {"steps": [over]}},
+        "output_dir": settings["output_dir"] + "-none",
+    }
+    with pytest.raises(HoldfastError, match="nothing that was measured before was within the limit"):
+        run_of({**settings, **none})
+
+
+def test_the_last_step_is_measured_and_may_be_the_result(settings: dict[str, Any]) -> None:
+    run = run_of(
+        {**settings, "max_steps": 4, "learning_rate": 1e-3, "early_stopping": {"entry": "source/prose", "max_loss": 9}}
+    )
+    assert run.read().training["result_step"] == 4
+    assert same(run.path, run.path / "checkpoint-4") and (run.along / "step-4").is_dir()
+    assert [step for step, _ in run.trajectory()] == [0, 3, 4]
+
+
+@pytest.mark.parametrize("at", [4, 7])
+def test_a_continued_run_ends_where_it_would_have(settings: dict[str, Any], tmp_path: Path, at: int) -> None:
+    whole = run_of(settings)
+    other = {**settings, "output_dir": str(tmp_path / "other"), "save_strategy": "steps", "save_steps": 2}
+    with pytest.raises(Interrupted):
+        run_of(other, [Crash(at)])
+    again = run_of({**other, "save_total_limit": 1})
+    for key in ("steps", "result_step"):
+        assert again.read().training[key] == whole.read().training[key]
+    assert same(again.path, whole.path)
+
+
+def test_killed_between_the_end_and_the_saving(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.training.hosts import SFTRetentionTrainer
+
+    whole = run_of(settings)
+    other = {**settings, "output_dir": str(tmp_path / "other"), "save_strategy": "steps", "save_steps": 3}
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            SFTRetentionTrainer, "_load_best_model", lambda self: (_ for _ in ()).throw(Interrupted("killed"))
+        )
+        with pytest.raises(Interrupted):
+            run_of(other)
+    steps = whole.read().training["steps"]
+    assert (tmp_path / "other" / f"checkpoint-{steps}").is_dir()
+    again = run_of(other)
+    assert again.read().training["steps"] == steps, "no step more"
+    assert same(again.path, whole.path)
+
+
+def test_measurements_that_are_gone_are_not_forgotten(settings: dict[str, Any]) -> None:
+    import shutil
+
+    settings |= {"save_strategy": "steps", "save_steps": 1, "early_stopping": {"entry": "target/held", "patience": 9}}
+    with pytest.raises(Interrupted):
+        run_of(settings, [Crash(5)])
+    shutil.rmtree(Path(settings["output_dir"]) / "along" / "step-3")
+    with pytest.raises(RunFolderError, match="decides where the run ends, and it is gone"):
+        run_of(settings)
+
+
+# --------------------------------------------------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"early_stopping": {"entry": "target/held"}}, r"early_stopping: expected one of patience .* got neither"),
+        (
+            {"early_stopping": {"entry": "target/hel", "patience": 1}},
+            r"early_stopping\.entry: .*Did you mean 'target/held'",
+        ),
+        (
+            {"early_stopping": {"entry": "target/held", "patience": 0}},
+            r"early_stopping\.patience: expected .* at least 1",
+        ),
+        ({"early_stopping": [{"entry": "target/held", "patience": 1}] * 2}, "expected one rule with patience"),
+        ({"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps"}, "so does load_best_mod"),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "so does lr_scheduler_type"),
+        ({"retention": ["sfa"]}, r"retention\.sfa: changes the weights after the last step.*Leave out early_stopping"),
+        ({"retention": ["wise_ft"]}, r"retention\.wise_ft: .*Leave out early_stopping"),
+        ({"retention": ["ema"]}, r"retention\.ema: .*Leave out early_stopping"),
+        ({"num_processes": 2}, r"evaluation\.along: measures in runs of one process"),
+    ],
+)
+def test_what_cannot_be(settings: dict[str, Any], changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        train_config({**settings, **changes})
+
+
+def test_what_it_needs_of_the_evaluation(settings: dict[str, Any]) -> None:
+    evaluation = settings["evaluation"]
+    with pytest.raises(ConfigError, match=r"early_stopping: expected evaluation\.along"):
+        train_config({**settings, "evaluation": {k: v for k, v in evaluation.items() if k != "along"}})
+    limit = {"early_stopping": {"entry": "source/prose", "max_loss": 1}, "evaluation": {**evaluation, "before": False}}
+    with pytest.raises(ConfigError, match=r"early_stopping\.max_loss: expected evaluation\.before: true"):
+        train_config({**settings, **limit})
+
+
+def test_what_it_looks_at_makes_the_run(settings: dict[str, Any], tmp_path: Path) -> None:
+    key, evaluation = train_config(settings).key, settings["evaluation"]
+    more = {**evaluation, "source": [], "confidence": 0.9}
+    assert train_config({**settings, "evaluation": more}).key == key, "nothing looks at the source"
+    assert train_config({**settings, "evaluation": {**evaluation, "along": {"every": 4}}}).key != key
+    assert train_config({**settings, "early_stopping": {"entry": "target/held", "patience": 2}}).key != key
+    (tmp_path / "held.jsonl").rename(tmp_path / "other.jsonl")
+    changed = {**evaluation, "target": [{"perplexity": str(tmp_path / "other.jsonl"), "name": "held", "window": 8}]}
+    assert train_config({**settings, "evaluation": changed}).key != key
+    resolved = train_config({**settings, "evaluation": changed}).resolved
+    assert train_config(resolved).key == train_config({**settings, "evaluation": changed}).key

@@ -1,0 +1,225 @@
+"""Rows that are streamed (`dataset_streaming`, or `streaming` of `datasets:`): trained on while they are read, packed,
+dealt out over processes, continued bit for bit also behind their end, and what needs all rows refused by name."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+
+from holdfast.errors import ConfigError, DataError, Interrupted
+from holdfast.records.run import RunFolder
+from holdfast.runs.config import train_config
+from holdfast.runs.run import train
+from tiny import SENTENCES
+
+STEPS = 8
+
+
+@pytest.fixture
+def settings(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Sixteen rows, which are gone after three steps."""
+    monkeypatch.chdir(tmp_path)
+    write("train.jsonl", [f"{number}. {text}" for number in range(2) for text in SENTENCES])
+    return {
+        "model_name_or_path": str(model_folder),
+        "dataset_name": "train.jsonl",
+        "dataset_streaming": True,
+        "max_steps": STEPS,
+        "per_device_train_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "max_length": 64,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "save_steps": 2,
+        "use_cpu": True,
+        "report_to": "none",
+        "output_dir": "run",
+    }
+
+
+def write(name: str, texts: list[str]) -> None:
+    Path(name).write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def run_of(settings: dict[str, Any], callbacks: Any = ()) -> RunFolder:
+    return train(train_config(settings), console=Console(file=io.StringIO()), callbacks=callbacks)
+
+
+def same(one: RunFolder, two: RunFolder) -> bool:
+    a, b = (load_file(run.path / "model.safetensors") for run in (one, two))
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def logged(run: RunFolder) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics()]
+
+
+class Crash(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            raise Interrupted("killed")
+
+
+MIXED = {
+    "dataset_name": None,
+    "dataset_streaming": None,
+    "streaming": True,
+    "datasets": [
+        {"path": "json", "data_files": "train.jsonl", "fraction": 0.75},
+        {"path": "json", "data_files": "other.jsonl", "fraction": 0.25},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"packing": True},
+        {"packing": True, "packing_strategy": "bfd_split"},
+        {"packing": True, "packing_strategy": "wrapped"},
+        {"packing": True, "shuffle_dataset": True},
+        {"packing": True, **MIXED},
+    ],
+    ids=["rows", "bfd", "bfd_split", "wrapped", "shuffled", "mixture"],
+)
+@pytest.mark.parametrize("at", [1, 5])
+def test_a_killed_run_goes_on_bit_for_bit(settings: dict[str, Any], changes: dict[str, Any], at: int) -> None:
+    """In the first pass over the rows, and behind their end."""
+    write("other.jsonl", [f"Another one: {text}" for text in SENTENCES[:5]])
+    asked = {**settings, **changes, "retention": ["label_annealing"]}
+    whole = run_of({**asked, "output_dir": "whole"})
+    with pytest.raises(Interrupted):
+        run_of(asked, [Crash(at)])
+    again = run_of(asked if changes.get("shuffle_dataset") else {**asked, "dataloader_num_workers": 1})
+    assert logged(again) == logged(whole) and len(logged(whole)) == STEPS
+    assert same(again, whole)
+    assert whole.read().data["streamed"] is True
+
+
+def test_it_trains_on_the_rows_of_the_file_in_order(settings: dict[str, Any]) -> None:
+    """As many as there are, the same as without streaming; and what is measured is the same too."""
+    evaluation = {"source": ["train.jsonl"]}
+    asked = {**settings, "max_steps": 4, "evaluation": evaluation}
+    streamed = run_of(asked)
+    plain = {"dataset_streaming": False, "train_sampling_strategy": "sequential", "output_dir": "plain"}
+    assert same(streamed, run_of({**asked, **plain}))
+    found, [other] = streamed.comparisons(), RunFolder("plain").comparisons()[:1]
+    assert (found[0].difference, found[0].interval) == (other.difference, other.interval)
+
+
+def test_it_reads_no_further_than_it_trains(settings: dict[str, Any]) -> None:
+    texts = [f"{number}. {SENTENCES[number % len(SENTENCES)]}" for number in range(2500)]
+    write("train.jsonl", texts)
+    with open("train.jsonl", "a") as file:
+        file.write('{"text": 7}\n{"text": null}\n')
+    asked = {**settings, "packing": True, "max_steps": 2}
+    run_of(asked)
+    with pytest.raises(DataError, match=r"train\.jsonl"):
+        run_of({**asked, "dataset_streaming": False, "output_dir": "whole"})
+
+
+def test_a_bad_row_on_the_way_is_named(settings: dict[str, Any]) -> None:
+    with open("train.jsonl", "a") as file:
+        file.write('{"text": ""}\n')
+    with pytest.raises(DataError, match=r"Row 25 cannot be used|Row \d+ cannot be used"):
+        run_of({**settings, "max_steps": 12})
+
+
+def test_rows_of_which_nothing_is_left_end_at_once(settings: dict[str, Any]) -> None:
+    rows = [{"prompt": "a very long prompt " * 9, "completion": " yes"}] * 3
+    Path("train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match="No training example is left after truncation to max_length=8"):
+        run_of({**settings, "max_length": 8})
+
+
+def test_each_data_set_gives_its_share(settings: dict[str, Any]) -> None:
+    from holdfast.models import load_tokenizer
+    from holdfast.runs.loading import load_training_data
+
+    write("other.jsonl", ["other"] * 3)
+    write("train.jsonl", ["mine"] * 5)
+    tokenizer = load_tokenizer(settings["model_name_or_path"])
+
+    def drawn(**changes: Any) -> list[str]:
+        rows, _ = load_training_data(train_config({**settings, **MIXED, **changes}), tokenizer)
+        return [row["text"] for row, _ in zip(rows, range(400), strict=False)]
+
+    first = drawn()
+    assert len(first) == 400 and 0.68 < first.count("mine") / 400 < 0.82
+    assert first == drawn() != drawn(seed=1)
+    whole = [{**entry, "fraction": None} for entry in MIXED["datasets"]]  # type: ignore[attr-defined]
+    assert drawn(datasets=whole) == ["mine"] * 5 + ["other"] * 3, "one after the other, as TRL has it"
+    with pytest.raises(DataError, match="`fraction` must be set for either all"):
+        drawn(datasets=[MIXED["datasets"][0], whole[1]])  # type: ignore[index]
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.timeout(240)
+def test_two_processes_train_on_different_rows(settings: dict[str, Any]) -> None:
+    """Together on those of one process with twice the batch."""
+    asked = {**settings, "packing": True, "optim": "sgd", "learning_rate": 0.1, "gradient_accumulation_steps": 1}
+    one = run_of({**asked, "per_device_train_batch_size": 4, "output_dir": "one"})
+    Path("run.yaml").write_text(json.dumps({**asked, "num_processes": 2, "output_dir": "two"}))
+    words = [sys.executable, "-m", "holdfast", "train", "--config", "run.yaml"]
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    a, b = load_file("one/model.safetensors"), load_file("two/model.safetensors")
+    assert max(float((a[n] - b[n]).abs().max()) for n in a) < 5e-6
+    for single, double in zip(one.metrics(), RunFolder("two").metrics(), strict=True):
+        assert double["tokens"] == single["tokens"] and double["ce"] == pytest.approx(single["ce"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_steps": -1}, "max_steps: expected a number of steps"),
+        ({"num_train_epochs": 3}, "num_train_epochs: a stream is read again and again"),
+        ({"train_sampling_strategy": "group_by_length"}, "train_sampling_strategy: group_by_length sorts all rows"),
+        ({"dataloader_num_workers": 2}, "dataloader_num_workers: expected at most 1"),
+        ({"dataloader_num_workers": 1, "shuffle_dataset": True}, "expected at most 0 .* and shuffle_dataset"),
+        ({"test_split_size": 0.1, "eval_strategy": "steps"}, "test_split_size: a streamed data set has no end"),
+        ({"retention": [{"replay": {"data": "train.jsonl", "fraction": 0.1}}]}, r"retention\.replay: mixes rows"),
+        ({"retention": [{"multitask": {"data": "train.jsonl", "share": 0.5}}]}, r"retention\.multitask: mixes rows"),
+        ({"retention": [{"label_annealing": {"teacher": "cached"}}]}, r"label_annealing\.teacher: cached keeps"),
+        ({"streaming": True}, "streaming: belongs to datasets:. Use dataset_streaming"),
+        (
+            {**MIXED, "streaming": None, "dataset_streaming": True},
+            "dataset_streaming: belongs to dataset_name. Use str",
+        ),
+    ],
+)
+def test_what_needs_all_rows_is_refused(settings: dict[str, Any], changes: dict[str, Any], words: str) -> None:
+    write("other.jsonl", ["other"])
+    with pytest.raises(ConfigError, match=words):
+        train_config({**settings, **changes})
+
+
+def test_a_part_of_a_split_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match="needs the number of rows, which streaming does not know"):
+        run_of({**settings, "dataset_train_split": "train[:5]"})
+
+
+def test_a_trainer_of_ones_own_refuses_replay_of_a_stream(tmp_path: Path) -> None:
+    from cases import make_trainer
+    from datasets import IterableDataset
+
+    write(str(tmp_path / "old.jsonl"), ["old"])
+    rows = IterableDataset.from_generator(lambda: iter([{"text": "new"}] * 4))
+    with pytest.raises(ConfigError, match="replay mixes rows that it has to count"):
+        make_trainer(tmp_path, {"replay": {"data": str(tmp_path / "old.jsonl"), "fraction": 0.1}}, data=rows)
