@@ -171,7 +171,7 @@ def test_the_last_step_is_measured_and_may_be_the_result(settings: dict[str, Any
     assert [step for step, _ in run.trajectory()] == [0, 3, 4]
 
 
-@pytest.mark.parametrize("at", [4, 7])
+@pytest.mark.parametrize("at", [pytest.param(4, marks=pytest.mark.slow), 7])
 def test_a_continued_run_ends_where_it_would_have(settings: dict[str, Any], tmp_path: Path, at: int) -> None:
     whole = run_of(settings)
     other = {**settings, "output_dir": str(tmp_path / "other"), "save_strategy": "steps", "save_steps": 2}

@@ -85,19 +85,20 @@ MIXED = {
 }
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"packing": True},
-        {"packing": True, "packing_strategy": "bfd_split"},
-        {"packing": True, "packing_strategy": "wrapped"},
-        {"packing": True, "shuffle_dataset": True},
-        {"packing": True, **MIXED},
-    ],
-    ids=["rows", "bfd", "bfd_split", "wrapped", "shuffled", "mixture"],
-)
-@pytest.mark.parametrize("at", [1, 5])
+SLOW = pytest.mark.slow
+KILLED = [
+    pytest.param({}, 1, id="rows, first pass", marks=SLOW),
+    pytest.param({}, 5, id="rows", marks=SLOW),
+    pytest.param({"packing": True}, 1, id="bfd, first pass", marks=SLOW),
+    pytest.param({"packing": True}, 5, id="bfd"),
+    pytest.param({"packing": True, "packing_strategy": "bfd_split"}, 5, id="bfd_split", marks=SLOW),
+    pytest.param({"packing": True, "packing_strategy": "wrapped"}, 5, id="wrapped", marks=SLOW),
+    pytest.param({"packing": True, "shuffle_dataset": True}, 5, id="shuffled", marks=SLOW),
+    pytest.param({"packing": True, **MIXED}, 5, id="mixture"),
+]
+
+
+@pytest.mark.parametrize(("changes", "at"), KILLED)
 def test_a_killed_run_goes_on_bit_for_bit(settings: dict[str, Any], changes: dict[str, Any], at: int) -> None:
     """In the first pass over the rows, and behind their end."""
     write("other.jsonl", [f"Another one: {text}" for text in SENTENCES[:5]])

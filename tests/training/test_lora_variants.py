@@ -23,6 +23,7 @@ from holdfast.runs.run import train
 from tiny import SENTENCES, build_model, build_tokenizer
 
 VARIANTS = {"dora": {"use_dora": True}, "rslora": {"use_rslora": True}, "both": {"use_dora": True, "use_rslora": True}}
+FAST_AND_SLOW = [pytest.param(name, marks=[pytest.mark.slow] if name != "both" else []) for name in VARIANTS]
 
 
 def config(**changes: Any) -> Any:
@@ -45,7 +46,7 @@ def start() -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in build_model().named_parameters()}
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", FAST_AND_SLOW)
 def test_the_teacher_stays_the_start(variant: str, tmp_path: Path) -> None:
     from holdfast.ops.heads import run_outside
 
@@ -62,7 +63,7 @@ def test_the_teacher_stays_the_start(variant: str, tmp_path: Path) -> None:
     assert abs(first["kl"]) < 1e-6 < 1e-4 < last["kl"]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", FAST_AND_SLOW)
 def test_a_strong_pull_ends_at_the_start(variant: str, tmp_path: Path) -> None:
     free = merged(trained(tmp_path / "free", {}, variant))
     held = merged(trained(tmp_path / "held", {"l2": {"coefficient": 1e6, "decoupled": True}}, variant))
@@ -84,6 +85,7 @@ def test_wise_ft_averages_the_merged_weights_of_rslora(tmp_path: Path) -> None:
     assert largest_difference(wanted, averaged) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ("sfa", "wise_ft")])
 def test_every_other_method_acts_under_dora(name: str, tmp_path: Path) -> None:
     direct = trained(tmp_path / "direct", {}, "dora")
@@ -92,6 +94,7 @@ def test_every_other_method_acts_under_dora(name: str, tmp_path: Path) -> None:
     assert all(bool(torch.isfinite(t).all()) for t in weights(held).values())
 
 
+@pytest.mark.slow
 def test_all_methods_off_are_direct_under_dora_bit_for_bit(tmp_path: Path) -> None:
     direct, held = trained(tmp_path / "direct", {}, "dora"), trained(tmp_path / "held", OFF, "dora")
     assert largest_difference(weights(direct), weights(held)) == 0.0
@@ -135,7 +138,7 @@ def test_a_continued_dora_run_is_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"use_rslora": True}, {"lora_alpha": 24}, {"use_dora": True}])
-@pytest.mark.parametrize("keep", ["device", "cpu", "disk"])
+@pytest.mark.parametrize("keep", ["device", "disk"])
 def test_an_anchor_of_another_scaling_is_refused(changes: dict[str, Any], keep: str, tmp_path: Path) -> None:
     """Its factors would fit, and mean other weights."""
     trainer_of(tmp_path, {}).model.save_pretrained(tmp_path / "anchor")
@@ -168,7 +171,7 @@ def settings(place: Path, folder: Path, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", FAST_AND_SLOW)
 def test_a_run_its_distance_and_its_merge_are_pefts(variant: str, place: Path, tmp_path: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
