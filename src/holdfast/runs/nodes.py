@@ -1,6 +1,6 @@
 """A run over several nodes: one folder that all of them see, one model, one data set.
 
-Processes agree on a checkpoint by reading what each wrote, the first one writes records and evaluates, and all read the
+Processes agree on a checkpoint by reading what each wrote, the first one writes records, and all read the
 result when it is whole. On folders of their own they would disagree about what is there: some would go on from a
 checkpoint and wait for others that begin anew. So it is looked for before anything is written.
 """
