@@ -188,7 +188,7 @@ def test_a_mistake_is_said_once(desk: Path) -> None:
 def test_a_process_that_dies_ends_the_others(desk: Path) -> None:
     """The leader says which one ended, and what was measured is kept."""
     (desk / "own.py").write_text(
-        OWN.replace("        yield", "        import time; open('asked', 'w').close(); time.sleep(60)\n        yield")
+        OWN.replace("        yield", "        import time; open('asked', 'w').close(); time.sleep(3)\n        yield")
     )
     command = [sys.executable, "-m", "holdfast", "evaluate", "base", "--suite", "suite.yaml", "--num_processes", "2"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
