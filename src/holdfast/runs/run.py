@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.distance import layer_distances
+from holdfast.checkpoints.live_tensors import checkpoint_names
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, NotFinite, RunFolderError, StorageError
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
@@ -691,10 +692,13 @@ class _Run:
         if self.start_folder is None:
             return []
         reader, result = CheckpointReader(self.start_folder), model.state_dict()
-        names = [n for n in reader.names() if n in result and tuple(result[n].shape) == reader.shape(n)]
+        live = {stored: name for name in result for stored in reversed(checkpoint_names(name))}
+        live |= {checkpoint_names(name)[0]: name for name in result}
+        held = {n: result[live[key]] for n in reader.names() if (key := checkpoint_names(n)[0]) in live}
+        names = [n for n, tensor in held.items() if tuple(tensor.shape) == reader.shape(n)]
         if len(names) < len(reader.names()):
             self.note(
                 f"The distance per layer covers {len(names)} of {len(reader.names())} stored tensors; the others have "
                 f"other names or shapes."
             )
-        return layer_distances((n, reader.tensor(n), result[n].cpu()) for n in names) if names else []
+        return layer_distances((n, reader.tensor(n), held[n].cpu()) for n in names) if names else []

@@ -53,7 +53,7 @@ from holdfast.training.forward import LossRequest, Sealed, TokenCE, install_forw
 from holdfast.training.host import TrainerHost
 from holdfast.training.learning_rates import KEY, factors_of, scale_rates
 from holdfast.training.teacher_cache import TeacherCache
-from holdfast.training.whole_checkpoints import WholeCheckpoints
+from holdfast.training.whole_checkpoints import WholeCheckpoints, take_stored_names
 from holdfast.training.zero import ZeroParts, engine_dtype, is_partitioned, problems
 
 logger = logging.getLogger(__name__)
@@ -124,6 +124,7 @@ class RetentionMixin(WholeCheckpoints):
             dtype = getattr(torch, asked.dtype) if asked.dtype else cast
             copied = freeze_copy(model, dtype=dtype, weights=asked.model)
         super().__init__(*args, **kwargs)
+        self._complete_data()
         keep_unpacked(self.model)
         # Makes Trainer count the step's trained tokens for compute_loss, with labels shifted as the loss shifts them.
         self.model_accepts_loss_kwargs = True
@@ -134,6 +135,7 @@ class RetentionMixin(WholeCheckpoints):
                 self.args.device
             )  # the engine would later; teachers and methods look at the start model before
         install_forward(causal_lm(self.model))
+        take_stored_names(causal_lm(self.model))
         self._teacher: Teacher | None = None
         self._cache: TeacherCache | None = None
         self.teacher_info: dict[str, Any] = {}
@@ -151,6 +153,9 @@ class RetentionMixin(WholeCheckpoints):
         self._refuse_misfits(named)
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
         self.callback_handler.callbacks.insert(0, _AfterStep(self))
+
+    def _complete_data(self) -> None:
+        """Called once the trainer has its data, before methods look at it."""
 
     # --------------------------------------------------------------------------------------------------- the teacher
 
@@ -709,7 +714,13 @@ class RetentionMixin(WholeCheckpoints):
         ):
             self._head_checked = True
             with self.accelerator.autocast():
-                check_head(self.model, ids.to(self.args.device), half=self.accelerator.mixed_precision != "no")
+                images = {k: v for k, v in inputs.items() if k not in ("input_ids", "labels")}
+                if "pixel_values" not in images:
+                    images = {}
+                images = {k: v.to(self.args.device) if isinstance(v, Tensor) else v for k, v in images.items()}
+                check_head(
+                    self.model, ids.to(self.args.device), half=self.accelerator.mixed_precision != "no", **images
+                )
 
     def _diverged(
         self, what: str, inputs: dict[str, Any] | None, rows: list[int] | None, *, updated: bool = False
