@@ -247,7 +247,7 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
         try:
             tokenizer = AutoTokenizer.from_pretrained(place, revision=version, trust_remote_code=trust_remote_code)
             tokenizer("a")  # some values are looked at only then
-            return tokenizer
+            return with_plain_messages(tokenizer)
         except (ImportError, MemoryError):
             raise
         except Exception as error:  # what absurd values in its files raise has no common base
@@ -260,6 +260,31 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
         f"Expected a tokenizer beside the model at {name}, but none can be loaded: {problems[0].rstrip('.')}. {advice}"
     )
 
+
+def with_plain_messages(tokenizer: Any) -> Any:
+    """The tokenizer, whose chat template takes messages whose content is a text. Those of vision-language models may
+    read content in parts only, and write nothing of a text: texts become parts for them."""
+    if not isinstance(getattr(tokenizer, "chat_template", None), str):
+        return tokenizer
+    probe = "holdfast"
+
+    def writes(content: Any) -> bool:
+        try:
+            return probe in tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
+        except Exception:  # jinja2's errors have no common base; whoever uses the template meets them
+            return False
+
+    if not writes(probe) and writes([{"type": "text", "text": probe}]):
+        tokenizer.chat_template = _PLAIN_TO_PARTS + tokenizer.chat_template
+    return tokenizer
+
+
+_PLAIN_TO_PARTS = (
+    "{%- set holdfast = namespace(messages=[]) -%}{%- for message in messages -%}{%- if message['content'] is string "
+    "-%}{%- set holdfast.messages = holdfast.messages + [dict(message, content=[{'type': 'text', 'text': "
+    "message['content']}])] -%}{%- else -%}{%- set holdfast.messages = holdfast.messages + [message] -%}{%- endif -%}"
+    "{%- endfor -%}{%- set messages = holdfast.messages -%}"
+)
 
 _TOKENIZER_FILES = (
     "tokenizer.json",

@@ -173,13 +173,13 @@ def test_a_decompression_bomb_is_refused_by_its_size(folder, processor, monkeypa
 
     Image.new("1", (12_000, 12_000)).save(folder / "pictures" / "huge.png")
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("decoded"))
-    with pytest.raises(DataError, match=r"line 1: .*huge.png (has 12,000 x 12,000 pixels|is taken for).*Make it smaller"):
+    with pytest.raises(DataError, match=r"line 1: .*huge.png has 12,000 x 12,000 pixels.*Make it smaller"):
         read(write(folder, asked("?", images=["pictures/huge.png"])), processor)
 
 
 def test_what_is_no_image(folder, processor):
     (folder / "pictures" / "words.png").write_text("words")
-    with pytest.raises(DataError, match="words.png is no image that Pillow can read"):
+    with pytest.raises(DataError, match=r"words.png is no image that Pillow can read"):
         read(write(folder, asked("?", images=["pictures/words.png"])), processor)
     with pytest.raises(DataError, match="is on the network"):
         read(write(folder, asked("?", images=["https://example.org/a.png"])), processor)

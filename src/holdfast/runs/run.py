@@ -142,6 +142,8 @@ class _Run:
     callbacks: Sequence[TrainerCallback] = ()
     model: Any = None
     tokenizer: Any = None
+    processor: Any = None
+    """Of a vision-language model; it has a tokenizer of its own, as training takes it."""
     trainer: Any = None
     start_folder: Path | None = None
     rows: Any = None
@@ -209,18 +211,20 @@ class _Run:
         """Loads the start model and, unless training is over, reads all data: what is wrong with the request shows
         here, before anything slow."""
         from holdfast.models import check_causal_lm, model_folder, origin_of
-        from holdfast.runs.loading import load_data, load_model, load_tokenizer
+        from holdfast.runs.loading import load_data, load_model, load_processor, load_tokenizer
 
         model, args = self.config.model, self.config.training
         check_causal_lm(
             model.model_name_or_path, revision=model.model_revision, trust_remote_code=args.trust_remote_code
         )
         with self.status(f"Loading {model.model_name_or_path}"):
-            self.tokenizer = load_tokenizer(self.config)
+            self.tokenizer, self.processor = load_tokenizer(self.config), load_processor(self.config)
             data_hash = run_folder.data_hash(self.config)
             run_folder.refuse_changed_data(self.folder, self.record, self.config, data_hash)
             if not trained:
-                self.rows, self.layout, self.eval_rows = load_data(self.config, self.tokenizer)
+                self.rows, self.layout, self.eval_rows = load_data(self.config, self.processor or self.tokenizer)
+            images = run_folder.images_hash(self.rows)
+            run_folder.refuse_changed_images(self.folder, self.record, images)
             self.model = load_model(self.config)
             self.start_folder = model_folder(model.model_name_or_path, model.model_revision)
             identity = checkpoint_hash(self.start_folder) if self.start_folder else "unknown"
@@ -239,6 +243,8 @@ class _Run:
         if not trained:
             data_hash = data_hash or str(getattr(self.rows, "_fingerprint", ""))
             self.record.data = {"name": run_folder.data_name(self.config), "hash": data_hash, "format": self.layout}
+            if images is not None:
+                self.record.data["images"] = images
             if not model.use_peft:  # how much of the model LoRA saves is known later
                 self._check_space(self.model)
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
@@ -317,7 +323,7 @@ class _Run:
                     args=args,
                     train_dataset=self.rows,
                     eval_dataset=self.eval_rows,
-                    processing_class=self.tokenizer,
+                    processing_class=self.processor or self.tokenizer,
                     peft_config=adapter_config(config.model, config.adapter),
                     retain=config.retention,
                     learning_rate_multipliers=config.learning_rate_multipliers,
@@ -325,7 +331,7 @@ class _Run:
                         name: scorer(task, config.evaluation, self.tokenizer)
                         for name, task in config.evaluation.tasks.items()
                     },
-                    load_rows=rows_by_name(self.tokenizer),
+                    load_rows=rows_by_name(self.processor or self.tokenizer),
                     callbacks=[
                         metrics,
                         *self.stops_early(),
@@ -438,7 +444,7 @@ class _Run:
         return [
             MeasureAt(
                 along=plan.along, plan=plan.on_the_way, folder=self.folder.along, key=fingerprint(deciding),
-                reached=reached, start=self.folder.evaluated("start"),
+                reached=reached, start=self.folder.evaluated("start"), tokenizer=self.tokenizer,
             )
         ]  # fmt: skip
 

@@ -1,0 +1,169 @@
+"""`holdfast train` on vision-language models, from the command line to a folder that loads with its processor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from holdfast.cli.main import main
+from holdfast.records.run import RunFolder, RunRecord
+from tiny import SENTENCES
+from vision_models import ARCHITECTURES, COLOURS, image, write_vision_model
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model, rows with images (every fourth without), and text to measure."""
+    monkeypatch.chdir(tmp_path)
+    write_vision_model(tmp_path / "llava")
+    (tmp_path / "pictures").mkdir()
+    for colour in COLOURS:
+        image(colour).save(tmp_path / "pictures" / f"{colour}.png")
+    rows = []
+    for number in range(16):
+        colour = list(COLOURS)[number % 4]
+        slot = [] if number % 4 == 3 else [{"type": "image"}]
+        asked = [*slot, {"type": "text", "text": f"{number}. Which is it?"}]
+        messages = [{"role": "user", "content": asked}, {"role": "assistant", "content": f"It is {colour}."}]
+        rows.append({"messages": messages, "images": [f"pictures/{colour}.png"] if slot else []})
+    write("train.jsonl", rows)
+    write("prose.jsonl", [{"text": f"{s} So it is said."} for s in SENTENCES])
+    write(
+        "chat.jsonl",
+        [{"messages": [{"role": "user", "content": s}, {"role": "assistant", "content": "Yes."}]} for s in SENTENCES],
+    )
+    return tmp_path
+
+
+def write(name: str, rows: list[dict]) -> None:
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def words(*more: str, model: str = "llava", data: str = "train.jsonl", out: str = "out") -> list[str]:
+    rest = "--max_steps 4 --save_steps 2 --logging_steps 1 --per_device_train_batch_size 4 --learning_rate 1e-2"
+    given = ["train", "--model_name_or_path", model, "--dataset_name", data, "--output_dir", out]
+    return [*given, *rest.split(), "--max_length", "64", "--use_cpu", *more]
+
+
+def run(*more: str, **how: str) -> RunRecord:
+    assert main(words(*more, **how)) == 0
+    return RunFolder(how.get("out", "out")).read()
+
+
+def refused(capfd, *more: str, **how: str) -> str:
+    assert main(words(*more, **how)) != 0
+    return " ".join(capfd.readouterr().err.split())
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_run_with_text_measured_before_and_after(architecture, place, capfd):
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    write_vision_model(place / "model", architecture)
+    record = run(
+        "--retention", "label_annealing:weight=0.5", "--source", "prose.jsonl", "--target", "chat.jsonl", model="model"
+    )
+    assert record.status == "finished" and record.data["examples"] == 16
+    assert record.training["teacher"]["name"] == "online"
+    for folder in ("out", "out/checkpoint-2"):
+        processor = AutoProcessor.from_pretrained(folder)
+        assert processor.chat_template == AutoProcessor.from_pretrained("model").chat_template
+        model = AutoModelForImageTextToText.from_pretrained(folder)
+    batch = processor(images=[image("red")], text="<image>Which?", return_tensors="pt")
+    assert torch.isfinite(model(**batch).logits).all()
+    before, after = (RunFolder("out").evaluated(which).all() for which in ("start", "result"))
+    assert len(before) == len(after) == 2
+    assert record.distance[-1].layer == "total" and record.distance[-1].l2 > 0
+    assert not any("covers" in note for note in record.notes)
+    assert "AutoProcessor" in Path("out/README.md").read_text()
+
+
+def test_continued_after_an_interruption_gives_the_same_weights(place):
+    import shutil
+
+    run(out="whole")
+    run(out="out")
+    shutil.rmtree("out/checkpoint-4")
+    for name in ("model.safetensors", "report.html", "README.md"):
+        Path("out", name).unlink()
+    record = json.loads(Path("out/run.json").read_text())
+    record["status"], record["training"] = "interrupted", {}
+    Path("out/run.json").write_text(json.dumps(record))
+    run(out="out")
+    whole, again = (load_file(f"{folder}/model.safetensors") for folder in ("whole", "out"))
+    assert whole.keys() == again.keys() and all(torch.equal(whole[n], again[n]) for n in whole)
+
+
+def test_lora(place):
+    from holdfast.models import load
+
+    record = run("--use_peft", "--lora_target_modules", "all-linear", "--retention", "label_annealing:weight=0.5")
+    assert record.training["teacher"]["name"] == "adapter_off"
+    assert Path("out/processor_config.json").is_file()
+    assert type(load("out").model).__name__ == "LlavaForConditionalGeneration"
+
+
+def test_a_dry_run_counts_the_tokens_of_images(place, capfd):
+    assert main([*words("--source", "prose.jsonl"), "--dry_run"]) == 0
+    shown = capfd.readouterr().out
+    assert "16 rows" in shown and "<image><image><image><image>" in shown
+    assert "memory and time of a vision-language model are not counted" in shown
+    assert not Path("out").exists()
+
+
+def test_text_alone_trains_the_language_model(place):
+    record = run(data="prose.jsonl")
+    assert record.status == "finished" and Path("out/processor_config.json").is_file()
+
+
+def test_changed_images_are_not_trained_on(place, capfd):
+    run(out="out")
+    record = json.loads(Path("out/run.json").read_text())
+    record["status"], record["training"] = "interrupted", {}
+    Path("out/run.json").write_text(json.dumps(record))
+    image("blue").save("pictures/red.png")
+    assert "Images of the training data changed" in refused(capfd)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--packing",), "packing: expected false with a vision-language model"),
+        (("--padding_free",), "padding_free: expected false"),
+        (("--retention", "label_annealing:teacher=cached"), "expected online or adapter_off where rows hold images"),
+        (("--dataset_streaming",), "dataset_streaming: expected false"),
+        (("--max_length", "4"), "an image would be cut in two"),
+        (("--retention", "replay:data=prose.jsonl"), "replay.unit: expected examples"),
+    ],
+)
+def test_settings_that_images_do_not_go_with(more, said, place, capfd):
+    assert said in refused(capfd, *more)
+
+
+def test_a_processor_that_is_not_there(place, capfd):
+    Path("llava/processor_config.json").unlink()
+    said = refused(capfd)
+    assert "Expected a processor beside the vision-language model at llava" in said
+    assert "preprocessor_config.json" in said
+
+
+def test_images_for_a_text_model(place, model_folder, capfd):
+    said = refused(capfd, model=str(model_folder))
+    assert "train.jsonl" in said and "line 1" in said and "text only" in said
+
+
+def test_bad_rows_are_named_before_anything_is_measured(place, capfd):
+    Path("pictures/green.png").unlink()
+    said = refused(capfd, "--source", "prose.jsonl")
+    assert "train.jsonl, line 2" in said and "no such image: pictures/green.png" in said
+    assert not Path("out/evaluations").exists()
+
+
+def test_a_model_that_is_not_known(place, capfd):
+    config = json.loads(Path("llava/config.json").read_text())
+    Path("llava/config.json").write_text(json.dumps({**config, "model_type": "vipllava"}))
+    assert "a vision-language model of a type that is trained here (idefics3, llava" in refused(capfd)
