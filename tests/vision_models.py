@@ -64,6 +64,8 @@ def build_vision_model(architecture: str, *, seed: int = 0, tie: bool = False) -
         LlavaForConditionalGeneration,
     )
 
+    if architecture == "qwen2_vl":
+        return _build_qwen(seed)
     tokenizer = build_vision_tokenizer()
     torch.manual_seed(seed)
     text = LlamaConfig(
@@ -103,6 +105,50 @@ def build_vision_model(architecture: str, *, seed: int = 0, tie: bool = False) -
             pad_token_id=1,
         )
     )
+
+
+def _build_qwen(seed: int) -> Any:
+    """Qwen2-VL, whose positions are three-dimensional; its processor needs torchvision, for videos."""
+    import torch
+    from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
+
+    torch.manual_seed(seed)
+    text = dict(
+        vocab_size=320,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        eos_token_id=0,
+        pad_token_id=1,
+        bos_token_id=None,
+        rope_scaling={"type": "mrope", "rope_type": "default", "mrope_section": [2, 3, 3]},
+    )
+    tower = dict(depth=2, embed_dim=32, num_heads=2, hidden_size=32, patch_size=8, spatial_merge_size=2, mlp_ratio=2)
+    ids = dict(image_token_id=300, video_token_id=301, vision_start_token_id=302, vision_end_token_id=303)
+    return Qwen2VLForConditionalGeneration(Qwen2VLConfig(text_config=text, vision_config=tower, **ids))
+
+
+def image_batch(architecture: str) -> dict[str, Any]:
+    """A model's inputs for two rows, one of them with an image."""
+    import torch
+
+    if architecture != "qwen2_vl":
+        processor = build_processor(architecture)
+        batch = processor(
+            images=[[image("red")], []], text=["<image>Which?", "None."], padding=True, return_tensors="pt"
+        )
+        return dict(batch)
+    ids = torch.tensor([[302, 300, 303, 7, 8, 9], [5, 6, 7, 8, 9, 10]])
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "mm_token_type_ids": (ids == 300).long(),
+        "pixel_values": torch.randn(4, 3 * 2 * 8 * 8, generator=torch.Generator().manual_seed(0)),
+        "image_grid_thw": torch.tensor([[1, 2, 2]]),
+    }
 
 
 def image(colour: str, *, size: tuple[int, int] = (20, 16)) -> Any:

@@ -160,6 +160,7 @@ def make_trainer(
     scorers: Any = None,
     multipliers: Mapping[str, float] | None = None,
     images: str | None = None,
+    train_only: Sequence[str] = (),
     **settings: Any,
 ):
     """The trainer of all tests: the tiny model and a handful of sentences, 6 steps of 4 samples, unless told otherwise.
@@ -210,6 +211,7 @@ def make_trainer(
         load_rows=rows_by_name(tokenizer),
         scorers={"words": words} if scorers is None else scorers,
         learning_rate_multipliers=multipliers,
+        train_only=train_only,
     )
 
 

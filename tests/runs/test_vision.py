@@ -167,3 +167,64 @@ def test_a_model_that_is_not_known(place, capfd):
     config = json.loads(Path("llava/config.json").read_text())
     Path("llava/config.json").write_text(json.dumps({**config, "model_type": "vipllava"}))
     assert "a vision-language model of a type that is trained here (idefics3, llava" in refused(capfd)
+
+
+STAGES = """
+model_name_or_path: llava
+dataset_name: train.jsonl
+output_dir: out
+max_steps: 2
+per_device_train_batch_size: 4
+max_length: 64
+use_cpu: true
+retention: [{label_annealing: {weight: 0.5}}]
+stages:
+  - {train_only: [multi_modal_projector], learning_rate: 1e-3, retention: []}
+  - {learning_rate: 2e-3, max_steps: 3}
+"""
+
+
+def moved(before: str, after: str) -> set[str]:
+    """Parts of the model, by the first part of a tensor's name, that differ."""
+    a, b = (load_file(f"{folder}/model.safetensors") for folder in (before, after))
+    assert a.keys() == b.keys()
+    return {name.split(".")[0] for name in a if not torch.equal(a[name], b[name])}
+
+
+def test_stages_the_projector_alone_and_then_everything(place, capfd):
+    Path("run.yaml").write_text(STAGES)
+    assert main(["train", "--config", "run.yaml", "--dry_run"]) == 0
+    shown = capfd.readouterr().out
+    assert "Stage 2 of 2" in shown and "trained only: multi_modal_projector" in shown
+    assert main(["train", "--config", "run.yaml"]) == 0
+    assert moved("llava", "out-stage-1") == {"multi_modal_projector"}
+    assert moved("out-stage-1", "out") == {"multi_modal_projector", "language_model", "vision_tower"}
+    first, last = (RunFolder(folder).read() for folder in ("out-stage-1", "out"))
+    assert first.retention == [] and last.retention[0]["method"] == "label_annealing"
+    assert (first.training["steps"], last.training["steps"]) == (2, 3)
+    assert first.model["trainable"] < first.model["parameters"] == last.model["trainable"]
+    assert last.parents[0]["name"] == "out-stage-1"
+    when = Path("out/model.safetensors").stat().st_mtime_ns
+    assert main(["train", "--config", "run.yaml"]) == 0
+    assert Path("out/model.safetensors").stat().st_mtime_ns == when
+    assert capfd.readouterr().out.count("Nothing to do") == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("[multi_modal_projector]", "[projektor]"), "train_only: 'projektor' matches no parameter. Expected a part"),
+        (("learning_rate: 1e-3", "learning_rat: 1e-3"), "stages[0]"),
+        (("max_steps: 3", "max_steps: many"), "stages[1]"),
+        (("max_steps: 3", "output_dir: x"), "belongs to the whole request"),
+        (("retention: []}", "use_peft: true}"), "expected an adapter in the last stage only"),
+        (("  - {learning_rate: 2e-3, max_steps: 3}\n", ""), "expected at least two stages"),
+        (("[multi_modal_projector]", "['(']"), "expected a regular expression"),
+    ],
+)
+def test_stages_that_are_wrong_are_named(change, said, place, capfd):
+    assert change[0] in STAGES
+    Path("run.yaml").write_text(STAGES.replace(*change))
+    assert main(["train", "--config", "run.yaml"]) != 0
+    assert said in " ".join(capfd.readouterr().err.split())
+    assert not Path("out-stage-1/run.json").exists() or "projektor" in change[1]

@@ -84,6 +84,7 @@ def check_fit(config: TrainConfig) -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     from holdfast.training.adapters import adapter_config
+    from holdfast.training.frozen import matched
     from holdfast.training.learning_rates import factors_of
     from holdfast.training.skeleton import build_skeleton
 
@@ -113,6 +114,8 @@ def check_fit(config: TrainConfig) -> None:
             str(config.model.model_name_or_path), trust_remote_code=args.trust_remote_code, adapter=adapter
         )
         named = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        if config.train_only:
+            named = matched(named, config.train_only)
         if config.learning_rate_multipliers:
             factors_of(named, config.learning_rate_multipliers)
     except ConfigError as error:

@@ -57,7 +57,8 @@ def train(
     evaluation_cache: str | os.PathLike[str] | None = None,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> RunFolder:
-    """Runs `config` to its end, or continues a run of the same config in the same folder.
+    """Runs `config` to its end, or continues a run of the same config in the same folder. With stages, one run after
+    the other (see `runs.stages`).
 
     Args:
         config: see `holdfast.runs.config.train_config`.
@@ -67,7 +68,7 @@ def train(
         callbacks: more of the trainer's callbacks, for those who watch a run from outside.
 
     Returns:
-        The finished run's folder.
+        The finished run's folder; the last stage's.
 
     Raises:
         UserError: something in the request has to change (see `holdfast.errors`).
@@ -81,6 +82,11 @@ def train(
     from holdfast.training.checkpoint_folders import clear_leftovers
 
     console = console or Console()
+    if config.stages:
+        from holdfast.runs.stages import train_stages
+
+        how: dict[str, Any] = {"console": console, "evaluation_cache": evaluation_cache, "callbacks": callbacks}
+        return train_stages(config, functools.partial(train, **how), console)
     folder = RunFolder(config.training.output_dir)
     main = int(os.environ.get("RANK", "0")) == 0
     run_folder.refuse_foreign(folder)
@@ -212,6 +218,7 @@ class _Run:
         here, before anything slow."""
         from holdfast.models import check_causal_lm, model_folder, origin_of
         from holdfast.runs.loading import load_data, load_model, load_processor, load_tokenizer
+        from holdfast.training.frozen import matched
 
         model, args = self.config.model, self.config.training
         check_causal_lm(
@@ -254,6 +261,7 @@ class _Run:
             args.max_length = limit
         if not getattr(self.model, "is_quantized", False):
             self.model.to(args.device)
+        matched([name for name, _ in self.model.named_parameters()], self.config.train_only)
         if not trained and not model.use_peft:  # an adapter's weights are there later, and are looked at by the trainer
             misfits = [
                 p
@@ -327,6 +335,7 @@ class _Run:
                     peft_config=adapter_config(config.model, config.adapter),
                     retain=config.retention,
                     learning_rate_multipliers=config.learning_rate_multipliers,
+                    train_only=config.train_only,
                     scorers={
                         name: scorer(task, config.evaluation, self.tokenizer)
                         for name, task in config.evaluation.tasks.items()

@@ -80,9 +80,10 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
                 "are kept by a row's tokens, which are the same whatever its images show, and images may be made "
                 "into pixels anew in every epoch."
             )
-        if isinstance(self.data_collator, DataCollatorForVisionLanguageModeling):
-            self.data_collator = ImageCollator(self.data_collator, completion_only=self.args.completion_only_loss)
-        rows = self.train_dataset
+        collate: Any = self.data_collator  # type: ignore[has-type]
+        if isinstance(collate, DataCollatorForVisionLanguageModeling):
+            self.data_collator = ImageCollator(collate, completion_only=self.args.completion_only_loss)
+        rows: Any = self.train_dataset  # type: ignore[has-type]
         if not isinstance(rows, Dataset):
             return
         self.data_info.update(examples=len(rows), packed=False)
@@ -97,7 +98,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         self.train_dataset = rows
 
     def _set_signature_columns_if_needed(self) -> None:
-        if self._signature_columns is None and self._is_vision_dataset:
+        if self._signature_columns is None and self._is_vision_dataset:  # type: ignore[has-type]
             self._signature_columns = [*COLUMNS, "image"]
         super()._set_signature_columns_if_needed()
 

@@ -47,6 +47,7 @@ from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.environment import loads_on_one_process_only
 from holdfast.support.files import write_json
+from holdfast.training import frozen
 from holdfast.training.checkpoint_parts import SEALED, STATE_FILE, TENSOR_FILE
 from holdfast.training.diverged import describe_samples, diverged
 from holdfast.training.forward import LossRequest, Sealed, TokenCE, install_forward, successor_mask
@@ -70,6 +71,7 @@ class RetentionMixin(WholeCheckpoints):
         retain: the methods; those that are off (coefficient 0) are left out, which is direct fine-tuning bit for bit.
         scorers: tasks by name that a method may measure during the run (`budget` with `metric_drop`).
         learning_rate_multipliers: factors of the learning rate by pattern, see `training.learning_rates`.
+        train_only: patterns of what is trained, see `training.frozen`; none: all of the model, or of its adapter.
         *args, **kwargs: the trainer's own.
 
     Raises:
@@ -89,6 +91,7 @@ class RetentionMixin(WholeCheckpoints):
         retain: Sequence[RetentionMethod] = (),
         scorers: Mapping[str, Scorer] | None = None,
         learning_rate_multipliers: Mapping[str, float] | None = None,
+        train_only: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         self.scorers = dict(scorers or {})
@@ -123,6 +126,10 @@ class RetentionMixin(WholeCheckpoints):
             asked = self._token_loss.teacher
             dtype = getattr(torch, asked.dtype) if asked.dtype else cast
             copied = freeze_copy(model, dtype=dtype, weights=asked.model)
+        if train_only:
+            if not isinstance(model, nn.Module) or kwargs.get("peft_config") is not None:
+                raise ConfigError("train_only: expected a loaded model without an adapter, which decides itself.")
+            frozen.train_only(model, train_only)
         super().__init__(*args, **kwargs)
         self._complete_data()
         keep_unpacked(self.model)

@@ -251,7 +251,9 @@ def take_stored_names(lm: nn.Module) -> None:
 
     def rename(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         there = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-        live = {checkpoint_names(name)[0]: prefix + name for name, _ in there}
+        live: dict[str, str] = {}
+        for choice in (1, 0):  # a name of its own goes before that of the language model alone
+            live |= {ns[choice]: prefix + n for n, _ in there if len(ns := checkpoint_names(n)) > choice}
         for name in [name for name in state if name.startswith(prefix)]:
             now = live.get(checkpoint_names(name.removeprefix(prefix))[0])
             if now is not None and now not in state:
