@@ -228,3 +228,32 @@ def test_stages_that_are_wrong_are_named(change, said, place, capfd):
     assert main(["train", "--config", "run.yaml"]) != 0
     assert said in " ".join(capfd.readouterr().err.split())
     assert not Path("out-stage-1/run.json").exists() or "projektor" in change[1]
+
+
+def test_held_out_rows_with_and_without_images(place):
+    """A part of the training data, whose images lie beside it, and rows of text alone; best checkpoint kept."""
+    every = "--eval_strategy steps --eval_steps 2 --per_device_eval_batch_size 2"
+    run(*every.split(), "--test_split_size", "0.25", "--load_best_model_at_end", out="split")
+    run(*every.split(), "--eval_dataset_name", "chat.jsonl", out="text")
+    for folder in ("split", "text"):
+        losses = [row["eval_loss"] for row in RunFolder(folder).metrics() if "eval_loss" in row]
+        assert len(losses) == 2 and all(0 < loss < 10 for loss in losses)
+    best = min(zip(losses_of("split"), ("checkpoint-2", "checkpoint-4"), strict=True))[1]
+    kept, chosen = (load_file(f"split{part}/model.safetensors") for part in ("", f"/{best}"))
+    assert all(torch.equal(kept[n], chosen[n]) for n in kept)
+
+
+def losses_of(folder: str) -> list[float]:
+    return [row["eval_loss"] for row in RunFolder(folder).metrics() if "eval_loss" in row]
+
+
+def test_measured_along_training_and_on_questions(place):
+    questions = [{"prompt": "2 + 2?", "options": [" 4", " 5"], "answer": 0} for _ in range(4)]
+    write("questions.jsonl", questions)
+    Path("run.yaml").write_text(
+        "evaluation:\n  along: {steps: [2]}\n  source:\n    - chat.jsonl\n    - {choices: questions.jsonl}\n"
+    )
+    run("--config", "run.yaml", "--retention", "budget:kl=0.05,data=train.jsonl", "--retention", "label_annealing")
+    assert (Path("out/along/step-2")).is_dir()
+    before, after = (RunFolder("out").evaluated(which).all() for which in ("start", "result"))
+    assert len(before) == len(after) == 2
