@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.adapters import adapter_config, base_of, lacking
-from holdfast.checkpoints.fit import absurd, loading_problem, misfit_error, refuse_misfit, unbuildable
+from holdfast.checkpoints.fit import (
+    VISION,
+    absurd,
+    auto_class,
+    loading_problem,
+    misfit_error,
+    refuse_misfit,
+    unbuildable,
+)
 from holdfast.checkpoints.named import at_revision, known_names, located, near_revision, origin
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash, weight_files
 from holdfast.checkpoints.sources import listing, read_config
@@ -49,7 +57,7 @@ def load(
     trust_remote_code: bool = False,
     attn_implementation: str | None = None,
 ) -> Loaded:
-    """Loads a causal language model to be measured, with its tokenizer.
+    """Loads a causal language model, or a vision-language model without its processor, to be measured on text.
 
     Args:
         name: a folder (of a model, or of a PEFT adapter, whose base is loaded as its configuration names it), a name
@@ -115,14 +123,14 @@ def _refuse_offloaded(model: Any, name: str) -> None:
 
 
 def from_pretrained(name: str, **kwargs: Any) -> Any:
-    """`AutoModelForCausalLM.from_pretrained` with its failures in words. A model that is not whole is one: what
-    transformers would fill with random numbers, or leave out, is named.
+    """`from_pretrained` of the model's kind (see `auto_class`) with its failures in words. A model that is not whole is
+    one: what transformers would fill with random numbers, or leave out, is named.
 
     Raises:
         ModelError: a package is missing, tensors are missing, unexpected or of another shape, or the model cannot be
             loaded.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig
 
     base = adapter_base(name)
     place, revision = at_revision(name, kwargs.pop("revision", None) or "main")
@@ -130,7 +138,10 @@ def from_pretrained(name: str, **kwargs: Any) -> Any:
     apart = base is not None and base != adapter_config(place)["base_model_name_or_path"]
     start, revision = at_revision(base) if base is not None and apart else (place, revision)
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        where, version = (start, revision) if base is None else at_revision(base)
+        trusted = bool(kwargs.get("trust_remote_code"))
+        kind = AutoConfig.from_pretrained(where, revision=version, trust_remote_code=trusted).model_type
+        model, info = auto_class(kind).from_pretrained(
             start, revision=revision, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
         )
         if apart:
@@ -236,7 +247,7 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
         try:
             tokenizer = AutoTokenizer.from_pretrained(place, revision=version, trust_remote_code=trust_remote_code)
             tokenizer("a")  # some values are looked at only then
-            return tokenizer
+            return with_plain_messages(tokenizer)
         except (ImportError, MemoryError):
             raise
         except Exception as error:  # what absurd values in its files raise has no common base
@@ -249,6 +260,31 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
         f"Expected a tokenizer beside the model at {name}, but none can be loaded: {problems[0].rstrip('.')}. {advice}"
     )
 
+
+def with_plain_messages(tokenizer: Any) -> Any:
+    """The tokenizer, whose chat template takes messages whose content is a text. Those of vision-language models may
+    read content in parts only, and write nothing of a text: texts become parts for them."""
+    if not isinstance(getattr(tokenizer, "chat_template", None), str):
+        return tokenizer
+    probe = "holdfast"
+
+    def writes(content: Any) -> bool:
+        try:
+            return probe in tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
+        except Exception:  # jinja2's errors have no common base; whoever uses the template meets them
+            return False
+
+    if not writes(probe) and writes([{"type": "text", "text": probe}]):
+        tokenizer.chat_template = _PLAIN_TO_PARTS + tokenizer.chat_template
+    return tokenizer
+
+
+_PLAIN_TO_PARTS = (
+    "{%- set holdfast = namespace(messages=[]) -%}{%- for message in messages -%}{%- if message['content'] is string "
+    "-%}{%- set holdfast.messages = holdfast.messages + [dict(message, content=[{'type': 'text', 'text': "
+    "message['content']}])] -%}{%- else -%}{%- set holdfast.messages = holdfast.messages + [message] -%}{%- endif -%}"
+    "{%- endfor -%}{%- set messages = holdfast.messages -%}"
+)
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -313,7 +349,7 @@ def _adapter_hash(folder: Path) -> str:
 
 
 def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: bool = False) -> Any:
-    """The model's config, if it is one of a causal LM.
+    """The model's config, if it is one of a causal LM, or of a vision-language model that is trained here (`VISION`).
 
     Raises:
         ModelError: no such model, another kind of model, or one that brings code which was not asked for.
@@ -321,6 +357,7 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
     from transformers import AutoConfig
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     )
 
@@ -354,7 +391,8 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
             f"it again."
         )
     causal = [a for a in architectures if a.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))]
-    unknown = not trust_remote_code and config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    known = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *VISION}
+    unknown = not trust_remote_code and config.model_type not in known
     # BERT and its kin load as "LMHeadModel" too, but look at the whole text unless they were made decoders.
     encoder = (
         config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
@@ -362,12 +400,71 @@ def check_causal_lm(name: str, *, revision: str = "main", trust_remote_code: boo
         and not causal
     )
     if getattr(config, "is_encoder_decoder", False) or (architectures and not causal) or unknown or encoder:
+        got = f"{', '.join(architectures) or config.model_type} at {name}"
+        if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+            raise ModelError(
+                f"Expected a causal language model, or a vision-language model of a type that is trained here "
+                f"({', '.join(VISION)}), got {got}."
+            )
         raise ModelError(
-            f"Expected a causal language model (such as LlamaForCausalLM or Qwen2ForCausalLM), got "
-            f"{', '.join(architectures) or config.model_type} "
-            f"at {name}. Choose a decoder-only model."
+            f"Expected a causal language model (such as LlamaForCausalLM or Qwen2ForCausalLM), got {got}. Choose a "
+            f"decoder-only model."
         )
     return config
+
+
+def takes_images(name: str, revision: str = "main", *, trust_remote_code: bool = False) -> bool:
+    """Whether a model is one of those that are trained with images (`checkpoints.fit.VISION`), an adapter's base for an
+    adapter.
+
+    Raises:
+        ModelError: see `check_causal_lm`.
+    """
+    base = adapter_base(name)
+    if base is not None:
+        name, revision = base, "main"
+    return check_causal_lm(name, revision=revision, trust_remote_code=trust_remote_code).model_type in VISION
+
+
+def load_processor(name: str, *, revision: str = "main", trust_remote_code: bool = False) -> Any:
+    """The processor beside a vision-language model: its tokenizer, what makes pixels of images, the chat template. For
+    an adapter without one, its base's.
+
+    Raises:
+        ModelError: there is none, or a package that it needs is missing.
+    """
+    from transformers import AutoProcessor, ProcessorMixin
+
+    base = adapter_base(name)
+    name, revision = at_revision(name, revision)
+    place, version = name, revision
+    if base is not None and not any((Path(name) / file).exists() for file in _PROCESSOR_FILES):
+        place, version = at_revision(base)
+    lacks = os.path.isdir(place) and not any((Path(place) / file).exists() for file in _PROCESSOR_FILES)
+    problem = f"none of {', '.join(_PROCESSOR_FILES)} is there" if lacks else ""
+    if not lacks:
+        try:
+            found = AutoProcessor.from_pretrained(place, revision=version, trust_remote_code=trust_remote_code)
+            if isinstance(found, ProcessorMixin):
+                return found
+            problem = f"a {type(found).__name__} is there, which makes no pixels"
+        except ImportError as error:
+            raise ModelError(
+                f"The processor of {name} needs a package that is not installed ({first_line(error)}). Install "
+                f"'holdfast[vision]'; torchvision has to be of the same build as torch."
+            ) from error
+        except Exception as error:  # what absurd values in its files raise has no common base
+            if is_out_of_memory(error):
+                raise
+            problem = f"{type(error).__name__}: {first_line(error)}"
+    raise ModelError(
+        f"Expected a processor beside the vision-language model at {name}, but none can be loaded: "
+        f"{problem.rstrip('.')}. Copy processor_config.json, preprocessor_config.json and the tokenizer's files of the "
+        f"model that it was made from into the folder."
+    )
+
+
+_PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 
 
 def _hub_kernels(config: Any) -> Iterator[str]:

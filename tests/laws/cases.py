@@ -14,6 +14,7 @@ from typing import Any
 from extending import write_method
 from holdfast.training.method_laws import largest_difference, weights
 from tiny import SENTENCES, build_model, build_tokenizer
+from vision_models import ARCHITECTURES, build_processor, build_vision_model, build_vision_tokenizer, vision_rows
 
 REPLAY = "<replay>"
 """Stands for the path of the replay file, which only exists inside a test."""
@@ -83,6 +84,20 @@ QUICK = [("direct", ""), *(case for case in FIRST if case[0] in KINDS), (OWN, ""
 EVERY = [("direct", ""), *ALL, (OWN, "")]
 
 
+WITH_IMAGES = {"replay": {"data": REPLAY, "fraction": 0.4, "unit": "examples"}}
+"""What a method is configured as where rows hold images, if otherwise than by its first case: a batch's tokens are not
+known before it is made."""
+SEEING = [(name, ARCHITECTURES[number % 2]) for number, name in enumerate(("direct", *CASES))]
+"""Every method on one of the vision-language models, turn by turn."""
+
+
+def seeing(name: str) -> dict[str, dict[str, Any]]:
+    """A method's first case on a vision-language model, with what it needs."""
+    return spec(name, next(iter(CASES.get(name, {"": {}})))) | (
+        {name: WITH_IMAGES[name]} if name in WITH_IMAGES else {}
+    )
+
+
 def spec(name: str, label: str) -> dict[str, dict[str, Any]]:
     """A case as a config's `retention:`, with what it needs; "direct" is plain fine-tuning."""
     if name in ("direct", OWN):
@@ -120,9 +135,8 @@ def words(model: Any) -> list[float]:
     """A task for methods that measure one: the probability of the next token of old sentences, token by token."""
     import torch
 
-    ids = torch.tensor(
-        build_tokenizer()([f"Old knowledge number {i} stays where it is." for i in range(10, 14)])["input_ids"]
-    )
+    tokenizer = build_tokenizer() if len(model.get_input_embeddings().weight) == 320 else build_vision_tokenizer()
+    ids = torch.tensor(tokenizer([f"Old knowledge number {i} stays where it is." for i in range(10, 14)])["input_ids"])
     log_probabilities = model(input_ids=ids).logits[:, :-1].log_softmax(-1)
     return [float(v) for v in log_probabilities.gather(-1, ids[:, 1:, None]).flatten().exp()]
 
@@ -145,6 +159,8 @@ def make_trainer(
     peft: Any = None,
     scorers: Any = None,
     multipliers: Mapping[str, float] | None = None,
+    images: str | None = None,
+    train_only: Sequence[str] = (),
     **settings: Any,
 ):
     """The trainer of all tests: the tiny model and a handful of sentences, 6 steps of 4 samples, unless told otherwise.
@@ -153,6 +169,7 @@ def make_trainer(
         folder: of the run (`folder/run`) and the files that methods read.
         retain: methods, or a case as `spec` gives it.
         peft: an adapter's configuration; True: `lora()`.
+        images: an architecture of `vision_models`: its model, processor and rows in place of the others.
         settings: of `SFTConfig`.
     """
     from datasets import Dataset, disable_progress_bars
@@ -178,7 +195,10 @@ def make_trainer(
         max_length=64,
         seed=3,
     )
-    tokenizer = build_tokenizer()
+    tokenizer = build_tokenizer() if images is None else build_processor(images)
+    if images is not None:
+        model = build_vision_model(images) if model is None else model
+        data = vision_rows() if data is None else data
     return SFTRetentionTrainer(
         model=build_model() if model is None else model,
         args=SFTConfig(**{**defaults, **settings}),
@@ -191,6 +211,7 @@ def make_trainer(
         load_rows=rows_by_name(tokenizer),
         scorers={"words": words} if scorers is None else scorers,
         learning_rate_multipliers=multipliers,
+        train_only=train_only,
     )
 
 
@@ -210,12 +231,14 @@ __all__ = [
     "OWN",
     "QUICK",
     "REPLAY",
+    "SEEING",
     "history",
     "largest_difference",
     "lora",
     "make_trainer",
     "methods",
     "rows",
+    "seeing",
     "spec",
     "weights",
 ]

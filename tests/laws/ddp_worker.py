@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from cases import EVERY, QUICK, make_trainer, spec, weights
+from cases import EVERY, QUICK, SEEING, make_trainer, seeing, spec, weights
 from safetensors.torch import save_file
 
 SETTINGS = dict(optim="sgd", learning_rate=0.1, max_steps=4)
@@ -19,11 +19,14 @@ ACCUMULATION = (1, 4)
 
 
 def main(out: Path, everything: bool) -> None:
-    for name, label in EVERY if everything else QUICK:
+    cases = [(name, label, spec(name, label), None) for name, label in (EVERY if everything else QUICK)]
+    cases += [(name, images, seeing(name), images) for name, images in (SEEING if everything else SEEING[:2])]
+    for name, label, method, images in cases:
         for accumulation in ACCUMULATION if everything else ACCUMULATION[-1:]:
             trainer = make_trainer(
                 out / "work",
-                spec(name, label),
+                method,
+                images=images,
                 per_device_train_batch_size=BATCH // 2 // accumulation,
                 gradient_accumulation_steps=accumulation,
                 **SETTINGS,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cases import EVERY, QUICK, largest_difference, make_trainer, spec, weights
+from cases import EVERY, QUICK, SEEING, largest_difference, make_trainer, seeing, spec, weights
 from ddp_worker import ACCUMULATION, BATCH, SETTINGS
 
 from two_processes import launch
@@ -25,10 +25,11 @@ def two_ranks_all(tmp_path_factory):
     return launch(WORKER, tmp_path_factory.mktemp("ddp-all"), "all")
 
 
-def compare(name, label, folder, tmp_path, accumulations):
+def compare(name, label, folder, tmp_path, accumulations, images=None):
     from safetensors.torch import load_file
 
-    one = make_trainer(tmp_path, spec(name, label), per_device_train_batch_size=BATCH, **SETTINGS)
+    method = spec(name, label) if images is None else seeing(name)
+    one = make_trainer(tmp_path, method, images=images, per_device_train_batch_size=BATCH, **SETTINGS)
     one.train()
     for accumulation in accumulations:
         two = load_file(str(folder / f"{name}.{label}.{accumulation}.safetensors"))
@@ -38,6 +39,18 @@ def compare(name, label, folder, tmp_path, accumulations):
 @pytest.mark.parametrize(("name", "label"), QUICK)
 def test_two_ranks_equal_one(name, label, two_ranks, tmp_path):
     compare(name, label, two_ranks, tmp_path, ACCUMULATION[-1:])
+
+
+@pytest.mark.parametrize(("name", "images"), SEEING[:2])
+def test_two_ranks_equal_one_on_images(name, images, two_ranks, tmp_path):
+    """Some micro-batches hold no image, on one rank and not on the other."""
+    compare(name, images, two_ranks, tmp_path, ACCUMULATION[-1:], images)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "images"), SEEING)
+def test_two_ranks_equal_one_on_images_with_every_method(name, images, two_ranks_all, tmp_path):
+    compare(name, images, two_ranks_all, tmp_path, ACCUMULATION, images)
 
 
 @pytest.mark.slow

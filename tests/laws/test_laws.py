@@ -17,28 +17,31 @@ from cases import (
     KINDS,
     OFF,
     REPLAY,
+    SEEING,
     largest_difference,
     make_trainer,
     methods,
+    seeing,
     spec,
     weights,
 )
 
 from holdfast.retention.registry import METHODS
 from holdfast.training import method_laws as laws
+from vision_models import ARCHITECTURES
 
 
 @functools.cache
-def direct(*, peft: bool = False):
+def direct(*, peft: bool = False, images: str | None = None):
     """Weights and losses of direct fine-tuning, which many laws compare with; one run is as good as another (seeds are
     fixed)."""
     with tempfile.TemporaryDirectory() as folder:
-        return laws.trained(maker(Path(folder), peft=peft), [])
+        return laws.trained(maker(Path(folder), peft=peft, images=images), [])
 
 
-def maker(folder: Path, *, peft: bool = False) -> laws.Make:
+def maker(folder: Path, *, peft: bool = False, images: str | None = None) -> laws.Make:
     """What builds the laws' trainers: over the tests' model and data, in a test's own folder."""
-    return lambda methods, **settings: make_trainer(folder, methods, peft=peft, **settings)
+    return lambda methods, **settings: make_trainer(folder, methods, peft=peft, images=images, **settings)
 
 
 def test_every_method_has_a_case():
@@ -49,6 +52,11 @@ def test_every_method_has_a_case():
 @pytest.mark.parametrize("name", METHODS)
 def test_coefficient_zero_is_direct_bit_for_bit(name, tmp_path):
     laws.off_is_direct(maker(tmp_path), methods({name: OFF[name]}, tmp_path), direct=direct())
+
+
+@pytest.mark.parametrize("images", ARCHITECTURES)
+def test_all_off_together_is_direct_bit_for_bit_on_images(images, tmp_path):
+    laws.off_is_direct(maker(tmp_path, images=images), methods(OFF, tmp_path), direct=direct(images=images))
 
 
 def test_all_off_together_is_direct_bit_for_bit_under_lora(tmp_path):
@@ -64,6 +72,26 @@ def test_an_active_method_changes_the_run(name, label, tmp_path):
     make = maker(tmp_path)
     without = laws.trained(make, methods(BESIDE[name], tmp_path))[0] if name in BESIDE else direct()[0]
     laws.active_changes_the_run(make, methods(spec(name, label), tmp_path), without=without)
+
+
+@pytest.mark.parametrize(("name", "images"), SEEING[1:])
+def test_an_active_method_changes_the_run_on_images(name, images, tmp_path):
+    make = maker(tmp_path, images=images)
+    without = laws.trained(make, methods(BESIDE[name], tmp_path))[0] if name in BESIDE else direct(images=images)[0]
+    laws.active_changes_the_run(make, methods(seeing(name), tmp_path), without=without)
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "peft"),
+    [
+        (name, images, peft)
+        for name, images in SEEING
+        for peft in (False, True)
+        if name in KINDS and not (peft and name != "label_annealing")
+    ],
+)
+def test_save_and_resume_gives_the_weights_of_no_interruption_on_images(name, images, peft, tmp_path):
+    laws.resumes(maker(tmp_path, peft=peft, images=images), methods(seeing(name), tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.sources import Entry, Source
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block)\.(\d+)\.")
+_VISION = re.compile(
+    r"(?:^|\.)(?:vision_tower|vision_model|vision_encoder|visual|multi_modal_projector|connector|image_newline)(?:\.|$)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +173,8 @@ def _left_out(a: Mapping[str, Any], b: Mapping[str, Any], compared: set[str]) ->
 
 def layer_of(name: str) -> str:
     """The layer a parameter belongs to: its number, or "embed", "head", "norm", "other"."""
+    if _VISION.search(name):  # a tower's layers are none of the language model's
+        return "other"
     match = _LAYER.search(name)
     if match:
         return match.group(1)

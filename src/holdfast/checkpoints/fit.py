@@ -48,6 +48,27 @@ _COMPUTED = re.compile(r"\.(?:masked_bias|inv_freq|position_ids|causal_mask|attn
 _PLAIN_ERRORS = (OSError, ValueError)
 
 
+VISION = (
+    "idefics3",
+    "llava",
+    "llava_next",
+    "llava_onevision",
+    "qwen2_5_vl",
+    "qwen2_vl",
+    "qwen3_vl",
+    "smolvlm",
+)
+"""Types of vision-language model that are trained with images: a tower, and a decoder that reads the images' states
+among those of the tokens, behind one backbone and one head."""
+
+
+def auto_class(model_type: Any) -> Any:
+    """The class of transformers that loads a model of this type: a causal LM's, or a vision-language model's."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText if model_type in VISION else AutoModelForCausalLM
+
+
 class Fit(NamedTuple):
     """What came of the comparison; nothing in both: every tensor has its place, and every place its tensor."""
 
@@ -118,7 +139,7 @@ def _fit_of(folder: str, files: tuple[tuple[str, int, int], ...], trust_remote_c
         return Fit(unknown="config.json names no model_type")
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    known = config.get("model_type") in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    known = config.get("model_type") in (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *VISION)
     if not known and not (trust_remote_code and config.get("auto_map")):
         return Fit(unknown=f"transformers knows no causal language model of type {config.get('model_type')!r}")
     with CheckpointReader(folder) as reader:
@@ -134,12 +155,12 @@ def _fit_of(folder: str, files: tuple[tuple[str, int, int], ...], trust_remote_c
 
 def _matched(folder: str, entries: Mapping[str, Entry], trust_remote_code: bool) -> Fit:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     with quiet_transformers():
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(
+            model: Any = auto_class(config.model_type).from_config(
                 config, trust_remote_code=trust_remote_code, attn_implementation="eager"
             )
         _, info = type(model).from_pretrained(

@@ -23,6 +23,14 @@ _WRAPPERS = re.compile(r"^module\.|_orig_mod\.|_fsdp_wrapped_module\.|_checkpoin
 _ADAPTER = re.compile(r"(\.lora_\w+)\.(?!weight$|bias$)[^.]+(?=\.|$)")
 _WHOLE_MODULE = re.compile(r"\.modules_to_save(\.[^.]+(?=\.\w))?(?=\.)")
 _PEFT = "base_model.model."
+_MERGED = (
+    (re.compile(r"^(?:model\.)?language_model\.lm_head\."), "lm_head."),
+    (re.compile(r"^(?:model\.)?language_model\.(?:model\.)?"), "model.language_model."),
+    (re.compile(r"^(?:model\.)?vision_tower\.(?:vision_model\.)?"), "model.vision_tower."),
+    (re.compile(r"^(?:model\.)?(multi_modal_projector|visual)\."), r"model.\1."),
+    (re.compile(r"^(?:model\.)?image_newline$"), "model.image_newline"),
+)
+"""Parts of vision-language models, whose files have kept the names of earlier versions of transformers."""
 
 
 def checkpoint_names(name: str) -> tuple[str, ...]:
@@ -38,9 +46,22 @@ def checkpoint_names(name: str) -> tuple[str, ...]:
     stored = _WHOLE_MODULE.sub("", _ADAPTER.sub(r"\1", plain)).replace(".default.", ".")
     if stored.endswith(".lora_magnitude_vector.weight"):
         return stored, stored.removesuffix(".weight")
-    if not plain.startswith(_PEFT) or stored != plain or ".lora_" in plain:
+    if not plain.startswith(_PEFT):
+        return _merged(stored)
+    if stored != plain or ".lora_" in plain:
         return (stored,)
-    return stored, stored.removeprefix(_PEFT).replace(".base_layer.", ".").replace(".original_module.", ".")
+    base = stored.removeprefix(_PEFT).replace(".base_layer.", ".").replace(".original_module.", ".")
+    return stored, *_merged(base)
+
+
+def _merged(name: str) -> tuple[str, ...]:
+    """A parameter's name as it is now, and as a file of the language model alone, or of an earlier version, has it."""
+    for pattern, now in _MERGED:
+        changed = pattern.sub(now, name)
+        if changed != name or pattern.match(name):
+            inner = "model.language_model."
+            return (changed, "model." + changed.removeprefix(inner)) if changed.startswith(inner) else (changed,)
+    return (name,)
 
 
 class FlatPart(NamedTuple):

@@ -121,9 +121,11 @@ def run(argv: list[str]) -> int:
     config, accelerator = load_train_config(words, machine=machine), machine.accelerator
     relaunch = launch.is_needed(config.launch, has_accelerator=accelerator)
     if "__dry_run" in given:
-        from holdfast.cli.train_dry_run import dry_run
+        from holdfast.cli.train_dry_run import dry_run, dry_run_stages
 
         command = launch.command(config.launch, words, has_accelerator=accelerator) if relaunch else None
+        if config.stages:
+            return dry_run_stages(config, command, machine=machine)
         return dry_run(config, command, machine=machine)
     if relaunch:
         launch.start(config.launch, words, has_accelerator=accelerator)

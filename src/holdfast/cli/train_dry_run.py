@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.checkpoint_options import seconds_text, size_text
 from holdfast.cli.console import print_line, stdout_console
+from holdfast.config.decode import Given
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,16 +20,16 @@ LONGEST = 800
 """Characters of a stretch that are shown: its beginning and its end."""
 
 
-def dry_run(config: TrainConfig, command: list[str] | None, *, machine: Machine) -> int:
-    """Prints the plan, once the output folder (free, empty, or with this very run) and all files are seen to be
-    sound."""
+def dry_run(config: TrainConfig, command: list[str] | None, *, machine: Machine, continues: bool = True) -> int:
+    """Prints the plan, once the output folder (free, empty, or with this very run; unless `continues` is False) and all
+    files are seen to be sound."""
     from holdfast.records.run import RunFolder
     from holdfast.runs.dry_run import look
     from holdfast.runs.run_folder import run_to_continue
     from holdfast.support.environment import quiet_datasets, quiet_libraries
 
     folder = config.training.output_dir
-    record = run_to_continue(RunFolder(folder), config)
+    record = run_to_continue(RunFolder(folder), config) if continues else None
     with quiet_libraries(), quiet_datasets():
         found = look(config)
     config.notes.extend(found.notes)
@@ -37,6 +38,24 @@ def dry_run(config: TrainConfig, command: list[str] | None, *, machine: Machine)
         print(f"  {'continues':<11} the run in {folder} (status {record.status}, stage '{record.stage}')")
     if found.preview is not None:
         print_examples(found, stdout_console())
+    return 0
+
+
+def dry_run_stages(config: TrainConfig, command: list[str] | None, *, machine: Machine) -> int:
+    """Each stage's plan, looked at on the request's own model: those of later stages begin with a result that is not
+    there yet."""
+    from holdfast.runs.config import checked
+    from holdfast.runs.stages import stage_settings
+
+    start = {name: config.resolved.get(name) for name in ("model_name_or_path", "model_revision")}
+    start = {name: value for name, value in start.items() if value is not None}
+    for number in range(len(config.stages)):
+        settings = stage_settings(config.resolved, config.stages, number)
+        stage = checked(Given(values={**settings, **start}), machine)
+        if number:
+            stage.notes.append(f"begins with the result of stage {number}, {settings['model_name_or_path']}")
+        print(f"{chr(10) if number else ''}Stage {number + 1} of {len(config.stages)}")
+        dry_run(stage, command, machine=machine, continues=False)
     return 0
 
 
@@ -103,6 +122,8 @@ def plan(config: TrainConfig, *, found: Look, machine: Machine, command: list[st
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "no autocast"
     adapter = "OSF" if config.adapter.peft_method == "osf" else f"LoRA r={model.lora_r} alpha={model.lora_alpha}"
     how = adapter if model.use_peft else "all weights"
+    if config.train_only:
+        how = f"trained only: {', '.join(config.train_only)}"
     length = f"{args.max_steps} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
     rows = [
         ("model", f"{model.model_name_or_path} ({how}, weights in {model.dtype}, {precision})"),

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.data import vision
 from holdfast.data.layouts import MESSAGE_EXTRAS, BadRow, Convert, Layout, Row, Templates, converter, recognise
 from holdfast.errors import DataError, did_you_mean
 from holdfast.support.environment import quiet_datasets
@@ -52,21 +53,26 @@ def standardise(
     *,
     templates: Templates | None = None,
     files: Sequence[Path] | None = None,
+    read_from: Sequence[Path] | None = None,
 ) -> tuple[datasets.Dataset, str]:
     """Checks every row and gives the data set the columns that `SFTTrainer` takes.
 
     Args:
         dataset: rows in any known layout, or in any layout at all when `templates` are given. A streamed one
             (`IterableDataset`) is converted and checked while it is read.
-        tokenizer: only asked whether it has a chat template.
+        tokenizer: only asked whether it has a chat template; or the processor of a vision-language model, with which
+            rows may hold images (see `data.vision`).
         templates: how to make text out of columns; goes before any recognised layout.
         files: the local files the rows came from (`sources.data_files`), so that messages can name file and line. Only
             right when `dataset` is all of their rows.
+        read_from: the same files where `dataset` may be a part of their rows; None: `files`. Images are looked for
+            beside them.
 
     Returns:
         (the data set, the layout found). Its columns are `text`; or `messages`; or `prompt` and `completion` (both text
-        or both lists of messages); or `input_ids` and, where given, `labels`. Row i comes from row i. Templates give
-        "text" or "prompt_completion".
+        or both lists of messages); or `input_ids` and, where given, `labels`. Where rows hold images, `images` and
+        `row` stand beside them, and messages have their content in parts. Row i comes from row i. Templates give "text"
+        or "prompt_completion".
 
     Raises:
         DataError: no rows, no known layout, a template over a missing column, rows that cannot be used (the first five
@@ -78,7 +84,20 @@ def standardise(
     first = next(iter(dataset), None)
     if first is None:
         raise DataError(f"{_named(files)}The data set holds no rows; expected at least one.")
+    read_from = files if read_from is None else read_from
+    if not streamed:
+        dataset = vision.undecoded(dataset)
+        first = dataset[0]
     columns = list(first) if streamed else dataset.column_names
+    seen = vision.image_columns(columns, metadata=vision.is_metadata(read_from))
+    sees = hasattr(tokenizer, "image_processor")
+    if seen or sees:
+        images = _first_with_images([first] if streamed else dataset, seen)
+        if images is not None and (streamed or not sees):
+            raise _no_images_here(images, seen, files, streamed=streamed)
+        if images is not None:
+            return _with_images(dataset, tokenizer, seen, templates=templates, files=files, read_from=read_from)
+    columns = [column for column in columns if column not in seen]
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if templates is not None:
         name, layout, convert = templates.layout, None, templates.converter(columns)
@@ -97,6 +116,85 @@ def standardise(
         dataset, convert, name=name, layout=layout, templates=templates, has_template=has_template, files=files
     ), name
 
+
+def _first_with_images(rows: Any, columns: Sequence[str]) -> int | None:
+    return next((number for number, row in enumerate(rows) if vision.holds_images(row, columns)), None)
+
+
+def _no_images_here(row: int, columns: Sequence[str], files: Sequence[Path] | None, *, streamed: bool) -> DataError:
+    where = f"column '{columns[0]}'" if columns else "parts of messages"
+    place = _places(files, [row])[0]
+    if streamed:
+        return DataError(
+            f"{place} holds images ({where}), which cannot be looked at while they are streamed. Leave out streaming."
+        )
+    return DataError(
+        f"{place} holds images ({where}), but the model takes text only. Choose a vision-language model, such as "
+        f"HuggingFaceTB/SmolVLM-256M-Instruct, or remove the images."
+    )
+
+
+def _with_images(
+    dataset: datasets.Dataset,
+    processor: Any,
+    seen: Sequence[str],
+    *,
+    templates: Templates | None,
+    files: Sequence[Path] | None,
+    read_from: Sequence[Path] | None,
+) -> tuple[datasets.Dataset, str]:
+    """`standardise` of rows with images."""
+    import datasets
+
+    columns = [column for column in dataset.column_names if column not in seen]
+    has_template = bool(getattr(processor, "chat_template", None))
+    layout = None
+    if templates is not None:
+        name, convert = templates.layout, templates.converter(columns)
+    else:
+        layout = _recognised(columns, {column: dataset[0][column] for column in columns}, files)
+        name, messages = layout.name, _holds_messages(dataset, layout)
+        if name == "tokenised":
+            raise DataError(
+                f"{_named(files)}rows with images cannot be tokenised beforehand: the processor writes a token for "
+                f"each part of an image. Give their text or messages."
+            )
+        if messages and not has_template:
+            raise DataError(_NO_CHAT_TEMPLATE)
+        convert = converter(layout, chat_template=has_template, messages=messages)
+    token = str(getattr(processor, "image_token", None) or vision.MARKER)
+    folders = list(dict.fromkeys(file.absolute().parent for file in read_from or ()))
+    convert = vision.converter_with_images(convert, columns=seen, folders=folders, image_token=token)
+
+    def checked(row: Row) -> dict[str, Any]:
+        made = convert(row)
+        for image in made[vision.IMAGES]:
+            if (problem := vision.check_image(image)) is not None:
+                raise BadRow(problem)
+        return made
+
+    conversations = layout is not None and (name == "chat" or (name != "text" and (messages or name not in _PAIRS)))
+    conversations = conversations and (has_template or messages)
+    text: Any = datasets.Json() if conversations else datasets.Value("string")
+    parts = {"chat": ("messages",), "text": ("text",)}.get(name, ("prompt", "completion"))
+    features = datasets.Features(
+        {**dict.fromkeys(parts, text), vision.IMAGES: datasets.List(datasets.Image(decode=False))}
+    )
+    decides = (layout, templates, has_template, token, vision.image_files(dataset, seen, folders))
+    made = _mapped(dataset, checked, name=name, kept=(), features=features, decides=decides, files=files)
+    made = made.add_column(vision.ROW, list(range(len(made))), new_fingerprint=f"{made._fingerprint[:24]}numbered")
+    shown = [next((r for r in made if bool(r[vision.IMAGES]) == wanted), None) for wanted in (True, False)]
+    if (problem := vision.slot_problem(processor, [r for r in shown if r is not None])) is not None:
+        example = next(r[vision.ROW] for r in shown if r is not None)
+        raise DataError(
+            f"{_places(files, [example])[0]}: {problem}. Use the template that came with the model's processor, or "
+            f"one that writes a slot for each part of type image (chat_template_path)."
+        )
+    return made.cast_column(vision.IMAGES, datasets.List(datasets.Image())), name
+
+
+_PAIRS = ("prompt_completion",)
+"""Layouts that stay text where their rows are text."""
 
 _NO_CHAT_TEMPLATE = (
     "The data holds conversations (lists of messages), but the tokenizer has no chat template, so there is no way to "
@@ -222,9 +320,25 @@ def _convert(
     files: Sequence[Path] | None,
 ) -> datasets.Dataset:
     kept = _kept_columns(name, dataset.column_names)
+    features = _features(dataset, name, layout, kept, has_template)
+    decides = (layout, templates, has_template)
+    return _mapped(dataset, convert, name=name, kept=kept, features=features, decides=decides, files=files)
+
+
+def _mapped(
+    dataset: datasets.Dataset,
+    convert: Convert,
+    *,
+    name: str,
+    kept: Sequence[str],
+    features: datasets.Features,
+    decides: tuple[Any, ...],
+    files: Sequence[Path] | None,
+) -> datasets.Dataset:
+    """Every row converted, kept in the datasets cache; `decides`: what the result depends on beside the rows."""
     # Our own fingerprint: it spares hashing a closure, and states what the result depends on.
-    decides = repr((_VERSION, dataset._fingerprint, name, layout, templates, has_template))
-    fingerprint = hashlib.sha256(decides.encode()).hexdigest()[:32]
+    stated = repr((_VERSION, dataset._fingerprint, name, *decides))
+    fingerprint = hashlib.sha256(stated.encode()).hexdigest()[:32]
 
     with progress("Preparing examples", total=len(dataset)) as advance, quiet_datasets():
 
@@ -239,7 +353,7 @@ def _convert(
                 batch,
                 batched=True,
                 remove_columns=[column for column in dataset.column_names if column not in kept],
-                features=_features(dataset, name, layout, kept, has_template),
+                features=features,
                 new_fingerprint=fingerprint,
             )
         except BadRow:
@@ -321,12 +435,7 @@ def _bad_rows(
     bad: Sequence[tuple[int, str]], count: int, total: int, name: str, files: Sequence[Path] | None
 ) -> DataError:
     """The error for rows that cannot be used; `bad` holds the first of `count` with their reasons."""
-    if files:
-        from holdfast.data.sources import locate_rows
-
-        places = locate_rows(files, [row for row, _ in bad])
-    else:
-        places = [f"row {row + 1}" for row, _ in bad]
+    places = _places(files, [row for row, _ in bad])
     lines = [f"  {place}: {reason}" for place, (_, reason) in zip(places, bad, strict=True)]
     if count > len(bad):
         lines.append(f"  and {count - len(bad)} more")
@@ -334,6 +443,15 @@ def _bad_rows(
     return DataError(
         f"{count} of {total} rows cannot be used as {name}{counted}:\n" + "\n".join(lines) + "\nCorrect or remove them."
     )
+
+
+def _places(files: Sequence[Path] | None, rows: Sequence[int]) -> list[str]:
+    """Where rows are, by file and line where the files are known."""
+    if not files:
+        return [f"row {row + 1}" for row in rows]
+    from holdfast.data.sources import locate_rows
+
+    return locate_rows(files, rows)
 
 
 def rows_by_name(tokenizer: Any) -> Callable[[str], tuple[datasets.Dataset, str]]:

@@ -338,7 +338,8 @@ def _message(message: Any, where: str) -> dict[str, Any]:
     if content is None and extras.get("tool_calls"):
         content = ""  # a call of a tool says nothing besides
     if not isinstance(content, str):
-        raise BadRow(f"{where} ({known}): content is {_described(content)}, expected text")
+        parts = "; parts with images are for vision-language models" if isinstance(content, list) else ""
+        raise BadRow(f"{where} ({known}): content is {_described(content)}, expected text{parts}")
     return {"role": known, "content": content, **extras}
 
 

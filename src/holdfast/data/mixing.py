@@ -11,8 +11,8 @@ the replay data not suffice, it is gone through again in a new order, and `MixIn
 made.
 
 Mixing happens on tokenised rows, before packing: only there do all rows have one format whatever the two data sets
-looked like, and only there are tokens known. Nothing is copied: the mixture is a view with an index array. It carries
-no column that tells the sources apart.
+looked like, and only there are tokens known. Rows with images are mixed as they are, by numbers of examples. Nothing is
+copied: the mixture is a view with an index array. It carries no column that tells the sources apart.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Unit = Literal["tokens", "examples"]
 
 COLUMNS = ("input_ids", "labels")
+IMAGES = "images"
+"""Column of rows that are tokenised only when a batch is made."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,16 +44,18 @@ class MixInfo:
     """Rows of new data; all there were."""
     replay_examples: int
     """Rows of replay data, repeats included."""
-    train_tokens: int
-    """Sum of the lengths of `input_ids` over the train rows."""
-    replay_tokens: int
+    train_tokens: int | None
+    """Sum of the lengths of `input_ids` over the train rows; None where rows hold images."""
+    replay_tokens: int | None
     """The same over the replay rows, repeats included."""
     repeated: int
     """How many of `replay_examples` are a second or later use of a row; 0 where the replay data sufficed."""
 
     @property
-    def token_fraction(self) -> float:
-        """Replay's share of the tokens."""
+    def token_fraction(self) -> float | None:
+        """Replay's share of the tokens; None where they are not known."""
+        if self.train_tokens is None or self.replay_tokens is None:
+            return None
         return self.replay_tokens / max(1, self.train_tokens + self.replay_tokens)
 
     @property
@@ -71,8 +75,8 @@ def mix_replay(
     """Puts replay rows among the train rows until they make up `fraction` of the mixture.
 
     Args:
-        train: the new data; columns `input_ids` and `labels` (lists of int, one length a row).
-        replay: the old data; the same columns. Others are dropped, from both.
+        train: the new data; columns `input_ids` and `labels` (lists of int, one length a row), or rows with `images`.
+        replay: the old data; the same columns. Others are dropped, from both, unless one of them holds images.
         fraction: replay's share of the mixture, 0 <= fraction < 1, met within half a row; a positive one takes at least
             one row.
         seed: decides the rows drawn and their places; equal seeds give equal mixtures.
@@ -82,7 +86,7 @@ def mix_replay(
         (the mixture, what it is made of). With fraction 0 the mixture is `train`, the very same object.
 
     Raises:
-        ConfigError: `fraction` outside [0, 1) or an unknown `unit`.
+        ConfigError: `fraction` outside [0, 1), an unknown `unit`, or tokens of rows with images.
         DataError: an empty data set, a missing column, or rows that were packed before mixing.
     """
     import numpy as np
@@ -99,12 +103,22 @@ def mix_replay(
     if fraction == 0.0:
         return _mixture(train, None, None, None)
     _check(replay, "replay")
-    lengths = token_lengths(replay)
-    if not lengths.any():
-        raise DataError(f"The replay data holds {len(replay)} rows but not one token.")
-    weights, new = (lengths, token_lengths(train).sum()) if unit == "tokens" else (np.ones_like(lengths), len(train))
     rng = np.random.default_rng(seed)
-    return _mixture(train, replay, draw(weights, int(new) * fraction / (1.0 - fraction), rng), rng)
+    if _holds_images(train, replay):
+        if unit == "tokens":
+            raise ConfigError(
+                "replay.unit: expected examples where rows hold images, whose tokens are known only once a batch is "
+                "made, got tokens. Add unit: examples; the fraction then counts rows."
+            )
+        weights, new = np.ones(len(replay), np.int64), len(train)
+    else:
+        lengths = token_lengths(replay)
+        if not lengths.any():
+            raise DataError(f"The replay data holds {len(replay)} rows but not one token.")
+        tokens = unit == "tokens"
+        weights = lengths if tokens else np.ones_like(lengths)
+        new = int(token_lengths(train).sum()) if tokens else len(train)
+    return _mixture(train, replay, draw(weights, new * fraction / (1.0 - fraction), rng), rng)
 
 
 def mix_tasks(
@@ -147,13 +161,17 @@ def _mixture(
     where nothing was drawn."""
     import numpy as np
 
-    new = {"train_examples": len(train), "train_tokens": int(token_lengths(train).sum())}
+    counted = not _holds_images(train, other)
+    tokens = int(token_lengths(train).sum()) if counted else None
     if other is None or drawn is None or rng is None:
-        return train, MixInfo(**new, replay_examples=0, replay_tokens=0, repeated=0)
+        return train, MixInfo(
+            train_examples=len(train), train_tokens=tokens, replay_examples=0, replay_tokens=0, repeated=0
+        )
     info = MixInfo(
-        **new,
+        train_examples=len(train),
+        train_tokens=tokens,
         replay_examples=len(drawn),
-        replay_tokens=int(token_lengths(other)[drawn].sum()),
+        replay_tokens=int(token_lengths(other)[drawn].sum()) if counted else None,
         repeated=max(0, len(drawn) - len(other)),
     )
     return _view([train, other], interleave([np.arange(len(train)), drawn + len(train)], rng)), info
@@ -218,18 +236,32 @@ def interleave(sources: Sequence[np.ndarray], rng: np.random.Generator) -> np.nd
 def _view(parts: Sequence[datasets.Dataset], order: np.ndarray) -> datasets.Dataset:
     import datasets
 
-    first = parts[0].select_columns(list(COLUMNS))
-    others = [part.select_columns(list(COLUMNS)) for part in parts[1:]]
+    first, *others = parts
+    if not _holds_images(*parts):
+        first = first.select_columns(list(COLUMNS))
+        others = [part.select_columns(list(COLUMNS)) for part in others]
     with quiet_datasets():  # a cast rewrites the rows; int32 and int64 ids meet here
-        others = [part if part.features == first.features else part.cast(first.features) for part in others]
+        others = [_alike(part, first) for part in others]
     joined = datasets.concatenate_datasets([first, *others])
     digest = hashlib.sha256(repr([part._fingerprint for part in parts]).encode())
     digest.update(order.tobytes())
     return joined.select(order, new_fingerprint=digest.hexdigest()[:32])
 
 
+def _alike(part: datasets.Dataset, first: datasets.Dataset) -> datasets.Dataset:
+    """A part whose columns, those that both have, are of one type; concatenation fills the others with nulls."""
+    import datasets
+
+    features = datasets.Features({n: first.features.get(n, feature) for n, feature in part.features.items()})
+    return part if part.features == features else part.cast(features)
+
+
+def _holds_images(*parts: datasets.Dataset | None) -> bool:
+    return any(part is not None and IMAGES in part.column_names for part in parts)
+
+
 def _check(dataset: datasets.Dataset, name: str) -> None:
-    missing = [column for column in COLUMNS if column not in dataset.column_names]
+    missing = [column for column in COLUMNS if column not in dataset.column_names and not _holds_images(dataset)]
     if missing:
         raise DataError(
             f"The {name} data should be tokenised, with the columns input_ids and labels; it has "

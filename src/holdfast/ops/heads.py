@@ -76,7 +76,7 @@ def causal_lm(model: nn.Module) -> nn.Module:
 
 
 def backbone_of(model: nn.Module) -> nn.Module:
-    """The module that yields hidden states.
+    """The module that yields hidden states; of a vision-language model the one that merges images into the text.
 
     Raises:
         ModelError: the model has no separate backbone, so it is no Hugging Face causal LM.
@@ -103,7 +103,7 @@ def describe_head(model: nn.Module) -> Head:
     if module is None or weight is None:
         raise ModelError(
             f"Expected a causal language model with an output head, got {type(lm).__name__}, which has none. "
-            "Pass a model that AutoModelForCausalLM loads."
+            "Pass a model that AutoModelForCausalLM or, for images, AutoModelForImageTextToText loads."
         )
     config = lm.config.get_text_config() if hasattr(lm.config, "get_text_config") else lm.config
     weight, bias = _whole(module)
@@ -186,7 +186,7 @@ def project(hidden_NH: Tensor, head: Head, *, as_stored: bool = False) -> Tensor
 
 
 @torch.no_grad()
-def check_head(model: nn.Module, input_ids_BT: Tensor, *, rows: int = 8, half: bool = False) -> float:
+def check_head(model: nn.Module, input_ids_BT: Tensor, *, rows: int = 8, half: bool = False, **images: Any) -> float:
     """Compares backbone + head with the model's own logits on a few positions.
 
     Args:
@@ -194,6 +194,8 @@ def check_head(model: nn.Module, input_ids_BT: Tensor, *, rows: int = 8, half: b
         rows: positions to compare.
         half: the model's forward runs in half precision although its weights do not (autocast), so a larger difference
             is rounding.
+        images: what belongs to images in a batch (`pixel_values`, ...), with its `attention_mask`. The whole batch goes
+            through the model then, and the last `rows` positions are compared: they have seen the images.
 
     Returns:
         The largest absolute difference of log-probabilities, nats.
@@ -204,9 +206,14 @@ def check_head(model: nn.Module, input_ids_BT: Tensor, *, rows: int = 8, half: b
     was_training = model.training
     model.eval()
     try:
-        ids = input_ids_BT[:1, :rows]
-        own = causal_lm(model)(input_ids=ids, use_cache=False).logits[0].float().log_softmax(-1)
-        logits = project(run_backbone(model, input_ids=ids)[0], describe_head(model))
+        ids = input_ids_BT if images else input_ids_BT[:1, :rows]
+        more = {"logits_to_keep": rows} if images else {}
+        own = causal_lm(model)(input_ids=ids, use_cache=False, **images, **more).logits.float().log_softmax(-1)
+        own = own.flatten(0, 1)
+        states = (
+            run_backbone(model, input_ids=ids, **images)[:, -rows:] if images else run_backbone(model, input_ids=ids)
+        )
+        logits = project(states.flatten(0, 1), describe_head(model))
     finally:
         model.train(was_training)
     ours = logits.log_softmax(-1)

@@ -132,17 +132,19 @@ def _what_changed(run: RunFigures) -> Section:
 
 
 def _how_to_load(folder: RunFolder) -> Section:
-    name, more = ("AutoPeftModelForCausalLM", "") if _adapter(folder) else ("AutoModelForCausalLM", ', dtype="auto"')
-    imports = (
-        f"from peft import {name}\nfrom transformers import AutoTokenizer"
-        if _adapter(folder)
-        else f"from transformers import {name}, AutoTokenizer"
-    )
+    adapter, sees = _adapter(folder), (folder.path / "processor_config.json").is_file()
+    kind = "AutoModelForImageTextToText" if sees else "AutoModelForCausalLM"
+    reader, held = ("AutoProcessor", "processor") if sees else ("AutoTokenizer", "tokenizer")
+    load = f'model = {kind}.from_pretrained(name, dtype="auto")'
+    imports = f"from transformers import {kind}, {reader}"
+    if adapter and not sees:
+        imports = f"from peft import AutoPeftModelForCausalLM\nfrom transformers import {reader}"
+        load = "model = AutoPeftModelForCausalLM.from_pretrained(name)"
     code = f"""{imports}
 
 name = "<this repository or folder>"
-model = {name}.from_pretrained(name{more})
-tokenizer = AutoTokenizer.from_pretrained(name)"""
+{load}
+{held} = {reader}.from_pretrained(name)"""
     return Section("How to load it", [Code(code, "python")])
 
 

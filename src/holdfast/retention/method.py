@@ -42,7 +42,8 @@ NamedParams = Mapping[str, "torch.Tensor"]
 """Trainable parameters by their name in the model."""
 
 PrepareData = Callable[[str], "Dataset"]
-"""Loads a data file or hub id and tokenises it exactly as the training data is: columns `input_ids`, `labels`."""
+"""Loads a data file or hub id and tokenises it exactly as the training data is: columns `input_ids`, `labels`. Rows
+with images, which are tokenised batch by batch, come as they are: `images`, and messages or text."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ from holdfast.config.declare import Setting
 from holdfast.config.decode import Given, as_mistake, coerce_all
 from holdfast.config.values import Mistake, show
 from holdfast.config.yaml_file import read_yaml
-from holdfast.errors import ModelError
+from holdfast.errors import ConfigError, ModelError
 from holdfast.retention.registry import parse_retention
 from holdfast.runs import config_checks, launch
 from holdfast.runs.foreign.tools import refuse_foreign
@@ -88,6 +88,10 @@ class TrainConfig(Displayed):
     """What is measured before and after; empty for nothing."""
     learning_rate_multipliers: dict[str, float] = field(default_factory=dict)
     """Factors of the learning rate by pattern of parameters' names."""
+    train_only: tuple[str, ...] = ()
+    """Patterns of parameters' names; what none matches is not trained. Empty: all are, or what an adapter adds."""
+    stages: tuple[dict[str, Any], ...] = ()
+    """What each of several runs sets over this request, see `runs.stages`; empty: this is one run."""
     templates: Templates | None = None
     """How columns become text; None leaves it to the formats that are recognised."""
     chat_template: str | None = None
@@ -244,6 +248,8 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         "env",
         "chat_template",
         "learning_rate_multipliers",
+        "train_only",
+        "stages",
         "eval_dataset_name",
         "eval_dataset_split",
         "early_stopping_patience",
@@ -255,6 +261,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     templates, environment = found.get("data"), found.get("env") or {}
     multipliers = found.get("learning_rate_multipliers") or {}
     rules = rules_of(found.get("early_stopping"))
+    patterns, stages = tuple(found.get("train_only") or ()), tuple(found.get("stages") or ())
     held_out, patience = found.get("eval_dataset_name"), found.get("early_stopping_patience")
     part = found.get("eval_dataset_split") or "train"
     methods, mistaken = parse_retention(own.get("retention"))
@@ -338,6 +345,9 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         parts[name] = _construct(cls, mine, mistakes, notes, given=raw, doubtful=left_out and name == "training")
         for key, value in there.items() if parts[name] is not None else ():
             setattr(parts[name], key, value)
+    if patterns and values.get("use_peft"):
+        add(["train_only: with use_peft an adapter decides what is trained (lora_target_modules). Leave one out."])
+    mistakes += _wrong_stages(given, stages, machine)
     given.check(mistakes)
     if "dataloader_pin_memory" not in raw and not machine.accelerator:
         parts["training"].dataloader_pin_memory = False  # nothing to copy to; torch warns at every loader otherwise
@@ -352,6 +362,8 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         "env": public,
         "chat_template": found.get("chat_template"),
         "learning_rate_multipliers": multipliers,
+        "train_only": list(patterns),
+        "stages": list(stages),
         "eval_dataset_name": held_out,
         "eval_dataset_split": part if part != "train" else None,
         "early_stopping_patience": patience,
@@ -371,6 +383,8 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         templates=templates,
         chat_template=found.get("chat_template"),
         learning_rate_multipliers=multipliers,
+        train_only=patterns,
+        stages=stages,
         eval_dataset_name=held_out,
         eval_dataset_split=part,
         early_stopping_patience=patience,
@@ -383,6 +397,31 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         resolved=resolved,
         key=fingerprint(deciding(resolved)),
     )
+
+
+def _wrong_stages(given: Given, stages: Sequence[Mapping[str, Any]], machine: Machine) -> Iterator[Mistake]:
+    """What is wrong with the stages' own settings: with each over the request's, beside what is wrong without them."""
+    if not stages:
+        return
+    whole = {name: value for name, value in given.values.items() if name != "stages"}
+
+    def problems(stage: Mapping[str, Any]) -> list[str]:
+        from_line = given.from_line - {*stage, "stages"}
+        over = replace(given, values={**whole, **stage}, from_line=from_line, mistakes=[], lines={})
+        try:
+            checked(over, machine)
+        except ConfigError as error:
+            return error.problems
+        return []
+
+    known = problems({})
+    for number, stage in enumerate(stages):
+        if stage.get("use_peft", whole.get("use_peft")) and number < len(stages) - 1:
+            text = "expected an adapter in the last stage only: the next one begins with whole weights."
+            yield Mistake(path=("stages", number, "use_peft"), text=text)
+        for problem in problems(stage):
+            if problem not in known:
+                yield Mistake(path=("stages", number), text=problem)
 
 
 def _split_revision(values: dict[str, Any]) -> Iterator[str]:

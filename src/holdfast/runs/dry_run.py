@@ -44,7 +44,7 @@ def look(config: TrainConfig) -> Look:
         ModelError, DataError, ConfigError: what keeps the run from starting.
     """
     from holdfast.models import check_causal_lm
-    from holdfast.runs.loading import check_files, data_is_here, load_tokenizer, load_training_data
+    from holdfast.runs.loading import check_files, data_is_here, load_processor, load_tokenizer, load_training_data
     from holdfast.runs.preview import preview
 
     notes = check_files(config)
@@ -59,9 +59,11 @@ def look(config: TrainConfig) -> Look:
         notes.append(f"max_length {config.training.max_length} is more than the model's context; {limit} is used")
     if config.script.dataset_streaming or config.mixture.streaming or not data_is_here(config):
         return Look(notes=tuple(notes))
-    tokenizer = load_tokenizer(config)
-    rows, _ = load_training_data(config, tokenizer)
-    found = preview(config, tokenizer, rows)
+    tokenizer, processor = load_tokenizer(config), load_processor(config)
+    rows, _ = load_training_data(config, processor or tokenizer)
+    found = preview(config, processor or tokenizer, rows)
+    if processor is not None:
+        notes.append("memory and time of a vision-language model are not counted; tokens are, those of images too")
     if found.untrained:
         notes.append(
             f"nothing is trained in {found.untrained} of {found.looked} rows that were looked at: what is to be learnt "
@@ -82,6 +84,7 @@ def check_fit(config: TrainConfig) -> None:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     from holdfast.training.adapters import adapter_config
+    from holdfast.training.frozen import matched
     from holdfast.training.learning_rates import factors_of
     from holdfast.training.skeleton import build_skeleton
 
@@ -111,6 +114,8 @@ def check_fit(config: TrainConfig) -> None:
             str(config.model.model_name_or_path), trust_remote_code=args.trust_remote_code, adapter=adapter
         )
         named = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        if config.train_only:
+            named = matched(named, config.train_only)
         if config.learning_rate_multipliers:
             factors_of(named, config.learning_rate_multipliers)
     except ConfigError as error:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def load_model(config: TrainConfig) -> Any:
-    """The start model as `AutoModelForCausalLM` loads it, in the config's dtype, quantised when the config says so.
+    """The start model as transformers loads it, in the config's dtype, quantised when the config says so.
 
     Raises:
         ModelError: not found, not a causal LM, no safetensors.
@@ -70,6 +70,81 @@ def load_tokenizer(config: TrainConfig) -> Any:
     tokenizer = models.load_tokenizer(
         name, revision=config.model.model_revision, trust_remote_code=config.training.trust_remote_code
     )
+    _complete(tokenizer, config)
+    return models.with_plain_messages(_with_template(tokenizer, config))
+
+
+def load_processor(config: TrainConfig) -> Any:
+    """The processor of a vision-language model as training will have it, None for a model that takes text only.
+
+    Raises:
+        ModelError: as `load_tokenizer`; no processor in the folder.
+        ConfigError: settings that do not go with such a model.
+    """
+    model, args = config.model, config.training
+    name, trusted = model.model_name_or_path, args.trust_remote_code
+    if not models.takes_images(name, model.model_revision, trust_remote_code=trusted):
+        return None
+    path = args.chat_template_path
+    rules = (
+        (args.packing, "packing: expected false with a vision-language model: TRL packs no rows with images."),
+        (args.padding_free, "padding_free: expected false with a vision-language model: TRL pads rows with images."),
+        (
+            path is not None and not path.endswith((".jinja", ".j2")),
+            f"chat_template_path: expected a .jinja file with a vision-language model, got {path}.",
+        ),
+        (
+            config.script.dataset_streaming,
+            "dataset_streaming: expected false with a vision-language model: its images are looked at beforehand.",
+        ),
+    )
+    if problems := [text for broken, text in rules if broken]:
+        raise ConfigError(problems)
+    processor = models.load_processor(name, revision=model.model_revision, trust_remote_code=trusted)
+    _complete(processor.tokenizer, config)
+    return _with_template(processor, config)
+
+
+def check_images(config: TrainConfig, rows: Any) -> None:
+    """Stops where rows hold images and a setting cannot do with them.
+
+    Raises:
+        ConfigError: all of it.
+    """
+    if "images" not in (getattr(rows, "column_names", None) or ()):
+        return
+    terms = [term for method in config.retention if not method.off and (term := method.token_loss()) is not None]
+    rules = (
+        (
+            any(term.teacher.kind == "cached" for term in terms),
+            "retention.label_annealing.teacher: expected online or adapter_off where rows hold images, got cached: "
+            "states are kept by a row's tokens, which do not tell one image from another.",
+        ),
+        (
+            config.forecast,
+            "forecast: expected false where rows hold images: it looks at training rows as text.",
+        ),
+        (
+            config.training.truncation_mode == "keep_end",
+            "truncation_mode: expected keep_start where rows hold images, got keep_end, which would cut them off.",
+        ),
+    )
+    if problems := [text for broken, text in rules if broken]:
+        raise ConfigError(problems)
+
+
+def _with_template(processing: Any, config: TrainConfig) -> Any:
+    """A tokenizer or processor with the chat template that was asked for."""
+    if config.chat_template is not None:
+        processing.chat_template = config.chat_template
+    elif config.training.chat_template_path is not None:
+        processing.chat_template = load_chat_template(config.training.chat_template_path)
+    return processing
+
+
+def _complete(tokenizer: Any, config: TrainConfig) -> None:
+    """Gives a tokenizer its end-of-sequence and padding tokens."""
+    name = config.model.model_name_or_path
     for key in ("eos_token", "pad_token"):
         token = getattr(config.training, key)
         if token is not None and token not in tokenizer.get_vocab():
@@ -88,11 +163,6 @@ def load_tokenizer(config: TrainConfig) -> Any:
     tokenizer.eos_token = eos
     if tokenizer.pad_token is None:
         tokenizer.pad_token = config.training.pad_token or eos  # labels mask padding, so sharing the token is harmless
-    if config.chat_template is not None:
-        tokenizer.chat_template = config.chat_template
-    elif config.training.chat_template_path is not None:
-        tokenizer.chat_template = load_chat_template(config.training.chat_template_path)
-    return tokenizer
 
 
 def load_chat_template(path: str) -> str:
@@ -150,10 +220,10 @@ def check_files(config: TrainConfig) -> list[str]:
     if not os.path.isdir(located(name)):
         return [f"{name} is on the hub: neither it nor the data was looked at", *_without_network()]
     models.check_model(name, trust_remote_code=config.training.trust_remote_code)
-    tokenizer = load_tokenizer(config)
+    tokenizer, processor = load_tokenizer(config), load_processor(config)
     plan, notes = config.evaluation, []
     if data_is_here(config) and all(is_path(method.data) for method in _replays(config)):
-        load_data(config, tokenizer)
+        load_data(config, processor or tokenizer)
     else:
         notes.append("the data is on the hub and was not looked at")
     asking = bool(judges_need(plan))  # of another machine, or it had been refused: it may have the package
@@ -198,16 +268,37 @@ def load_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str, Any]:
     """The training rows, the name of the format they came in, and the rows of `eval_strategy` (None when it is off).
     Rows that replay will mix in are read too, for their mistakes.
 
+    Args:
+        config: of the run.
+        tokenizer: the model's; the processor of a vision-language model.
+
     Raises:
         DataError: see `holdfast.data.sources` and `holdfast.data.formats`.
     """
     from holdfast.data.formats import rows_by_name
 
     rows, layout = load_training_data(config, tokenizer)
+    check_images(config, rows)
     eval_rows = load_eval_data(config, tokenizer)
+    if eval_rows is not None:
+        eval_rows = _as_trained(eval_rows, rows)
     for method in _replays(config):
         rows_by_name(tokenizer)(method.data)  # read again from the cache when it is mixed in
     return rows, layout, eval_rows
+
+
+def _as_trained(held_out: Any, rows: Any) -> Any:
+    """Held-out rows with a column of images where the training rows have one; theirs is empty.
+
+    Raises:
+        DataError: they hold images and the training rows none, whose collator makes no pixels.
+    """
+    seen, wanted = ("images" in (getattr(data, "column_names", None) or ()) for data in (held_out, rows))
+    if seen and not wanted:
+        raise DataError("The held-out rows hold images, the training rows none. Measure text by rows without images.")
+    if wanted and not seen:
+        held_out = held_out.add_column("images", [[]] * len(held_out)).cast_column("images", rows.features["images"])
+    return held_out
 
 
 def _replays(config: TrainConfig) -> list[Replay]:
@@ -232,7 +323,25 @@ def load_training_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str]:
         rows = _split(config, rows)["train"]
     elif whole and name is not None and is_path(name):
         files = data_files(name)  # so that a bad row is named by file and line
-    return standardise(rows, tokenizer, templates=_templates(config), files=files)
+    return standardise(rows, tokenizer, templates=_templates(config), files=files, read_from=_read_from(config))
+
+
+def _read_from(config: TrainConfig) -> list[Path] | None:
+    """The local files that the training rows come from, all or a part of their rows; None where it is not known."""
+    from holdfast.data.sources import data_files, is_path
+    from holdfast.support.paths import expanded
+
+    if config.mixture.datasets:
+        files = [expanded(file) for entry in config.mixture.datasets for file in _files(entry.data_files)]
+        return [file for file in files if file.is_file()] or None
+    name = config.script.dataset_name
+    if name is None or not is_path(name) or _is_saved(expanded(name)):
+        return None
+    return data_files(name, split=config.script.dataset_train_split)
+
+
+def _is_saved(path: Path) -> bool:
+    return any((path / file).is_file() for file in ("dataset_dict.json", "state.json"))
 
 
 def _all_rows(config: TrainConfig) -> Any:
@@ -306,14 +415,18 @@ def load_eval_data(config: TrainConfig, tokenizer: Any) -> Any:
     if str(getattr(config.training.eval_strategy, "value", config.training.eval_strategy)) == "no":
         return None
     from holdfast.data.formats import standardise
-    from holdfast.data.sources import load_rows
+    from holdfast.data.sources import data_files, is_path, load_rows
+    from holdfast.support.paths import expanded
 
     script = config.script
     if config.mixture.test_split_size is not None:
-        return standardise(_split(config, _all_rows(config))["test"], tokenizer, templates=_templates(config))[0]
+        rows = _split(config, _all_rows(config))["test"]
+        return standardise(rows, tokenizer, templates=_templates(config), read_from=_read_from(config))[0]
     if config.eval_dataset_name is not None:
-        rows = load_rows(config.eval_dataset_name, split=config.eval_dataset_split)
-        return standardise(rows, tokenizer, templates=_templates(config))[0]
+        name, split = config.eval_dataset_name, config.eval_dataset_split
+        files = data_files(name, split=split) if is_path(name) and not _is_saved(expanded(name)) else None
+        rows = load_rows(name, split=split)
+        return standardise(rows, tokenizer, templates=_templates(config), read_from=files)[0]
     try:
         rows = load_rows(script.dataset_name, split=script.dataset_test_split, config=script.dataset_config)
     except DataError as error:
@@ -321,4 +434,4 @@ def load_eval_data(config: TrainConfig, tokenizer: Any) -> Any:
             f"eval_strategy is on, so a '{script.dataset_test_split}' split is needed: {error} "
             "Or name a file by eval_dataset_name, or turn it off and list held-out files under evaluation:."
         ) from error
-    return standardise(rows, tokenizer, templates=_templates(config))[0]
+    return standardise(rows, tokenizer, templates=_templates(config), read_from=_read_from(config))[0]

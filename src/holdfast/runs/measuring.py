@@ -72,15 +72,16 @@ class MeasureAt(TrainerCallback):
         key: str,
         reached: Callable[[Point], None],
         start: EvaluationFolder | None = None,
+        tokenizer: Any = None,
     ) -> None:
         self.along, self.plan, self.folder, self.key, self.reached = along, plan, folder, key, reached
-        self.start = start
+        self.start, self.tokenizer = start, tokenizer
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step = state.global_step
 
         def measure() -> list[Evaluation]:
-            return self._measure(step, kwargs["model"], kwargs["processing_class"])
+            return self._measure(step, kwargs["model"], self.tokenizer or kwargs["processing_class"])
 
         for share in self.along.reached(step, state.max_steps):
             self.reached(Point(share=share, step=step, measure=measure))
@@ -132,7 +133,7 @@ class StopEarly(MeasureAt):
             return control
 
         def measure() -> list[Evaluation]:
-            return self._measure(step, kwargs["model"], kwargs["processing_class"])
+            return self._measure(step, kwargs["model"], self.tokenizer or kwargs["processing_class"])
 
         self.reached(Point(share=step / state.max_steps, step=step, measure=measure))
         result = self._outcome(state)

@@ -74,7 +74,7 @@ def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAM
 
     Args:
         config: the run's.
-        tokenizer: as `loading.load_tokenizer` gives it.
+        tokenizer: as `loading.load_tokenizer` gives it, or the processor of `loading.load_processor`.
         rows: as `loading.load_training_data` gives them.
         sample: rows at most, evenly over all.
 
@@ -118,7 +118,7 @@ def preview(config: TrainConfig, tokenizer: Any, rows: Any, *, sample: int = SAM
                 setattr(args, name, value)
         try:
             trainer = SFTRetentionTrainer(
-                model=build_model(max(len(tokenizer), 320)),
+                model=build_model(max(len(getattr(tokenizer, "tokenizer", tokenizer)), 320)),
                 args=args,
                 train_dataset=rows.select(places),
                 processing_class=copy.deepcopy(tokenizer),

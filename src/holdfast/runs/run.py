@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.distance import layer_distances
+from holdfast.checkpoints.live_tensors import checkpoint_names
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, NotFinite, RunFolderError, StorageError
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
@@ -58,7 +59,8 @@ def train(
     evaluation_cache: str | os.PathLike[str] | None = None,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> RunFolder:
-    """Runs `config` to its end, or continues a run of the same config in the same folder.
+    """Runs `config` to its end, or continues a run of the same config in the same folder. With stages, one run after
+    the other (see `runs.stages`).
 
     Args:
         config: see `holdfast.runs.config.train_config`.
@@ -68,7 +70,7 @@ def train(
         callbacks: more of the trainer's callbacks, for those who watch a run from outside.
 
     Returns:
-        The finished run's folder.
+        The finished run's folder; the last stage's.
 
     Raises:
         UserError: something in the request has to change (see `holdfast.errors`).
@@ -82,6 +84,11 @@ def train(
     from holdfast.training.checkpoint_folders import clear_leftovers
 
     console = console or Console()
+    if config.stages:
+        from holdfast.runs.stages import train_stages
+
+        how: dict[str, Any] = {"console": console, "evaluation_cache": evaluation_cache, "callbacks": callbacks}
+        return train_stages(config, functools.partial(train, **how), console)
     folder = RunFolder(config.training.output_dir)
     main = int(os.environ.get("RANK", "0")) == 0
     run_folder.refuse_foreign(folder)
@@ -144,6 +151,8 @@ class _Run:
     callbacks: Sequence[TrainerCallback] = ()
     model: Any = None
     tokenizer: Any = None
+    processor: Any = None
+    """Of a vision-language model; it has a tokenizer of its own, as training takes it."""
     trainer: Any = None
     start_folder: Path | None = None
     rows: Any = None
@@ -213,18 +222,21 @@ class _Run:
         """Loads the start model and, unless training is over, reads all data: what is wrong with the request shows
         here, before anything slow."""
         from holdfast.models import check_causal_lm, model_folder, origin_of
-        from holdfast.runs.loading import load_data, load_model, load_tokenizer
+        from holdfast.runs.loading import load_data, load_model, load_processor, load_tokenizer
+        from holdfast.training.frozen import matched
 
         model, args = self.config.model, self.config.training
         check_causal_lm(
             model.model_name_or_path, revision=model.model_revision, trust_remote_code=args.trust_remote_code
         )
         with self.status(f"Loading {model.model_name_or_path}"):
-            self.tokenizer = load_tokenizer(self.config)
+            self.tokenizer, self.processor = load_tokenizer(self.config), load_processor(self.config)
             data_hash = run_folder.data_hash(self.config)
             run_folder.refuse_changed_data(self.folder, self.record, self.config, data_hash)
             if not trained:
-                self.rows, self.layout, self.eval_rows = load_data(self.config, self.tokenizer)
+                self.rows, self.layout, self.eval_rows = load_data(self.config, self.processor or self.tokenizer)
+            images = run_folder.images_hash(self.rows)
+            run_folder.refuse_changed_images(self.folder, self.record, images)
             self.model = load_model(self.config)
             self.start_folder = model_folder(model.model_name_or_path, model.model_revision)
             identity = checkpoint_hash(self.start_folder) if self.start_folder else "unknown"
@@ -244,6 +256,8 @@ class _Run:
         if not trained:
             data_hash = data_hash or str(getattr(self.rows, "_fingerprint", ""))
             self.record.data = {"name": run_folder.data_name(self.config), "hash": data_hash, "format": self.layout}
+            if images is not None:
+                self.record.data["images"] = images
             if not model.use_peft:  # how much of the model LoRA saves is known later
                 self._check_space(self.model)
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
@@ -253,6 +267,7 @@ class _Run:
             args.max_length = limit
         if not getattr(self.model, "is_quantized", False):
             self.model.to(args.device)
+        matched([name for name, _ in self.model.named_parameters()], self.config.train_only)
         if not trained and not model.use_peft:  # an adapter's weights are there later, and are looked at by the trainer
             misfits = [
                 p
@@ -324,15 +339,16 @@ class _Run:
                     args=args,
                     train_dataset=self.rows,
                     eval_dataset=self.eval_rows,
-                    processing_class=self.tokenizer,
+                    processing_class=self.processor or self.tokenizer,
                     peft_config=adapter_config(config.model, config.adapter),
                     retain=config.retention,
                     learning_rate_multipliers=config.learning_rate_multipliers,
+                    train_only=config.train_only,
                     scorers={
                         name: scorer(task, config.evaluation, self.tokenizer)
                         for name, task in config.evaluation.tasks.items()
                     },
-                    load_rows=rows_by_name(self.tokenizer),
+                    load_rows=rows_by_name(self.processor or self.tokenizer),
                     callbacks=[
                         metrics,
                         *self.stops_early(),
@@ -456,7 +472,7 @@ class _Run:
         deciding = [self.config.key, self.record.model["hash"], self.record.data.get("hash")]
         shared: dict[str, Any] = {
             "along": plan.along, "folder": self.folder.along, "key": fingerprint(deciding),
-            "start": self.folder.evaluated("start"),
+            "start": self.folder.evaluated("start"), "tokenizer": self.tokenizer,
         }  # fmt: skip
         found = [MeasureAt(plan=plan.on_the_way, reached=reached, **shared)]
         if rules := self.config.early_stopping:
@@ -736,10 +752,13 @@ class _Run:
         if self.start_folder is None:
             return []
         reader, result = CheckpointReader(self.start_folder), model.state_dict()
-        names = [n for n in reader.names() if n in result and tuple(result[n].shape) == reader.shape(n)]
+        live = {stored: name for name in result for stored in reversed(checkpoint_names(name))}
+        live |= {checkpoint_names(name)[0]: name for name in result}
+        held = {n: result[live[key]] for n in reader.names() if (key := checkpoint_names(n)[0]) in live}
+        names = [n for n, tensor in held.items() if tuple(tensor.shape) == reader.shape(n)]
         if len(names) < len(reader.names()):
             self.note(
                 f"The distance per layer covers {len(names)} of {len(reader.names())} stored tensors; the others have "
                 f"other names or shapes."
             )
-        return layer_distances((n, reader.tensor(n), result[n].cpu()) for n in names) if names else []
+        return layer_distances((n, reader.tensor(n), held[n].cpu()) for n in names) if names else []

@@ -8,7 +8,7 @@ time.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.reader import checkpoint_hash
 from holdfast.errors import DataError, RunFolderError
@@ -134,6 +134,21 @@ def refuse_changed_data(folder: RunFolder, record: RunRecord, config: TrainConfi
             f"{config.script.dataset_name} changed since the run in {folder.path} began. Expected the data that the "
             f"run was trained on: "
             "put the old data back, or choose a new output_dir."
+        )
+
+
+def images_hash(rows: Any) -> str | None:
+    """Of the files that the images of prepared rows lie in; None where rows hold none."""
+    from holdfast.data.vision import IMAGES, content_of_images
+
+    return content_of_images(rows) if IMAGES in (getattr(rows, "column_names", None) or ()) else None
+
+
+def refuse_changed_images(folder: RunFolder, record: RunRecord, found: str | None) -> None:
+    if found is not None and record.data.get("images") not in (None, found) and began_training(folder, record):
+        raise RunFolderError(
+            f"Images of the training data changed since the run in {folder.path} began. Expected those that the run "
+            f"was trained on: put the old ones back, or choose a new output_dir."
         )
 
 

@@ -167,6 +167,41 @@ def _multipliers(value: Any) -> dict[str, float]:
     return {str(pattern): float(factor) for pattern, factor in value.items()}
 
 
+def _patterns(value: Any) -> tuple[str, ...]:
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, (list, tuple)) or not all(isinstance(one, str) and one for one in values):
+        raise ValueError
+    mistakes = []
+    for number, pattern in enumerate(values):
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            mistakes.append(Mistake(path=(number,), text=f"expected a regular expression: {error}."))
+    if mistakes:
+        raise Refused(*mistakes)
+    return tuple(values)
+
+
+NOT_OF_A_STAGE = ("stages", "output_dir", "model_name_or_path", "model_revision", "env")
+"""Settings of the whole request."""
+
+
+def _stages(value: Any) -> tuple[dict[str, Any], ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(stage, Mapping) for stage in value):
+        raise ValueError
+    if len(value) == 1:
+        raise Refused(Mistake(path=(), text="expected at least two stages, got one: set its settings themselves."))
+    mistakes = [
+        Mistake(path=(number, name), text="belongs to the whole request, not to a stage.")
+        for number, stage in enumerate(value)
+        for name in stage
+        if name in NOT_OF_A_STAGE
+    ]
+    if mistakes:
+        raise Refused(*mistakes)
+    return tuple(dict(stage) for stage in value)
+
+
 def _retention_schema() -> dict[str, Any]:
     from holdfast.retention.registry import retention_schema
 
@@ -212,6 +247,26 @@ class OwnSettings:
         ),
     ] = dataclasses.field(default_factory=dict)
     """Factors of the learning rate by regular expression, searched in parameters' names; 0 leaves them as they are."""
+    train_only: Annotated[
+        tuple[str, ...],
+        Meta(
+            parse=_patterns,
+            expected="a list of regular expressions",
+            metavar="'[multi_modal_projector]'",
+            json_schema=lambda: {"type": ["array", "string"], "items": {"type": "string"}},
+        ),
+    ] = ()
+    """Regular expressions, searched in parameters' names: what none of them matches stays as it is."""
+    stages: Annotated[
+        tuple[dict[str, Any], ...],
+        Meta(
+            parse=_stages,
+            expected="a list of mappings of settings",
+            metavar="'[{train_only: [projector], learning_rate: 1e-3}, {learning_rate: 2e-5}]'",
+            json_schema=lambda: {"type": "array", "items": {"type": "object"}},
+        ),
+    ] = ()
+    """Runs one after the other, each from the result of the one before: what each of them sets over this request."""
     eval_dataset_name: Annotated[str | None, Meta(metavar="FILE")] = None
     """Held-out rows that `eval_strategy` reads, in place of a split of the training data."""
     eval_dataset_split: str = "train"
@@ -286,8 +341,9 @@ def known_settings() -> dict[str, Setting]:
 
 def training_keys() -> list[str]:
     """Keys of a training configuration that a study may set for all its runs: those of TRL and accelerate, and
-    holdfast's own but for what decides the environment. Imports TRL (seconds)."""
-    own = [setting.name for setting in OWN.values() if setting.meta.yaml and setting.name != "env"]
+    holdfast's own but for what decides the environment, and stages, which are runs themselves. Imports TRL
+    (seconds)."""
+    own = [setting.name for setting in OWN.values() if setting.meta.yaml and setting.name not in ("env", "stages")]
     return [*known_settings(), *own]
 
 

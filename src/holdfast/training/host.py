@@ -70,7 +70,7 @@ class TrainerHost:
                 f"SFTRetentionTrainer."
             )
         rows, window = prepare(data, self._trainer.processing_class, self._trainer.args), self._window()
-        if int(token_lengths(rows).max(initial=0)) <= window:
+        if "images" in rows.column_names or int(token_lengths(rows).max(initial=0)) <= window:
             return rows
         return rows.map(lambda row: {name: row[name][:window] for name in ("input_ids", "labels")})
 
@@ -158,20 +158,30 @@ class TrainerHost:
     def _single_rows(self, rows: Dataset) -> Iterator[tuple[int, dict[str, Tensor]]]:
         args = self._trainer.args
         for index in range(args.process_index, len(rows), args.world_size):
-            yield index, padded([rows[index]], self._window(), args.device)
+            yield index, self._batch(rows, [index])
 
     def _batches(self, rows: Dataset) -> Iterator[tuple[dict[str, Tensor], bool]]:
         """Batches, and whether they count. The same number on every rank: a forward of a sharded model takes part in
         collectives, so a rank without rows left gets one that does not count."""
         args = self._trainer.args
-        window = self._window()
-        longest = min(int(token_lengths(rows).max(initial=1)), window)
-        size = max(1, EVALUATED.get(args.device.type, 32768) // max(longest, 1))
+        if "images" in rows.column_names:
+            size = args.per_device_eval_batch_size
+        else:
+            longest = min(int(token_lengths(rows).max(initial=1)), self._window())
+            size = max(1, EVALUATED.get(args.device.type, 32768) // max(longest, 1))
         for start in range(0, len(rows), size * args.world_size):
             mine = list(
                 range(start + args.process_index, min(start + size * args.world_size, len(rows)), args.world_size)
             )
-            yield padded([rows[i] for i in mine or [0]], window, args.device), bool(mine)
+            yield self._batch(rows, mine or [0]), bool(mine)
+
+    def _batch(self, rows: Dataset, places: Sequence[int]) -> dict[str, Tensor]:
+        """Some of the rows as a batch; those with images as the trainer makes one."""
+        device = self._trainer.args.device
+        if "images" not in rows.column_names:
+            return padded([rows[i] for i in places], self._window(), device)
+        batch = self._trainer.data_collator([rows[i] for i in places])
+        return {name: v.to(device) if isinstance(v, Tensor) else v for name, v in batch.items()}
 
     def _window(self) -> int:
         return int(getattr(self._trainer.args, "max_length", None) or 1 << 30)

@@ -5,7 +5,7 @@ and nothing else of it: the loss (but `loss_type: dft`), the step and the checkp
 `RetentionTrainer` is plain `transformers.Trainer` for tokenised data.
 
 All that this project knows of TRL's internals is in this file: `_prepare_dataset`, its `completion_only_loss`
-attribute, the head that `dft` is computed with, and the model card hook.
+attribute, the head that `dft` is computed with, the vision collator, and the model card hook.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from datasets import Dataset, IterableDataset
 from torch import Tensor, nn
 from transformers import Trainer
 from trl import SFTTrainer
+from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 
 from holdfast.data.formats import rows_by_name
 from holdfast.data.mixing import token_lengths
@@ -31,6 +32,7 @@ from holdfast.retention.replay import stacked
 from holdfast.support.environment import quiet_datasets
 from holdfast.training.adapters import complete_osf
 from holdfast.training.document_attention import use_document_attention
+from holdfast.training.image_batches import COLUMNS, ImageCollator
 from holdfast.training.mixin import RetentionMixin
 
 PACKED_WHOLE = ("bfd", "bfd_split")
@@ -67,6 +69,38 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         )  # before a teacher is copied from the model
         super().__init__(*args, retain=retain, **kwargs)
         complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
+
+    def _complete_data(self) -> None:
+        """Rows with images are made into tokens batch by batch: methods mix them as they are."""
+        if not self._is_vision_dataset:
+            return
+        if self._token_loss is not None and self._token_loss.teacher.kind == "cached":
+            raise ConfigError(
+                "label_annealing.teacher: expected online or adapter_off where rows hold images, got cached: states "
+                "are kept by a row's tokens, which are the same whatever its images show, and images may be made "
+                "into pixels anew in every epoch."
+            )
+        collate: Any = self.data_collator  # type: ignore[has-type]
+        if isinstance(collate, DataCollatorForVisionLanguageModeling):
+            self.data_collator = ImageCollator(collate, completion_only=self.args.completion_only_loss)
+        rows: Any = self.train_dataset  # type: ignore[has-type]
+        if not isinstance(rows, Dataset):
+            return
+        self.data_info.update(examples=len(rows), packed=False)
+        for method in stacked(self._data_methods):
+            rows, info = method.transform_data(
+                rows,
+                prepare=lambda name: self._prepare_other(name, self.processing_class, self.args),
+                seed=self.args.seed,
+            )
+            if info:
+                self.data_info.setdefault("mixed", []).append({"method": method.name, **info})
+        self.train_dataset = rows
+
+    def _set_signature_columns_if_needed(self) -> None:
+        if self._signature_columns is None and self._is_vision_dataset:  # type: ignore[has-type]
+            self._signature_columns = [*COLUMNS, "image"]
+        super()._set_signature_columns_if_needed()
 
     def _confine_attention(self, model: Any, args: Any) -> None:
         """Packed documents attend within themselves, as TRL has it; here also without a dense mask where attention is
@@ -174,8 +208,10 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
 
     def _prepare_other(self, name: str, processing_class: Any, args: Any) -> Dataset:
         """Other data (replay), tokenised by its own format: TRL decides completion-only loss from the first training
-        sample."""
+        sample. Rows with images stay as they are."""
         rows, _ = (self._load_rows or rows_by_name(processing_class))(name)
+        if "images" in rows.column_names:
+            return rows
         held: bool = self.completion_only_loss  # type: ignore[has-type]
         if args.completion_only_loss is None:
             self.completion_only_loss = "prompt" in rows.column_names and "completion" in rows.column_names

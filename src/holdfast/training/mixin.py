@@ -55,6 +55,7 @@ from holdfast.retention.method import (
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.environment import loads_on_one_process_only
 from holdfast.support.files import write_json
+from holdfast.training import frozen
 from holdfast.training.checkpoint_parts import SEALED, STATE_FILE, TENSOR_FILE
 from holdfast.training.diverged import describe_samples, diverged
 from holdfast.training.forward import LossRequest, Sealed, TokenCE, install_forward, successor_mask
@@ -62,7 +63,7 @@ from holdfast.training.host import TrainerHost
 from holdfast.training.learning_rates import KEY, factors_of, scale_rates
 from holdfast.training.teacher_cache import TeacherCache
 from holdfast.training.unsloth import refuse_unsloth
-from holdfast.training.whole_checkpoints import WholeCheckpoints
+from holdfast.training.whole_checkpoints import WholeCheckpoints, take_stored_names
 from holdfast.training.zero import ZeroParts, engine_dtype, is_partitioned, problems
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ class RetentionMixin(WholeCheckpoints):
         retain: the methods; those that are off (coefficient 0) are left out, which is direct fine-tuning bit for bit.
         scorers: tasks by name that a method may measure during the run (`budget` with `metric_drop`).
         learning_rate_multipliers: factors of the learning rate by pattern, see `training.learning_rates`.
+        train_only: patterns of what is trained, see `training.frozen`; none: all of the model, or of its adapter.
         *args, **kwargs: the trainer's own.
 
     Raises:
@@ -99,6 +101,7 @@ class RetentionMixin(WholeCheckpoints):
         retain: Sequence[RetentionMethod] = (),
         scorers: Mapping[str, Scorer] | None = None,
         learning_rate_multipliers: Mapping[str, float] | None = None,
+        train_only: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         self.scorers = dict(scorers or {})
@@ -134,7 +137,12 @@ class RetentionMixin(WholeCheckpoints):
             dtype = getattr(torch, asked.dtype) if asked.dtype else cast
             copied = freeze_copy(model, dtype=dtype, weights=asked.model)
         refuse_unsloth(type(self), model)
+        if train_only:
+            if not isinstance(model, nn.Module) or kwargs.get("peft_config") is not None:
+                raise ConfigError("train_only: expected a loaded model without an adapter, which decides itself.")
+            frozen.train_only(model, train_only)
         super().__init__(*args, **kwargs)
+        self._complete_data()
         keep_unpacked(self.model)
         # Makes Trainer count the step's trained tokens for compute_loss, with labels shifted as the loss shifts them.
         self.model_accepts_loss_kwargs = True
@@ -145,6 +153,7 @@ class RetentionMixin(WholeCheckpoints):
                 self.args.device
             )  # the engine would later; teachers and methods look at the start model before
         install_forward(causal_lm(self.model))
+        take_stored_names(causal_lm(self.model))
         self._teacher: Teacher | None = None
         self._cache: TeacherCache | None = None
         self.teacher_info: dict[str, Any] = {}
@@ -163,6 +172,9 @@ class RetentionMixin(WholeCheckpoints):
         self._refuse_misfits(named)
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
         self.callback_handler.callbacks.insert(0, _AfterStep(self))
+
+    def _complete_data(self) -> None:
+        """Called once the trainer has its data, before methods look at it."""
 
     # --------------------------------------------------------------------------------------------------- the teacher
 
@@ -720,7 +732,13 @@ class RetentionMixin(WholeCheckpoints):
         ):
             self._head_checked = True
             with self.accelerator.autocast():
-                check_head(self.model, ids.to(self.args.device), half=self.accelerator.mixed_precision != "no")
+                images = {k: v for k, v in inputs.items() if k not in ("input_ids", "labels")}
+                if "pixel_values" not in images:
+                    images = {}
+                images = {k: v.to(self.args.device) if isinstance(v, Tensor) else v for k, v in images.items()}
+                check_head(
+                    self.model, ids.to(self.args.device), half=self.accelerator.mixed_precision != "no", **images
+                )
 
     def _diverged(
         self, what: str, inputs: dict[str, Any] | None, rows: list[int] | None, *, updated: bool = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.checkpoints.fit import unbuildable
+from holdfast.checkpoints.fit import auto_class, unbuildable
 from holdfast.errors import ModelError
 from holdfast.models import check_causal_lm, first_line
 
@@ -36,12 +36,11 @@ def build_skeleton(
             does not fit it.
     """
     import torch
-    from transformers import AutoModelForCausalLM
 
     try:
         config = check_causal_lm(name, revision=revision, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
-            model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+            model: Any = auto_class(config.model_type).from_config(config, trust_remote_code=trust_remote_code)
         model.tie_weights()
     except (ModelError, MemoryError):
         raise

@@ -9,6 +9,9 @@ A run goes on from the newest checkpoint whose files are all there and as they w
 over, and the run says which of its files is to blame: transformers itself would go on without the optimiser's or the
 random state, to other weights.
 
+Models whose files have kept the names of earlier versions (vision-language models) are loaded by those names: Trainer
+would pass over all of their tensors with a warning, and go on from the start model.
+
 Checkpoints without a manifest are from before there was one. They have to show what they can: that every part is there
 and can be read.
 """
@@ -26,6 +29,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import nn
 
 from holdfast.checkpoints import manifest
+from holdfast.checkpoints.live_tensors import checkpoint_names
 from holdfast.checkpoints.sources import listing
 from holdfast.checkpoints.writer import fsync_path
 from holdfast.errors import DataError, RunFolderError, StorageError
@@ -219,6 +223,18 @@ class WholeCheckpoints(_Host):
             self.state.best_model_checkpoint = str(best)
         return found
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        missing = {*load_result.missing_keys}
+        held = dict(self.model.named_parameters(remove_duplicate=False))
+        found = {id(tensor) for name, tensor in held.items() if name not in missing}  # a tied one has another name too
+        lost = sorted(name for name in missing & held.keys() if id(held[name]) not in found)
+        if lost:  # Trainer warns, and trains on with the weights that happen to be there
+            raise StorageError(
+                f"Expected a checkpoint with all tensors of the model, but {listing(lost, 3)} cannot be found in it "
+                f"({len(lost)} in all). Remove that checkpoint; the same command goes on from an earlier one."
+            )
+        super()._issue_warnings_after_load(load_result)
+
     def _load_best_model(self) -> None:
         best = Path(str(self.state.best_model_checkpoint))
         if problems := _changed(best):
@@ -227,6 +243,23 @@ class WholeCheckpoints(_Host):
                 f"goes on from an earlier checkpoint that is whole."
             )
         super()._load_best_model()
+
+
+def take_stored_names(lm: nn.Module) -> None:
+    """Has `lm.load_state_dict` find tensors by the names that `save_pretrained` gave them, too (see
+    `checkpoint_names`)."""
+
+    def rename(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        there = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+        live: dict[str, str] = {}
+        for choice in (1, 0):  # a name of its own goes before that of the language model alone
+            live |= {ns[choice]: prefix + n for n, _ in there if len(ns := checkpoint_names(n)) > choice}
+        for name in [name for name in state if name.startswith(prefix)]:
+            now = live.get(checkpoint_names(name.removeprefix(prefix))[0])
+            if now is not None and now not in state:
+                state[now] = state.pop(name)
+
+    lm.register_load_state_dict_pre_hook(rename)
 
 
 def _changed(path: Path, *, read: Callable[[str], bool] = lambda name: True, first: bool = True) -> list[str]:

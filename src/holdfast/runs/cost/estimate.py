@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.config.decode import Given, mistakes_in
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, ModelError
 from holdfast.runs.cost.architecture import Architecture, describe
 from holdfast.runs.cost.flops import Flops, count_flops
 from holdfast.runs.cost.hardware import DEFAULT_GPUS, GPU, find_gpu
@@ -218,8 +218,13 @@ def _stamp(name: str) -> tuple[str, int, int] | None:
 
 @functools.lru_cache(maxsize=8)
 def _full(name: str, revision: str, trust_remote_code: bool, stamp: tuple[str, int, int] | None) -> Architecture:
+    from holdfast.models import takes_images
     from holdfast.training.skeleton import build_skeleton
 
+    if takes_images(name, revision, trust_remote_code=trust_remote_code):
+        raise ModelError(
+            f"{name} is a vision-language model: what its tower takes depends on the images, and is not counted."
+        )
     return describe(build_skeleton(name, revision=revision, trust_remote_code=trust_remote_code), name=name)
 
 

@@ -1,0 +1,330 @@
+"""Rows with images: where the images of a row are, whether they can be read, and where in its text they belong.
+
+| where | form |
+|---|---|
+| a column `images` (a list) or `image` (one) | paths, relative to the data file; bytes, with a path or alone |
+| `file_name` or `file_names` of a metadata file beside the images (imagefolder) | paths |
+| a part of a message | `{"type": "image"}`, filled from the columns in order, or with an `image`, `path` or `url` |
+
+Text has its images where a message has parts of type image, or where it says `<image>`, as LLaVA's own files do;
+otherwise before the first user message, as TRL has it. Rows without images stand among the others with an empty list.
+
+Nothing is decoded ahead of training. Every image is opened once, though, and read to its end, so that one that is
+missing, cut short or absurdly large is known by file and row before anything is trained.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.data.layouts import BadRow, Convert, Row
+
+if TYPE_CHECKING:
+    import datasets
+
+IMAGES, ROW = "images", "row"
+"""Columns of the result: a list of images, and the row's number in the data, from 0."""
+COLUMNS = ("images", "image")
+FILE_COLUMNS = ("file_name", "file_names")
+"""Of metadata files only: elsewhere a file's name is a text like any other."""
+MARKER = "<image>"
+"""What stands for an image within a conversation's text."""
+MOST_PIXELS = 89_478_485
+"""Pixels beyond which an image is taken for a decompression bomb; Pillow warns there."""
+_PLACE = "\U000ffffd"
+"""Stands for an image in a text on its way through the layouts' converters: a code point that no text has."""
+_OWN = ("image", "path", "url", "image_url")
+
+
+def image_columns(columns: Sequence[str], *, metadata: bool = False) -> list[str]:
+    """The columns that hold images, by their names.
+
+    Args:
+        columns: of the data set.
+        metadata: its files are an imagefolder's metadata.
+    """
+    names = (*COLUMNS, *FILE_COLUMNS) if metadata else COLUMNS
+    return [column for column in columns if column.lower() in names]
+
+
+def is_metadata(files: Sequence[Path] | None) -> bool:
+    """Whether files are an imagefolder's metadata."""
+    return bool(files) and all(file.name.split(".")[0].lower() == "metadata" for file in files or ())
+
+
+def undecoded(dataset: datasets.Dataset) -> datasets.Dataset:
+    """The data set with its images as bytes and paths instead of pixels."""
+    import datasets
+
+    for column, feature in dataset.features.items():
+        if isinstance(feature, datasets.Image):
+            dataset = dataset.cast_column(column, datasets.Image(decode=False))
+        elif isinstance(feature, datasets.List) and isinstance(feature.feature, datasets.Image):
+            dataset = dataset.cast_column(column, datasets.List(datasets.Image(decode=False)))
+    return dataset
+
+
+def given_images(row: Row, columns: Sequence[str]) -> list[Any]:
+    """The images of a row's columns, as they are written there."""
+    found: list[Any] = []
+    for column in columns:
+        value = row[column]
+        found += value if isinstance(value, list) else [] if value is None or value == "" else [value]
+    return found
+
+
+def holds_images(row: Row, columns: Sequence[str]) -> bool:
+    """Whether a row has an image, in a column or in a part of a message."""
+    if given_images(row, columns):
+        return True
+    messages = (value for value in row.values() if isinstance(value, list))
+    return any(
+        isinstance(part, Mapping) and str(part.get("type", "")).startswith("image")
+        for value in messages
+        for message in value
+        if isinstance(message, Mapping) and isinstance(message.get("content"), list)
+        for part in message["content"]
+    )
+
+
+def converter_with_images(
+    convert: Convert, *, columns: Sequence[str], folders: Sequence[Path], image_token: str
+) -> Convert:
+    """A converter whose rows have `images` beside what `convert` makes.
+
+    Args:
+        convert: of a layout or of templates; it sees a conversation's parts as text.
+        columns: those that hold images.
+        folders: where relative paths begin.
+        image_token: what the processor takes for an image in plain text.
+    """
+
+    def one(row: Row) -> dict[str, Any]:
+        given = given_images(row, columns)
+        own: list[Any] = []
+        marked = {name: _marked(value, own, bool(given)) for name, value in row.items() if name not in columns}
+        made = convert(marked)
+        conversation = [m for value in made.values() if isinstance(value, list) for m in value]
+        if conversation:
+            images = _filled(conversation, own, given)
+            made = {
+                name: [_parts(m) for m in value] if isinstance(value, list) else value for name, value in made.items()
+            }
+            if any(part["type"] == "image" for m in made.get("completion", ()) for part in m["content"]):
+                raise BadRow("its completion has an image; images belong into the prompt")
+        else:
+            places = sum(str(value).count(image_token) for value in made.values())
+            if places != len(given):
+                raise BadRow(f"{_counted(len(given), 'image')}, but its text says {image_token} {_times(places)}")
+            images = given
+        return {**made, IMAGES: [_stored(image, folders) for image in images]}
+
+    return one
+
+
+def check_image(stored: Mapping[str, Any]) -> str | None:
+    """Why an image cannot be used, None where it can: it is opened, its size looked at before its pixels, and read to
+    its end.
+
+    Args:
+        stored: its bytes, or None, and its path.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    content, path = stored.get("bytes"), stored.get("path")
+    name = os.path.basename(str(path)) if content is not None and path else str(path or "its image")
+    try:
+        with Image.open(io.BytesIO(content) if content is not None else str(path)) as image:
+            width, height = image.size
+            if width * height > MOST_PIXELS:
+                return (
+                    f"{name} has {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}: taken for a decompression "
+                    f"bomb. Make it smaller"
+                )
+            if image.format == "PNG":
+                image.verify()  # all chunks and their sums, without the pixels
+            else:
+                image.draft("RGB", (1, 1))  # a JPEG's eighth
+                image.load()
+    except FileNotFoundError:
+        return f"no such image: {name}"
+    except Image.DecompressionBombError as error:
+        return f"{name} is taken for a decompression bomb ({error}). Make it smaller"
+    except UnidentifiedImageError:
+        return f"{name} is no image that Pillow can read"
+    except (OSError, SyntaxError, ValueError, EOFError, IndexError) as error:  # what damaged files make Pillow raise
+        return f"{name} is cut short or damaged ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
+    return None
+
+
+def image_files(dataset: datasets.Dataset, columns: Sequence[str], folders: Sequence[Path]) -> list[tuple[Any, ...]]:
+    """What the images of a data set depend on beside its rows: each file's path, size and time of change, in order;
+    files that are not there are left out."""
+    found: list[tuple[Any, ...]] = []
+    for row in dataset:
+        for image in given_images(row, columns):
+            path = image.get("path") if isinstance(image, Mapping) else image
+            if isinstance(path, str) and (place := _place(path, folders)) is not None:
+                stat = place.stat()
+                found.append((str(place), stat.st_size, stat.st_mtime_ns))
+    return found
+
+
+def content_of_images(dataset: datasets.Dataset) -> str:
+    """SHA-256 (hexadecimal) over the files that the images of prepared rows lie in, in order; those within the rows are
+    part of the data's own hash.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    import hashlib
+
+    digest = hashlib.sha256()
+    for images in undecoded(dataset.select_columns([IMAGES]))[IMAGES]:
+        for image in images or ():
+            if image["bytes"] is None:
+                with open(image["path"], "rb") as file:
+                    digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------------------ one row
+
+
+def _marked(value: Any, own: list[Any], images: bool) -> Any:
+    """A column's value; of a conversation, its messages with text for content, in which `_PLACE` stands for an image.
+
+    Args:
+        value: of any column.
+        own: gets the image that each place brings itself; None where the columns have it.
+        images: whether the row has images in columns, so that `<image>` in a text means one of them.
+    """
+    if not isinstance(value, list) or not all(isinstance(message, Mapping) for message in value):
+        return value
+    return [_marked_message(message, number, own, images) for number, message in enumerate(value, 1)]
+
+
+def _marked_message(message: Row, number: int, own: list[Any], images: bool) -> Row:
+    key = "content" if message.get("content") is not None else "value"
+    content = message.get(key)
+    if isinstance(content, str):
+        if not images or MARKER not in content:
+            return message
+        own += [None] * content.count(MARKER)
+        return {**message, key: content.replace(MARKER, _PLACE)}
+    if not isinstance(content, list):
+        return message
+    text = ""
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind == "text" and isinstance(part.get("text"), str):
+            text += part["text"]
+        elif kind in ("image", "image_url"):
+            brought = next((part[name] for name in _OWN if part.get(name) is not None), None)
+            own.append(brought.get("url") if isinstance(brought, Mapping) and "url" in brought else brought)
+            text += _PLACE
+        else:
+            raise BadRow(f"message {number} has a part of type {kind!r}; expected text or image")
+    return {**message, key: text}
+
+
+def _filled(conversation: list[dict[str, Any]], own: list[Any], given: list[Any]) -> list[Any]:
+    """The images in the order of their places. Places that bring none take those of the columns; where a conversation
+    has no places, they come before its first user message.
+
+    Raises:
+        BadRow: the numbers differ, or there is no user message.
+    """
+    if given and not own:
+        first = next((m for m in conversation if m["role"] == "user"), None)
+        if first is None:
+            raise BadRow("has images, but no user message that they could belong to")
+        first["content"] = _PLACE * len(given) + first["content"]
+        return given
+    open_places = sum(image is None for image in own)
+    if open_places != len(given):
+        raise BadRow(
+            f"{_counted(len(given), 'image')}, but its messages have {_counted(open_places, 'part')} of type image to "
+            f"fill"
+        )
+    rest = iter(given)
+    return [next(rest) if image is None else image for image in own]
+
+
+def _parts(message: dict[str, Any]) -> dict[str, Any]:
+    """A message with its text and images as parts."""
+    parts: list[dict[str, str]] = []
+    for number, text in enumerate(message["content"].split(_PLACE)):
+        parts += [{"type": "image"}] if number else []
+        parts += [{"type": "text", "text": text}] if text else []
+    return {**message, "content": parts}
+
+
+def _stored(image: Any, folders: Sequence[Path]) -> dict[str, Any]:
+    """An image as `datasets.Image` stores it.
+
+    Raises:
+        BadRow: it is nowhere, or is no path and no bytes.
+    """
+    if isinstance(image, bytes):
+        return {"bytes": image, "path": None}
+    if isinstance(image, Mapping):
+        content, path = image.get("bytes"), image.get("path")
+        if isinstance(content, bytes):
+            return {"bytes": content, "path": path}
+        image = path
+    if not isinstance(image, str) or not image:
+        raise BadRow(f"an image is {type(image).__name__}, expected a path, or bytes")
+    if "://" in image or image.startswith("data:"):
+        raise BadRow(f"the image {image[:60]} is on the network or within a URL; put it into a file and name that")
+    place = _place(image, folders)
+    if place is None:
+        looked = ", ".join(map(str, folders)) or str(Path.cwd())
+        raise BadRow(f"no such image: {image} (looked in {looked})")
+    return {"bytes": None, "path": str(place)}
+
+
+def _place(path: str, folders: Sequence[Path]) -> Path | None:
+    """A file by its path, which begins at one of the folders unless it is absolute."""
+    named = Path(os.path.expanduser(path))
+    found = (folder / named for folder in folders or (Path.cwd(),))
+    return next((place.absolute() for place in found if place.is_file()), None)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times" if number else "nowhere"
+
+
+def slot_problem(processor: Any, rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """What a processor's chat template makes wrong of conversations: a template that writes no slot for an image, or
+    leaves out the text of parts.
+
+    Args:
+        processor: with a chat template.
+        rows: some prepared rows, with images and without.
+    """
+    token = str(getattr(processor, "image_token", None) or MARKER)
+    for row in rows:
+        messages = row.get("messages") or [*(row.get("prompt") or ()), *(row.get("completion") or ())]
+        if not messages or isinstance(messages[0], str):
+            continue
+        try:
+            text = str(processor.apply_chat_template(messages, tokenize=False))
+        except Exception as error:  # jinja2's errors have no common base with those of its sandbox
+            return f"the chat template cannot write its messages: {str(error).splitlines()[0] if str(error) else error}"
+        wanted = sum(part["type"] == "image" for message in messages for part in message["content"])
+        if text.count(token) < wanted:
+            slots = _counted(text.count(token), "slot")
+            return f"the chat template writes {slots} ({token}) for {_counted(wanted, 'image')}"
+        said = [part["text"].strip() for message in messages for part in message["content"] if part["type"] == "text"]
+        if lost := next((words for words in said if words not in text), None):
+            return f"the chat template leaves out what a message says ({lost[:40]!r})"
+    return None

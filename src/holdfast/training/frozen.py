@@ -1,0 +1,45 @@
+"""Training some of a model's parameters: those whose names a pattern matches; the others stay as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from torch import nn
+
+from holdfast.checkpoints.sources import listing
+from holdfast.errors import ConfigError
+
+KEY = "train_only"
+
+
+def matched(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    """The names that a pattern is found in.
+
+    Raises:
+        ConfigError: a pattern matches none; all of them.
+    """
+    names = list(names)
+    idle = [pattern for pattern in patterns if not any(re.search(pattern, name) for name in names)]
+    if idle:
+        raise ConfigError(
+            [
+                f"{KEY}: '{pattern}' matches no parameter. Expected a part of a name such as {listing(names)}."
+                for pattern in idle
+            ]
+        )
+    return [name for name in names if any(re.search(pattern, name) for pattern in patterns)]
+
+
+def train_only(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Freezes what no pattern matches; nothing without patterns.
+
+    Raises:
+        ConfigError: see `matched`.
+    """
+    if not patterns:
+        return
+    named = dict(model.named_parameters())
+    kept = {*matched(named, patterns)}
+    for name, parameter in named.items():
+        parameter.requires_grad_(name in kept)

@@ -1,0 +1,159 @@
+"""Batches with images: TRL's vision collator, and what it leaves open.
+
+The processor writes placeholders for an image's patches and the model puts the tower's states in their places; nobody
+can predict them, so they are never trained (TRL trains them where the whole conversation is). Rows of several layouts
+may stand in one batch, those that replay mixes in among them: each layout is collated by itself, tokenised rows without
+the processor. What the processor refuses is an error that names the rows.
+
+Shapes: B rows, T positions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import DataError
+from holdfast.ops.annealing import IGNORE
+
+ROW = "row"
+"""Column with a row's number in the training data, from 0; for messages."""
+COLUMNS = ("messages", "prompt", "completion", "text", "images", "input_ids", "labels", ROW)
+"""What the collator reads."""
+_WRITTEN = re.compile(
+    r"<row_\d+_col_\d+>|<\|?(?:image|video|vision|img)[\w-]*\|?>|<global-img>|<fake_token_around_image>"
+)
+"""Tokens that stand for an image, or mark one, in the vocabularies of the models that are trained here."""
+
+
+def placeholders(processor: Any) -> frozenset[int]:
+    """Ids of the tokens that a processor writes for images.
+
+    Args:
+        processor: a `ProcessorMixin`.
+    """
+    tokenizer = processor.tokenizer
+    named = [getattr(processor, name, None) for name in ("image_token", "video_token", "fake_image_token")]
+    texts = [str(getattr(token, "content", token)) for token in named if token is not None]
+    texts += [token for token in tokenizer.get_added_vocab() if _WRITTEN.fullmatch(token)]
+    return frozenset(tokenizer.convert_tokens_to_ids(token) for token in texts if token in tokenizer.get_vocab())
+
+
+class ImageCollator:
+    """Makes a batch of rows with `images`, of tokenised rows, or of both.
+
+    Args:
+        collate: TRL's `DataCollatorForVisionLanguageModeling`.
+        completion_only: TRL's `completion_only_loss`; None: where a row has prompt and completion.
+
+    Raises (when called):
+        DataError: images and their places do not match, or an image lies beyond `max_length`; the rows are named.
+    """
+
+    def __init__(self, collate: Any, *, completion_only: bool | None) -> None:
+        self.max_length = collate.max_length
+        self.collate = dataclasses.replace(collate, max_length=None)  # cut here: TRL would cut images in two
+        self.completion_only = completion_only
+        self.placeholders = torch.tensor(sorted(placeholders(collate.processor)))
+        self.padding = collate.processor.tokenizer.pad_token_id
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        for row in rows:
+            held = {name: value for name, value in row.items() if value is not None}
+            layout = tuple((n, type(v).__name__) for n, v in sorted(held.items()) if n not in (ROW, "images"))
+            groups.setdefault(layout, []).append(held)
+        return _joined([self._batch(group) for group in groups.values()], self.padding)
+
+    def _batch(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        numbers = [row.pop(ROW, None) for row in rows]
+        if "input_ids" in rows[0]:
+            batch = _tokenised(rows, self.padding)
+        else:
+            pair = "completion" in rows[0]
+            only = pair if self.completion_only is None else self.completion_only and pair
+            collate = dataclasses.replace(self.collate, completion_only_loss=only)
+            try:
+                batch = dict(collate([{"images": [], **row} for row in rows]))
+            except (ValueError, IndexError, KeyError, TypeError, OSError) as error:
+                raise DataError(
+                    f"{_named(numbers)}: the processor ({type(self.collate.processor).__name__}) cannot make a batch "
+                    f"of it: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
+                ) from error
+        places = torch.isin(batch["input_ids"], self.placeholders)
+        if self.max_length is not None and batch["input_ids"].shape[1] > self.max_length:
+            beyond = places[:, self.max_length :].any(1).tolist()
+            if any(beyond):
+                raise DataError(
+                    f"{_named([n for n, cut in zip(numbers, beyond, strict=True) if cut])}: an image would be cut in "
+                    f"two, because it goes beyond max_length={self.max_length} tokens. Raise max_length, or have the "
+                    f"processor make smaller images."
+                )
+            whole, places = batch["input_ids"].shape, places[:, : self.max_length]
+            batch = {
+                name: value[:, : self.max_length] if _of_tokens(name, value, whole) else value
+                for name, value in batch.items()
+            }
+        batch["labels"] = batch["labels"].masked_fill(places, IGNORE)
+        return batch
+
+
+def _named(numbers: Sequence[int | None]) -> str:
+    """Rows for the beginning of a message, counted from 1."""
+    known = [number + 1 for number in numbers if number is not None]
+    if not known:
+        return "a row of the training data"
+    listed = ", ".join(map(str, known[:5])) + (", ..." if len(known) > 5 else "")
+    return (
+        f"row{'s' if len(known) > 1 else ''} {listed} of the training data{' (one of them)' if len(known) > 1 else ''}"
+    )
+
+
+def _tokenised(rows: Sequence[Mapping[str, Any]], padding: int) -> dict[str, Tensor]:
+    from torch.nn.utils.rnn import pad_sequence
+
+    ids = [torch.as_tensor(row["input_ids"], dtype=torch.long) for row in rows]
+    labels = [torch.as_tensor(row["labels"], dtype=torch.long) for row in rows]
+    return {
+        "input_ids": pad_sequence(ids, batch_first=True, padding_value=padding),
+        "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
+        "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORE),
+    }
+
+
+def _joined(parts: Sequence[Mapping[str, Any]], padding: int) -> dict[str, Any]:
+    """Batches below one another: what has a value for each token is padded on the right, what belongs to images is
+    padded with zeros, which the models that pad images take for none."""
+    if len(parts) == 1:
+        return dict(parts[0])
+    fills = {"input_ids": padding, "labels": IGNORE}
+    found: dict[str, Any] = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        of_tokens = all(name not in part or _of_tokens(name, part[name], part["input_ids"].shape) for part in parts)
+        values = [
+            part.get(name, torch.zeros_like(part["input_ids"]) if of_tokens else None)  # token types of plain text: 0
+            for part in parts
+        ]
+        held = [value for value in values if value is not None]
+        width = [max(value.shape[axis] for value in held) for axis in range(1, held[0].ndim)]
+        found[name] = torch.cat([_widened(value, width, fills.get(name, 0)) for value in held])
+    return found
+
+
+def _of_tokens(name: str, value: Any, shape: Sequence[int]) -> bool:
+    """Whether there is a value for each token; what belongs to images may have the same shape by accident."""
+    of_images = name.startswith(("pixel_", "image_", "video_"))
+    return isinstance(value, Tensor) and not of_images and tuple(value.shape) == tuple(shape)
+
+
+def _widened(value: Tensor, width: Sequence[int], fill: int) -> Tensor:
+    if list(value.shape[1:]) == list(width):
+        return value
+    wide = value.new_full((value.shape[0], *width), fill)
+    wide[tuple(slice(size) for size in value.shape)] = value
+    return wide

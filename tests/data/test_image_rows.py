@@ -1,0 +1,242 @@
+"""Rows with images: found beside the data file, put where the text has them, and refused by file and row."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.data import vision
+from holdfast.data.formats import rows_by_name, standardise
+from holdfast.data.sources import data_files, load_rows
+from holdfast.errors import DataError
+from vision_models import COLOURS, build_processor, build_vision_tokenizer, image
+
+
+@pytest.fixture
+def processor():
+    return build_processor("llava")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "pictures").mkdir()
+    for colour in COLOURS:
+        image(colour).save(tmp_path / "pictures" / f"{colour}.png")
+    image("red", size=(64, 48)).save(tmp_path / "pictures" / "red.jpg")
+    return tmp_path
+
+
+def write(folder: Path, *rows: dict, name: str = "train.jsonl") -> str:
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder / name)
+
+
+def read(path: str, processor):
+    return rows_by_name(processor)(path)
+
+
+def asked(content, answer="Red.", **columns) -> dict:
+    return {"messages": [{"role": "user", "content": content}, {"role": "assistant", "content": answer}], **columns}
+
+
+def written(row) -> list[str]:
+    """The first message's parts: texts, and "image" for an image."""
+    message = (row.get("messages") or row["prompt"])[0]
+    return [part.get("text", part["type"]) for part in message["content"]]
+
+
+SLOT, WORDS = {"type": "image"}, {"type": "text", "text": "Which?"}
+
+
+@pytest.mark.parametrize(
+    ("row", "parts"),
+    [
+        (asked([SLOT, WORDS], images=["pictures/red.png"]), ["image", "Which?"]),
+        (asked([WORDS, SLOT], image="pictures/red.png"), ["Which?", "image"]),
+        (asked("Which?", images=["pictures/red.png", "pictures/blue.png"]), ["image", "image", "Which?"]),
+        (asked("Which, <image> this?", images=["pictures/red.png"]), ["Which, ", "image", " this?"]),
+        (asked([{"type": "image", "path": "pictures/red.png"}, WORDS]), ["image", "Which?"]),
+        (asked([{"type": "image_url", "image_url": {"url": "pictures/red.png"}}, WORDS]), ["image", "Which?"]),
+        ({"question": "Which?", "answer": "Red.", "image": "pictures/red.png"}, ["image", "Which?"]),
+        (
+            {
+                "conversations": [{"from": "human", "value": "<image>\nWhich?"}, {"from": "gpt", "value": "Red."}],
+                "image": "pictures/red.png",
+            },
+            ["image", "\nWhich?"],
+        ),
+    ],
+)
+def test_images_go_where_the_text_has_them(row, parts, folder, processor):
+    rows, _ = read(write(folder, row, asked([WORDS]) if "messages" in row else row), processor)
+    assert written(rows[0]) == parts
+    assert len(rows[0]["images"]) == parts.count("image")
+    assert rows[0]["images"][0].getpixel((0, 0))[:3] == COLOURS["red"]
+    assert rows["row"][:] == [0, 1]
+
+
+def test_rows_without_images_stand_among_the_others(folder, processor):
+    rows, layout = read(
+        write(folder, asked("Which?", images=["pictures/red.png"]), asked("2 + 2?", "4", images=[])), processor
+    )
+    assert layout == "chat"
+    assert written(rows[1]) == ["2 + 2?"] and rows[1]["images"] == []
+
+
+def test_two_images_fill_their_places_in_order(folder, processor):
+    given = [{"type": "image", "image": "pictures/blue.png"}, SLOT]
+    rows, _ = read(write(folder, asked(given, images=["pictures/green.png"])), processor)
+    assert [i.getpixel((0, 0)) for i in rows[0]["images"]] == [COLOURS["blue"], COLOURS["green"]]
+
+
+def test_plain_text_has_the_processors_own_token(folder, processor):
+    row = {"prompt": "<image>Which colour?", "completion": " Red.", "image": "pictures/red.png"}
+    rows, layout = read(write(folder, row), processor)
+    assert layout == "prompt_completion" and rows[0]["prompt"] == row["prompt"]
+    with pytest.raises(DataError, match=r"train.jsonl, line 1: 1 image, but its text says <image> nowhere"):
+        read(write(folder, {**row, "prompt": "Which?"}), processor)
+
+
+def test_parquet_with_bytes_and_a_saved_data_set(folder, processor):
+    from datasets import Dataset, Features, Image, List, Value
+
+    features = Features({"question": Value("string"), "answer": Value("string"), "images": List(Image())})
+    held = Dataset.from_list(
+        [{"question": "Which?", "answer": "Green.", "images": [image("green")]}], features=features
+    )
+    held.to_parquet(folder / "train.parquet")
+    held.save_to_disk(folder / "saved")
+    for name in ("train.parquet", "saved"):
+        rows, _ = standardise(load_rows(str(folder / name)), processor)
+        assert written(rows[0]) == ["image", "Which?"]
+        assert rows[0]["images"][0].getpixel((3, 3)) == COLOURS["green"]
+
+
+def test_an_imagefolder(folder, processor):
+    rows = [{"file_name": "red.png", "question": "Which?", "answer": "Red."}]
+    write(folder / "pictures", *rows, name="metadata.jsonl")
+    found, _ = read(str(folder / "pictures"), processor)
+    assert written(found[0]) == ["image", "Which?"] and len(found[0]["images"]) == 1
+
+
+def test_a_part_of_a_files_rows_finds_its_images(folder, processor):
+    path = write(folder, *(asked("Which?", images=[f"pictures/{c}.png"]) for c in COLOURS))
+    rows, _ = standardise(load_rows(path, split="train[2:]"), processor, read_from=data_files(path))
+    assert rows[0]["images"][0].getpixel((0, 0)) == COLOURS["blue"]
+
+
+def cut(path: Path, share: float) -> None:
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+
+
+@pytest.mark.parametrize("name", ["red.png", "red.jpg"])
+def test_a_truncated_image_is_named_by_file_and_line(name, folder, processor):
+    cut(folder / "pictures" / name, 0.7)
+    path = write(folder, asked("?", images=["pictures/blue.png"]), asked("?", images=[f"pictures/{name}"]))
+    with pytest.raises(DataError, match=rf"1 of 2 rows.*\n.*train.jsonl, line 2: .*{name} is cut short or damaged"):
+        read(path, processor)
+
+
+def test_truncated_bytes_too(folder, processor):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    image("red").save(buffer, "PNG")
+    pq.write_table(
+        pa.table({"question": ["?"], "answer": ["!"], "image": [{"bytes": buffer.getvalue()[:60], "path": "a.png"}]}),
+        folder / "train.parquet",
+    )
+    with pytest.raises(DataError, match=r"train.parquet, row 1: a.png is (cut short|no image)"):
+        read(str(folder / "train.parquet"), processor)
+
+
+def test_a_missing_image(folder, processor):
+    path = write(folder, asked("?", images=["pictures/purple.png"]))
+    with pytest.raises(DataError, match=rf"line 1: no such image: pictures/purple.png \(looked in {folder}\)"):
+        read(path, processor)
+
+
+def test_an_image_that_was_there_when_the_rows_were_cached(folder, processor):
+    path = write(folder, asked("?", images=["pictures/red.png"]))
+    read(path, processor)
+    cut(folder / "pictures" / "red.png", 0.5)
+    with pytest.raises(DataError, match="cut short"):
+        read(path, processor)
+
+
+def test_a_decompression_bomb_is_refused_by_its_size(folder, processor, monkeypatch):
+    from PIL import Image
+
+    Image.new("1", (12_000, 12_000)).save(folder / "pictures" / "huge.png")
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("decoded"))
+    with pytest.raises(DataError, match=r"line 1: .*huge.png has 12,000 x 12,000 pixels.*Make it smaller"):
+        read(write(folder, asked("?", images=["pictures/huge.png"])), processor)
+
+
+def test_what_is_no_image(folder, processor):
+    (folder / "pictures" / "words.png").write_text("words")
+    with pytest.raises(DataError, match=r"words.png is no image that Pillow can read"):
+        read(write(folder, asked("?", images=["pictures/words.png"])), processor)
+    with pytest.raises(DataError, match="is on the network"):
+        read(write(folder, asked("?", images=["https://example.org/a.png"])), processor)
+    with pytest.raises(DataError, match="an image is int, expected a path"):
+        read(write(folder, asked("?", images=[7])), processor)
+
+
+@pytest.mark.parametrize(("images", "said"), [(["red"] * 2, "2 images"), ([], "no images")])
+def test_numbers_that_do_not_match(images, said, folder, processor):
+    row = asked([SLOT, WORDS], images=[f"pictures/{c}.png" for c in images])
+    with pytest.raises(DataError, match=f"line 2: {said}, but its messages have 1 part of type image to fill"):
+        read(write(folder, asked("?", images=["pictures/red.png"]), row), processor)
+
+
+def test_parts_of_other_kinds_and_images_in_answers(folder, processor):
+    with pytest.raises(DataError, match="message 1 has a part of type 'audio'"):
+        read(write(folder, asked([{"type": "audio"}], images=["pictures/red.png"])), processor)
+    row = {"prompt": asked("?")["messages"][:1], "completion": [{"role": "assistant", "content": [SLOT]}]}
+    with pytest.raises(DataError, match="images belong into the prompt"):
+        read(write(folder, {**row, "images": ["pictures/red.png"]}), processor)
+
+
+@pytest.mark.parametrize("row", [asked("?", images=["pictures/red.png"]), asked([SLOT, WORDS])])
+def test_images_for_a_model_that_takes_text_only(row, folder):
+    tokenizer = build_vision_tokenizer()
+    tokenizer.chat_template = "{{ messages }}"
+    with pytest.raises(DataError, match=r"train.jsonl, line 1.*(the model takes text only|are for vision-language)"):
+        read(write(folder, row), tokenizer)
+
+
+def test_a_column_of_that_name_without_images_is_none(folder):
+    path = write(folder, {"text": "Words.", "images": []}, {"text": "More.", "images": []})
+    rows, layout = read(path, build_vision_tokenizer())
+    assert layout == "text" and rows.column_names == ["text"]
+
+
+def test_a_template_without_a_slot(folder, processor):
+    processor.chat_template = "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
+    with pytest.raises(DataError, match=r"line 1: the chat template writes no slots \(<image>\) for 1 image"):
+        read(write(folder, asked("?", images=["pictures/red.png"])), processor)
+
+
+def test_templates_of_the_users_own(folder, processor):
+    from holdfast.data.formats import Templates
+
+    path = write(folder, {"q": "Which?", "a": "Red.", "image": "pictures/red.png"})
+    rows, _ = standardise(
+        load_rows(path),
+        processor,
+        templates=Templates(prompt="<image>\n{q}", completion=" {a}"),
+        files=data_files(path),
+    )
+    assert rows[0]["prompt"] == "<image>\nWhich?" and len(rows[0]["images"]) == 1
+
+
+def test_the_hash_of_images_is_of_their_content(folder, processor):
+    path = write(folder, asked("?", images=["pictures/red.png"]))
+    before = vision.content_of_images(read(path, processor)[0])
+    image("blue").save(folder / "pictures" / "red.png")
+    assert vision.content_of_images(read(path, processor)[0]) != before

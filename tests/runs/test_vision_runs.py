@@ -1,0 +1,259 @@
+"""`holdfast train` on vision-language models, from the command line to a folder that loads with its processor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from holdfast.cli.main import main
+from holdfast.records.run import RunFolder, RunRecord
+from tiny import SENTENCES
+from vision_models import ARCHITECTURES, COLOURS, image, write_vision_model
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model, rows with images (every fourth without), and text to measure."""
+    monkeypatch.chdir(tmp_path)
+    write_vision_model(tmp_path / "llava")
+    (tmp_path / "pictures").mkdir()
+    for colour in COLOURS:
+        image(colour).save(tmp_path / "pictures" / f"{colour}.png")
+    rows = []
+    for number in range(16):
+        colour = list(COLOURS)[number % 4]
+        slot = [] if number % 4 == 3 else [{"type": "image"}]
+        asked = [*slot, {"type": "text", "text": f"{number}. Which is it?"}]
+        messages = [{"role": "user", "content": asked}, {"role": "assistant", "content": f"It is {colour}."}]
+        rows.append({"messages": messages, "images": [f"pictures/{colour}.png"] if slot else []})
+    write("train.jsonl", rows)
+    write("prose.jsonl", [{"text": f"{s} So it is said."} for s in SENTENCES])
+    write(
+        "chat.jsonl",
+        [{"messages": [{"role": "user", "content": s}, {"role": "assistant", "content": "Yes."}]} for s in SENTENCES],
+    )
+    return tmp_path
+
+
+def write(name: str, rows: list[dict]) -> None:
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def words(*more: str, model: str = "llava", data: str = "train.jsonl", out: str = "out") -> list[str]:
+    rest = "--max_steps 4 --save_steps 2 --logging_steps 1 --per_device_train_batch_size 4 --learning_rate 1e-2"
+    given = ["train", "--model_name_or_path", model, "--dataset_name", data, "--output_dir", out]
+    return [*given, *rest.split(), "--max_length", "64", "--use_cpu", *more]
+
+
+def run(*more: str, **how: str) -> RunRecord:
+    assert main(words(*more, **how)) == 0
+    return RunFolder(how.get("out", "out")).read()
+
+
+def refused(capfd, *more: str, **how: str) -> str:
+    assert main(words(*more, **how)) != 0
+    return " ".join(capfd.readouterr().err.split())
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_run_with_text_measured_before_and_after(architecture, place, capfd):
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    write_vision_model(place / "model", architecture)
+    record = run(
+        "--retention", "label_annealing:weight=0.5", "--source", "prose.jsonl", "--target", "chat.jsonl", model="model"
+    )
+    assert record.status == "finished" and record.data["examples"] == 16
+    assert record.training["teacher"]["name"] == "online"
+    for folder in ("out", "out/checkpoint-2"):
+        processor = AutoProcessor.from_pretrained(folder)
+        assert processor.chat_template == AutoProcessor.from_pretrained("model").chat_template
+        model = AutoModelForImageTextToText.from_pretrained(folder)
+    batch = processor(images=[image("red")], text="<image>Which?", return_tensors="pt")
+    assert torch.isfinite(model(**batch).logits).all()
+    before, after = (RunFolder("out").evaluated(which).all() for which in ("start", "result"))
+    assert len(before) == len(after) == 2
+    assert record.distance[-1].layer == "total" and record.distance[-1].l2 > 0
+    assert not any("covers" in note for note in record.notes)
+    assert "AutoProcessor" in Path("out/README.md").read_text()
+
+
+def test_continued_after_an_interruption_gives_the_same_weights(place):
+    import shutil
+
+    run(out="whole")
+    run(out="out")
+    shutil.rmtree("out/checkpoint-4")
+    for name in ("model.safetensors", "report.html", "README.md"):
+        Path("out", name).unlink()
+    record = json.loads(Path("out/run.json").read_text())
+    record["status"], record["training"] = "interrupted", {}
+    Path("out/run.json").write_text(json.dumps(record))
+    run(out="out")
+    whole, again = (load_file(f"{folder}/model.safetensors") for folder in ("whole", "out"))
+    assert whole.keys() == again.keys() and all(torch.equal(whole[n], again[n]) for n in whole)
+
+
+def test_lora(place):
+    from holdfast.models import load
+
+    record = run("--use_peft", "--lora_target_modules", "all-linear", "--retention", "label_annealing:weight=0.5")
+    assert record.training["teacher"]["name"] == "adapter_off"
+    assert Path("out/processor_config.json").is_file()
+    assert type(load("out").model).__name__ == "LlavaForConditionalGeneration"
+
+
+def test_a_dry_run_counts_the_tokens_of_images(place, capfd):
+    assert main([*words("--source", "prose.jsonl"), "--dry_run"]) == 0
+    shown = capfd.readouterr().out
+    assert "16 rows" in shown and "<image><image><image><image>" in shown
+    assert "memory and time of a vision-language model are not counted" in shown
+    assert not Path("out").exists()
+
+
+def test_text_alone_trains_the_language_model(place):
+    record = run(data="prose.jsonl")
+    assert record.status == "finished" and Path("out/processor_config.json").is_file()
+
+
+def test_changed_images_are_not_trained_on(place, capfd):
+    run(out="out")
+    record = json.loads(Path("out/run.json").read_text())
+    record["status"], record["training"] = "interrupted", {}
+    Path("out/run.json").write_text(json.dumps(record))
+    image("blue").save("pictures/red.png")
+    assert "Images of the training data changed" in refused(capfd)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--packing",), "packing: expected false with a vision-language model"),
+        (("--padding_free",), "padding_free: expected false"),
+        (("--retention", "label_annealing:teacher=cached"), "expected online or adapter_off where rows hold images"),
+        (("--dataset_streaming",), "dataset_streaming: expected false"),
+        (("--max_length", "4"), "an image would be cut in two"),
+        (("--retention", "replay:data=prose.jsonl"), "replay.unit: expected examples"),
+    ],
+)
+def test_settings_that_images_do_not_go_with(more, said, place, capfd):
+    assert said in refused(capfd, *more)
+
+
+def test_a_processor_that_is_not_there(place, capfd):
+    Path("llava/processor_config.json").unlink()
+    said = refused(capfd)
+    assert "Expected a processor beside the vision-language model at llava" in said
+    assert "preprocessor_config.json" in said
+
+
+def test_images_for_a_text_model(place, model_folder, capfd):
+    said = refused(capfd, model=str(model_folder))
+    assert "train.jsonl" in said and "line 1" in said and "text only" in said
+
+
+def test_bad_rows_are_named_before_anything_is_measured(place, capfd):
+    Path("pictures/green.png").unlink()
+    said = refused(capfd, "--source", "prose.jsonl")
+    assert "train.jsonl, line 2" in said and "no such image: pictures/green.png" in said
+    assert not Path("out/evaluations").exists()
+
+
+def test_a_model_that_is_not_known(place, capfd):
+    config = json.loads(Path("llava/config.json").read_text())
+    Path("llava/config.json").write_text(json.dumps({**config, "model_type": "vipllava"}))
+    assert "a vision-language model of a type that is trained here (idefics3, llava" in refused(capfd)
+
+
+STAGES = """
+model_name_or_path: llava
+dataset_name: train.jsonl
+output_dir: out
+max_steps: 2
+per_device_train_batch_size: 4
+max_length: 64
+use_cpu: true
+retention: [{label_annealing: {weight: 0.5}}]
+stages:
+  - {train_only: [multi_modal_projector], learning_rate: 1e-3, retention: []}
+  - {learning_rate: 2e-3, max_steps: 3}
+"""
+
+
+def moved(before: str, after: str) -> set[str]:
+    """Parts of the model, by the first part of a tensor's name, that differ."""
+    a, b = (load_file(f"{folder}/model.safetensors") for folder in (before, after))
+    assert a.keys() == b.keys()
+    return {name.split(".")[0] for name in a if not torch.equal(a[name], b[name])}
+
+
+def test_stages_the_projector_alone_and_then_everything(place, capfd):
+    Path("run.yaml").write_text(STAGES)
+    assert main(["train", "--config", "run.yaml", "--dry_run"]) == 0
+    shown = capfd.readouterr().out
+    assert "Stage 2 of 2" in shown and "trained only: multi_modal_projector" in shown
+    assert main(["train", "--config", "run.yaml"]) == 0
+    assert moved("llava", "out-stage-1") == {"multi_modal_projector"}
+    assert moved("out-stage-1", "out") == {"multi_modal_projector", "language_model", "vision_tower"}
+    first, last = (RunFolder(folder).read() for folder in ("out-stage-1", "out"))
+    assert first.retention == [] and last.retention[0]["method"] == "label_annealing"
+    assert (first.training["steps"], last.training["steps"]) == (2, 3)
+    assert first.model["trainable"] < first.model["parameters"] == last.model["trainable"]
+    assert last.parents[0]["name"] == "out-stage-1"
+    when = Path("out/model.safetensors").stat().st_mtime_ns
+    assert main(["train", "--config", "run.yaml"]) == 0
+    assert Path("out/model.safetensors").stat().st_mtime_ns == when
+    assert capfd.readouterr().out.count("Nothing to do") == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("[multi_modal_projector]", "[projektor]"), "train_only: 'projektor' matches no parameter. Expected a part"),
+        (("learning_rate: 1e-3", "learning_rat: 1e-3"), "stages[0]"),
+        (("max_steps: 3", "max_steps: many"), "stages[1]"),
+        (("max_steps: 3", "output_dir: x"), "belongs to the whole request"),
+        (("retention: []}", "use_peft: true}"), "expected an adapter in the last stage only"),
+        (("  - {learning_rate: 2e-3, max_steps: 3}\n", ""), "expected at least two stages"),
+        (("[multi_modal_projector]", "['(']"), "expected a regular expression"),
+    ],
+)
+def test_stages_that_are_wrong_are_named(change, said, place, capfd):
+    assert change[0] in STAGES
+    Path("run.yaml").write_text(STAGES.replace(*change))
+    assert main(["train", "--config", "run.yaml"]) != 0
+    assert said in " ".join(capfd.readouterr().err.split())
+    assert not Path("out-stage-1/run.json").exists() or "projektor" in change[1]
+
+
+def test_held_out_rows_with_and_without_images(place):
+    """A part of the training data, whose images lie beside it, and rows of text alone; best checkpoint kept."""
+    every = "--eval_strategy steps --eval_steps 2 --per_device_eval_batch_size 2"
+    run(*every.split(), "--test_split_size", "0.25", "--load_best_model_at_end", out="split")
+    run(*every.split(), "--eval_dataset_name", "chat.jsonl", out="text")
+    for folder in ("split", "text"):
+        losses = [row["eval_loss"] for row in RunFolder(folder).metrics() if "eval_loss" in row]
+        assert len(losses) == 2 and all(0 < loss < 10 for loss in losses)
+    best = min(zip(losses_of("split"), ("checkpoint-2", "checkpoint-4"), strict=True))[1]
+    kept, chosen = (load_file(f"split{part}/model.safetensors") for part in ("", f"/{best}"))
+    assert all(torch.equal(kept[n], chosen[n]) for n in kept)
+
+
+def losses_of(folder: str) -> list[float]:
+    return [row["eval_loss"] for row in RunFolder(folder).metrics() if "eval_loss" in row]
+
+
+def test_measured_along_training_and_on_questions(place):
+    questions = [{"prompt": "2 + 2?", "options": [" 4", " 5"], "answer": 0} for _ in range(4)]
+    write("questions.jsonl", questions)
+    Path("run.yaml").write_text(
+        "evaluation:\n  along: {steps: [2]}\n  source:\n    - chat.jsonl\n    - {choices: questions.jsonl}\n"
+    )
+    run("--config", "run.yaml", "--retention", "budget:kl=0.05,data=train.jsonl", "--retention", "label_annealing")
+    assert (Path("out/along/step-2")).is_dir()
+    before, after = (RunFolder("out").evaluated(which).all() for which in ("start", "result"))
+    assert len(before) == len(after) == 2
