@@ -95,7 +95,7 @@ def installed(built: dict[str, list[Path]], tmp_path_factory: pytest.TempPathFac
     venv.create(place, with_pip=False)
     python = place / "bin/python"
     words = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", "--quiet"]
-    subprocess.run([*words, str(built["wheel"][0])], capture_output=True, check=True)
+    assert run([*words, str(built["wheel"][0])], place).returncode == 0
     return python
 
 

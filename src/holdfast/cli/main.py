@@ -19,7 +19,6 @@ from collections.abc import Sequence
 
 from holdfast import __version__
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, UserError, check_platform, did_you_mean
-from holdfast.support.environment import quiet_imports
 from holdfast.support.resources import is_disk_full, is_out_of_memory
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -137,7 +136,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     _steady_streams()
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    quiet_imports()
     if _take_debug(words):
         os.environ[DEBUG] = "1"  # in the environment, so that processes started by this one have it too
     debug = os.environ.get(DEBUG, "") not in ("", "0")
@@ -184,6 +182,9 @@ def _steady_streams() -> None:
 
 def _dispatch(words: list[str]) -> int:
     check_platform()
+    from holdfast.support.environment import quiet_imports
+
+    quiet_imports()
     if not words or words[0] in ("--help", "-h", "help"):
         print(HELP)
         return 0 if words else 2
