@@ -140,7 +140,8 @@ def from_pretrained(name: str, **kwargs: Any) -> Any:
     try:
         where, version = (start, revision) if base is None else at_revision(base)
         trusted = bool(kwargs.get("trust_remote_code"))
-        kind = AutoConfig.from_pretrained(where, revision=version, trust_remote_code=trusted).model_type
+        file = {"gguf_file": kwargs["gguf_file"]} if "gguf_file" in kwargs else {}  # which has the configuration, too
+        kind = AutoConfig.from_pretrained(where, revision=version, trust_remote_code=trusted, **file).model_type
         model, info = auto_class(kind).from_pretrained(
             start, revision=revision, ignore_mismatched_sizes=True, output_loading_info=True, **kwargs
         )
