@@ -26,6 +26,8 @@ class CompletionsServer:
     failures: int = 0
     """Requests that are refused as busy before the others are answered."""
     asked: list[dict[str, Any]] = field(default_factory=list)
+    adds: int = 0
+    """Tokens that it puts before every prompt of ids without being asked."""
     port: int = 0
     """0: a free one."""
 
@@ -85,7 +87,7 @@ class CompletionsServer:
         return {
             "object": "text_completion",
             "choices": [{"index": i, **self.one(ids, asked)} for i, ids in enumerate(prompts)],
-            "usage": {"prompt_tokens": sum(map(len, prompts)), "completion_tokens": 1},
+            "usage": {"prompt_tokens": sum(map(len, prompts)) + self.adds, "completion_tokens": 1},
         }
 
     @torch.no_grad()

@@ -145,15 +145,15 @@ def same(found: Path, expected: Path) -> None:
 def test_both_processes_work(desk: Path) -> None:
     """What each of two has found lies in a file of its own until the entry is whole."""
     from holdfast.evaluation.partial import Partial
-    from holdfast.evaluation.processes import Processes
+    from holdfast.evaluation.processes import ProcessGroup
 
-    class Seen(Processes):
-        count = 2
+    class Seen(ProcessGroup):
+        world_size = 2
 
         def __init__(self, rank: int, others: dict[int, dict[int, str]]) -> None:
             self.rank, self.others = rank, others
 
-        def gather(self, make):  # type: ignore[no-untyped-def]
+        def all_gather(self, make):  # type: ignore[no-untyped-def]
             self.others[self.rank] = make()
             return [self.others.get(rank, {}) for rank in range(2)]
 
@@ -186,7 +186,7 @@ def test_a_mistake_is_said_once(desk: Path) -> None:
 
 
 def test_a_process_that_dies_ends_the_others(desk: Path) -> None:
-    """The leader says which one ended, and what was measured is kept."""
+    """The main process says which one ended, and what was measured is kept."""
     (desk / "own.py").write_text(
         OWN.replace("        yield", "        import time; open('asked', 'w').close(); time.sleep(3)\n        yield")
     )

@@ -112,7 +112,8 @@ def test_log_likelihoods_are_those_of_the_harness_own_client(desk: Path, served:
     from lm_eval.api.instance import Instance
     from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-    from holdfast.evaluation.served import Asking, connect
+    from holdfast.evaluation.request import ServerSettings
+    from holdfast.evaluation.served import connect
     from holdfast.evaluation.text.shared_prefix import paths_of, scorer_for
 
     pairs = [("The quick brown", " fox"), ("The quick brown", " dog"), ("Seven ships sailed", " south; none")]
@@ -122,7 +123,7 @@ def test_log_likelihoods_are_those_of_the_harness_own_client(desk: Path, served:
     )  # fmt: skip
     asked = [Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=i) for i, pair in enumerate(pairs)]
     expected = theirs.loglikelihood(asked)
-    found = connect(served.url, Asking())
+    found = connect(served.url, ServerSettings())
     words = found.tokenizer
     requests = []
     for context, continuation in pairs:
@@ -270,6 +271,8 @@ def test_vllm_is_started_for_a_model_and_ends_with_it(desk: Path, monkeypatch: p
     (desk / "asked").unlink()
     assert main(command) == 0
     assert not (desk / "asked").exists()  # nothing was left to measure
+    assert main([*command, "--context_length", "100"]) == 0  # texts are cut elsewhere: other figures
+    assert "--max-model-len 100" in (desk / "asked").read_text()
     port = int(asked.split("--port ")[1].split()[0])
     with pytest.raises(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         pass
@@ -301,3 +304,36 @@ def test_a_server_that_takes_messages_alone(desk: Path, served: CompletionsServe
     (desk / "suite.yaml").write_text("source: [{task: open.yaml}, {choices: texts.jsonl}, {task: colours.yaml}]\n")
     assert main([*command[:1], *command[2:]]) == 2
     assert capsys.readouterr().err.count("can only be asked for replies to conversations") == 3
+
+
+def test_a_server_that_adds_tokens_to_prompts_is_refused(desk: Path, served: CompletionsServer, capsys) -> None:
+    """Its log-probabilities would be those of the places beside."""
+    served.adds = 1
+    assert main(["evaluate", served.url, "--suite", "suite.yaml", "--output_dir", "out"]) == 2
+    assert "tokens as they are, got one that reads" in capsys.readouterr().err
+    assert not (desk / "out").exists()
+
+
+def test_a_training_run_measures_what_it_has_in_memory(desk: Path, capsys) -> None:
+    words = ["train", "--model_name_or_path", "tuned", "--dataset_name", "texts.jsonl", "--output_dir", "run"]
+    assert main([*words, "--evaluation", "{source: [texts.jsonl], backend: vllm}"]) == 2
+    assert "evaluation.backend: vllm measures models on disk" in capsys.readouterr().err
+
+
+def test_what_vllm_serves_is_known_by_its_weights(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And by what decides figures beside them. Where they are not on disk yet, nothing is taken for measured."""
+    from holdfast.errors import ModelError
+    from holdfast.evaluation import vllm
+    from holdfast.evaluation.request import ServerSettings
+    from holdfast.evaluation.session import ModelRequest, _hash
+    from holdfast.models import weights_hash
+
+    assert _hash(ModelRequest(name="somebody/some-model", label="x"), "auto") == ""
+    with pytest.raises(ModelError, match="found none"):
+        weights_hash("somebody/some-model")
+    monkeypatch.setattr(vllm, "version", lambda: "1")
+    hashes = [vllm.hash_of("a", ServerSettings()), vllm.hash_of("b", ServerSettings())]
+    hashes += [vllm.hash_of("a", ServerSettings(context_length=64)), vllm.hash_of("a", ServerSettings(chat=True))]
+    monkeypatch.setattr(vllm, "version", lambda: "2")
+    hashes.append(vllm.hash_of("a", ServerSettings()))
+    assert len(set(hashes)) == 5

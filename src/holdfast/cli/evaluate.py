@@ -7,22 +7,21 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.checkpoints.named import known_names, located
 from holdfast.cli.console import print_json, print_line, quiet_console, stderr_console, stdout_console
 from holdfast.config.command_line import Command
-from holdfast.config.declare import Meta
+from holdfast.config.declare import Meta, settings_of
 from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, ModelError, NotFinite, did_you_mean
-from holdfast.evaluation.request import LoadSettings, PlanRequest, plan_of
+from holdfast.evaluation.request import LoadSettings, PlanRequest, ServerSettings, plan_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.evaluation.output import Output
-    from holdfast.evaluation.served import Asking
     from holdfast.evaluation.session import ModelRequest
 
 DESCRIPTION = """\
@@ -57,24 +56,6 @@ exit code  0 done; 4 a figure, or a sample behind one, is NaN or infinite (every
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Served:
-    settings_group: ClassVar[str] = "models behind a server"
-
-    tokenizer: Annotated[str | None, Meta(metavar="MODEL")] = None
-    """Folder or hub id with the served model's tokenizer (the folder that the server names)."""
-    context_length: Annotated[int | None, Meta(ge=2)] = None
-    """Tokens that the served model reads at once (what the server says)."""
-    api_key_env: Annotated[str | None, Meta(metavar="NAME")] = None
-    """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
-    workers: Annotated[int, Meta(ge=1)] = 16
-    """Requests at once."""
-    chat: bool = False
-    """Asks /chat/completions: the server writes the chat template, no tokenizer is needed; generated entries alone."""
-    backend: Literal["transformers", "vllm"] = "transformers"
-    """What computes; vllm: 'vllm serve' is started for every model, over all devices."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Where(LoadSettings):
     settings_group: ClassVar[str] = "where"
 
@@ -82,8 +63,11 @@ class _Where(LoadSettings):
     """Evaluations, one folder a model, and report.html; may be one of before."""
     device_map: Literal["auto", "balanced", "sequential"] | None = None
     """Spreads each model over all accelerators, where one does not hold it."""
+    backend: Literal["transformers", "vllm"] | None = None
+    """What computes (what the suite says, else transformers); vllm: 'vllm serve' is started for every model, over all
+    devices."""
     num_processes: Annotated[int, Meta(ge=1)] = 1
-    """Processes that share the questions, each with the whole model; on GPUs one each."""
+    """ProcessGroup that share the questions, each with the whole model; on GPUs one each."""
     cache: Annotated[Path | None, Meta(metavar="FOLDER")] = None
     """Evaluations that several output folders share."""
     json: bool = False
@@ -93,7 +77,7 @@ class _Where(LoadSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateRequest(_Served, _Where, PlanRequest):
+class EvaluateRequest(ServerSettings, _Where, PlanRequest):
     """`holdfast evaluate`."""
 
     model: Annotated[tuple[str, ...], Meta(positional=True, metavar="MODEL ...")] = ()
@@ -124,17 +108,9 @@ class EvaluateRequest(_Served, _Where, PlanRequest):
         return requests_of(self.model)
 
     @property
-    def asking(self) -> Asking:
+    def server(self) -> ServerSettings:
         """How served models are asked."""
-        from holdfast.evaluation.served import Asking
-
-        return Asking(
-            tokenizer=self.tokenizer,
-            context_length=self.context_length,
-            api_key_env=self.api_key_env,
-            workers=self.workers,
-            chat=self.chat,
-        )
+        return ServerSettings(**{s.name: getattr(self, s.name) for s in settings_of(ServerSettings)})
 
     @property
     def plan(self) -> EvaluationPlan:
@@ -214,25 +190,23 @@ def run(argv: list[str]) -> int:
 
     from holdfast.evaluation.session import check_request, evaluate_models, refuse_foreign
 
+    how: dict[str, Any] = {
+        "device": request.device,
+        "trust_remote_code": request.trust_remote_code,
+        "server": request.server,
+    }
     if request.dry_run:
         refuse_foreign(out)
         from holdfast.reports.evaluation_text import plan_blocks
         from holdfast.reports.terminal import Printer
 
-        check_request(
-            requests,
-            plan,
-            device=request.device,
-            trust_remote_code=request.trust_remote_code,
-            asking=request.asking,
-            backend=request.backend,
-        )
+        check_request(requests, plan, **how)
         models = [(r.label, r.name) for r in requests]
         Printer(stdout_console()).show(plan_blocks(plan, models, out))
         return 0
-    from holdfast.evaluation.processes import joined
+    from holdfast.evaluation.processes import join_launched
 
-    broken, processes = None, joined()
+    broken, processes = None, join_launched()
     try:
         evaluate_models(
             requests,
@@ -241,19 +215,16 @@ def run(argv: list[str]) -> int:
             suites=request.suite,
             cache=request.cache,
             dtype=request.dtype,
-            device=request.device,
             device_map=request.device_map,
-            trust_remote_code=request.trust_remote_code,
-            asking=request.asking,
-            backend=request.backend,
+            **how,
             num_processes=request.num_processes,
             processes=processes,
-            console=stderr_console() if processes.leads else quiet_console(),
-            say=lambda line: print_line(target, line) if processes.leads else None,
+            console=stderr_console() if processes.is_main else quiet_console(),
+            say=lambda line: print_line(target, line) if processes.is_main else None,
         )
     except NotFinite as error:  # what was measured is shown all the same
         broken = error
-    if not processes.leads:
+    if not processes.is_main:
         return 0
 
     from holdfast.evaluation.averages import SUITE

@@ -12,7 +12,7 @@ import string
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta, Seed
 from holdfast.evaluation.judge.settings import ReplySettings
@@ -558,6 +558,9 @@ class PlanSettings:
     """Of resampling, of the choice of few-shot examples and of sampled generation."""
     allow_code_execution: bool = False
     """Runs programs that the model writes, in a sandbox. Without it tasks with programs for answers are refused."""
+    backend: Literal["transformers", "vllm"] = "transformers"
+    """What computes where models on disk are measured (`holdfast evaluate`, `holdfast update`); vllm starts `vllm
+    serve` for each of them, over all devices. A training run measures the model that it has in memory."""
     along: Along | None = None
     """Measures while the model is trained, too (`holdfast train` in one process): `{steps: [1, 2, 5], every: 50}`."""
 
@@ -571,11 +574,13 @@ class EvaluationPlan(PlanSettings):
     """Means of the entries' figures; compared as such, too."""
 
     def record(self) -> dict[str, Any]:
-        """The fields by name, for records and fingerprints; without `along` where it is off, so that what was measured
-        before there was such a setting is found again."""
+        """The fields by name, for records and fingerprints; without `along` and `backend` where they are off, so that
+        what was measured before there were such settings is found again."""
         fields = dataclasses.asdict(self)
         if self.along is None:
             del fields["along"]
+        if self.backend == "transformers":
+            del fields["backend"]
         return fields
 
     @property

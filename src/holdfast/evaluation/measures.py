@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.evaluation.entries import KINDS, Entry, EvaluationPlan
 from holdfast.evaluation.levels import CHOSEN, chance_level
 from holdfast.evaluation.partial import Partial
-from holdfast.evaluation.processes import ALONE, Processes
+from holdfast.evaluation.processes import SINGLE, ProcessGroup
 from holdfast.records.evaluation import CHANCE, EvaluationFolder, Metric, why_not_finite
 from holdfast.statistics.estimates import Ratio, estimate
 
@@ -42,7 +42,7 @@ class Subject:
     """Where the evaluation will lie."""
     start: EvaluationFolder | None = None
     """See `runner.evaluate`."""
-    processes: Processes = ALONE
+    processes: ProcessGroup = SINGLE
     """Those that share the measurement, each with the whole model."""
     verdicts: Path | None = None
     """Folder where a judge's verdicts are kept, for all runs that share it."""

@@ -23,7 +23,7 @@ def measure(entry: OwnEntry, on: Subject) -> Outcome:
     """
     metrics = entry.own.metrics
     with evaluation_mode(on.model):  # what the class does is its own: one process asks it
-        rows = on.processes.first(lambda: [dict(row) for row in entry.own.measure(on.model, on.tokenizer)])
+        rows = on.processes.broadcast(lambda: [dict(row) for row in entry.own.measure(on.model, on.tokenizer)])
     if not rows:
         raise DataError("expected at least one sample, got none.")
     for number, row in enumerate(rows):

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.evaluation.processes import ALONE, Processes
+from holdfast.evaluation.processes import SINGLE, ProcessGroup
 from holdfast.support.ledger import Ledger, read_ledger
+from holdfast.support.processes import stop_without_parent
 
 T = TypeVar("T")
 
@@ -32,14 +33,14 @@ class Partial:
         DataError: the file holds something else.
     """
 
-    def __init__(self, path: Path | None, *, seconds: float = 2.0, processes: Processes = ALONE) -> None:
+    def __init__(self, path: Path | None, *, seconds: float = 2.0, processes: ProcessGroup = SINGLE) -> None:
         self.all = path
-        self.path = path if path is None or processes.leads else path.with_name(f"{path.stem}-{processes.rank}.jsonl")
+        self.path = path if path is None or processes.is_main else path.with_name(f"{path.stem}-{processes.rank}.jsonl")
         self.seconds = seconds
         self.processes = processes
         self._waiting: dict[str, Any] = {}
         self._written = time.monotonic()
-        self.found: dict[str, Any] = processes.first(self._left)
+        self.found: dict[str, Any] = processes.broadcast(self._left)
         """What earlier processes left."""
 
     def _files(self) -> list[Path]:
@@ -91,17 +92,19 @@ class Partial:
             done = turn = 0
             for numbers, batch in batches:
                 if any(found[number] is None for number in numbers):
-                    if turn % self.processes.count == self.processes.rank:
+                    if self.processes.world_size > 1:
+                        stop_without_parent()
+                    if turn % self.processes.world_size == self.processes.rank:
                         mine = dict(zip(numbers, compute(batch), strict=True))
                         self.add({f"{name} {number}": value for number, value in mine.items()})
                         values |= mine
                     turn += 1
                 done += len(numbers)
                 report(done, total)
-            self.flush()  # here, since the leader removes the files of all
+            self.flush()  # here, since the main process removes the files of all
             return values
 
-        for values in self.processes.gather(share):
+        for values in self.processes.all_gather(share):
             for number, value in values.items():
                 found[number] = value
         return found
@@ -122,5 +125,5 @@ class Partial:
     def remove(self) -> None:
         """Deletes the files of all processes: the evaluation is whole."""
         self._waiting = {}
-        for file in self._files() if self.processes.leads else ():
+        for file in self._files() if self.processes.is_main else ():
             file.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """Several processes that measure one model together: each holds all of it, batches are dealt out, results gathered.
 
 Batches follow from the requests alone (`Partial.resumed`), and every one of them is computed by one process as it would
-be by a single one: figures are the same to the last digit, given as many threads a process. The leader reads and writes
-folders, asks judges and runs programs (`first`); the others compute their share and forget the rest.
+be by a single one: figures are the same to the last digit, given as many threads a process. The main process reads and
+writes folders, asks judges and runs programs (`broadcast`); the others compute their share.
 
 Results travel over gloo, whatever the models compute on, so that a process waits for another without holding its
 device.
@@ -21,31 +21,33 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from holdfast.errors import ConfigError, HoldfastError, UserError
+from holdfast.support.processes import PARENT_VARIABLE
 
 T = TypeVar("T")
 
 LONGEST = datetime.timedelta(days=30)
 """That a process waits for another: a judge may take hours. One that has died is noticed at once."""
 _STORE = "HOLDFAST_STORE"
-"""Environment variable of a process that `started` started: where its leader waits."""
+"""Environment variable of a process that `launch` started: where the main process waits."""
 
 
-class Processes:
+class ProcessGroup:
     """Those that work on one evaluation, seen by one of them; this class is a process that works alone."""
 
     rank = 0
-    """Which of them this one is; 0 is the leader."""
-    count = 1
+    """Which of them this one is; 0 is the main process."""
+    world_size = 1
+    """How many they are."""
 
     def __repr__(self) -> str:
-        return f"<process {self.rank} of {self.count}>"
+        return f"<process {self.rank} of {self.world_size}>"
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this one reads, writes and speaks for all."""
         return self.rank == 0
 
-    def gather(self, make: Callable[[], T]) -> list[T]:
+    def all_gather(self, make: Callable[[], T]) -> list[T]:
         """What `make` gives in every process, by rank, in every process.
 
         Raises:
@@ -54,20 +56,20 @@ class Processes:
         """
         return [make()]
 
-    def first(self, make: Callable[[], T]) -> T:
-        """What `make` gives in the leader, in every process. It is called there alone.
+    def broadcast(self, make: Callable[[], T]) -> T:
+        """What `make` gives in the main process, in every process. It is called there alone.
 
         Raises:
-            as `gather`.
+            as `all_gather`.
         """
         return make()
 
 
-ALONE = Processes()
+SINGLE = ProcessGroup()
 
 
-class Group(Processes):
-    """Processes over `torch.distributed`.
+class DistributedGroup(ProcessGroup):
+    """ProcessGroup over `torch.distributed`.
 
     Args:
         group: of all of them, whose backend takes objects (gloo); None: the default one.
@@ -78,17 +80,17 @@ class Group(Processes):
 
         self.group = group
         self.rank = torch.distributed.get_rank(group)
-        self.count = torch.distributed.get_world_size(group)
+        self.world_size = torch.distributed.get_world_size(group)
 
-    def gather(self, make: Callable[[], T]) -> list[T]:
+    def all_gather(self, make: Callable[[], T]) -> list[T]:
         own, mine = _tried(make)
-        found: list[Any] = [None] * self.count
+        found: list[Any] = [None] * self.world_size
         self._exchange("all_gather_object", found, mine, group=self.group)
         _check(own, found)
         return [value for value, _ in found]
 
-    def first(self, make: Callable[[], T]) -> T:
-        own, mine = _tried(make) if self.leads else (None, None)
+    def broadcast(self, make: Callable[[], T]) -> T:
+        own, mine = _tried(make) if self.is_main else (None, None)
         found: list[Any] = [mine]
         self._exchange("broadcast_object_list", found, src=0, group=self.group)
         _check(own, found)
@@ -101,7 +103,7 @@ class Group(Processes):
             getattr(torch.distributed, how)(*arguments, **named)
         except RuntimeError as error:  # a connection that has ended, or a time that is over
             raise LostProcess(
-                f"One of the {self.count} processes that measure together ended, or cannot be reached. What was "
+                f"One of the {self.world_size} processes that measure together ended, or cannot be reached. What was "
                 f"measured is kept; the same command continues. ({str(error).splitlines()[0][:200]})"
             ) from error
 
@@ -129,11 +131,11 @@ def _check(own: Exception | None, found: Sequence[tuple[Any, tuple[type, str] | 
             raise kind(text)
 
 
-# ------------------------------------------------------------------------------------------------------------- started
+# ------------------------------------------------------------------------------------------------------------- launch
 
 
-def joined() -> Processes:
-    """Those that a launcher (torchrun, accelerate, `started`) made this process one of; `ALONE` without one. The first
+def join_launched() -> ProcessGroup:
+    """Those that a launcher (torchrun, accelerate, `launch`) made this process one of; `SINGLE` without one. The first
     call connects.
 
     Raises:
@@ -142,7 +144,7 @@ def joined() -> Processes:
     import torch.distributed as dist
 
     if int(os.environ.get("WORLD_SIZE") or 1) < 2:
-        return ALONE
+        return SINGLE
     try:
         if not dist.is_initialized():
             store, where = None, os.environ.get(_STORE)
@@ -151,7 +153,7 @@ def joined() -> Processes:
                 store = dist.TCPStore(host, int(port), is_master=False)
             ranks = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])} if store else {}
             dist.init_process_group("gloo", store=store, timeout=LONGEST, **ranks)
-        return Group(dist.new_group(backend="gloo", timeout=LONGEST))
+        return DistributedGroup(dist.new_group(backend="gloo", timeout=LONGEST))
     except (RuntimeError, ValueError, KeyError) as error:
         raise HoldfastError(
             f"This process was started as one of {os.environ['WORLD_SIZE']}, which it cannot reach: {error}"
@@ -192,12 +194,12 @@ def device_of_process(device: str | None) -> str | None:
 
 
 @contextlib.contextmanager
-def started(count: int, module: str) -> Iterator[Processes]:
-    """Several processes, of which this one is the leader; it waits for the others at the end.
+def launch(count: int, module: str) -> Iterator[ProcessGroup]:
+    """Several processes, of which this one is the main process; it waits for the others at the end.
 
     Args:
         count: of processes, at least 2.
-        module: what the others run; it calls `joined`.
+        module: what the others run; it calls `join_launched`.
 
     Raises:
         LostProcess: one of them ended with an error; its last lines are in the message.
@@ -210,6 +212,7 @@ def started(count: int, module: str) -> Iterator[Processes]:
     torch.set_num_threads(threads)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     shared = {"WORLD_SIZE": str(count), "OMP_NUM_THREADS": str(threads), _STORE: f"127.0.0.1:{store.port}"}
+    shared[PARENT_VARIABLE] = str(os.getpid())  # a worker whose main process was killed ends with its batch
     with contextlib.ExitStack() as stack:
         logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, count)]
         others = [
@@ -223,7 +226,7 @@ def started(count: int, module: str) -> Iterator[Processes]:
         stack.callback(_end, others)
         try:
             dist.init_process_group("gloo", store=store, rank=0, world_size=count, timeout=LONGEST)
-            yield Group(dist.new_group(backend="gloo", timeout=LONGEST))
+            yield DistributedGroup(dist.new_group(backend="gloo", timeout=LONGEST))
         except LostProcess as error:
             raise LostProcess(f"{error}{_last_lines(others, logs)}") from error
         finally:
@@ -232,7 +235,7 @@ def started(count: int, module: str) -> Iterator[Processes]:
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]], *, seconds: float = 60.0) -> None:
-    """Waits for processes that are done, and ends those that are not: first as Ctrl-C would."""
+    """Waits for processes to end; those that do not, or are not needed any more, are terminated, then killed."""
     failed = sys.exc_info()[0] is not None
     until = time.monotonic() + (0 if failed else seconds)
     for process in processes:

@@ -105,6 +105,24 @@ class LoadSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """How models behind servers are asked (`evaluation.served`)."""
+
+    settings_group: ClassVar[str] = "models behind a server"
+
+    tokenizer: Annotated[str | None, Meta(metavar="MODEL")] = None
+    """Folder or hub id with the served model's tokenizer (the folder that the server names)."""
+    context_length: Annotated[int | None, Meta(ge=2)] = None
+    """Tokens that the served model reads at once (what the server says)."""
+    api_key_env: Annotated[str | None, Meta(metavar="NAME")] = None
+    """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
+    workers: Annotated[int, Meta(ge=1)] = 16
+    """Requests at once."""
+    chat: bool = False
+    """Asks /chat/completions: the server writes the chat template, no tokenizer is needed; generated entries alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanRequest(HowSettings, WhatSettings):
     """Suites and single entries, with settings for all of them."""
 
@@ -125,7 +143,7 @@ def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
     if not any(isinstance(v, list) and v for v in mapping.values()) and not problems:
         text = "nothing to measure: expected --suite NAME, --tasks TASK ... or --perplexity FILE ..."
         mistakes.append(Mistake(path=(), text=text))
-    mapping |= {key: value for key in _PLAN if (value := getattr(request, key)) is not None}
+    mapping |= {key: value for key in _PLAN if (value := getattr(request, key, None)) is not None}
     allowed = bool(mapping.get("allow_code_execution")) or request.allow_code_execution
     # entries that are skipped need no permission, so that one is asked for below
     plan, wrong = decode_evaluation({**mapping, "allow_code_execution": True})
@@ -159,7 +177,7 @@ def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
 
 _ENTRIES = {"tasks": "task", "answers": "answers", "perplexity": "perplexity", "memorisation": "memorisation"}
 """Option: kind of the entries that it adds."""
-_PLAN = ("batch_size", "confidence", "seed")
+_PLAN = ("batch_size", "confidence", "seed", "backend")
 
 
 def _of_option(mistake: Mistake, named: Sequence[tuple[str, dict[str, str]]], before: int) -> Mistake:

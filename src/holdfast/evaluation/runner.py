@@ -10,7 +10,7 @@ An entry with a sample or a figure that is NaN or infinite has failed. It is wri
 that people can look at it; the entries after it are measured; it is measured again by the next call; and this one ends
 in `NotFinite`.
 
-Several processes (`processes`) call it alike, each with the whole model: batches are dealt out, the leader alone
+Several processes (`processes`) call it alike, each with the whole model: batches are dealt out, the main process alone
 reads and writes the folder, and all return the same.
 """
 
@@ -29,7 +29,7 @@ from holdfast.evaluation.averages import SUITE, averages_of
 from holdfast.evaluation.entries import DataEntry, Entry, EvaluationPlan, TaskEntry
 from holdfast.evaluation.measures import Subject, check, measure, versions
 from holdfast.evaluation.partial import Partial
-from holdfast.evaluation.processes import ALONE, Processes
+from holdfast.evaluation.processes import SINGLE, ProcessGroup
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, read_samples, write_evaluation
 from holdfast.records.run import RunFolder
@@ -55,7 +55,7 @@ def evaluate(
     cache: str | Path | None = None,
     console: Console | None = None,
     start: EvaluationFolder | None = None,
-    processes: Processes = ALONE,
+    processes: ProcessGroup = SINGLE,
 ) -> list[Evaluation]:
     """Evaluates one model on all entries of a plan.
 
@@ -92,7 +92,7 @@ def evaluate(
                 folder.write(found, folder.samples(first.suite, first.name))
             return key, found
 
-        key, known = processes.first(kept)
+        key, known = processes.broadcast(kept)
         if known is not None:
             measured.setdefault(key, known)
             return known
@@ -134,12 +134,12 @@ def evaluate(
                 write_evaluation(evaluation, outcome.rows, *_cached(cache, key))
             return evaluation
 
-        measured[key] = processes.first(written)
+        measured[key] = processes.broadcast(written)
         partial.remove()
         return measured[key]
 
     done = [one(number, entry) for number, entry in enumerate(plan.entries, 1)]
-    averages = processes.first(lambda: _with_averages(folder, plan, model_identity))
+    averages = processes.broadcast(lambda: _with_averages(folder, plan, model_identity))
     if broken := [f"{e.suite}/{e.name}: {e.failed}" for e in done if e.failed is not None]:
         raise NotFinite(
             f"{model_identity.get('name')}: expected finite figures, got NaN or infinity in {len(broken)} of "

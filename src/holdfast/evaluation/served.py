@@ -4,7 +4,7 @@ memory: `http://localhost:8000/v1`, or `http://localhost:8000/v1#NAME` where it 
 Asked for is what `/completions` gives: continuations of token ids, and the log-probabilities of a prompt's own tokens
 (`echo` with `logprobs`), so that texts are tokenised, cut and scored here as those of any other model. What needs whole
 distributions (answers at the answer position, memorisation) is refused. Servers that take messages alone
-(`Asking.chat`) write the chat template themselves, and are asked for replies to conversations only.
+(`ServerSettings.chat`) write the chat template themselves, and are asked for replies to conversations only.
 
 Which weights a server has cannot be seen. A model is known by the log-probabilities of a text (`PROBE`): what was
 measured is found again while they are the same to four digits, and measured again where anything has changed. One that
@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -25,7 +27,9 @@ from urllib.parse import urlsplit
 from holdfast.errors import ConfigError, HoldfastError, ModelError, NotFinite, did_you_mean
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.request import ServerSettings
 from holdfast.evaluation.text.messages import MessageTokenizer, messages_of
+from holdfast.models import Loaded, load_tokenizer
 from holdfast.support.endpoint import Client, Endpoint, OptionNames, find_key, missing_package, run, work_through
 from holdfast.support.files import fingerprint
 
@@ -55,22 +59,6 @@ def is_address(name: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking:
-    """How served models are asked."""
-
-    tokenizer: str | None = None
-    """Of the served model: a folder or a hub id; None: the folder that the server names."""
-    context_length: int | None = None
-    """Tokens that it reads at once; None: what the server says."""
-    api_key_env: str | None = None
-    """Environment variable with the key; None: none, but OpenAI's own for api.openai.com."""
-    workers: int = 16
-    """Requests at once."""
-    chat: bool = False
-    """Asks `/chat/completions`: the server writes the chat template, and no tokenizer is needed."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Completed:
     """What a served model wrote after one prompt."""
 
@@ -79,7 +67,7 @@ class Completed:
     """Whether it ended because it had written as much as it was allowed to."""
 
 
-class Served:
+class ServedModel:
     """A served model, where others are modules.
 
     Args:
@@ -94,6 +82,8 @@ class Served:
 
     def __init__(self, endpoint: Endpoint, name: str, *, context: int, chat: bool = False) -> None:
         self.endpoint, self.name, self.chat = endpoint, name, chat
+        self.scores_prompts = not chat
+        """Whether it gives log-probabilities of prompts."""
         self.config = SimpleNamespace(max_position_embeddings=context)
 
     @property
@@ -103,7 +93,7 @@ class Served:
 
         return torch.device("cpu")
 
-    def eval(self) -> Served:
+    def eval(self) -> ServedModel:
         """As of modules; nothing to change."""
         return self
 
@@ -218,6 +208,13 @@ def _scored(body: Any, *, ids: Sequence[int]) -> list[tuple[float, bool]]:
     logprobs = _choice(body).get("logprobs")
     own = logprobs.get("token_logprobs") if isinstance(logprobs, Mapping) else None
     tops = logprobs.get("top_logprobs") if isinstance(logprobs, Mapping) else None
+    usage = body.get("usage")
+    read = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
+    if isinstance(read, int) and read != len(ids):  # its log-probabilities would be those of other places
+        raise ModelError(
+            f"Expected a server that reads a prompt's {len(ids)} tokens as they are, got one that reads {read}. Switch "
+            f"off what it adds to prompts, such as a beginning-of-text token."
+        )
     # the prompt's tokens, and at most the one that had to be asked for
     if not isinstance(own, list) or not isinstance(tops, list) or not len(ids) <= len(own) <= len(ids) + 1:
         raise _NotGiven(
@@ -253,24 +250,12 @@ class _NotGiven(ModelError):
 # ---------------------------------------------------------------------------------------------------------- connecting
 
 
-@dataclass(frozen=True, kw_only=True)
-class Connected:
-    """A served model, found and recognised."""
-
-    model: Served
-    tokenizer: Any
-    identity: dict[str, Any]
-    """As `holdfast.models.Loaded.identity`."""
-    scores: bool
-    """Whether it gives log-probabilities of prompts."""
-
-
-def connect(name: str, asking: Asking) -> Connected:
+def connect(name: str, server: ServerSettings) -> Loaded:
     """Finds a served model and what it is known by.
 
     Args:
         name: the address, with `#NAME` where there are several models.
-        asking: how.
+        server: how it is asked.
 
     Raises:
         ConfigError: no address, a key that is not there, no such model, a package that is not installed.
@@ -278,9 +263,9 @@ def connect(name: str, asking: Asking) -> Connected:
         HoldfastError: nobody answers.
     """
     url, _, wanted = name.partition("#")
-    variable, key, problem = find_key(url, asking.api_key_env)
+    variable, key, problem = find_key(url, server.api_key_env)
     endpoint = Endpoint(
-        base_url=url, api_key=key, key_variable=variable, workers=asking.workers, timeout=600.0, longest_body=2**26
+        base_url=url, api_key=key, key_variable=variable, workers=server.workers, timeout=600.0, longest_body=2**26
     )
     secret = ["an address without user, password or query is expected"] if {"@", "?"} & set(url) else []
     if problems := [*missing_package("a served model"), *endpoint.problems(), *([problem] if problem else []), *secret]:
@@ -293,29 +278,29 @@ def connect(name: str, asking: Asking) -> Connected:
         )
     served = wanted or next(iter(listed))
     card = listed[served]
-    if asking.chat:
+    if server.chat:
         return _conversing(endpoint, served, url)
-    tokenizer = _tokenizer(served, card, asking)
-    context = asking.context_length or card.get("max_model_len") or (card.get("meta") or {}).get("n_ctx")
+    tokenizer = _tokenizer(served, card, server)
+    context = server.context_length or card.get("max_model_len") or (card.get("meta") or {}).get("n_ctx")
     if not isinstance(context, int) or context < 2:
         raise ModelError(
             f"{endpoint.shown} does not say how many tokens '{served}' reads at once. Say it: --context_length N."
         )
-    model = Served(endpoint, served, context=context)
-    about, scores = _recognised(model, tokenizer)
+    model = ServedModel(endpoint, served, context=context)
+    about = _recognised(model, tokenizer)
     identity = {
         "name": f"{endpoint.shown}#{served}",
         "hash": fingerprint(["served", served, context, about]),
         "architecture": "served",
         "origin": f"as {urlsplit(url).netloc} serves it",
     }
-    return Connected(model=model, tokenizer=tokenizer, identity=identity, scores=scores)
+    return Loaded(model=model, tokenizer=tokenizer, identity=identity)
 
 
-def _conversing(endpoint: Endpoint, served: str, url: str) -> Connected:
+def _conversing(endpoint: Endpoint, served: str, url: str) -> Loaded:
     """A model that takes messages alone."""
     # in characters; how many tokens it reads is the server's to know
-    model, words = Served(endpoint, served, context=2**31, chat=True), MessageTokenizer()
+    model, words = ServedModel(endpoint, served, context=2**31, chat=True), MessageTokenizer()
     questions = [words.encode(words.conversation([{"role": "user", "content": q}])) for q in QUESTIONS]
     replies = model.completions(questions, [{"max_tokens": 48}] * len(questions))
     identity = {
@@ -324,7 +309,7 @@ def _conversing(endpoint: Endpoint, served: str, url: str) -> Connected:
         "architecture": "served",
         "origin": f"as {urlsplit(url).netloc} serves it, known by its address and three replies",
     }
-    return Connected(model=model, tokenizer=words, identity=identity, scores=False)
+    return Loaded(model=model, tokenizer=words, identity=identity)
 
 
 def _listed(endpoint: Endpoint) -> dict[str, Mapping[str, Any]]:
@@ -347,13 +332,9 @@ def _listed(endpoint: Endpoint) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def _tokenizer(served: str, card: Mapping[str, Any], asking: Asking) -> Any:
-    import os
-
-    from holdfast.models import load_tokenizer
-
-    places = [str(p) for p in (asking.tokenizer, card.get("root"), served) if p]
-    place = asking.tokenizer or next((p for p in places if os.path.isdir(p)), None)
+def _tokenizer(served: str, card: Mapping[str, Any], server: ServerSettings) -> Any:
+    places = [str(p) for p in (server.tokenizer, card.get("root"), served) if p]
+    place = server.tokenizer or next((p for p in places if os.path.isdir(p)), None)
     if place is None:
         raise ModelError(
             f"Expected the tokenizer of '{served}', whose folder the server does not name. Name it: --tokenizer "
@@ -362,8 +343,9 @@ def _tokenizer(served: str, card: Mapping[str, Any], asking: Asking) -> Any:
     return load_tokenizer(place)
 
 
-def _recognised(model: Served, tokenizer: Any) -> tuple[list[Any], bool]:
-    """What a served model is known by, and whether it gives log-probabilities.
+def _recognised(model: ServedModel, tokenizer: Any) -> list[Any]:
+    """What a served model is known by. Without log-probabilities of prompts, which the model is told that it does not
+    have, nothing: what is measured is not found again.
 
     Raises:
         ModelError: the tokenizer is not the server's. NotFinite: the log-probabilities are none.
@@ -385,23 +367,24 @@ def _recognised(model: Served, tokenizer: Any) -> tuple[list[Any], bool]:
     except _NotGiven:
         from holdfast.support.environment import now
 
-        return [now()], False  # nothing to know it by: what is measured is not found again
+        model.scores_prompts = False
+        return [now()]
     values = [round(value, 4) for value, _ in scores]
-    if any(value != value or value in (float("inf"), float("-inf")) for value in values):
+    if not all(map(math.isfinite, values)):
         raise NotFinite(
             f"'{model.name}' gives log-probabilities that are not finite. Look at its weights and its dtype."
         )
-    return values, True
+    return values
 
 
-def refused_entries(plan: EvaluationPlan, name: str, tokenizer: Any, *, scores: bool = True) -> list[str]:
+def refused_entries(plan: EvaluationPlan, name: str, tokenizer: Any, *, scores_prompts: bool = True) -> list[str]:
     """The entries that a served model cannot be measured on, a sentence each.
 
     Args:
         plan: what is to be measured.
         name: of the model.
         tokenizer: its tokenizer.
-        scores: whether its server gives log-probabilities of prompts.
+        scores_prompts: whether its server gives log-probabilities of prompts.
     """
     from holdfast.evaluation.entries import KINDS, TaskEntry
 
@@ -418,7 +401,7 @@ def refused_entries(plan: EvaluationPlan, name: str, tokenizer: Any, *, scores: 
                 f"{place}: a model that takes messages alone (--chat) can only be asked for replies to conversations. "
                 f"Set apply_chat_template: true, or leave the entry out."
             )
-        elif not scores and (
+        elif not scores_prompts and (
             kind.scores or (isinstance(entry, TaskEntry) and entry.kind == "task" and _scores(entry, tokenizer))
         ):
             problems.append(
@@ -447,7 +430,7 @@ class ServedScorer:
     """Log-likelihoods of continuations, as `shared_prefix.Scorer` gives them. Shared beginnings are the server's to
     find: texts that begin alike are asked one after another."""
 
-    model: Served
+    model: ServedModel
     shares = True
 
     def answers(

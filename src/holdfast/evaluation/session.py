@@ -26,9 +26,10 @@ from urllib.parse import urlsplit
 from holdfast.errors import ConfigError, Interrupted, ModelError, NotFinite, RunFolderError, UserError
 from holdfast.evaluation import vllm
 from holdfast.evaluation.entries import EvaluationPlan
-from holdfast.evaluation.follow import tell
-from holdfast.evaluation.processes import ALONE, Processes, check_count, device_of_process, started
-from holdfast.evaluation.served import Asking, Connected, connect, is_address, refused_entries
+from holdfast.evaluation.processes import SINGLE, ProcessGroup, check_count, device_of_process, launch
+from holdfast.evaluation.request import ServerSettings
+from holdfast.evaluation.served import connect, is_address, refused_entries
+from holdfast.evaluation.worker import send_request
 from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
 from holdfast.support.environment import (
     hardware,
@@ -124,10 +125,9 @@ def evaluate_models(
     device: str | None = None,
     device_map: str | None = None,
     trust_remote_code: bool = False,
-    asking: Asking | None = None,
-    backend: str = "transformers",
+    server: ServerSettings | None = None,
     num_processes: int = 1,
-    processes: Processes = ALONE,
+    processes: ProcessGroup = SINGLE,
     console: Any = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> EvaluationRecord:
@@ -143,8 +143,7 @@ def evaluate_models(
         device: None: the first accelerator, else the CPU.
         device_map: spreads a model over several devices, see `holdfast.models.load`.
         trust_remote_code: runs Python code that comes with a model.
-        asking: how served models are asked; None: as `Asking` has it.
-        backend: what computes: "transformers", or "vllm", which is started for every model.
+        server: how models behind servers are asked; None: as `ServerSettings` has it.
         num_processes: so many processes share the questions, each with the whole model; they are started here.
         processes: those that share them already (torchrun); every one of them calls this with the same arguments.
         console: for progress bars; None: standard error.
@@ -156,35 +155,34 @@ def evaluate_models(
         NotFinite: figures of some models are not finite, after all were measured.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
     """
-    count = max(num_processes, processes.count)
-    if count > 1 and backend == "vllm":
+    count = max(num_processes, processes.world_size)
+    if count > 1 and plan.backend == "vllm":
         raise ConfigError("backend: vllm takes all devices itself. Take one process.")
     if count > 1 and device_map is not None:
         raise ConfigError(
             f"device_map: each of {count} processes has the whole model on a device of its own. Take one "
             f"process, or leave device_map out."
         )
-    if processes.count < count:
+    if processes.world_size < count:
         check_count(count, device)
         request: dict[str, Any] = {
             "models": list(models), "plan": plan, "output_dir": output_dir, "suites": suites, "cache": cache,
-            "dtype": dtype, "device": device, "trust_remote_code": trust_remote_code, "asking": asking,
+            "dtype": dtype, "device": device, "trust_remote_code": trust_remote_code, "server": server,
         }  # fmt: skip
-        with started(count, "holdfast.evaluation.follow") as processes:
-            tell(processes, request)
+        with launch(count, "holdfast.evaluation.worker") as processes:
+            send_request(processes, request)
             return evaluate_models(**request, processes=processes, console=console, say=say)
-    out, place = Path(output_dir), device if processes.count == 1 else device_of_process(device)
     run = _Session(
-        models=models, plan=plan, out=out, cache=cache, processes=processes, dtype=dtype, device=place,
-        device_map=device_map, trust_remote_code=trust_remote_code, asking=asking or Asking(), backend=backend,
-        console=console, say=say,
+        models=models, plan=plan, out=Path(output_dir), cache=cache, processes=processes, dtype=dtype,
+        device=device if processes.world_size == 1 else device_of_process(device), device_map=device_map,
+        trust_remote_code=trust_remote_code, server=server or ServerSettings(), console=console, say=say,
     )  # fmt: skip
     with quiet_libraries(), terminated_is_interrupted():
-        if not processes.leads:
-            return run.follow()
-        refuse_foreign(out)
-        with result_folder(out) as made:
-            return run.lead(suites, keep=made.keep)
+        if not processes.is_main:
+            return run.run_worker()
+        refuse_foreign(run.out)
+        with result_folder(run.out) as made:
+            return run.run_main(suites, keep=made.keep)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -195,33 +193,34 @@ class _Session:
     plan: EvaluationPlan
     out: Path
     cache: str | Path | None
-    processes: Processes
+    processes: ProcessGroup
     dtype: str
     device: str | None
     device_map: str | None
     trust_remote_code: bool
-    asking: Asking
-    backend: str
+    server: ServerSettings
     console: Any
     say: Callable[[str], None]
 
     def kept(self) -> dict[str, str]:
         """What is measured already, see `check_request`."""
-        return self.processes.first(
+        return self.processes.broadcast(
             lambda: check_request(
                 self.models, self.plan, out=self.out, cache=self.cache, dtype=self.dtype, device=self.device,
-                trust_remote_code=self.trust_remote_code, asking=self.asking, backend=self.backend,
+                trust_remote_code=self.trust_remote_code, server=self.server,
             )
         )  # fmt: skip
 
     @contextlib.contextmanager
-    def loaded(self, model: ModelRequest) -> Iterator[Loaded | Connected]:
+    def loaded(self, model: ModelRequest) -> Iterator[Loaded]:
+        """The model, in memory or behind a server, for as long as the block lasts."""
         from holdfast.models import load
 
+        trusted = self.trust_remote_code
         if is_address(model.name):
-            yield connect(model.name, self.asking)
-        elif self.backend == "vllm":
-            with vllm.served(model.name, self.asking, dtype=self.dtype, weights=_hash(model, self.dtype)) as found:
+            yield connect(model.name, self.server)
+        elif self.plan.backend == "vllm":
+            with vllm.serve(model.name, self.server, dtype=self.dtype, trust_remote_code=trusted) as found:
                 yield found
         else:
             yield load(
@@ -229,10 +228,10 @@ class _Session:
                 dtype=self.dtype,
                 device=self.device,
                 device_map=self.device_map,
-                trust_remote_code=self.trust_remote_code,
+                trust_remote_code=trusted,
             )
 
-    def measure(self, model: ModelRequest, loaded: Loaded | Connected) -> None:
+    def measure(self, model: ModelRequest, loaded: Loaded) -> None:
         from holdfast.evaluation.runner import evaluate
 
         identity: dict[str, Any] = {"name": model.label}
@@ -249,19 +248,19 @@ class _Session:
             processes=self.processes,
         )
 
-    def follow(self) -> EvaluationRecord:
-        """Measures this process's share, and returns the leader's record."""
+    def run_worker(self) -> EvaluationRecord:
+        """Measures this process's share, and returns the main process's record."""
         kept = self.kept()
         for model in self.models:
             if model.label not in kept:
-                # what is not finite is the leader's to say
+                # the main process reports what is not finite
                 with self.loaded(model) as loaded, contextlib.suppress(NotFinite):
                     self.measure(model, loaded)
                 del loaded
                 release_memory()
-        return self.processes.first(lambda: EvaluationRecord(created=""))
+        return self.processes.broadcast(lambda: EvaluationRecord(created=""))
 
-    def lead(self, suites: Sequence[str], *, keep: Callable[[], None]) -> EvaluationRecord:
+    def run_main(self, suites: Sequence[str], *, keep: Callable[[], None]) -> EvaluationRecord:
         """Measures with the others, if there are any, and writes the folder."""
         import torch
 
@@ -297,7 +296,7 @@ class _Session:
                 del loaded
                 release_memory()
                 self.say(f"{model.label}: {len(self.plan.entries)} entries measured")
-            self.processes.first(lambda: record)
+            self.processes.broadcast(lambda: record)
             if broken:
                 raise NotFinite("\n".join(broken))
             ended = "finished"
@@ -319,13 +318,12 @@ def check_request(
     dtype: str = "auto",
     device: str | None = None,
     trust_remote_code: bool = False,
-    asking: Asking | None = None,
-    backend: str = "transformers",
+    server: ServerSettings | None = None,
 ) -> dict[str, str]:
     """Finds out before anything is measured whether all of it can be: models, tokenizers, tasks and their data.
 
     Args:
-        models, plan, cache, dtype, device, trust_remote_code, asking, backend: as for `evaluate_models`.
+        models, plan, cache, dtype, device, trust_remote_code, server: as for `evaluate_models`.
         out: the output folder, in which a model that was measured before needs no tasks and no data any more; None: all
             are checked.
 
@@ -340,15 +338,16 @@ def check_request(
 
     problems = list(_problem(usable_device, device))
     tokenizers: dict[str, Any] = {}
-    served: dict[str, Connected] = {}
+    hashes: dict[str, str] = {}
 
     def read(model: ModelRequest) -> None:
         tokenizers[model.label] = load_tokenizer(model.name, trust_remote_code=trust_remote_code)
 
     def reach(model: ModelRequest) -> None:
-        there = served[model.label] = connect(model.name, asking or Asking())
-        tokenizers[model.label] = there.tokenizer
-        if refused := refused_entries(plan, there.model.name, there.tokenizer, scores=there.scores):
+        there = connect(model.name, server or ServerSettings())
+        tokenizers[model.label], hashes[model.label] = there.tokenizer, there.identity["hash"]
+        able = there.model.scores_prompts
+        if refused := refused_entries(plan, there.model.name, there.tokenizer, scores_prompts=able):
             raise ConfigError(refused)
 
     def serve(model: ModelRequest) -> None:
@@ -365,7 +364,7 @@ def check_request(
         readable |= set() if found else {model.label}
         if not found or Path(model.name).is_dir():  # what is not on the hub has no tokenizer there either
             found += _problem(read, model)
-        if backend == "vllm":
+        if plan.backend == "vllm":
             found += _problem(serve, model)
         problems += [f"{model.label}: {p}" if len(models) > 1 else p for p in found]
     kept: dict[str, str] = {}
@@ -378,10 +377,9 @@ def check_request(
         if out is not None and (
             cache is not None or folder.path.is_dir()
         ):  # else there is nothing to be found, and hashes take a while
-            known = served.get(model.label)
-            hash_ = _hash(model, dtype) if known is None else known.identity["hash"]
-            if backend == "vllm" and known is None and hash_:
-                hash_ = vllm.hash_of(hash_)
+            hash_ = hashes.get(model.label) or _hash(model, dtype)
+            if plan.backend == "vllm" and model.label not in hashes and hash_:
+                hash_ = vllm.hash_of(hash_, server or ServerSettings())
             identity = {"name": model.label, "hash": hash_}
             with contextlib.suppress(UserError):  # found again below, with its place
                 if identity["hash"] and (

@@ -18,9 +18,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+from holdfast.checkpoints.named import at_revision
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.evaluation.served import Asking, Connected, connect
-from holdfast.models import adapter_base
+from holdfast.evaluation.request import ServerSettings
+from holdfast.evaluation.served import connect
+from holdfast.models import Loaded, adapter_base, weights_hash
 from holdfast.support.environment import shown_name
 from holdfast.support.files import fingerprint
 
@@ -51,42 +53,47 @@ def version() -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def hash_of(weights: str) -> str:
+def hash_of(weights: str, server: ServerSettings) -> str:
     """What identifies the figures of a model that vLLM serves.
 
     Args:
         weights: hash of the model in memory, with its dtype.
+        server: what of it decides figures.
     """
-    return fingerprint([weights, "vllm", version()])
+    return fingerprint([weights, "vllm", version(), server.context_length, server.chat])
 
 
 @contextlib.contextmanager
-def served(name: str, asking: Asking, *, dtype: str, weights: str) -> Iterator[Connected]:
+def serve(name: str, server: ServerSettings, *, dtype: str, trust_remote_code: bool = False) -> Iterator[Loaded]:
     """A model behind a server of its own, which ends with the block.
 
     Args:
-        name: folder or hub id.
-        asking: how it is asked.
+        name: folder, name of `holdfast models`, or hub id, optionally with `@revision`.
+        server: how it is asked.
         dtype: of the weights; "auto": as saved.
-        weights: hash of the model in memory.
+        trust_remote_code: runs Python code that comes with the model.
 
     Raises:
         HoldfastError: vLLM did not start; the end of what it wrote is in the message.
+        ModelError: the weights are nowhere on disk, so that nothing says which model was measured.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = ["vllm", "serve", name, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", _NAME]
-    words += [
-        "--dtype",
-        dtype,
-        "--seed",
-        "0",
-        "--generation-config",
-        "vllm",
-    ]  # greedy is greedy, whatever the model says
-    words += ["--tensor-parallel-size", str(_devices())]
-    words += ["--max-model-len", str(asking.context_length)] if asking.context_length is not None else []
+    place, revision = at_revision(name)
+    options = {
+        "host": "127.0.0.1",
+        "port": port,
+        "served-model-name": _NAME,
+        "dtype": dtype,
+        "seed": 0,
+        "generation-config": "vllm",  # greedy is greedy, whatever the model's own configuration says
+        "tensor-parallel-size": _devices(),
+        **({"revision": revision} if revision != "main" else {}),
+        **({"max-model-len": server.context_length} if server.context_length is not None else {}),
+    }
+    words = ["vllm", "serve", place, *(w for key, value in options.items() for w in (f"--{key}", str(value)))]
+    words += ["--trust-remote-code"] if trust_remote_code else []
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -100,10 +107,14 @@ def served(name: str, asking: Asking, *, dtype: str, weights: str) -> Iterator[C
                     how = "did not start in time" if process.poll() is None else f"ended ({process.returncode})"
                     raise HoldfastError("\n  ".join([f"vllm serve {name} {how}:", *said]))
                 time.sleep(0.2)
-            asked = dataclasses.replace(asking, tokenizer=asking.tokenizer or name)
+            asked = dataclasses.replace(server, tokenizer=server.tokenizer or name)
             found = connect(f"http://127.0.0.1:{port}/v1", asked)
-            origin = f"as vLLM {version()} serves it"
-            identity = {**found.identity, "name": shown_name(name), "hash": hash_of(weights), "origin": origin}
+            identity = {
+                **found.identity,
+                "name": shown_name(name),
+                "hash": hash_of(weights_hash(name, dtype=dtype), server),  # of the hub they are on disk by now
+                "origin": f"as vLLM {version()} serves it",
+            }
             yield dataclasses.replace(found, identity=identity)
         finally:
             with contextlib.suppress(ProcessLookupError):

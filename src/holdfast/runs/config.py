@@ -543,6 +543,9 @@ def _evaluation(own: Mapping[str, Any], mistakes: list[Mistake]) -> tuple[Any, E
     if isinstance(value, EvaluationPlan):
         return value, value
     plan, found = parse_evaluation(value)
+    if plan.backend != "transformers":
+        text = "measures models on disk, and a training run the one that it has in memory. Leave it out."
+        mistakes.append(Mistake(path=("evaluation", "backend"), text=f"{plan.backend} {text}"))
     mistakes += (as_mistake(problem, ("evaluation",)) for problem in found)
     return value, plan
 

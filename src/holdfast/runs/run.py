@@ -44,7 +44,7 @@ from holdfast.support.resources import is_disk_full
 if TYPE_CHECKING:
     from transformers import TrainerCallback
 
-    from holdfast.evaluation.processes import Processes
+    from holdfast.evaluation.processes import ProcessGroup
     from holdfast.records.evaluation import Evaluation
     from holdfast.records.forecast import EarlySigns
     from holdfast.runs.config import TrainConfig
@@ -294,7 +294,7 @@ class _Run:
 
         from holdfast.evaluation.runner import evaluate
 
-        if not self.main and self.processes.count == 1:
+        if not self.main and self.processes.world_size == 1:
             return
         evaluate(
             model,
@@ -309,14 +309,14 @@ class _Run:
         )
 
     @functools.cached_property
-    def processes(self) -> Processes:
+    def processes(self) -> ProcessGroup:
         """Those that measure together: all that train, where each of them has a whole model from the start."""
         import torch.distributed
 
-        from holdfast.evaluation.processes import ALONE, joined
+        from holdfast.evaluation.processes import SINGLE, join_launched
 
         whole = torch.distributed.is_initialized() and not loads_on_one_process_only()
-        return joined() if whole else ALONE
+        return join_launched() if whole else SINGLE
 
     def fit(self) -> None:
         from holdfast.data.formats import rows_by_name

@@ -145,7 +145,7 @@ def measure(entry: TaskEntry, on: Subject) -> Outcome:
         [_program(entry.task, problem, text) for text in group]
         for problem, group in zip(problems, completions, strict=True)
     ]
-    scored = on.processes.first(
+    scored = on.processes.broadcast(
         lambda: score_completions(
             problems,
             programs,

@@ -58,7 +58,7 @@ def measure(entry: WinRateEntry, on: Subject) -> Outcome:
         for p, ours, theirs in zip(prompts, replies, references, strict=True)
     ]
     broken = bool(found.broken)
-    results, notes = on.processes.first(lambda: (_unjudged(pairs), []) if broken else _judged(pairs, entry, on))
+    results, notes = on.processes.broadcast(lambda: (_unjudged(pairs), []) if broken else _judged(pairs, entry, on))
     undecided = sum(r.preference is None for r in results)
     if undecided:
         notes.append(f"The judge gave no verdict on {undecided} of {len(results)} pairs; these count half.")

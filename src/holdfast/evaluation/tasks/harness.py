@@ -85,14 +85,14 @@ def harness_model(entry: TaskEntry, on: Subject, *, report: Report | None = None
         on: the model.
         report: of the requests; None: the subject's own.
     """
-    from holdfast.evaluation.served import Served
+    from holdfast.evaluation.served import ServedModel
     from holdfast.evaluation.tasks.harness_model import ServedLM, SharedPrefixLM
     from holdfast.evaluation.text.perplexity import resolve_window
 
     _check_tokenizer(on.tokenizer)
     with without_traces(on.model, on.tokenizer, seed=on.plan.seed), _hub_where_wanted(entry), evaluation_mode(on.model):
         window, _ = resolve_window(on.model)
-        kind = ServedLM if isinstance(on.model, Served) else SharedPrefixLM
+        kind = ServedLM if isinstance(on.model, ServedModel) else SharedPrefixLM
         yield kind(
             on.model,
             on.tokenizer,

@@ -22,7 +22,7 @@ from typing import Any
 from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.entries import InstructionsEntry
 from holdfast.evaluation.measures import Outcome, Subject
-from holdfast.evaluation.served import Served
+from holdfast.evaluation.served import ServedModel
 from holdfast.evaluation.text.checkers import OWN, RULES, follow, mistake_in
 from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
 from holdfast.evaluation.text.generation import BROKEN, end_tokens, greedy
@@ -239,7 +239,7 @@ def generate(on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: i
     def replies(batch: Sequence[int]) -> list[Any]:
         """Of prompts that share a forward pass; {"broken": text} where it says nothing."""
         asked = [encoded[i] for i in batch]
-        if isinstance(on.model, Served):
+        if isinstance(on.model, ServedModel):
             return [r.text for r in on.model.completions(asked, [{"max_tokens": max_new_tokens}] * len(asked))]
         [found] = greedy(on.model, on.tokenizer, asked, max_new_tokens=max_new_tokens, batch_size=len(asked))
         texts = {one.index: on.tokenizer.decode(one.ids, skip_special_tokens=True) for one in found}
@@ -247,7 +247,7 @@ def generate(on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: i
         return [{"broken": texts[i]} if broken else texts[i] for i in range(len(batch))]
 
     order = sorted(range(len(encoded)), key=lambda i: -len(encoded[i]))
-    size = on.model.at_once if isinstance(on.model, Served) else on.plan.batch_size
+    size = on.model.at_once if isinstance(on.model, ServedModel) else on.plan.batch_size
     batches = [order[start : start + size] for start in range(0, len(order), size)]
     found = on.partial.resumed(
         "reply", ((batch, batch) for batch in batches), replies, total=len(encoded), report=on.report

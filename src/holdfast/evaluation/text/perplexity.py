@@ -32,7 +32,7 @@ from holdfast.evaluation.levels import unigram_levels
 from holdfast.evaluation.measures import Outcome, Report, Subject, no_report
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.partial import Partial
-from holdfast.evaluation.served import Served, in_groups
+from holdfast.evaluation.served import ServedModel, in_groups
 from holdfast.evaluation.text.documents import (
     Document,
     EncodedDocument,
@@ -182,7 +182,7 @@ def score_documents(
     window, stride = resolve_window(model, window, stride)
     pieces = cut(encoded, window=window, stride=stride)
     partial = partial or Partial(None)
-    if isinstance(model, Served):
+    if isinstance(model, ServedModel):
         rows, found = _asked_of(model, pieces, partial, progress)
     else:
         rows, found = _computed(
@@ -200,7 +200,7 @@ def score_documents(
 
 
 def _asked_of(
-    model: Served, pieces: Sequence[Piece], partial: Partial, progress: Report
+    model: ServedModel, pieces: Sequence[Piece], partial: Partial, progress: Report
 ) -> tuple[list[list[Piece]], list[list[list[float]]]]:
     """Rows of one piece each, and their sums, of a served model."""
 
@@ -369,7 +369,7 @@ def float_head(head: Head) -> Head:
 
 
 def _check_vocabulary(model: Any, encoded: Sequence[EncodedDocument]) -> None:
-    if isinstance(model, Served):  # the tokenizer was compared with the server's
+    if isinstance(model, ServedModel):  # the tokenizer was compared with the server's
         return
     known = int(model.get_input_embeddings().weight.shape[0])
     largest = max((i for document in encoded for i in document.ids), default=0)
@@ -418,7 +418,7 @@ def measure(entry: PerplexityEntry, on: Subject) -> Outcome:
         "notes": notes,
     }
     names = _MEMORISATION if entry.memorisation else _TEXT
-    served = isinstance(on.model, Served)
+    served = isinstance(on.model, ServedModel)
     vocabulary = len(on.tokenizer) if served else int(on.model.get_input_embeddings().weight.shape[0])
     encoded = [encode_document(document, on.tokenizer) for document in documents]
     return Outcome(

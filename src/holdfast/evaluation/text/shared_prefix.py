@@ -329,11 +329,11 @@ def scorer_for(model: Any, paths: Sequence[Path] = ()) -> Scorer | ServedScorer:
         model: a Hugging Face causal LM, PEFT-wrapped or not, in evaluation mode; or a served one.
         paths: of which two that branch are tried; without any that do, nothing needs to be tried.
     """
-    from holdfast.evaluation.served import Served, ServedScorer
+    from holdfast.evaluation.served import ServedModel, ServedScorer
     from holdfast.evaluation.text.perplexity import takes_positions
     from holdfast.ops.document_attention import IMPLEMENTATION
 
-    if isinstance(model, Served):
+    if isinstance(model, ServedModel):
         return ServedScorer(model=model)
 
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config

@@ -94,6 +94,16 @@ def train_model(settings: Mapping[str, Any], suites: Sequence[str], points: int,
     return Trained(measured=run.evaluated("result"), tokens=tokens, curves=curves)
 
 
+def measuring_processes(train: Mapping[str, Any], plan: EvaluationPlan) -> int:
+    """How many processes measure a model on disk: as many as train one; vLLM spreads over all devices by itself.
+
+    Args:
+        train: a study's keys of `holdfast train`.
+        plan: what is measured.
+    """
+    return 1 if plan.backend == "vllm" else int(train.get("num_processes") or 1)
+
+
 def measure_model(
     model: str | Path, plan: EvaluationPlan, place: Path, *, cache: Path, task: Task, processes: int = 1
 ) -> EvaluationFolder:

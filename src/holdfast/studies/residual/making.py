@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError
 from holdfast.records.residual import StudiedModel
 from holdfast.records.run import LayerDistance, RunFolder
 from holdfast.runs.launched import train_in_processes
+from holdfast.studies.engine.models import measuring_processes
 from holdfast.studies.residual.plan import ResidualConfig, training_settings
 from holdfast.support.environment import EVALUATION_CACHE, say, wait_for_lock
 from holdfast.support.files import read_object, write_json
@@ -63,7 +64,7 @@ class Workshop:
             self.plan,
             place,
             cache=os.environ.get(EVALUATION_CACHE),
-            num_processes=int(self.config.train.get("num_processes") or 1),
+            num_processes=measuring_processes(self.config.train, self.plan),
             console=self.console,
             say=lambda line: None,
         )

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.errors import ConfigError
 from holdfast.records.evaluation import EvaluationFolder
-from holdfast.studies.engine.models import MEASURED, Trained, measure_model, train_model, training_problems
+from holdfast.studies.engine.models import (
+    MEASURED,
+    Trained,
+    measure_model,
+    measuring_processes,
+    train_model,
+    training_problems,
+)
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
@@ -52,9 +59,9 @@ class Kind(Protocol):
         """
 
     def measure(
-        self, model: Path, plan: Any, place: Path, *, cache: Path, task: Task, processes: int = 1
+        self, model: Path, plan: Any, place: Path, *, cache: Path, task: Task, train: Mapping[str, Any]
     ) -> EvaluationFolder:
-        """Measures a model that was not trained, such as a merge."""
+        """Measures a model that was not trained, such as a merge; `train`: the study's common keys of training."""
 
     def fisher(self, model: Path, train: Mapping[str, Any], place: Path, *, samples: int) -> Path:
         """The Fisher diagonal of a model on a task's data, computed once.
@@ -99,10 +106,10 @@ class LanguageModels:
         return train_model(settings, tasks, points, cache=cache, task=task)
 
     def measure(
-        self, model: Path, plan: EvaluationPlan, place: Path, *, cache: Path, task: Task, processes: int = 1
+        self, model: Path, plan: EvaluationPlan, place: Path, *, cache: Path, task: Task, train: Mapping[str, Any]
     ) -> EvaluationFolder:
         """See `Kind`."""
-        return measure_model(model, plan, place, cache=cache, task=task, processes=processes)
+        return measure_model(model, plan, place, cache=cache, task=task, processes=measuring_processes(train, plan))
 
     def fisher(self, model: Path, train: Mapping[str, Any], place: Path, *, samples: int) -> Path:
         """See `Kind`."""
@@ -156,7 +163,7 @@ class Classifiers:
         return Trained(measured=run.evaluated("result"), tokens=int(run.read().training["tokens"]), curves=curves)
 
     def measure(
-        self, model: Path, plan: Any, place: Path, *, cache: Path, task: Task, processes: int = 1
+        self, model: Path, plan: Any, place: Path, *, cache: Path, task: Task, train: Mapping[str, Any]
     ) -> EvaluationFolder:
         """See `Kind`."""
         from holdfast.runs.classifier import evaluate_classifier, weights_hash

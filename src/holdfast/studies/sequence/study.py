@@ -214,9 +214,8 @@ class SequenceStudy(Study[SequenceConfig]):
                 ]
             merge(parts, folder, method=method, overwrite=True, **parameters)
         place = folder.with_name(f"{folder.name}.{MEASURED}")
-        processes = int(config.train.get("num_processes") or 1)
         found = config.kind.measure(
-            folder, config.measured, place, cache=out / "evaluations", task=task, processes=processes
+            folder, config.measured, place, cache=out / "evaluations", task=task, train=config.train
         )
         return ModelResult(folder="", evaluations=found.path.relative_to(out).as_posix(), seconds=0.0)
 

@@ -1,0 +1,70 @@
+"""Models of updates and sequences that no training holds in memory are measured by as many processes as train."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.evaluation.suite import parse_evaluation
+from holdfast.records.evaluation import EvaluationFolder
+from holdfast.studies.engine.models import measuring_processes
+from holdfast.studies.residual.making import Workshop
+from tiny import SENTENCES
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Any:
+    rows = [{"text": f"{number}. {text}"} for number in range(8) for text in SENTENCES]
+    (tmp_path / "prose.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found, problems = parse_evaluation({"source": [str(tmp_path / "prose.jsonl")]})
+    assert problems == []
+    return found
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(240)
+def test_an_update_measures_in_as_many_processes_as_it_trains(
+    tmp_path: Path, model_folder: Path, plan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.evaluation import processes
+    from holdfast.records.residual import StudiedModel
+
+    launched, original = [], processes.launch
+
+    def launch(count: int, module: str) -> Any:
+        launched.append(count)
+        return original(count, module)
+
+    monkeypatch.setattr("holdfast.evaluation.session.launch", launch)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    rows = []
+    for count in (1, 2):
+        out = tmp_path / f"by-{count}"
+        config: Any = SimpleNamespace(train={"num_processes": count})
+        shop = Workshop(config=config, out=out, texts={}, plan=plan)
+        given = StudiedModel(name="base", label="base", start="base", family="", path=str(model_folder))
+        measured = shop.measure(given)
+        rows.append(EvaluationFolder(out / str(measured.evaluations)).samples("source", "prose"))
+    assert launched == [2]
+    assert rows[0] == rows[1] and len(rows[0]) == 8 * len(SENTENCES)
+
+
+def test_a_sequence_measures_in_as_many_processes_as_it_trains(
+    tmp_path: Path, plan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.studies.sequence.kinds import LanguageModels
+
+    asked: list[int] = []
+    monkeypatch.setattr(
+        "holdfast.evaluation.session.evaluate_models", lambda *_, num_processes, **how: asked.append(num_processes)
+    )
+    task: Any = SimpleNamespace(console=None)
+    for train in ({"num_processes": 4}, {}):
+        LanguageModels().measure(Path("merge"), plan, tmp_path, cache=tmp_path, task=task, train=train)
+    assert asked == [4, 1]
+    assert measuring_processes({"num_processes": 4}, dataclasses.replace(plan, backend="vllm")) == 1
