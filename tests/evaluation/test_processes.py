@@ -201,7 +201,7 @@ def test_a_process_that_dies_ends_the_others(desk: Path) -> None:
     (desk / "own.py").write_text(OWN)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 1
-    assert "processes that measure together ended" in said and "the same command continues" in said
+    assert "evaluation processes has died" in said and "the same command continues" in said
     kept = {p.name for p in (desk / "evaluated" / "base").glob("source.*.json")}
     assert "source.followed.json" in kept and "source.own.json" not in kept
 

@@ -62,12 +62,12 @@ class _Where(LoadSettings):
     output_dir: Annotated[Path, Meta(metavar="FOLDER")] = Path("evaluated")
     """Evaluations, one folder a model, and report.html; may be one of before."""
     device_map: Literal["auto", "balanced", "sequential"] | None = None
-    """Spreads each model over all accelerators, where one does not hold it."""
+    """Spreads each model over all accelerators, for models that one cannot hold."""
     backend: Literal["transformers", "vllm"] | None = None
-    """What computes (what the suite says, else transformers); vllm: 'vllm serve' is started for every model, over all
+    """Inference engine (what the suite says, else transformers); vllm starts 'vllm serve' for each model, on all
     devices."""
     num_processes: Annotated[int, Meta(ge=1)] = 1
-    """ProcessGroup that share the questions, each with the whole model; on GPUs one each."""
+    """Processes that share the questions, each holding the whole model; on GPUs one per device."""
     cache: Annotated[Path | None, Meta(metavar="FOLDER")] = None
     """Evaluations that several output folders share."""
     json: bool = False

@@ -559,8 +559,8 @@ class PlanSettings:
     allow_code_execution: bool = False
     """Runs programs that the model writes, in a sandbox. Without it tasks with programs for answers are refused."""
     backend: Literal["transformers", "vllm"] = "transformers"
-    """What computes where models on disk are measured (`holdfast evaluate`, `holdfast update`); vllm starts `vllm
-    serve` for each of them, over all devices. A training run measures the model that it has in memory."""
+    """Inference engine for models on disk (`holdfast evaluate`, `holdfast update`); vllm starts `vllm serve` for each,
+    on all devices. A training run measures the model that it has in memory."""
     along: Along | None = None
     """Measures while the model is trained, too (`holdfast train` in one process): `{steps: [1, 2, 5], every: 50}`."""
 

@@ -69,7 +69,7 @@ SINGLE = ProcessGroup()
 
 
 class DistributedGroup(ProcessGroup):
-    """ProcessGroup over `torch.distributed`.
+    """Processes that communicate over `torch.distributed`.
 
     Args:
         group: of all of them, whose backend takes objects (gloo); None: the default one.
@@ -103,13 +103,13 @@ class DistributedGroup(ProcessGroup):
             getattr(torch.distributed, how)(*arguments, **named)
         except RuntimeError as error:  # a connection that has ended, or a time that is over
             raise LostProcess(
-                f"One of the {self.world_size} processes that measure together ended, or cannot be reached. What was "
-                f"measured is kept; the same command continues. ({str(error).splitlines()[0][:200]})"
+                f"One of the {self.world_size} evaluation processes has died or cannot be reached. Finished batches "
+                f"are kept; the same command continues. ({str(error).splitlines()[0][:200]})"
             ) from error
 
 
 class LostProcess(HoldfastError):
-    """A process that others waited for is not there any more."""
+    """Another process of the group died."""
 
 
 def _tried(make: Callable[[], T]) -> tuple[Exception | None, tuple[T | None, tuple[type, str] | None]]:

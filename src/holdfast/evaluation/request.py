@@ -111,15 +111,16 @@ class ServerSettings:
     settings_group: ClassVar[str] = "models behind a server"
 
     tokenizer: Annotated[str | None, Meta(metavar="MODEL")] = None
-    """Folder or hub id with the served model's tokenizer (the folder that the server names)."""
+    """Tokenizer of the served model: a folder or hub id (the folder that the server names)."""
     context_length: Annotated[int | None, Meta(ge=2)] = None
-    """Tokens that the served model reads at once (what the server says)."""
+    """Context length of the served model, in tokens (what the server says)."""
     api_key_env: Annotated[str | None, Meta(metavar="NAME")] = None
     """Environment variable with the key (OPENAI_API_KEY for api.openai.com, else none)."""
     workers: Annotated[int, Meta(ge=1)] = 16
-    """Requests at once."""
+    """Concurrent requests."""
     chat: bool = False
-    """Asks /chat/completions: the server writes the chat template, no tokenizer is needed; generated entries alone."""
+    """Uses /chat/completions: the server applies the chat template and no tokenizer is needed; generated entries
+    only."""
 
 
 @dataclass(frozen=True, kw_only=True)

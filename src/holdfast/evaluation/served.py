@@ -170,8 +170,9 @@ class ServedModel:
                         answer = await client.complete(prompt if isinstance(prompt, str) else list(prompt), read, **how)
                     if answer.value is None:
                         raise HoldfastError(
-                            f"{self.endpoint.shown} gave no answer to a prompt ({len(prompt)} long): {answer.error}. "
-                            f"What was measured is kept; the same command goes on."
+                            f"{self.endpoint.shown} did not answer a prompt of {len(prompt)} "
+                            f"{'characters' if isinstance(prompt, str) or self.chat else 'tokens'}: {answer.error}. "
+                            f"Finished batches are kept; the same command continues."
                         )
                     found[number] = answer.value
 

@@ -16,7 +16,8 @@ _NAME = "unsloth"
 
 
 def refuse_unsloth(trainer: type, model: Any) -> None:
-    """
+    """Refuses a model or a trainer whose passes Unsloth has replaced.
+
     Args:
         trainer: the class that will train.
         model: a loaded model, or anything else.
