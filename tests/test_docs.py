@@ -23,6 +23,7 @@ from holdfast.config.command_line import find_option, parse_words
 from holdfast.config.decode import coerce_all
 from holdfast.records.forecast import Predictor, write_predictor
 from holdfast.records.run import RunFolder, RunRecord
+from preference_trainers import pairs
 from stand_ins import put_data
 
 ROOT = Path(__file__).parents[1]
@@ -500,6 +501,7 @@ def scene(model_folder, tokenizer, tmp_path, monkeypatch) -> dict[str, Any]:
         "tokenizer": tokenizer,
         "collator": DataCollatorForSeq2Seq(tokenizer),
         "rows": rows,
+        "pairs": pairs().select(range(8)),
         "args": TrainingArguments(
             "out",
             max_steps=4,

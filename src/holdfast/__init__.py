@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from holdfast.training.fresh_init import init_stds
     from holdfast.training.hosts import RetentionTrainer, SFTRetentionTrainer
     from holdfast.training.mixin import RetentionMixin
+    from holdfast.training.preferences import DPORetentionTrainer, GRPORetentionTrainer
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "checkpoints.distance": ("checkpoint_distance",),
@@ -124,6 +125,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "training.fresh_init": ("init_stds",),
     "training.hosts": ("RetentionTrainer", "SFTRetentionTrainer"),
     "training.mixin": ("RetentionMixin",),
+    "training.preferences": ("DPORetentionTrainer", "GRPORetentionTrainer"),
     "runs.run": ("train",),
 }
 """Module below `holdfast`: the public names that live there."""
@@ -144,10 +146,12 @@ __all__ = [
     "Budget",
     "CheckpointReader",
     "ConfigError",
+    "DPORetentionTrainer",
     "DataError",
     "EvaluationFolder",
     "EvaluationPlan",
     "ExponentialAverage",
+    "GRPORetentionTrainer",
     "HoldfastError",
     "Interrupted",
     "LabelAnnealing",

@@ -339,11 +339,23 @@ def adapter_off() -> dict[str, float]:
     }
 
 
-def through_the_trainer(out: Path, everything: bool) -> None:
-    """The whole path: accelerate shards, the trainer steps. accelerate refuses FSDP without accelerators, so it is told
-    late that it has some."""
+def make_sharded(trainer: Any) -> None:
+    """Lets accelerate shard a trainer's model by FSDP2. It refuses that without accelerators, so it is told late that
+    it has some."""
     from accelerate.state import AcceleratorState
     from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+
+    state = AcceleratorState._shared_state
+    state["distributed_type"] = DistributedType.FSDP
+    state["fsdp_plugin"] = FullyShardedDataParallelPlugin(
+        fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False
+    )
+    trainer.accelerator.state.__dict__.update(state)
+    trainer.is_fsdp_enabled = True
+
+
+def through_the_trainer(out: Path, everything: bool) -> None:
+    """The whole path: accelerate shards, the trainer steps."""
     from cases import EVERY, FIRST, OWN, make_trainer, spec
     from ddp_worker import ACCUMULATION, BATCH, SETTINGS
     from safetensors.torch import save_file
@@ -364,13 +376,7 @@ def through_the_trainer(out: Path, everything: bool) -> None:
             if name in ("ewc", "budget"):
                 # the same with the Fisher information; reading data makes accelerate look at its state anew
                 trainer.prepare_methods()
-            state = AcceleratorState._shared_state
-            state["distributed_type"] = DistributedType.FSDP
-            state["fsdp_plugin"] = FullyShardedDataParallelPlugin(
-                fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False
-            )
-            trainer.accelerator.state.__dict__.update(state)
-            trainer.is_fsdp_enabled = True
+            make_sharded(trainer)
             try:
                 trainer.train()
                 assert isinstance(trainer.model, FSDPModule), "the trainer did not shard the model"

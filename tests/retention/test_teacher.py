@@ -116,13 +116,14 @@ def test_adapters_off_is_the_start_model_and_the_mode_comes_back():
     start = build_model().eval()
     wanted = run_backbone(start, input_ids=IDS).detach()
     student = lora(build_model(attention_dropout=0.5)).train()  # the base has dropout of its own
+    teacher = AdapterOffTeacher(student)
     with torch.no_grad():
         for name, parameter in student.named_parameters():
             if "lora_" in name:
                 parameter.add_(0.5)
     student.base_model.model.model.norm.eval()
     modes = {name: module.training for name, module in student.named_modules()}
-    hidden, head = AdapterOffTeacher(student).hidden({"input_ids": IDS})
+    hidden, head = teacher.hidden({"input_ids": IDS})
     assert torch.equal(hidden, wanted) and not hidden.requires_grad
     assert torch.equal(head.weight_VH, start.lm_head.weight)
     assert {name: module.training for name, module in student.named_modules()} == modes

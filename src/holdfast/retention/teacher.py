@@ -146,8 +146,8 @@ class AdapterOffTeacher:
         model: a PEFT model whose adapter is the identity at initialisation.
 
     Raises:
-        ModelError: not a PEFT model, or an initialisation that changes the base weights (PiSSA, OLoRA, ...), whose base
-            with adapters off is not the start model.
+        ModelError: not a PEFT model, an adapter that is tuned already, or an initialisation that changes the base
+            weights (PiSSA, OLoRA, ...): its base with adapters off is not the start model.
     """
 
     name = "adapter_off"
@@ -158,6 +158,7 @@ class AdapterOffTeacher:
                 "label_annealing.teacher: adapter_off expects a LoRA model (use_peft: true), got full fine-tuning. "
                 "Use teacher: online."
             )
+        init: Any = True
         for peft_config in getattr(model, "peft_config", {}).values():
             init = getattr(peft_config, "init_lora_weights", True)
             if init not in (True, "gaussian", "orthogonal"):
@@ -166,6 +167,13 @@ class AdapterOffTeacher:
                     f"init_lora_weights={init!r}, "
                     "which changes the base weights. Use teacher: online."
                 )
+        tuned = next((n for n, p in model.named_parameters() if "lora_B" in n and bool(p.detach().any())), None)
+        if tuned is not None and init != "orthogonal":
+            raise ModelError(
+                f"label_annealing.teacher: adapter_off expects an adapter that is the identity at the start, got one "
+                f"that is tuned ({tuned} is not 0): without it the model is not the start. Merge the adapter into the "
+                f"model first (holdfast merge), and tune a new one."
+            )
         self.model = model
         self._head = _FrozenHead(model)
 

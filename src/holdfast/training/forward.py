@@ -60,6 +60,8 @@ class LossRequest:
     """What is trained on instead of the cross-entropy, which is still measured."""
     router_scale: float = 0.0
     """Factor of a mixture-of-experts model's load-balancing loss; 0 for dense models."""
+    beside: bool = False
+    """The host computes its loss of the model's own outputs, which come as `outputs`; here is the KL alone."""
 
 
 def successor_mask(inputs: dict[str, Any]) -> Tensor:
@@ -102,8 +104,10 @@ def install_forward(lm: nn.Module) -> None:
             for k, v in kwargs.items()
             if v is not None and k not in ("return_dict", "output_attentions", "output_hidden_states")
         }
-        router_loss = own_ce = None
-        if request.token_ce is not None:
+        router_loss = own_ce = outputs = None
+        if request.beside:
+            hidden_BTH, outputs = with_hidden(self, original, args, kwargs)
+        elif request.token_ce is not None:
             hidden_BTH, own_ce, router_loss = request.token_ce(self, original, request.labels_BT, args, kwargs)
         elif request.router_scale:
             hidden_BTH, router_loss = _run_experts(self, *args, **kwargs)
@@ -120,7 +124,7 @@ def install_forward(lm: nn.Module) -> None:
                 r.labels_BT[:, 1:].flatten(),
                 teacher_hidden_NK=None if teacher is None else teacher[:, :-1].flatten(0, 1),
                 teacher_head=r.teacher_head,
-                ce_scale=r.ce_scale if own_ce is None else 0.0,
+                ce_scale=0.0 if own_ce is not None or r.beside else r.ce_scale,
                 kl_scale=r.kl_scale,
                 kl_mask_N=None if r.kl_mask_BS is None else r.kl_mask_BS.flatten(),
                 temperature=t.temperature if t else 1.0,
@@ -132,7 +136,8 @@ def install_forward(lm: nn.Module) -> None:
             result = replace(result, loss=result.loss + r.ce_scale * own_ce)
         if router_loss is not None:
             result = replace(result, loss=result.loss + r.router_scale * router_loss)
-        return {"loss": result.loss, "result": Sealed(result)}
+        found = {"loss": result.loss, "result": Sealed(result)}
+        return found if outputs is None else {**found, "outputs": outputs}
 
     lm.forward = types.MethodType(forward, lm)  # type: ignore[method-assign]
 
@@ -141,6 +146,19 @@ def install_forward(lm: nn.Module) -> None:
 def _note_backend(lm: nn.Module, hidden_BTH: Tensor, head: Head) -> None:
     if lm.training and lm.loss_backend is None:
         lm.loss_backend = describe_backend(hidden_BTH, head)  # type: ignore[assignment]
+
+
+def with_hidden(
+    lm: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Tensor, Any]:
+    """The backbone's hidden states `[B, T, H]` of a forward pass, and what it returns."""
+    held: list[Tensor] = []
+    hook = backbone_of(lm).register_forward_hook(lambda module, inputs, output: held.append(output.last_hidden_state))
+    try:
+        outputs = forward(*args, **kwargs)
+    finally:
+        hook.remove()
+    return held[-1], outputs
 
 
 def _run_experts(lm: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:

@@ -26,12 +26,13 @@ from holdfast.data.formats import rows_by_name
 from holdfast.data.mixing import token_lengths
 from holdfast.data.packing import pack_dataset
 from holdfast.errors import ConfigError, DataError
-from holdfast.ops.heads import backbone_of, causal_lm
+from holdfast.ops.heads import causal_lm
 from holdfast.retention.method import RetentionMethod, changes_data
 from holdfast.retention.replay import stacked
 from holdfast.support.environment import quiet_datasets
 from holdfast.training.adapters import complete_osf
 from holdfast.training.document_attention import use_document_attention
+from holdfast.training.forward import with_hidden
 from holdfast.training.image_batches import COLUMNS, ImageCollator
 from holdfast.training.mixin import RetentionMixin
 
@@ -267,13 +268,8 @@ def dynamic_fine_tuning(
         Hidden states `[B, T, H]`, the loss summed over the trained tokens (nats), and the router's load-balancing loss
         of a mixture of experts.
     """
-    held: list[Tensor] = []
-    hook = backbone_of(lm).register_forward_hook(lambda module, inputs, output: held.append(output.last_hidden_state))
-    try:
-        outputs = forward(*args, **kwargs, labels=labels_BT, fused_lm_head=True)
-    finally:
-        hook.remove()
-    return held[-1], -(outputs.log_probs * outputs.log_probs.exp().detach()).sum(), outputs.aux_loss
+    hidden, outputs = with_hidden(lm, forward, args, {**kwargs, "labels": labels_BT, "fused_lm_head": True})
+    return hidden, -(outputs.log_probs * outputs.log_probs.exp().detach()).sum(), outputs.aux_loss
 
 
 def trained_tokens(tokenised: Dataset) -> int:

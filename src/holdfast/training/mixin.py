@@ -92,6 +92,8 @@ class RetentionMixin(WholeCheckpoints):
     loss_is_scaled_for_ga = True
     prepares_data = False
     """Whether the host runs the methods' `transform_data` on its training data."""
+    own_loss = False
+    """Whether the host computes a loss of its own, beside which the methods act (`training.preferences`)."""
     token_ce: TokenCE | None = None
     """The host's own loss in the place of the cross-entropy; set on the instance before `__init__`."""
 
@@ -133,9 +135,7 @@ class RetentionMixin(WholeCheckpoints):
             # Before the trainer wraps or changes anything: the teacher is the bare start model.
             # A model that DeepSpeed casts meets a teacher of the same dtype, or the student would not begin at KL 0.
             cast = engine_dtype(kwargs.get("args", args[1] if len(args) > 1 else None))
-            asked = self._token_loss.teacher
-            dtype = getattr(torch, asked.dtype) if asked.dtype else cast
-            copied = freeze_copy(model, dtype=dtype, weights=asked.model)
+            copied = self._frozen_copy(model, self._token_loss.teacher, cast)
         refuse_unsloth(type(self), model)
         if train_only:
             if not isinstance(model, nn.Module) or kwargs.get("peft_config") is not None:
@@ -144,9 +144,11 @@ class RetentionMixin(WholeCheckpoints):
         super().__init__(*args, **kwargs)
         self._complete_data()
         keep_unpacked(self.model)
-        # Makes Trainer count the step's trained tokens for compute_loss, with labels shifted as the loss shifts them.
-        self.model_accepts_loss_kwargs = True
-        self._loss_shifts_labels = True
+        if not self.own_loss:
+            # Makes Trainer count the step's trained tokens for compute_loss, with labels shifted as the loss shifts
+            # them.
+            self.model_accepts_loss_kwargs = True
+            self._loss_shifts_labels = True
         self._refuse_unsupported()
         if self.is_deepspeed_enabled and self.zero_stage() < 3:
             self.model.to(
@@ -177,6 +179,16 @@ class RetentionMixin(WholeCheckpoints):
         """Called once the trainer has its data, before methods look at it."""
 
     # --------------------------------------------------------------------------------------------------- the teacher
+
+    def _frozen_copy(self, model: nn.Module, asked: TeacherSettings, cast: torch.dtype | None) -> nn.Module:
+        """What an online teacher computes with.
+
+        Args:
+            model: the start model, before the trainer has it.
+            asked: of the teacher.
+            cast: dtype that the training engine casts the model to; None: it does not.
+        """
+        return freeze_copy(model, dtype=getattr(torch, asked.dtype) if asked.dtype else cast, weights=asked.model)
 
     def _make_teacher(
         self, copied: nn.Module | None, asked: TeacherSettings
@@ -341,7 +353,9 @@ class RetentionMixin(WholeCheckpoints):
                 labels_BT=labels, ce_scale=1.0 / ce_items, token_ce=self.token_ce, router_scale=router_scale
             )
         mask = trained if self._token_loss.tokens == "trained" else successor_mask(inputs)
-        kl_items: Any = ce_items if self._token_loss.tokens == "trained" else self._kl_items
+        kl_items: Any = self._kl_items
+        if kl_items is None and self._token_loss.tokens == "trained":
+            kl_items = ce_items
         if num_items is None or kl_items is None:
             kl_items = mask.sum().clamp(min=1)
         if self._teacher is None:
@@ -514,17 +528,24 @@ class RetentionMixin(WholeCheckpoints):
 
     # --------------------------------------------------------------------------------------------------- the figures
 
-    def _add_sums(self, result: AnnealedLoss, tokens: Tensor) -> None:
+    def _add_sums(self, result: AnnealedLoss | None, tokens: Tensor) -> None:
+        """Adds a micro-batch to the sums since the last log.
+
+        Args:
+            result: its figures; None where a host's own loss is all that was computed.
+            tokens: `[]` of them, prompts included, without padding.
+        """
         mode = "train" if self.model.training else "eval"
-        device = result.loss.device
+        device = tokens.device if result is None else result.loss.device
+        none = tokens.new_zeros(())
         values = [
-            result.ce_sum,
-            result.kl_sum,
-            result.ce_count,
-            result.kl_count,
-            result.correct,
+            none if result is None else result.ce_sum,
+            none if result is None else result.kl_sum,
+            none if result is None else result.ce_count,
+            none if result is None else result.kl_count,
+            none if result is None else result.correct,
             tokens.to(device),
-            result.entropy_sum,
+            none if result is None else result.entropy_sum,
         ]
         row = torch.stack([v.detach().to(torch.float64 if device.type != "mps" else torch.float32) for v in values])
         self._sums[mode] = self._sums[mode] + row if mode in self._sums else row
@@ -543,11 +564,13 @@ class RetentionMixin(WholeCheckpoints):
             sums = self.accelerator.reduce(self._sums.pop(mode), "sum").tolist()
             ce_sum, kl_sum, ce_count, kl_count, correct, tokens, entropy_sum = sums
             prefix = "eval_" if mode == "eval" else ""
-            logs[f"{prefix}ce"] = ce_sum / max(ce_count, 1)
+            if not self.own_loss:  # whose host logs what it is made of
+                logs[f"{prefix}ce"] = ce_sum / max(ce_count, 1)
             if self._token_loss is not None:
                 logs[f"{prefix}kl"] = kl_sum / max(kl_count, 1)
-            logs[f"{prefix}token_accuracy"] = correct / max(ce_count, 1)
-            logs[f"{prefix}entropy"] = entropy_sum / max(ce_count, 1)
+            if not self.own_loss:
+                logs[f"{prefix}token_accuracy"] = correct / max(ce_count, 1)
+                logs[f"{prefix}entropy"] = entropy_sum / max(ce_count, 1)
             if mode == "train":
                 self.tokens_seen = getattr(self, "tokens_seen", 0) + int(tokens)
                 logs["tokens"] = self.tokens_seen
@@ -679,7 +702,8 @@ class RetentionMixin(WholeCheckpoints):
                 "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model "
                 "is loaded."
             )
-        if getattr(self.args, "loss_type", "nll") not in ("nll", "chunked_nll") and self.token_ce is None:
+        computes = not self.own_loss and self.token_ce is None
+        if computes and getattr(self.args, "loss_type", "nll") not in ("nll", "chunked_nll"):
             found.append(
                 f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {self.args.loss_type!r}; holdfast "
                 f"computes the loss itself."
@@ -723,7 +747,7 @@ class RetentionMixin(WholeCheckpoints):
         return (term is not None and not own_base) or any(m.place in ("gradient", "weights") for m in self.retain)
 
     def _check_first_batch(self, inputs: dict[str, Any]) -> None:
-        ids = inputs.get("input_ids")
+        ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
         if (
             ids is not None
             and not getattr(self, "_head_checked", False)

@@ -1,0 +1,264 @@
+"""Retention methods beside losses of their own: TRL's preference optimisation and its reinforcement learning.
+
+`DPORetentionTrainer` is TRL's `DPOTrainer` with every `loss_type` it has:
+
+    loss = mean over pairs of the preference loss + weight * mean over completion tokens of KL(start || model)
+
+Methods of the gradient and of the weights act as they do beside the cross-entropy. Label annealing takes the KL at the
+tokens of both completions, the chosen and the rejected, from the same forward pass that gives their log-probabilities.
+The preference loss holds the policy near its reference by one number for each completion, the log-ratio of the whole;
+the KL holds the distribution at every token. Reference and teacher are the same frozen weights, kept once.
+
+`GRPORetentionTrainer` is TRL's `GRPOTrainer` with methods of the gradient and of the weights. Its own `beta` is the
+coefficient of a KL to the start, so label annealing is refused there.
+
+TRL averages the preference loss over the pairs of a micro-batch and then over micro-batches; here it is divided by the
+pairs of the whole step, over accumulation and processes, like every other term. All that this file knows of TRL's
+internals: `compute_loss(model, ...)` calls `model` for the policy alone, with `fused_lm_head=True`, and gets the
+reference's log-probabilities elsewhere; and the columns of the batches.
+
+References: Rafailov et al. 2023, Direct Preference Optimization; Shao et al. 2024, DeepSeekMath (GRPO); Memory
+Retaining Finetuning, Eq. 2 (the KL term).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+from trl import DPOConfig, DPOTrainer, GRPOTrainer
+
+from holdfast.errors import ConfigError, DataError
+from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
+from holdfast.retention.method import RetentionMethod, TeacherSettings
+from holdfast.retention.teacher import freeze_copy
+from holdfast.training.forward import LossRequest, Sealed
+from holdfast.training.mixin import RetentionMixin
+
+_NOT_THE_MODELS = ("completion_mask", "ref_chosen_logps", "ref_rejected_logps")
+"""Columns of a batch of pairs that the model does not take."""
+_LOOKED_AT = 1000
+"""Pairs of the training data that are looked at for their two completions."""
+
+
+class _OwnLoss(RetentionMixin):
+    """What hosts with a loss of their own have in common."""
+
+    own_loss = True
+    loss_is_scaled_for_ga = True
+
+    def _send_telemetry(self) -> None:
+        """Sent only when the user has turned it on by HF_HUB_DISABLE_TELEMETRY=0."""
+        if os.environ.get("HF_HUB_DISABLE_TELEMETRY", "1").lower() in ("0", "false"):
+            super()._send_telemetry()  # type: ignore[misc]
+
+
+class DPORetentionTrainer(_OwnLoss, DPOTrainer):
+    """`trl.DPOTrainer` with retention methods: every loss, precomputed references, LoRA, DDP and FSDP2 as in TRL.
+
+    Args:
+        model: the loaded start model.
+        ref_model: what the policy is held against; None: the start model, as TRL has it, from memory.
+        args: `trl.DPOConfig`.
+        retain: methods; those of the data are refused, and so is a cached teacher.
+        **kwargs: `DPOTrainer`'s own, and `RetentionMixin`'s.
+
+    Raises:
+        ConfigError: methods that do not fit preference data.
+        DataError: training data without pairs of a chosen and a rejected completion, or whose pairs are all the same
+            text twice.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        ref_model: nn.Module | None = None,
+        args: DPOConfig | None = None,
+        *,
+        retain: Sequence[RetentionMethod] = (),
+        **kwargs: Any,
+    ) -> None:
+        _check_pairs(kwargs.get("train_dataset"))
+        _refuse_cached(retain)
+        arguments = DPOConfig("dpo") if args is None else args
+        wrapped = kwargs.get("peft_config") is not None or hasattr(model, "disable_adapter")
+        self._shared: nn.Module | None = None
+        if ref_model is None and not wrapped and not arguments.precompute_ref_log_probs:
+            # TRL would load it again from where the model came from, which need not be there, or be as it was
+            ref_model = self._shared = freeze_copy(model).requires_grad_(False).eval()
+        super().__init__(model=model, ref_model=ref_model, args=arguments, retain=retain, **kwargs)
+
+    def _frozen_copy(self, model: nn.Module, asked: TeacherSettings, cast: torch.dtype | None) -> nn.Module:
+        """The reference, where it is this very model and stays whole in this process."""
+        plain = asked == dataclasses.replace(TeacherSettings(), kind=asked.kind) and cast is None
+        if self._shared is not None and plain and not _shards():
+            return self._shared
+        return super()._frozen_copy(model, asked, cast)
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The preference loss of the pairs (+ weight * KL), each divided by its own global count of the step."""
+        policy: Any = model
+        if self._token_loss is not None:
+            labels = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, IGNORE)
+            tokens = {name: value for name, value in inputs.items() if name not in _NOT_THE_MODELS}
+            request = self._request(tokens, labels, num_items_in_batch)
+            policy = _Annealed(model, dataclasses.replace(request, beside=True))
+        try:
+            found = DPOTrainer.compute_loss(self, policy, inputs, return_outputs)
+        except NonFiniteLogits as error:
+            raise self._diverged(f"the model's logits are not finite ({error})", inputs, error.rows) from error
+        loss, outputs = found if return_outputs else (found, None)
+        if num_items_in_batch is not None:
+            loss = loss * (len(inputs["input_ids"]) // 2 / num_items_in_batch)
+        result = policy.result if self._token_loss is not None else None
+        if result is not None:
+            loss = loss + result.loss
+        self._add_sums(result, inputs["attention_mask"].sum())
+        if num_items_in_batch is not None and self.args.average_tokens_across_devices:
+            loss = loss * self.accelerator.num_processes  # DDP averages gradients; the count was global already
+        return (loss, outputs) if return_outputs else loss
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Any:
+        """As TRL's."""
+        return DPOTrainer.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
+
+    def _get_num_items_in_batch(self, batch_samples: list[dict[str, Any]], device: torch.device) -> Any:
+        """The pairs of the whole step, and beside them the tokens of the KL."""
+        self._kl_items = None
+        if not batch_samples:
+            return None
+        masks = [self._kl_places(batch) for batch in batch_samples] if self._token_loss is not None else []
+        pairs = sum(len(batch["input_ids"]) // 2 for batch in batch_samples)
+        counts = torch.tensor([pairs, sum(int(mask.sum()) for mask in masks)], device=device)
+        if self.args.average_tokens_across_devices and self.args.world_size > 1:
+            counts = self.accelerator.gather(counts[None]).sum(0)
+        if masks:
+            self._kl_items = counts[1].clamp(min=1)
+        return counts[0]
+
+    def _kl_places(self, batch: Mapping[str, Tensor]) -> Tensor:
+        from holdfast.training.forward import successor_mask
+
+        assert self._token_loss is not None
+        return batch["completion_mask"][:, 1:] if self._token_loss.tokens == "trained" else successor_mask(dict(batch))
+
+
+class GRPORetentionTrainer(_OwnLoss, GRPOTrainer):
+    """`trl.GRPOTrainer` with retention methods of the gradient and of the weights.
+
+    Args:
+        *args, **kwargs: `GRPOTrainer`'s own, and `RetentionMixin`'s.
+        retain: methods; those of the data and of the loss are refused.
+
+    Raises:
+        ConfigError: methods that do not fit.
+    """
+
+    def __init__(self, *args: Any, retain: Sequence[RetentionMethod] = (), **kwargs: Any) -> None:
+        if loss := [method.name for method in retain if not method.off and method.token_loss() is not None]:
+            raise ConfigError(
+                f"retention: {', '.join(loss)} is not computed on sampled completions. GRPO has a KL of its own to "
+                f"the start model: set beta in GRPOConfig."
+            )
+        super().__init__(*args, retain=retain, **kwargs)
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """As TRL's."""
+        loss = GRPOTrainer.compute_loss(self, model, inputs, return_outputs, num_items_in_batch)
+        self._add_sums(None, inputs["prompt_mask"].sum() + inputs["completion_mask"].sum())
+        return loss
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Any:
+        """As TRL's."""
+        return GRPOTrainer.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
+        """None: TRL counts the tokens of what it samples."""
+        return None
+
+    def describe_samples(self, inputs: Any, rows: list[int] | None = None, *, limit: int = 4) -> list[str]:
+        """The prompts of a batch."""
+        prompts = [str(row.get("prompt"))[:200] for row in inputs] if isinstance(inputs, list) else []
+        return [repr(prompt) for prompt in dict.fromkeys(prompts)][:limit]
+
+
+class _Annealed:
+    """The policy, whose forward also computes the KL; everything else goes to the model as it is.
+
+    Args:
+        model: as the trainer calls it, in its parallel wrappers.
+        request: of the KL.
+    """
+
+    def __init__(self, model: nn.Module, request: LossRequest) -> None:
+        self.model, self.request = model, request
+        self.result: AnnealedLoss | None = None
+
+    def __call__(self, **inputs: Any) -> Any:
+        if not inputs.get("fused_lm_head"):
+            return self.model(**inputs)
+        found = self.model(**inputs, holdfast=Sealed(self.request))
+        self.result = found["result"].value
+        return found["outputs"]
+
+
+def _check_pairs(data: Any) -> None:
+    """
+    Raises:
+        DataError: see `DPORetentionTrainer`.
+    """
+    if not isinstance(data, Dataset):
+        return  # a stream, whose rows TRL meets one by one
+    if missing := [name for name in ("chosen", "rejected") if name not in data.column_names]:
+        raise DataError(
+            f"Preference data: expected pairs in the columns chosen and rejected (and prompt), got "
+            f"{', '.join(data.column_names) or 'no columns'}; {' and '.join(missing)} is missing. Data with one answer "
+            f"a row is for SFTRetentionTrainer."
+        )
+    if not len(data):
+        raise DataError("Preference data: expected at least one pair, got none.")
+    looked = data.select_columns(["chosen", "rejected"]).select(range(min(len(data), _LOOKED_AT)))
+    empty, same = [], 0
+    for number, row in enumerate(looked):
+        empty += [number] if not row["chosen"] or not row["rejected"] else []
+        same += row["chosen"] == row["rejected"]
+    if empty:
+        raise DataError(
+            f"Preference data: expected a chosen and a rejected completion in every row, got an empty one in row "
+            f"{', '.join(map(str, empty[:5]))}{' and others' if len(empty) > 5 else ''}. Remove these rows."
+        )
+    if same == len(looked):
+        raise DataError(
+            f"Preference data: expected completions of which one is preferred, but chosen and rejected are the same "
+            f"in all {same} rows that were looked at."
+        )
+
+
+def _refuse_cached(retain: Sequence[RetentionMethod]) -> None:
+    for method in retain:
+        term = None if method.off else method.token_loss()
+        if term is not None and term.teacher.kind == "cached":
+            raise ConfigError(
+                "label_annealing.teacher: expected online or adapter_off beside preferences, got cached. The "
+                "reference model, or the base under an adapter, is the teacher, so a cache would save nothing."
+            )
+
+
+def _shards() -> bool:
+    """Whether the launcher asks for FSDP or DeepSpeed, which shard the reference."""
+    return any(
+        os.environ.get(name, "").lower() == "true" for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+    )

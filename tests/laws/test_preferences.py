@@ -1,0 +1,247 @@
+"""The laws of the methods beside losses of their own: DPO's pairs, GRPO's samples (see `test_laws`)."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from preference_worker import BATCH, SETTINGS
+from preference_worker import CASES as RANKS
+from safetensors.torch import load_file
+from trl import DPOTrainer, GRPOTrainer
+
+from holdfast.errors import ConfigError, DataError, ModelError
+from holdfast.ops.heads import describe_head, run_backbone
+from holdfast.retention.registry import METHODS, retention
+from holdfast.training import method_laws as laws
+from preference_trainers import dpo, grpo, pairs
+from tiny import build_model
+from two_processes import launch
+
+KL = {"label_annealing": {"weight": 1.0}}
+BESIDE_PAIRS = {
+    "label_annealing": [{"label_annealing": {"weight": 2.0}}],
+    "label_annealing, reverse": [{"label_annealing": {"weight": 2.0, "direction": "reverse", "temperature": 2.0}}],
+    "label_annealing, all tokens": [{"label_annealing": {"weight": 2.0, "tokens": "all"}}],
+    "l2": [{"l2": {"coefficient": 0.5}}],
+    "sfa": [{"sfa": {"p": 0.4, "beta": 0.3}}],
+    "wise_ft": [{"wise_ft": {"alpha": 0.7}}],
+    "ema": [{"ema": {"decay": 0.5, "every": 2}}],
+    "budget": [KL, {"budget": {"kl": 0.01}}],
+}
+BESIDE_SAMPLES = {name: methods for name, methods in BESIDE_PAIRS.items() if name in ("l2", "sfa", "wise_ft", "ema")}
+CASES = [(dpo, name, m) for name, m in BESIDE_PAIRS.items()] + [(grpo, name, m) for name, m in BESIDE_SAMPLES.items()]
+NAMES = [f"{host.__name__}: {name}" for host, name, _ in CASES]
+OFF = [
+    {"label_annealing": {"weight": 0.0}},
+    {"l2": {"coefficient": 0.0}},
+    {"sfa": {"beta": 0.0, "p": 0.5}},
+    {"wise_ft": {"alpha": 1.0}},
+    {"ema": {"decay": 0.0}},
+]
+
+
+def maker(host, folder: Path, **more) -> laws.Make:
+    return lambda methods, **settings: host(folder, methods, **more, **settings)
+
+
+@pytest.mark.parametrize("host", [dpo, grpo])
+def test_all_off_together_is_trls_own_trainer_bit_for_bit(host, tmp_path):
+    if host is dpo:
+        model = build_model()
+        plain = dpo(tmp_path, host=DPOTrainer, model=model, ref_model=copy.deepcopy(model))
+    else:
+        plain = grpo(tmp_path, host=GRPOTrainer)
+    plain.train()
+    direct = (laws.weights(plain), [row.get("loss") for row in plain.state.log_history])
+    laws.off_is_direct(maker(host, tmp_path), retention(OFF), direct=direct)
+
+
+@pytest.mark.parametrize(("host", "name", "methods"), CASES, ids=NAMES)
+def test_an_active_method_changes_the_run(host, name, methods, tmp_path):
+    without = laws.trained(maker(host, tmp_path), retention([KL] if name == "budget" else []))[0]
+    laws.active_changes_the_run(maker(host, tmp_path), retention(methods), without=without)
+
+
+@pytest.mark.parametrize(("host", "name", "methods"), CASES, ids=NAMES)
+def test_save_and_resume_gives_the_weights_of_no_interruption(host, name, methods, tmp_path):
+    laws.resumes(maker(host, tmp_path), retention(methods))
+
+
+@pytest.mark.parametrize("name", BESIDE_PAIRS)
+def test_gradient_accumulation_changes_nothing_but_rounding(name, tmp_path):
+    laws.accumulates(maker(dpo, tmp_path), retention(BESIDE_PAIRS[name]))
+
+
+def test_without_methods_gradient_accumulation_changes_nothing_but_rounding(tmp_path):
+    laws.accumulates(maker(dpo, tmp_path), [])
+
+
+@pytest.fixture(scope="module")
+def two_ranks(once):
+    return once("preferences", lambda folder: launch(Path(__file__).with_name("preference_worker.py"), folder))
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize("name", RANKS)
+def test_two_ranks_equal_one(name, two_ranks, tmp_path):
+    one = dpo(tmp_path, retention(RANKS[name]), per_device_train_batch_size=BATCH, **SETTINGS)
+    one.train()
+    two = load_file(str(two_ranks / f"{name}.safetensors"))
+    assert laws.largest_difference(laws.weights(one), two) < 2e-6
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory):
+    return launch(Path(__file__).with_name("preference_worker.py"), tmp_path_factory.mktemp("fsdp-pairs"), "fsdp")
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize("name", RANKS)
+def test_two_ranks_that_share_the_model_out_equal_one(name, sharded, tmp_path):
+    one = dpo(tmp_path, retention(RANKS[name]), per_device_train_batch_size=BATCH, **SETTINGS)
+    one.train()
+    two = load_file(str(sharded / f"{name}.safetensors"))
+    assert laws.largest_difference(laws.weights(one), two) < 2e-6
+
+
+def test_every_method_is_hosted_or_refused():
+    """A new method shows here what it does beside pairs."""
+    hosted = {name.partition(",")[0] for name in BESIDE_PAIRS}
+    read_other_data = {"ewc", "replay", "multitask"}
+    assert set(METHODS) == hosted | read_other_data
+
+
+# ------------------------------------------------------------------------------------------------------------- the KL
+
+
+def batch_of(trainer) -> dict[str, torch.Tensor]:
+    return next(iter(trainer.get_train_dataloader()))
+
+
+def moved(model):
+    """The model, away from its start, so that there is a KL."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+@pytest.mark.parametrize("tokens", ["trained", "all"])
+def test_loss_and_gradient_are_those_of_the_formula_in_float64(tokens, tmp_path):
+    """Mean over pairs of the DPO loss + weight * mean over tokens of KL(start || model), from whole logits."""
+    weight = 3.0
+    trainer = dpo(tmp_path, retention([{"label_annealing": {"weight": weight, "tokens": tokens}}]))
+    batch, model = batch_of(trainer), moved(trainer.model)
+    trainer.compute_loss(model, batch).backward()
+    start, own = build_model().double(), copy.deepcopy(model).double()
+    own.zero_grad()
+
+    def log_probabilities(of):
+        return (
+            run_backbone(of, batch["input_ids"], attention_mask=batch["attention_mask"]) @ describe_head(of).weight_VH.T
+        ).log_softmax(-1)[:, :-1]
+
+    p, q = log_probabilities(start).detach(), log_probabilities(own)
+    labels, completed = batch["input_ids"][:, 1:, None], batch["completion_mask"][:, 1:]
+    ratios = ((q - p).gather(-1, labels)[..., 0] * completed).sum(1)
+    chosen, rejected = ratios.chunk(2)
+    preference = -torch.nn.functional.logsigmoid(trainer.beta * (chosen - rejected)).mean()
+    mask = completed if tokens == "trained" else batch["attention_mask"][:, 1:]
+    kl = ((p.exp() * (p - q)).sum(-1) * mask).sum() / mask.sum()
+    (preference + weight * kl).backward()
+    for (name, found), wanted in zip(model.named_parameters(), own.parameters(), strict=True):
+        scale = wanted.grad.abs().max()
+        assert (found.grad.double() - wanted.grad).abs().max() < 1e-5 * scale, name
+
+
+def test_reference_and_teacher_are_one_copy_of_the_start(tmp_path):
+    trainer = dpo(tmp_path, retention([KL]))
+    assert trainer._teacher.model is trainer.ref_model
+    other = dpo(tmp_path, retention([{"label_annealing": {"weight": 1.0, "teacher_dtype": "bfloat16"}}]))
+    assert other._teacher.model is not other.ref_model
+    assert next(other.ref_model.parameters()).dtype == torch.float32
+
+
+def test_the_policy_begins_at_its_reference_and_its_teacher(tmp_path):
+    trainer = dpo(tmp_path, retention([KL]), learning_rate=0.0)
+    trainer.train()
+    first = trainer.state.log_history[0]
+    assert first["kl"] == 0 and first["rewards/margins"] == 0 and abs(first["loss"] - 0.693147) < 1e-5
+
+
+def test_under_lora_the_base_is_reference_and_teacher(tmp_path):
+    from cases import lora
+
+    make = maker(dpo, tmp_path, peft_config=lora())
+    laws.active_changes_the_run(make, retention([KL]))
+    trainer = make(retention([KL]))
+    assert trainer.ref_model is None and trainer.teacher_info == {"name": "adapter_off"}
+    trainer.train()
+    assert [row["kl"] for row in trainer.state.log_history if "kl" in row][-1] > 0
+
+
+@pytest.mark.parametrize("loss_type", ["ipo", "hinge", ["sigmoid", "sft"]])
+def test_other_losses_and_precomputed_references_are_trls(loss_type, tmp_path):
+    """Beside a KL too small to matter, the weights of TRL's trainer."""
+    model = build_model()
+    plain = dpo(tmp_path / "a", host=DPOTrainer, model=model, ref_model=copy.deepcopy(model), loss_type=loss_type)
+    plain.train()
+    tiny_weight = retention([{"label_annealing": {"weight": 1e-12}}])
+    ours = dpo(tmp_path / "b", tiny_weight, loss_type=loss_type, precompute_ref_log_probs=True)
+    ours.train()
+    assert laws.largest_difference(laws.weights(plain), laws.weights(ours)) < 1e-5
+
+
+def test_held_out_pairs_are_measured_with_their_kl(tmp_path):
+    trainer = dpo(tmp_path, retention([KL]), eval_dataset=pairs().select(range(4)))
+    trainer.train()
+    measured = trainer.evaluate()
+    assert measured["eval_loss"] > 0
+    assert trainer.state.log_history[-1]["eval_kl"] > 0
+
+
+# ---------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_data_without_pairs_is_refused(tmp_path):
+    for data, said in {
+        "answers": (Dataset.from_list([{"prompt": "a", "completion": "b"}]), "is missing"),
+        "none": (Dataset.from_dict({"prompt": [], "chosen": [], "rejected": []}), "at least one pair"),
+        "empty": (Dataset.from_list([{"prompt": "a", "chosen": "b", "rejected": ""}]), "in row 0"),
+        "same": (Dataset.from_list([{"prompt": "a", "chosen": "b", "rejected": "b"}] * 2), "the same"),
+    }.values():
+        with pytest.raises(DataError, match=said):
+            dpo(tmp_path, data=data)
+
+
+def test_methods_that_do_not_fit_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="cached"):
+        dpo(tmp_path, retention([{"label_annealing": {"teacher": "cached"}}]))
+    with pytest.raises(ConfigError, match="beta in GRPOConfig"):
+        grpo(tmp_path, retention([KL]))
+    (tmp_path / "old.jsonl").write_text('{"text": "old"}\n')
+    for host in (dpo, grpo):
+        with pytest.raises(ConfigError, match="changes the training data"):
+            host(tmp_path, retention([{"replay": {"data": str(tmp_path / "old.jsonl")}}]))
+
+
+def test_a_start_with_an_adapter_of_its_own_is_no_teacher(tmp_path):
+    from cases import lora
+    from peft import get_peft_model
+
+    tuned = get_peft_model(build_model(), lora())
+    with torch.no_grad():
+        next(p for n, p in tuned.named_parameters() if "lora_B" in n).fill_(0.1)
+    with pytest.raises(ModelError, match="Merge the adapter"):
+        dpo(tmp_path, retention([KL]), model=copy.deepcopy(tuned))
+    trainer = dpo(tmp_path, retention([{"l2": {"coefficient": 1.0}}]), model=tuned)
+    assert not [name for name in trainer.named_trainable() if ".ref." in name]
+    trainer.train()

@@ -1,0 +1,88 @@
+"""Trainers of the preference hosts over the tests' tiny model, and pairs for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tiny import SENTENCES, build_model, build_tokenizer
+
+SETTINGS: dict[str, Any] = {
+    "max_steps": 6,
+    "per_device_train_batch_size": 4,
+    "learning_rate": 1e-2,
+    "lr_scheduler_type": "constant",
+    "bf16": False,
+    "use_cpu": True,
+    "report_to": "none",
+    "save_strategy": "no",
+    "logging_steps": 2,
+    "gradient_checkpointing": False,
+    "disable_tqdm": True,
+    "seed": 3,
+}
+
+
+def pairs() -> Any:
+    """Prompts with two completions of different lengths."""
+    from datasets import Dataset
+
+    rows = [
+        {"prompt": f"{n}. {s[:12]}", "chosen": f"{s[12:]} Indeed, number {n}.", "rejected": s[12:][::-1]}
+        for n in range(4)
+        for s in SENTENCES
+    ]
+    return Dataset.from_list(rows)
+
+
+def dpo(folder: Path, retain: Sequence[Any] = (), *, data: Any = None, host: Any = None, **settings: Any) -> Any:
+    """A trainer of pairs.
+
+    Args:
+        folder: the run goes into `folder/run`.
+        host: the trainer's class; None: `DPORetentionTrainer`.
+        settings: of `DPOConfig`; `peft_config`, `ref_model`, `model` and `eval_dataset` go to the trainer.
+    """
+    from datasets import disable_progress_bars
+    from trl import DPOConfig
+
+    from holdfast.training.preferences import DPORetentionTrainer
+
+    disable_progress_bars()
+    own = {k: settings.pop(k) for k in ("peft_config", "ref_model", "eval_dataset") if k in settings}
+    model = settings.pop("model", None) or build_model()
+    more = {"retain": list(retain)} if host is None else {}
+    return (host or DPORetentionTrainer)(
+        model=model,
+        args=DPOConfig(**{"output_dir": str(folder / "run"), "max_length": 64, **SETTINGS, **settings}),
+        train_dataset=pairs() if data is None else data,
+        processing_class=build_tokenizer(),
+        **more,
+        **own,
+    )
+
+
+def vowels(completions: Sequence[str], **_: Any) -> list[float]:
+    """A reward: the share of vowels."""
+    return [sum(c in "aeiou" for c in text) / (len(text) + 1) for text in completions]
+
+
+def grpo(folder: Path, retain: Sequence[Any] = (), *, host: Any = None, **settings: Any) -> Any:
+    """A trainer of sampled completions; arguments as of `dpo`."""
+    from datasets import disable_progress_bars
+    from trl import GRPOConfig
+
+    from holdfast.training.preferences import GRPORetentionTrainer
+
+    disable_progress_bars()
+    more = {"retain": list(retain)} if host is None else {}
+    defaults: Mapping[str, Any] = {"num_generations": 4, "max_completion_length": 8, "temperature": 1.0}
+    return (host or GRPORetentionTrainer)(
+        model=settings.pop("model", None) or build_model(),
+        reward_funcs=vowels,
+        args=GRPOConfig(**{"output_dir": str(folder / "run"), **SETTINGS, **defaults, **settings}),
+        train_dataset=pairs().select_columns(["prompt"]),
+        processing_class=build_tokenizer(),
+        **more,
+    )
