@@ -34,6 +34,9 @@ BESIDE_PAIRS = {
 }
 BESIDE_SAMPLES = {name: methods for name, methods in BESIDE_PAIRS.items() if name in ("l2", "sfa", "wise_ft", "ema")}
 CASES = [(dpo, name, m) for name, m in BESIDE_PAIRS.items()] + [(grpo, name, m) for name, m in BESIDE_SAMPLES.items()]
+QUICK = ("label_annealing", "sfa", "budget")
+MARKED = [pytest.param(*case, marks=[] if case[1] in QUICK else pytest.mark.slow) for case in CASES]
+"""Of each kind one, for what costs much."""
 NAMES = [f"{host.__name__}: {name}" for host, name, _ in CASES]
 OFF = [
     {"label_annealing": {"weight": 0.0}},
@@ -66,12 +69,14 @@ def test_an_active_method_changes_the_run(host, name, methods, tmp_path):
     laws.active_changes_the_run(maker(host, tmp_path), retention(methods), without=without)
 
 
-@pytest.mark.parametrize(("host", "name", "methods"), CASES, ids=NAMES)
+@pytest.mark.parametrize(("host", "name", "methods"), MARKED, ids=NAMES)
 def test_save_and_resume_gives_the_weights_of_no_interruption(host, name, methods, tmp_path):
     laws.resumes(maker(host, tmp_path), retention(methods))
 
 
-@pytest.mark.parametrize("name", BESIDE_PAIRS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in BESIDE_PAIRS]
+)
 def test_gradient_accumulation_changes_nothing_but_rounding(name, tmp_path):
     laws.accumulates(maker(dpo, tmp_path), retention(BESIDE_PAIRS[name]))
 
