@@ -86,3 +86,25 @@ def grpo(folder: Path, retain: Sequence[Any] = (), *, host: Any = None, **settin
         processing_class=build_tokenizer(),
         **more,
     )
+
+
+def on_policy(folder: Path, retain: Sequence[Any] = (), *, host: Any = None, **settings: Any) -> Any:
+    """A trainer of prompts; arguments as of `dpo`, `teacher_model` goes to TRL's own."""
+    from datasets import disable_progress_bars
+    from trl import DistillationConfig
+
+    from holdfast.training.preferences import OnPolicyTrainer
+
+    disable_progress_bars()
+    own = {k: settings.pop(k) for k in ("peft_config", "teacher_model", "eval_dataset") if k in settings}
+    model = settings.pop("model", None) or build_model()
+    more = {"retain": list(retain)} if host is None else {}
+    defaults: Mapping[str, Any] = {"max_completion_length": 8}
+    return (host or OnPolicyTrainer)(
+        model=model,
+        args=DistillationConfig(**{"output_dir": str(folder / "run"), **SETTINGS, **defaults, **settings}),
+        train_dataset=pairs().select_columns(["prompt"]),
+        processing_class=build_tokenizer(),
+        **more,
+        **own,
+    )

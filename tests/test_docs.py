@@ -502,6 +502,7 @@ def scene(model_folder, tokenizer, tmp_path, monkeypatch) -> dict[str, Any]:
         "collator": DataCollatorForSeq2Seq(tokenizer),
         "rows": rows,
         "pairs": pairs().select(range(8)),
+        "prompts": pairs().select_columns(["prompt"]),
         "args": TrainingArguments(
             "out",
             max_steps=4,

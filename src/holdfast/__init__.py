@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from holdfast.training.fresh_init import init_stds
     from holdfast.training.hosts import RetentionTrainer, SFTRetentionTrainer
     from holdfast.training.mixin import RetentionMixin
-    from holdfast.training.preferences import DPORetentionTrainer, GRPORetentionTrainer
+    from holdfast.training.preferences import DPORetentionTrainer, GRPORetentionTrainer, OnPolicyTrainer
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "checkpoints.distance": ("checkpoint_distance",),
@@ -125,7 +125,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "training.fresh_init": ("init_stds",),
     "training.hosts": ("RetentionTrainer", "SFTRetentionTrainer"),
     "training.mixin": ("RetentionMixin",),
-    "training.preferences": ("DPORetentionTrainer", "GRPORetentionTrainer"),
+    "training.preferences": ("DPORetentionTrainer", "GRPORetentionTrainer", "OnPolicyTrainer"),
     "runs.run": ("train",),
 }
 """Module below `holdfast`: the public names that live there."""
@@ -159,6 +159,7 @@ __all__ = [
     "ModelRequest",
     "Multitask",
     "NotFinite",
+    "OnPolicyTrainer",
     "Policies",
     "Replay",
     "RetentionMixin",

@@ -11,13 +11,13 @@ from datasets import Dataset
 from preference_worker import BATCH, SETTINGS
 from preference_worker import CASES as RANKS
 from safetensors.torch import load_file
-from trl import DPOTrainer, GRPOTrainer
+from trl import DistillationTrainer, DPOTrainer, GRPOTrainer
 
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.ops.heads import describe_head, run_backbone
 from holdfast.retention.registry import METHODS, retention
 from holdfast.training import method_laws as laws
-from preference_trainers import dpo, grpo, pairs
+from preference_trainers import dpo, grpo, on_policy, pairs
 from tiny import build_model
 from two_processes import launch
 
@@ -33,6 +33,12 @@ BESIDE_PAIRS = {
     "budget": [KL, {"budget": {"kl": 0.01}}],
 }
 BESIDE_SAMPLES = {name: methods for name, methods in BESIDE_PAIRS.items() if name in ("l2", "sfa", "wise_ft", "ema")}
+BESIDE_DISTILLATION = {
+    "label_annealing": [KL],
+    "label_annealing, jsd": [{"label_annealing": {"weight": 3.0, "direction": "jsd", "beta": 0.3, "tokens": "all"}}],
+    "l2": [KL, {"l2": {"coefficient": 0.5}}],
+    "sfa": [KL, {"sfa": {"p": 0.4}}],
+}
 CASES = [(dpo, name, m) for name, m in BESIDE_PAIRS.items()] + [(grpo, name, m) for name, m in BESIDE_SAMPLES.items()]
 QUICK = ("label_annealing", "sfa", "budget")
 MARKED = [pytest.param(*case, marks=[] if case[1] in QUICK else pytest.mark.slow) for case in CASES]
@@ -121,6 +127,94 @@ def test_every_method_is_hosted_or_refused():
     hosted = {name.partition(",")[0] for name in BESIDE_PAIRS}
     read_other_data = {"ewc", "replay", "multitask"}
     assert set(METHODS) == hosted | read_other_data
+
+
+# ------------------------------------------------------------------------------------------- on-policy distillation
+
+
+@pytest.fixture
+def old(tmp_path):
+    """The model of before."""
+    model = build_model(seed=5)
+    model.save_pretrained(tmp_path / "old")
+    return model
+
+
+def from_old(methods, tmp_path):
+    """The methods, with label annealing's teacher the model of before."""
+    teacher = {"teacher": "online", "teacher_model": str(tmp_path / "old")}
+    return retention([{n: {**v, **(teacher if n == "label_annealing" else {})} for n, v in m.items()} for m in methods])
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "jsd"])
+def test_on_policy_distillation_is_trls_but_for_rounding(direction, old, tmp_path):
+    settings = dict(optim="sgd", learning_rate=0.1)
+    methods = from_old([{"label_annealing": {"weight": 1.0, "direction": direction}}], tmp_path)
+    ours, losses = laws.trained(maker(on_policy, tmp_path), methods, **settings)
+    beta = {"forward": 0.0, "reverse": 1.0, "jsd": 0.5}[direction]
+    plain = on_policy(tmp_path, host=DistillationTrainer, teacher_model=old, beta=beta, **settings)
+    before = laws.weights(plain)
+    plain.train()
+    assert laws.largest_difference(ours, laws.weights(plain)) < 2e-6
+    assert laws.largest_difference(ours, before) > 1e-4
+    wanted = [row.get("loss") for row in plain.state.log_history]
+    assert [a for a in losses if a is not None] == pytest.approx([b for b in wanted if b is not None], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", BESIDE_DISTILLATION)
+def test_on_policy_distillation_keeps_the_laws(name, old, tmp_path):
+    methods = from_old(BESIDE_DISTILLATION[name], tmp_path)
+    make = maker(on_policy, tmp_path)
+    laws.resumes(make, methods)
+    laws.accumulates(make, methods)
+    if name != "label_annealing":
+        without = laws.trained(make, from_old([KL], tmp_path))[0]
+        laws.active_changes_the_run(make, methods, without=without)
+
+
+def test_it_comes_nearer_to_the_model_of_before(old, tmp_path):
+    trainer = on_policy(tmp_path, from_old([KL], tmp_path), max_steps=30, logging_steps=10)
+    trainer.train()
+    kl = [row["kl"] for row in trainer.state.log_history if "kl" in row]
+    assert 0 < kl[-1] < 0.9 * kl[0]
+
+
+def test_a_model_that_is_its_own_teacher_stays_where_it_is(tmp_path):
+    """Samples of the start itself, held to the start: nothing to learn."""
+    trainer = on_policy(tmp_path, retention([KL]), weight_decay=0.0)
+    before = laws.weights(trainer)
+    trainer.train()
+    assert laws.largest_difference(before, laws.weights(trainer)) < 1e-6
+
+
+def test_under_lora_on_policy_distillation_takes_any_teacher(old, tmp_path):
+    from cases import lora
+    from peft import get_peft_model
+
+    wrapped = get_peft_model(build_model(), lora())
+    with pytest.raises(ConfigError, match="needs the bare start model"):
+        on_policy(tmp_path, from_old([KL], tmp_path), model=wrapped)
+    trainer = on_policy(tmp_path, from_old([KL], tmp_path), peft_config=lora())
+    trainer.train()
+    assert [row["kl"] for row in trainer.state.log_history if "kl" in row][-1] > 0
+
+
+def test_on_policy_distillation_without_a_teacher_or_prompts_is_refused(tmp_path):
+    from trl import DistillationConfig
+
+    from holdfast.training.preferences import OnPolicyTrainer
+
+    with pytest.raises(ConfigError, match="expected label_annealing"):
+        on_policy(tmp_path, retention([{"l2": {"coefficient": 1.0}}]))
+    with pytest.raises(ConfigError, match="cached"):
+        on_policy(tmp_path, retention([{"label_annealing": {"teacher": "cached"}}]))
+    with pytest.raises(DataError, match="expected rows with a prompt"):
+        OnPolicyTrainer(
+            build_model(),
+            args=DistillationConfig(str(tmp_path), bf16=False, use_cpu=True),
+            train_dataset=Dataset.from_list([{"text": "a"}]),
+            retain=retention([KL]),
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------- the KL

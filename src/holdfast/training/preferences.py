@@ -1,4 +1,5 @@
-"""Retention methods beside losses of their own: TRL's preference optimisation and its reinforcement learning.
+"""Retention methods beside losses of their own: TRL's preference optimisation, its reinforcement learning, and
+distillation on the model's own text.
 
 `DPORetentionTrainer` is TRL's `DPOTrainer` with every `loss_type` it has:
 
@@ -12,13 +13,21 @@ the KL holds the distribution at every token. Reference and teacher are the same
 `GRPORetentionTrainer` is TRL's `GRPOTrainer` with methods of the gradient and of the weights. Its own `beta` is the
 coefficient of a KL to the start, so label annealing is refused there.
 
+`OnPolicyTrainer` takes prompts alone. The model samples its answers, as TRL's `DistillationTrainer` has it, and the KL
+term of label annealing at their tokens is the whole loss:
+
+    loss = weight * mean over sampled tokens of D(teacher || model),   D forward, reverse or jsd
+
+With the model of before as the teacher it brings back what training has lost, where the model itself goes: its mistakes
+are corrected where it makes them, and nobody has to have written answers.
+
 TRL averages the preference loss over the pairs of a micro-batch and then over micro-batches; here it is divided by the
 pairs of the whole step, over accumulation and processes, like every other term. All that this file knows of TRL's
 internals: `compute_loss(model, ...)` calls `model` for the policy alone, with `fused_lm_head=True`, and gets the
 reference's log-probabilities elsewhere; and the columns of the batches.
 
 References: Rafailov et al. 2023, Direct Preference Optimization; Shao et al. 2024, DeepSeekMath (GRPO); Memory
-Retaining Finetuning, Eq. 2 (the KL term).
+Retaining Finetuning, Eq. 2 (the KL term); Agarwal et al. 2024, On-Policy Distillation of Language Models, section 3.
 """
 
 from __future__ import annotations
@@ -31,13 +40,13 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
-from trl import DPOConfig, DPOTrainer, GRPOTrainer
+from trl import DistillationTrainer, DPOConfig, DPOTrainer, GRPOTrainer
 
 from holdfast.errors import ConfigError, DataError
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.retention.method import RetentionMethod, TeacherSettings
 from holdfast.retention.teacher import freeze_copy
-from holdfast.training.forward import LossRequest, Sealed
+from holdfast.training.forward import LossRequest, Sealed, successor_mask
 from holdfast.training.mixin import RetentionMixin
 
 _NOT_THE_MODELS = ("completion_mask", "ref_chosen_logps", "ref_rejected_logps")
@@ -84,7 +93,7 @@ class DPORetentionTrainer(_OwnLoss, DPOTrainer):
         **kwargs: Any,
     ) -> None:
         _check_pairs(kwargs.get("train_dataset"))
-        _refuse_cached(retain)
+        _refuse_cached(retain, "beside preferences", "and the reference model is the teacher anyway")
         arguments = DPOConfig("dpo") if args is None else args
         wrapped = kwargs.get("peft_config") is not None or hasattr(model, "disable_adapter")
         self._shared: nn.Module | None = None
@@ -146,8 +155,6 @@ class DPORetentionTrainer(_OwnLoss, DPOTrainer):
         return counts[0]
 
     def _kl_places(self, batch: Mapping[str, Tensor]) -> Tensor:
-        from holdfast.training.forward import successor_mask
-
         assert self._token_loss is not None
         return batch["completion_mask"][:, 1:] if self._token_loss.tokens == "trained" else successor_mask(dict(batch))
 
@@ -191,8 +198,75 @@ class GRPORetentionTrainer(_OwnLoss, GRPOTrainer):
 
     def describe_samples(self, inputs: Any, rows: list[int] | None = None, *, limit: int = 4) -> list[str]:
         """The prompts of a batch."""
-        prompts = [str(row.get("prompt"))[:200] for row in inputs] if isinstance(inputs, list) else []
-        return [repr(prompt) for prompt in dict.fromkeys(prompts)][:limit]
+        return _prompts(inputs, limit)
+
+
+class OnPolicyTrainer(_OwnLoss, DistillationTrainer):
+    """On-policy distillation: label annealing on the model's own samples is the loss, without labels.
+
+    Args:
+        model: the loaded model that is trained.
+        args: `trl.DistillationConfig`: sampling, lengths, the usual. Its `beta` and teacher keys have no effect: the
+            divergence and whose it is are label annealing's.
+        retain: with `label_annealing` of a weight above 0, whose `teacher_model` is the model of before (or "start",
+            which holds on to the model as it is); methods of the gradient and of the weights beside it.
+        train_dataset: rows with `prompt`, text or messages.
+        **kwargs: `DistillationTrainer`'s own, and `RetentionMixin`'s.
+
+    Raises:
+        ConfigError: no label annealing, a cached teacher, methods of the data.
+        DataError: rows without prompts.
+    """
+
+    def __init__(self, model: nn.Module, *, retain: Sequence[RetentionMethod] = (), **kwargs: Any) -> None:
+        data = kwargs.get("train_dataset")
+        if isinstance(data, Dataset) and ("prompt" not in data.column_names or not len(data)):
+            raise DataError(
+                f"On-policy distillation: expected rows with a prompt, got {len(data)} rows with "
+                f"{', '.join(data.column_names) or 'no columns'}."
+            )
+        if not any(method.token_loss() is not None for method in retain if not method.off):
+            raise ConfigError(
+                "retention: expected label_annealing with a weight above 0, whose divergence from the teacher is all "
+                "that on-policy distillation trains on, got none."
+            )
+        _refuse_cached(retain, "on sampled text", "which is new in every step")
+        super().__init__(model=model, retain=retain, **kwargs)
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """weight * the mean divergence over the sampled tokens of the whole step, over accumulation and processes."""
+        ids, mask, sampled = _padded_right(inputs)
+        tokens = {"input_ids": ids, "attention_mask": mask}
+        labels = ids.masked_fill(sampled == 0, IGNORE)
+        items = inputs.get("num_items_in_batch") if self.model.training else None
+        self._kl_items = None if items is None else items.clamp(min=1)
+        request = dataclasses.replace(self._request(tokens, labels, self._kl_items), ce_scale=0.0)
+        try:
+            outputs = model(**tokens, use_cache=False, holdfast=Sealed(request))
+        except NonFiniteLogits as error:
+            raise self._diverged(f"the model's logits are not finite ({error})", inputs, None) from error
+        result: AnnealedLoss = outputs["result"].value
+        self._add_sums(result, mask.sum())
+        loss = result.loss
+        if items is not None:
+            loss = loss * self.accelerator.num_processes  # DDP averages gradients; the count was global already
+        return (loss, None) if return_outputs else loss
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Any:
+        """As TRL's."""
+        return DistillationTrainer.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
+        """None: what is counted is sampled later."""
+        return None
+
+    def describe_samples(self, inputs: Any, rows: list[int] | None = None, *, limit: int = 4) -> list[str]:
+        """The prompts of a batch."""
+        return _prompts(inputs, limit)
 
 
 class _Annealed:
@@ -213,6 +287,21 @@ class _Annealed:
         found = self.model(**inputs, holdfast=Sealed(self.request))
         self.result = found["result"].value
         return found["outputs"]
+
+
+def _prompts(inputs: Any, limit: int) -> list[str]:
+    prompts = [str(row.get("prompt"))[:200] for row in inputs] if isinstance(inputs, list) else []
+    return [repr(prompt) for prompt in dict.fromkeys(prompts)][:limit]
+
+
+def _padded_right(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Prompts, which TRL pads on the left, and completions as rows without a gap, `[B, T]`: token ids, 1 at tokens, 1
+    at sampled ones. So positions are those that the samples were drawn at, whatever a model makes of padding."""
+    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+    mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+    sampled = torch.cat([torch.zeros_like(inputs["prompt_mask"]), inputs["completion_mask"]], dim=1)
+    order = mask.argsort(dim=1, descending=True, stable=True)[:, : int(mask.sum(1).max())]
+    return ids.gather(1, order), mask.gather(1, order), sampled.gather(1, order)
 
 
 def _check_pairs(data: Any) -> None:
@@ -247,13 +336,13 @@ def _check_pairs(data: Any) -> None:
         )
 
 
-def _refuse_cached(retain: Sequence[RetentionMethod]) -> None:
+def _refuse_cached(retain: Sequence[RetentionMethod], where: str, why: str) -> None:
     for method in retain:
         term = None if method.off else method.token_loss()
         if term is not None and term.teacher.kind == "cached":
             raise ConfigError(
-                "label_annealing.teacher: expected online or adapter_off beside preferences, got cached. The "
-                "reference model, or the base under an adapter, is the teacher, so a cache would save nothing."
+                f"label_annealing.teacher: expected online or adapter_off {where}, got cached: states are kept of "
+                f"rows of text, {why}."
             )
 
 
