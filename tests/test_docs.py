@@ -116,7 +116,7 @@ def test_tables_of_keys_are_those_of_the_declarations():
     stale = [path.name for path, page in pages.items() if with_tables(page) != page]
     assert stale == [], "run: python -m holdfast.cli.doc_tables"
     tables = re.findall("<!-- keys: (.*?) -->", "".join(pages.values()))
-    assert sorted(tables) == sorted([*METHODS, "train", "train options", "data", "world"])
+    assert sorted(tables) == sorted([*METHODS, "train", "train options", "data", "on_policy", "world"])
 
 
 def test_every_own_key_is_described():
@@ -292,7 +292,8 @@ def place(desk: Path, model_folder: Path) -> Path:
     )
     write_predictor("predictor.json", Predictor(about="", level=0.9, parameters=(1, 2), methods=[], fits=[]))
     Path("ladder.yaml").write_text("ladder: [{model: owner/base, tokens: 1.0e9}]")
-    shutil.copytree(model_folder, "YOUR_MODEL")
+    for name in ("YOUR_MODEL", "ORIGINAL"):
+        shutil.copytree(model_folder, name)
     write_method(desk)
     return desk
 

@@ -18,7 +18,8 @@ _TABLE = re.compile(r"(<!-- keys: ([^>]+?) -->\n).*?(<!-- /keys -->)", re.DOTALL
 
 
 def declared(name: str) -> Sequence[Setting]:
-    """The settings that a table's name stands for: a retention method, "train", "train options", "data" or "world".
+    """The settings that a table's name stands for: a retention method, "train", "train options", "data", "on_policy" or
+    "world".
 
     Raises:
         KeyError: no such name.
@@ -26,12 +27,13 @@ def declared(name: str) -> Sequence[Setting]:
     from holdfast.cli.train import flags
     from holdfast.data.layouts import Templates
     from holdfast.retention.registry import METHODS
+    from holdfast.runs.on_policy import OnPolicySettings
     from holdfast.runs.settings import OwnSettings
     from holdfast.worlds.world import WorldRecipe
 
     if name == "train options":
         return flags()
-    sections = {"train": OwnSettings, "data": Templates, "world": WorldRecipe}
+    sections = {"train": OwnSettings, "data": Templates, "on_policy": OnPolicySettings, "world": WorldRecipe}
     return settings_of({**METHODS, **sections}[name])
 
 

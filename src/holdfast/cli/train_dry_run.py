@@ -175,6 +175,8 @@ def without_secrets(words: list[str]) -> list[str]:
 def _data(config: TrainConfig) -> str:
     entries = config.mixture.datasets
     name = ", ".join(str(e.path) for e in entries) if entries else str(config.script.dataset_name)
+    if config.on_policy is not None:
+        return f"{name} (prompts; the model's own answers of up to {config.on_policy.max_completion_length} tokens)"
     found = [f"{n} template" for n in ("text", "prompt", "completion") if getattr(config.templates, n, None)]
     packed = "packed to" if config.training.packing else "at most"
     found.append(f"{packed} {config.training.max_length} tokens" if config.training.max_length else "any length")

@@ -31,6 +31,7 @@ Relative paths start from the working directory, as in TRL. Nothing heavy is imp
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import warnings
@@ -47,7 +48,7 @@ from holdfast.config.values import Mistake, show
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, ModelError
 from holdfast.retention.registry import parse_retention
-from holdfast.runs import config_checks, launch
+from holdfast.runs import config_checks, launch, on_policy
 from holdfast.runs.foreign.tools import refuse_foreign
 from holdfast.runs.foreign.trl import modern, old_settings
 from holdfast.runs.identity import SECRET, SECRET_NAME, deciding, explain_difference, resolve, set_fields
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from holdfast.data.formats import Templates
     from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.retention.method import RetentionMethod
+    from holdfast.runs.on_policy import OnPolicySettings
     from holdfast.training.adapters import AdapterArguments
 
 
@@ -96,6 +98,8 @@ class TrainConfig(Displayed):
     """How columns become text; None leaves it to the formats that are recognised."""
     chat_template: str | None = None
     """In place of the model's own; None: that, or the one of `chat_template_path`."""
+    on_policy: OnPolicySettings | None = None
+    """How the model answers the prompts that it is trained on; None: rows are trained on as they are."""
     eval_dataset_name: str | None = None
     """What `eval_strategy` reads; None: a split of the training data."""
     eval_dataset_split: str = "train"
@@ -250,6 +254,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         "learning_rate_multipliers",
         "train_only",
         "stages",
+        "on_policy",
         "eval_dataset_name",
         "eval_dataset_split",
         "early_stopping_patience",
@@ -307,6 +312,8 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     if values.get("test_split_size") and str(values.get("eval_strategy") or "no") == "no":
         notes.append("test_split_size: nothing reads the rows that it takes out. Add eval_strategy: epoch.")
     add(config_checks.check_streaming(values, methods, raw))
+    if found.get("on_policy") is not None and not mistaken:
+        add(on_policy.problems(methods, {**values, **found}, given.values))
     add(config_checks.check_early_stopping(patience, held_out, found.get("eval_dataset_split"), values))
     add(check_rules(rules, plan))
     add(config_checks.check_stopping(rules, patience, values))
@@ -364,6 +371,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         "learning_rate_multipliers": multipliers,
         "train_only": list(patterns),
         "stages": list(stages),
+        "on_policy": None if (asked_on := found.get("on_policy")) is None else dataclasses.asdict(asked_on),
         "eval_dataset_name": held_out,
         "eval_dataset_split": part if part != "train" else None,
         "early_stopping_patience": patience,
@@ -385,6 +393,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         learning_rate_multipliers=multipliers,
         train_only=patterns,
         stages=stages,
+        on_policy=found.get("on_policy"),
         eval_dataset_name=held_out,
         eval_dataset_split=part,
         early_stopping_patience=patience,

@@ -45,6 +45,7 @@ def look(config: TrainConfig) -> Look:
     """
     from holdfast.models import check_causal_lm
     from holdfast.runs.loading import check_files, data_is_here, load_processor, load_tokenizer, load_training_data
+    from holdfast.runs.on_policy import check_lengths
     from holdfast.runs.preview import preview
 
     notes = check_files(config)
@@ -61,6 +62,13 @@ def look(config: TrainConfig) -> Look:
         return Look(notes=tuple(notes))
     tokenizer, processor = load_tokenizer(config), load_processor(config)
     rows, _ = load_training_data(config, processor or tokenizer)
+    if config.on_policy is not None:
+        longest, room = check_lengths(config, rows, tokenizer, limit), config.on_policy.max_completion_length
+        notes.append(
+            f"{len(rows):,} prompts of up to {longest} tokens; answers of up to {room} are sampled while it trains, so "
+            f"neither tokens nor time are known beforehand"
+        )
+        return Look(tokenizer=tokenizer, notes=tuple(notes))
     found = preview(config, processor or tokenizer, rows)
     if processor is not None:
         notes.append("memory and time of a vision-language model are not counted; tokens are, those of images too")

@@ -308,13 +308,15 @@ def _replays(config: TrainConfig) -> list[Replay]:
 
 
 def load_training_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str]:
-    """The training rows in one of TRL's column layouts, and the name of the format they came in.
+    """The training rows in one of TRL's column layouts, and the name of the format they came in; with `on_policy` their
+    prompts.
 
     Raises:
-        DataError: see `holdfast.data.sources` and `holdfast.data.formats`.
+        DataError: see `holdfast.data.sources`, `holdfast.data.formats` and `holdfast.runs.on_policy`.
     """
     from holdfast.data.formats import standardise
     from holdfast.data.sources import data_files, is_path
+    from holdfast.runs.on_policy import read_prompts
 
     rows, files = _all_rows(config), None
     name, script = config.script.dataset_name, config.script
@@ -323,7 +325,13 @@ def load_training_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str]:
         rows = _split(config, rows)["train"]
     elif whole and name is not None and is_path(name):
         files = data_files(name)  # so that a bad row is named by file and line
-    return standardise(rows, tokenizer, templates=_templates(config), files=files, read_from=_read_from(config))
+
+    def read(rows: Any) -> tuple[Any, str]:
+        return standardise(rows, tokenizer, templates=_templates(config), files=files, read_from=_read_from(config))
+
+    if config.on_policy is not None:
+        return read_prompts(rows, lambda rows: read(rows)[0]), "prompts"
+    return read(rows)
 
 
 def _read_from(config: TrainConfig) -> list[Path] | None:

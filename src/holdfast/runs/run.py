@@ -8,6 +8,7 @@ training continues from the last whole checkpoint with its optimiser, schedule, 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import os
@@ -48,8 +49,10 @@ if TYPE_CHECKING:
     from holdfast.records.evaluation import Evaluation
     from holdfast.records.forecast import EarlySigns
     from holdfast.runs.config import TrainConfig
+    from holdfast.runs.on_policy import OnPolicySettings
     from holdfast.support.leftovers import NewFolder
     from holdfast.training.callbacks import MetricsFile
+    from holdfast.training.preferences import OnPolicyTrainer
 
 
 def train(
@@ -262,7 +265,7 @@ class _Run:
                 self._check_space(self.model)
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         if limit and (args.max_length is None or args.max_length > limit):
-            if args.max_length is not None:
+            if args.max_length is not None and self.config.on_policy is None:
                 self.note(f"max_length={args.max_length} is more than the model's context; {limit} is used.")
             args.max_length = limit
         if not getattr(self.model, "is_quantized", False):
@@ -278,6 +281,16 @@ class _Run:
             if misfits:
                 raise ConfigError(misfits, source="retention")
         self.write()
+
+    def on_own_text(self, hosted: dict[str, Any], settings: OnPolicySettings) -> OnPolicyTrainer:
+        """The trainer of a run with `on_policy`."""
+        from holdfast.runs.on_policy import check_lengths
+        from holdfast.training.preferences import OnPolicyTrainer, with_sampling
+
+        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        check_lengths(self.config, self.rows, self.tokenizer, limit)
+        with_sampling(hosted["args"], **dataclasses.asdict(settings))
+        return OnPolicyTrainer(**hosted)
 
     def check_evaluation(self) -> None:
         """Finds wrong columns, unknown tasks and unreadable held-out files before anything is trained."""
@@ -334,29 +347,33 @@ class _Run:
             active = [m.name for m in config.retention if not m.off]
             progress = Progress(self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(active)])))
             with quiet_datasets(len(self.rows) if hasattr(self.rows, "__len__") else 10**9):
-                self.trainer = SFTRetentionTrainer(
-                    model=self.model,
-                    args=args,
-                    train_dataset=self.rows,
-                    eval_dataset=self.eval_rows,
-                    processing_class=self.processor or self.tokenizer,
-                    peft_config=adapter_config(config.model, config.adapter),
-                    retain=config.retention,
-                    learning_rate_multipliers=config.learning_rate_multipliers,
-                    train_only=config.train_only,
-                    scorers={
+                hosted: dict[str, Any] = {
+                    "model": self.model,
+                    "args": args,
+                    "train_dataset": self.rows,
+                    "eval_dataset": self.eval_rows,
+                    "processing_class": self.processor or self.tokenizer,
+                    "peft_config": adapter_config(config.model, config.adapter),
+                    "retain": config.retention,
+                    "learning_rate_multipliers": config.learning_rate_multipliers,
+                    "train_only": config.train_only,
+                    "scorers": {
                         name: scorer(task, config.evaluation, self.tokenizer)
                         for name, task in config.evaluation.tasks.items()
                     },
-                    load_rows=rows_by_name(self.processor or self.tokenizer),
-                    callbacks=[
+                    "callbacks": [
                         metrics,
                         *self.stops_early(),
                         *self.callbacks,
                         *measures,
                         *self.forecasts(metrics),
                     ],
-                )
+                }
+                if config.on_policy is None:
+                    read = rows_by_name(self.processor or self.tokenizer)
+                    self.trainer = SFTRetentionTrainer(**hosted, load_rows=read)
+                else:
+                    self.trainer = self.on_own_text(hosted, config.on_policy)
         self.trackers = Trackers(args)
         self.trackers.hold(self.trainer)
         if self.main:

@@ -20,6 +20,7 @@ from holdfast.config.declare import MAX_SEED, Meta, Setting, settings_of
 from holdfast.config.values import Mistake, Refused, show
 from holdfast.config.yaml_file import from_yaml
 from holdfast.data.layouts import Templates
+from holdfast.runs.on_policy import OnPolicySettings
 from holdfast.runs.stopping import StopRule
 
 RENAMED: dict[str, str] = {
@@ -267,6 +268,8 @@ class OwnSettings:
         ),
     ] = ()
     """Runs one after the other, each from the result of the one before: what each of them sets over this request."""
+    on_policy: Annotated[OnPolicySettings | None, Meta(metavar="'{max_completion_length: 256}'")] = None
+    """Trains on the model's own answers to prompts, held to the teacher of label_annealing; without labels."""
     eval_dataset_name: Annotated[str | None, Meta(metavar="FILE")] = None
     """Held-out rows that `eval_strategy` reads, in place of a split of the training data."""
     eval_dataset_split: str = "train"

@@ -40,7 +40,8 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
-from trl import DistillationTrainer, DPOConfig, DPOTrainer, GRPOTrainer
+from transformers import TrainingArguments
+from trl import DistillationConfig, DistillationTrainer, DPOConfig, DPOTrainer, GRPOTrainer
 
 from holdfast.errors import ConfigError, DataError
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
@@ -232,6 +233,12 @@ class OnPolicyTrainer(_OwnLoss, DistillationTrainer):
             )
         _refuse_cached(retain, "on sampled text", "which is new in every step")
         super().__init__(model=model, retain=retain, **kwargs)
+        self.data_info: dict[str, Any] = {"examples": len(data) if isinstance(data, Dataset) else None, "packed": False}
+        """What a run records of its data."""
+        self.data_notes: list[str] = []
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Left to the run, as `SFTRetentionTrainer` does."""
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -267,6 +274,23 @@ class OnPolicyTrainer(_OwnLoss, DistillationTrainer):
     def describe_samples(self, inputs: Any, rows: list[int] | None = None, *, limit: int = 4) -> list[str]:
         """The prompts of a batch."""
         return _prompts(inputs, limit)
+
+
+def with_sampling(args: TrainingArguments, **sampling: Any) -> TrainingArguments:
+    """Adds to training arguments of another kind (`SFTConfig`) what `DistillationTrainer` reads of its own, in place.
+
+    Args:
+        args: of a run.
+        sampling: values other than `DistillationConfig`'s defaults, by its names.
+    """
+    for field in dataclasses.fields(DistillationConfig):
+        if not hasattr(args, field.name):
+            factory = field.default_factory
+            setattr(args, field.name, field.default if factory is dataclasses.MISSING else factory())
+    for name, value in sampling.items():
+        setattr(args, name, value)
+    args.remove_unused_columns = False  # the prompts are rows that no model takes
+    return args
 
 
 class _Annealed:

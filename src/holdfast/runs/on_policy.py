@@ -1,0 +1,151 @@
+"""Runs on the model's own text: `on_policy:` in a training configuration.
+
+```yaml
+model_name_or_path: runs/continued        # what training on new text has made
+dataset_name: prompts.jsonl               # prompts; answers that stand beside them are left out
+on_policy: {max_completion_length: 256}
+retention:
+  - label_annealing: {direction: reverse, teacher: online, teacher_model: ORIGINAL}
+```
+
+The model answers the prompts, and label annealing's divergence from its teacher at the sampled tokens is the whole loss
+(`training.preferences.OnPolicyTrainer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from holdfast.config.declare import Meta
+from holdfast.data.layouts import COMPLETION_NAMES
+from holdfast.errors import DataError
+from holdfast.retention.method import RetentionMethod, changes_data
+
+if TYPE_CHECKING:
+    from holdfast.runs.config import TrainConfig
+
+_KEY = "on_policy"
+_ONLY_LABELS = (
+    "packing",
+    "padding_free",
+    "assistant_only_loss",
+    "completion_only_loss",
+    "dataset_streaming",
+    "streaming",
+    "forecast",
+    "data",
+)
+"""Settings that speak of rows with labels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicySettings:
+    """How a model answers prompts while it is trained; names as in `trl.DistillationConfig`."""
+
+    max_completion_length: Annotated[int, Meta(ge=1)] = 256
+    """Tokens of an answer at most."""
+    temperature: Annotated[float, Meta(gt=0)] = 1.0
+    """Of sampling; that of the divergence is label annealing's."""
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Samples from the likeliest tokens that have this probability together."""
+
+
+def problems(methods: Sequence[RetentionMethod], values: Mapping[str, Any], given: Collection[str]) -> Iterator[str]:
+    """What does not go with `on_policy`; a sentence each.
+
+    Args:
+        methods: the run's.
+        values: its settings.
+        given: keys that the user set.
+    """
+    active = [method for method in methods if not method.off]
+    terms = [term for method in active if (term := method.token_loss()) is not None]
+    if not terms:
+        yield (
+            f"{_KEY}: expected label_annealing with a weight above 0 under retention, whose divergence from the "
+            f"teacher is what is trained on. Add it, with the model of before as its teacher_model."
+        )
+    if any(term.teacher.kind == "cached" for term in terms):
+        yield (
+            f"retention.label_annealing.teacher: expected online or adapter_off with {_KEY}, got cached: no text is "
+            f"known beforehand."
+        )
+    for method in active:
+        if changes_data(method):
+            yield (
+                f"retention.{method.name}: mixes rows with labels into the data, and with {_KEY} there are none. Leave "
+                f"one out."
+            )
+    if str(values.get("loss_type") or "nll") == "dft":
+        yield f"loss_type: dft weighs labels, and with {_KEY} there are none. Leave one out."
+    if str(getattr(values.get("eval_strategy"), "value", values.get("eval_strategy")) or "no") != "no":
+        yield (
+            f"eval_strategy: measures rows with labels. With {_KEY} list held-out files under evaluation:, with along."
+        )
+    for key in _ONLY_LABELS:
+        if key in given and values.get(key, True):
+            yield f"{key}: has no effect with {_KEY}, where the model writes what is trained on. Leave it out."
+
+
+def read_prompts(rows: Any, read: Any) -> Any:
+    """Rows with nothing but a `prompt`: text, or messages up to where an answer begins.
+
+    Args:
+        rows: as the files have them.
+        read: what makes one of the known layouts of them (see `data.formats.standardise`), for all but prompts alone.
+
+    Raises:
+        DataError: no known layout, images, no row with a prompt.
+    """
+    alone = "prompt" in rows.column_names and not any(name in rows.column_names for name in COMPLETION_NAMES)
+    rows = rows if alone else read(rows)
+    if "images" in rows.column_names:
+        raise DataError(f"{_KEY}: expected prompts of text, got rows with images.")
+    if "input_ids" in rows.column_names:
+        raise DataError(f"{_KEY}: expected prompts as text or messages, got rows that are tokenised.")
+    found = rows.map(lambda row: {"prompt": _prompt(row)}, remove_columns=rows.column_names)
+    kept = found.filter(lambda row: bool(row["prompt"]))
+    if not len(kept):
+        raise DataError(f"{_KEY}: expected prompts, got {len(found)} rows without one.")
+    return kept
+
+
+def _prompt(row: Mapping[str, Any]) -> Any:
+    if "text" in row:
+        return row["text"]
+    if "messages" not in row:
+        return row["prompt"]
+    turns = list(row["messages"])
+    last = next((i for i in reversed(range(len(turns))) if turns[i]["role"] == "assistant"), len(turns))
+    return turns[:last]
+
+
+def check_lengths(config: TrainConfig, rows: Any, tokenizer: Any, context: int | None) -> int:
+    """Tokens of the longest prompt.
+
+    Args:
+        config: of the run.
+        rows: as `read_prompts` gives them.
+        tokenizer: the model's.
+        context: tokens that the model can read; None: any number.
+
+    Raises:
+        DataError: prompts that leave no room for an answer.
+    """
+    assert config.on_policy is not None
+    longest, place = max((len(_encoded(row["prompt"], tokenizer)), number) for number, row in enumerate(rows))
+    room = config.on_policy.max_completion_length
+    if context is not None and longest + room > context:
+        raise DataError(
+            f"{_KEY}: the prompt of row {place + 1} has {longest} tokens, which with answers of up to {room} are more "
+            f"than the {context} that the model reads. Lower max_completion_length, or leave long prompts out."
+        )
+    return longest
+
+
+def _encoded(prompt: Any, tokenizer: Any) -> Sequence[int]:
+    if isinstance(prompt, str):
+        return list(tokenizer(prompt)["input_ids"])
+    return list(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"])

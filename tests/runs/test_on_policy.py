@@ -1,0 +1,120 @@
+"""`holdfast train` with `on_policy`: a model held to another one on its own text, from the command line to a folder
+that loads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from holdfast.cli.main import main
+from holdfast.records.run import RunFolder
+from tiny import SENTENCES, build_model, build_tokenizer
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model, the model of before, prompts and text to measure."""
+    monkeypatch.chdir(tmp_path)
+    for name, seed in (("new", 0), ("old", 5)):
+        build_model(seed=seed).save_pretrained(name)
+        tokenizer = build_tokenizer()
+        tokenizer.chat_template = TEMPLATE
+        tokenizer.save_pretrained(name)
+    write("prompts.jsonl", [{"prompt": f"{n}. {s[:20]}"} for n in range(2) for s in SENTENCES])
+    turns = [[{"role": "user", "content": s}, {"role": "assistant", "content": "Yes."}] for s in SENTENCES]
+    write("chat.jsonl", [{"messages": turn} for turn in turns])
+    write("prose.jsonl", [{"text": f"{s} So it is said."} for s in SENTENCES])
+    Path("run.yaml").write_text(
+        "model_name_or_path: new\n"
+        "dataset_name: prompts.jsonl\n"
+        "on_policy: {max_completion_length: 8}\n"
+        "retention: [{label_annealing: {direction: reverse, teacher: online, teacher_model: old}}]\n"
+        "evaluation: {source: [prose.jsonl]}\n"
+        "max_steps: 6\nsave_steps: 2\nlogging_steps: 1\nper_device_train_batch_size: 4\nlearning_rate: 1.0e-2\n"
+        "use_cpu: true\n"
+    )
+    return tmp_path
+
+
+def write(name: str, rows: list[dict]) -> None:
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def run(*more: str) -> int:
+    return main(["train", "--config", "run.yaml", *more])
+
+
+def refused(capfd: pytest.CaptureFixture[str], *more: str) -> str:
+    assert run(*more) != 0
+    return " ".join(capfd.readouterr().err.split())
+
+
+def test_a_run_comes_nearer_to_its_teacher_and_is_recorded(place):
+    assert run("--output_dir", "out") == 0
+    folder = RunFolder("out")
+    record = folder.read()
+    assert record.status == "finished" and record.data["format"] == "prompts"
+    assert record.config["on_policy"] == {"max_completion_length": 8, "temperature": 1.0, "top_p": 1.0}
+    logged = [row for row in folder.metrics() if "kl" in row]
+    assert len(logged) == 6 and all(row["kl"] > 0 and row["loss"] > 0 for row in logged)
+    assert record.training["teacher"]["model"] == "old"
+    assert folder.evaluated("start").all() and folder.evaluated("result").all()
+    before, after = (load_file(f"{name}/model.safetensors") for name in ("new", "out"))
+    assert max(float((before[k] - after[k]).abs().max()) for k in after) > 1e-3
+
+
+def test_an_interrupted_run_goes_on_to_the_same_weights(place, monkeypatch):
+    from holdfast.training.callbacks import StopOnSignal
+
+    assert run("--output_dir", "whole") == 0
+
+    def stop(self, args, state, control, **kwargs):
+        if state.global_step == 3:
+            self.stopped = True
+            control.should_save = control.should_training_stop = True
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StopOnSignal, "on_step_end", stop)
+        assert run("--output_dir", "cut") == 130
+    assert run("--output_dir", "cut") == 0
+    assert RunFolder("cut").read().training["sessions"] == 2
+    a, b = (load_file(f"{name}/model.safetensors") for name in ("whole", "cut"))
+    assert all((a[k] == b[k]).all() for k in a)
+
+
+def test_conversations_are_prompts_up_to_the_answer(place, capsys):
+    assert run("--dataset_name", "chat.jsonl", "--dry_run") == 0
+    said = capsys.readouterr().out
+    assert f"{len(SENTENCES)} prompts of up to" in said and "answers of up to 8" in said
+    assert run("--dataset_name", "chat.jsonl", "--output_dir", "out", "--max_steps", "1") == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (["--retention", "none"], "on_policy: expected label_annealing with a weight above 0"),
+        (["--retention", "label_annealing:teacher=cached"], "expected online or adapter_off with on_policy"),
+        (
+            ["--retention", "label_annealing", "--retention", "replay:data=prose.jsonl"],
+            "retention.replay: mixes rows with labels",
+        ),
+        (["--packing", "true"], "packing: has no effect with on_policy"),
+        (["--eval_strategy", "epoch"], "eval_strategy: measures rows with labels"),
+        (["--on_policy", "{max_completion_lenght: 8}"], "max_completion_length"),
+        (["--on_policy", "{temperature: 0}"], "on_policy.temperature: expected"),
+        (["--on_policy", "{max_completion_length: 1000}"], "than the 128 that the model reads"),
+        (["--dataset_name", "empty.jsonl"], "expected prompts, got 2 rows without one"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_training(more, expected, place, capfd):
+    write("empty.jsonl", [{"prompt": ""}, {"prompt": ""}])
+    assert expected in refused(capfd, "--output_dir", "out", *more)
+    assert not list(Path("out").glob("checkpoint-*"))
