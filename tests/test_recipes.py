@@ -51,6 +51,7 @@ RESIDUAL = {
     "qwen-siblings-7b": 6,
     "scales": 9,
     "tiny": 112,
+    "distilled": 21,
 }
 """Of Balancing Continuous Pre-Training: models that each makes, given ones among them."""
 SEQUENCE = {

@@ -40,6 +40,7 @@ update.yaml (every key is an option too)
     retention: [{label_annealing: {weight: 0.3}}]
   evaluation: {suites: [instruction_residual]}
   continued_instruct: true              # also continue the instruct model itself, to see what that would have cost
+  restore: {prompts: prompts.jsonl}     # and bring it back by on-policy distillation, as the residual's rival
   scales: [0.5, 0.75, 1, 1.25]          # try several; 1 is kept unless another is better with its whole interval
   output_dir: runs/update
 

@@ -54,6 +54,8 @@ class StudiedModel:
     """The relative norm of what was added: of scale x residual over that of the base that it was taken from."""
     tuned: bool = False
     """Whether it was tuned on the instruct model's conversations after it was continued (the paper's setting S2)."""
+    distilled: bool = False
+    """Whether it was held to the instruct model on its own answers after it was continued."""
     seed: int = 0
     """Of training; of a small world's models that of the world, which decides people, texts and weights."""
     width: int = 0
@@ -82,8 +84,10 @@ class StudiedModel:
 
     @property
     def restored(self) -> str:
-        """What brought instruction following back: "residual", "tuning" or ""."""
-        return "residual" if self.residual is not None else "tuning" if self.tuned else ""
+        """What brought instruction following back: "residual", "tuning", "distillation" or ""."""
+        if self.residual is not None:
+            return "residual"
+        return "tuning" if self.tuned else "distillation" if self.distilled else ""
 
     @property
     def place(self) -> tuple[int, int | None]:

@@ -313,7 +313,11 @@ def _study_answer(r: Results) -> list[str]:
         for block in table.at_scale_1:
             held = [(g, m) for g in block.groups if (m := g.metric(score)) is not None]
             ends = held[:1] + held[-1:] if len(held) > 2 else held
-            name = {"residual": "base with residual", "tuning": "base with tuning"}.get(block.kind, block.kind)
+            name = {
+                "residual": "base with residual",
+                "tuning": "base with tuning",
+                "distillation": "instruct with distillation",
+            }.get(block.kind, block.kind)
             texts += (
                 [f"{name} {' and '.join(f'{score_texts(m, score)[0]} ({g.header})' for g, m in ends)}"] if held else []
             )
@@ -361,6 +365,8 @@ def made_text(model: StudiedModel, r: Results) -> str:
         parts.append(f"+ {1 if model.scale is None else model.scale:g} × (instruct \u2212 base){whose}")
     if model.tuned:
         parts.append("tuned on the instruct model's conversations")
+    if model.distilled:
+        parts.append("held to the instruct model on its own answers")
     if model.width:
         parts.append(f"width {model.width}, world {model.seed}")
     return ", ".join(parts)

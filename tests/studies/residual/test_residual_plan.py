@@ -115,6 +115,13 @@ def test_each_seed_is_a_world_and_other_widths_have_the_first_worlds_pair_alone(
     ]
 
 
+def test_what_is_restored_stands_behind_the_continued_instruct_model():
+    models = study_config({**WORLD, "restore": {}, "widths": [32, 16]}).models()
+    made = [m for m in models if m.distilled]
+    assert [m.label for m in made] == [f"first instruct + {budget} tokens + distillation" for budget in (300, 600)]
+    assert {m.restored for m in made} == {"distillation"}
+
+
 def test_a_small_world_is_kept_in_full():
     """A study of a world that another version made by other defaults is another study."""
     begun = study_config(WORLD).resolved
@@ -166,6 +173,12 @@ def test_the_resolved_configuration_is_one_itself(request_of):
         ({"small": "world", "widths": [30]}, "widths: width: expected a multiple of the heads (4), got 30"),
         ({"widths": [64]}, "widths: has no effect without small: world"),
         ({"retuned": True}, "retuned: has no effect without small: world"),
+        ({"restore": {"steps": 3}}, "restore.prompts: is missing: a file with prompts"),
+        ({"restore": {"prompts": "none.jsonl"}}, "restore.prompts: no such file or folder: none.jsonl"),
+        ({"restore": {"prompts": "o/prompts", "train": {"packing": True}}}, "restore: packing: has no effect"),
+        ({"restore": {"stesp": 3}}, "restore: unknown key 'stesp'. Did you mean 'steps'"),
+        ({"small": "world", "restore": {}, "starts": ["base"]}, "restore: begins with the continued instruct model"),
+        ({"small": "world", "restore": {}, "train": {"use_peft": True}}, "restore: expected whole weights"),
         ({"small": "world", "world": ["sibling"]}, "world: expected a mapping, got ['sibling'] (list)"),
         ({"bugdets": [1]}, "unknown key 'bugdets'. Did you mean 'budgets'"),
         ({"corpus": None}, "corpus: is missing"),

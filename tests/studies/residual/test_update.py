@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from holdfast.errors import ConfigError, DataError, Interrupted, ModelError, RunFolderError, ShapeError
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.residual import read_update
+from holdfast.records.run import RunFolder
 from holdfast.studies.residual import session
 from holdfast.studies.residual.plan import update_config
 from holdfast.support.files import read_jsonl
@@ -28,6 +29,10 @@ def finished(request, tmp_path_factory):
     """An update with every arm, made once."""
     pair, news = request.getfixturevalue("pair"), request.getfixturevalue("news")
     out = tmp_path_factory.mktemp("update") / "out"
+    prompts = out.parent / "prompts.jsonl"
+    prompts.write_text(
+        "".join(json.dumps({"prompt": [{"role": "user", "content": f"Say {n}."}]}) + "\n" for n in range(9))
+    )
     keys = {
         "base": str(pair[0]),
         "instruct": str(pair[1]),
@@ -37,6 +42,7 @@ def finished(request, tmp_path_factory):
         "tokens": 600,
         "epochs": 3,
         "continued_instruct": True,
+        "restore": {"prompts": str(prompts), "steps": 12, "max_completion_length": 8},
         "output_dir": str(out),
         "train": request.getfixturevalue("training"),
     }
@@ -66,7 +72,8 @@ def test_the_instruct_models_template_travels(finished):
 def test_all_models_are_measured_and_compared(finished):
     _, out, record = finished
     assert record.status == "finished" and record.result == "base-600-residual"
-    assert [m.name for m in record.models] == ["base", "instruct", "base-600", "instruct-600", "base-600-residual"]
+    names = ["base", "instruct", "base-600", "instruct-600", "instruct-600-distilled", "base-600-residual"]
+    assert sorted(m.name for m in record.models) == sorted(names)
     for model in record.models:
         entry = EvaluationFolder(out / model.evaluations).find("new_text", "held_out")
         assert entry is not None and entry.model["hash"] == model.hash
@@ -77,11 +84,32 @@ def test_all_models_are_measured_and_compared(finished):
         ("instruct", "instruct-600"),
         ("instruct", "base-600-residual"),
         ("instruct-600", "base-600-residual"),
+        ("instruct", "instruct-600-distilled"),
+        ("instruct-600", "instruct-600-distilled"),
+        ("base-600-residual", "instruct-600-distilled"),
         ("base-600", "base-600-residual"),
         ("base", "base-600-residual"),
     }
     learnt = next(p for p in record.pairs if (p.before, p.after) == ("base", "base-600")).comparisons[0]
     assert learnt.gain > 0, "it was trained on text like the held-out one"
+
+
+def test_the_second_stage_holds_the_continued_instruct_model_to_the_one_before(finished, pair):
+    _, out, record = finished
+    model = record.model("instruct-600-distilled")
+    run = RunFolder(out / model.path)
+    config = run.read().config
+    assert config["max_steps"] == 12 and config["on_policy"]["max_completion_length"] == 8
+    assert config["model_name_or_path"].endswith("runs/instruct-600")
+    [method] = config["retention"]
+    assert method["label_annealing"]["teacher_model"] == str(pair[1])
+    assert method["label_annealing"]["direction"] == "reverse"
+    before, after = (load_file(out / "runs" / n / "model.safetensors") for n in ("instruct-600", model.name))
+    moved = sum(float((after[n] - before[n]).norm()) for n in before)
+    assert moved > 0 and model.tokens == record.model("instruct-600").tokens
+    assert model.seconds > record.model("instruct-600").seconds
+    kl = [row["kl"] for row in run.metrics() if "kl" in row]
+    assert kl and all(value > 0 for value in kl)
 
 
 def test_budget_and_epochs_are_kept(finished):

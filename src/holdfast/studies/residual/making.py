@@ -20,7 +20,7 @@ from holdfast.records.residual import StudiedModel
 from holdfast.records.run import LayerDistance, RunFolder
 from holdfast.runs.launched import train_in_processes
 from holdfast.studies.engine.models import measuring_processes
-from holdfast.studies.residual.plan import ResidualConfig, training_settings
+from holdfast.studies.residual.plan import ResidualConfig, restoring_settings, training_settings
 from holdfast.support.environment import EVALUATION_CACHE, say, wait_for_lock
 from holdfast.support.files import read_object, write_json
 from holdfast.support.resources import release_memory
@@ -51,6 +51,8 @@ class Workshop:
         started = self._continued(model) if model.continued else model
         if model.tuned:
             return self._tuned(model, started)
+        if model.distilled:
+            return self._distilled(model, started)
         return started if model.residual is None else self._with_residual(model, started)
 
     def measure(self, model: StudiedModel) -> StudiedModel:
@@ -116,6 +118,26 @@ class Workshop:
         path = tuned_again(self.config, self.out / started.path, console=self.console)
         release_memory()
         return dataclasses.replace(started, path=str(path), seconds=started.seconds + time.monotonic() - began)
+
+    def _distilled(self, model: StudiedModel, started: StudiedModel) -> StudiedModel:
+        """The continued instruct model, held to the one of before on its own answers."""
+        from holdfast.runs.config import train_config
+        from holdfast.runs.run import train
+
+        run = RunFolder(self.out / "runs" / model.name)
+        onto, teacher = str(self.out / started.path), self.config.given(model)
+        settings = restoring_settings(self.config, onto, teacher, run.path, seed=model.seed)
+        with wait_for_lock(self.out / "runs" / f".{model.name}"):
+            if not (run.exists() and run.read().status == "finished"):
+                say(self.console, f"{model.label}: answering prompts")
+            wanted = train_config(settings)
+            if wanted.processes > 1:
+                train_in_processes(wanted, run.path)
+            else:
+                train(wanted, console=self.console)
+            release_memory()
+        seconds = started.seconds + float(run.read().training.get("seconds") or 0.0)
+        return dataclasses.replace(started, path=run.path.relative_to(self.out).as_posix(), seconds=seconds)
 
     def _with_residual(self, model: StudiedModel, started: StudiedModel) -> StudiedModel:
         from holdfast.checkpoints.residual import prepare_transfer

@@ -28,6 +28,11 @@ QUESTIONS: dict[Kind, list[tuple[Kind, str]]] = {
     (BASE, True, ""): [((BASE, False, ""), "What does continuing the base gain and lose?")],
     (INSTRUCT, True, ""): [((INSTRUCT, False, ""), "What does continuing the instruct model gain and lose?")],
     (BASE, True, "tuning"): NEW_INSTRUCT,
+    (INSTRUCT, True, "distillation"): [
+        ((INSTRUCT, False, ""), "Is what the instruct model could kept, and what is gained?"),
+        ((INSTRUCT, True, ""), "What does {restored} bring?"),
+        ((BASE, True, "residual"), "Does it restore more than the residual?"),
+    ],
     (BASE, True, "residual"): [*NEW_INSTRUCT, ((BASE, True, "tuning"), "Is it as good as tuning once more?")],
     (BASE, False, "residual"): [
         ((BASE, False, ""), "What does a sibling's residual bring to the base?"),
@@ -53,6 +58,7 @@ def pairs_of(models: Sequence[StudiedModel], out: Path, *, confidence: float) ->
             same = [m for m in own if _kind(m) == kind]
             if kind[1]:
                 same = [m for m in same if (m.budget, m.seed) == (model.budget, model.seed)]
+            same.sort(key=lambda m: m.scale != 1)  # of several scales of the residual the paper's
             asked += [(before, question.format(restored=f"the {model.restored}")) for before in same[:1]]
         if (model.start, model.given) == (INSTRUCT, True):
             first = next(m for m in near if _kind(m) == _kind(model))

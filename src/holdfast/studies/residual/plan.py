@@ -41,6 +41,7 @@ from holdfast.config.values import Mistake
 from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.errors import ConfigError
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, StudiedModel
+from holdfast.runs.on_policy import OnPolicySettings
 from holdfast.studies.residual.settings import (
     CommonSettings,
     FamilySettings,
@@ -174,6 +175,10 @@ class ResidualConfig(StudySettings):
             if self.retuned and BASE in self.starts and budget == self.budgets[-1]:
                 label, tuned = f"{made[0].label} + tuning", f"{made[0].name}-tuned"
                 yield dataclasses.replace(made[0], name=tuned, label=label, tuned=True)
+            for one in made if self.restore is not None else ():
+                if one.start == INSTRUCT:
+                    label, name = f"{one.label} + distillation", f"{one.name}-distilled"
+                    yield dataclasses.replace(one, name=name, label=label, distilled=True)
         for family in self.families if self.siblings else ():
             for other in self.families:
                 yield from self._with_residual(self._model(family, BASE), other) if other != family else ()
@@ -260,7 +265,7 @@ def update_config(
         seeds=(asked.seed,),
         # 1 is what the others are held against
         scales=(*asked.scales, 1.0) if asked.scales else (1.0 if asked.scale is None else asked.scale,),
-        starts=(BASE, INSTRUCT) if asked.continued_instruct else (BASE,),
+        starts=(BASE, INSTRUCT) if asked.continued_instruct or asked.restore else (BASE,),
         siblings=False,
     )
 
@@ -349,11 +354,16 @@ def _config(asked: UpdateSettings | StudySettings, given: Given, out: Path, **gr
     }
     config = ResidualConfig(**values)
     if config.continued and config.corpus and config.small is None:
-        base = str(next(iter(config.families.values())).base)
-        try:
-            train_config(training_settings(config, base, Path("run"), Path(config.corpus[0]), seed=0))
-        except ConfigError as error:
-            given.check(Mistake(path=(), text=f"train: {problem}") for problem in error.problems)
+        pair = next(iter(config.families.values()))
+        base, instruct = str(pair.base), str(pair.instruct)
+        wanted = {"train": training_settings(config, base, Path("run"), Path(config.corpus[0]), seed=0)}
+        if config.restore is not None:
+            wanted["restore"] = restoring_settings(config, instruct, instruct, Path("run"), seed=0)
+        for key, settings in wanted.items():
+            try:
+                train_config(settings)
+            except ConfigError as error:
+                given.check(Mistake(path=(), text=f"{key}: {problem}") for problem in error.problems)
     return config
 
 
@@ -391,5 +401,35 @@ def training_settings(config: ResidualConfig, model: str, out: Path, data: Path,
         "output_dir": str(out),
         "max_length": config.window,
         "num_train_epochs": config.epochs,
+        "seed": seed,
+    }
+
+
+_NOT_RESTORING = ("retention", "packing", "packing_strategy", "num_train_epochs", "max_steps", "max_length")
+"""Keys of the continuation that say nothing of the second stage."""
+
+
+def restoring_settings(config: ResidualConfig, model: str, teacher: str, out: Path, *, seed: int) -> dict[str, Any]:
+    """The configuration of the second stage of one model, as `holdfast train --config` takes it.
+
+    Args:
+        config: with `restore`.
+        model: the continued instruct model.
+        teacher: the instruct model of before.
+        out: the run's folder.
+    """
+    asked = config.restore
+    assert asked is not None and asked.prompts is not None
+    annealing = {"direction": asked.direction, "teacher": "online", "teacher_model": teacher}
+    sampling = {f.name: getattr(asked, f.name) for f in dataclasses.fields(OnPolicySettings)}
+    return {
+        **{k: v for k, v in config.train.items() if k not in _NOT_RESTORING},
+        **asked.train,
+        "model_name_or_path": model,
+        "dataset_name": asked.prompts,
+        "output_dir": str(out),
+        "max_steps": asked.steps,
+        "on_policy": sampling,
+        "retention": [{"label_annealing": annealing}],
         "seed": seed,
     }

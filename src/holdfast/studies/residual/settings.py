@@ -17,8 +17,10 @@ from holdfast.config.declare import MAX_SEED, Meta, Seed
 from holdfast.config.values import Mistake, Refused
 from holdfast.config.yaml_file import from_yaml
 from holdfast.data.prepare.corpus import CorpusOptions
+from holdfast.data.sources import is_path
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.residual import BASE, INSTRUCT
+from holdfast.runs.on_policy import OnPolicySettings
 from holdfast.support.paths import expanded
 from holdfast.support.token_counts import read_tokens
 
@@ -116,6 +118,24 @@ DAY = Meta(
 
 
 @dataclass(frozen=True, kw_only=True)
+class RestoreSettings(OnPolicySettings):
+    """On-policy distillation as a second stage: the continued instruct model answers prompts, and is held to the
+    instruct model of before at its own tokens (see `training.preferences.OnPolicyTrainer`)."""
+
+    prompts: Annotated[str | None, Meta(metavar="FILE")] = None
+    """Prompts, alone or with answers that are left out (those of the small world, where there is one)."""
+    steps: Annotated[int, Meta(ge=1)] = 100
+    """Optimiser steps."""
+    direction: Literal["forward", "reverse", "jsd"] = "reverse"
+    """Of the divergence: forward: KL(instruct || model); reverse: KL(model || instruct); jsd: between them."""
+    train: Annotated[
+        dict[str, Any],
+        Meta(parse=train_keys, expected="keys of 'holdfast train' or a YAML file"),
+    ] = field(default_factory=dict)
+    """Keys of 'holdfast train' for this stage, over those of the continuation."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommonSettings(CorpusOptions):
     """Keys of an update and of a study. Which documents are read is said as in 'holdfast data prepare corpus'."""
 
@@ -149,6 +169,27 @@ class CommonSettings(CorpusOptions):
     )
     """What to measure on every model, as in 'holdfast train': shipped suites or YAML files. The held-out new text is
     always measured."""
+    restore: Annotated[RestoreSettings | None, Meta(metavar="'{prompts: FILE}'")] = None
+    """Also continues the instruct model and restores it by on-policy distillation from the one of before: what the
+    residual is held against."""
+
+    def restore_problems(self, *, given: bool) -> list[Mistake]:
+        """What keeps the second stage from being made.
+
+        Args:
+            given: whether prompts have to be named.
+        """
+        if self.restore is None:
+            return []
+        found, prompts = [], self.restore.prompts
+        if prompts is None and given:
+            found.append(Mistake(path=("restore", "prompts"), text="is missing: a file with prompts to answer."))
+        if prompts is not None and is_path(prompts) and not Path(home(prompts)).exists():
+            found.append(Mistake(path=("restore", "prompts"), text=f"no such file or folder: {prompts}."))
+        if self.train.get("use_peft") or self.restore.train.get("use_peft"):
+            text = "expected whole weights to go on from, got use_peft. Leave one out."
+            found.append(Mistake(path=("restore",), text=text))
+        return found
 
     def corpus_problems(self, *, needed: bool) -> list[Mistake]:
         """Files that are not there."""
@@ -198,6 +239,7 @@ class UpdateSettings(CommonSettings):
     def problems(self) -> list[Mistake | str]:
         """Models and files that are not there, and keys that do not go together."""
         found: list[Mistake | str] = [*pair_problems(self.base, self.instruct, ()), *self.corpus_problems(needed=True)]
+        found += self.restore_problems(given=True)
         if self.scale is not None and self.scales:
             found.append(Mistake(path=("scale",), text="give scale or scales, not both."))
         if self.choose_by and len({*self.scales, 1.0}) < 2:
@@ -259,6 +301,9 @@ class StudySettings(CommonSettings):
     def problems(self) -> list[Mistake | str]:
         """Models and files that are not there, and keys that do not go together."""
         found: list[Mistake | str] = [*self.corpus_problems(needed=bool(self.budgets) and not self.small)]
+        found += self.restore_problems(given=not self.small)
+        if self.restore is not None and INSTRUCT not in self.starts:
+            found.append(Mistake(path=("restore",), text="begins with the continued instruct model: add it to starts."))
         names = tuple(self.families)
         if self.small:
             from holdfast.studies.residual.small_world import at_width, models_of, recipe_of

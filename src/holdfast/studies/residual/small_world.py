@@ -91,7 +91,14 @@ def part_of(config: ResidualConfig, width: int, seed: int) -> ResidualConfig:
     if width != config.widths[0]:
         recipe = dataclasses.replace(recipe, sibling=False, derived=False)
         where = f", width {width}{where}"
-        whole = {"budgets": config.budgets[-1:], "scales": (1.0,), "siblings": False, "retuned": False, "derived": {}}
+        whole = {
+            "budgets": config.budgets[-1:],
+            "scales": (1.0,),
+            "siblings": False,
+            "retuned": False,
+            "restore": None,
+            "derived": {},
+        }
     recipe = dataclasses.replace(recipe, seed=recipe.seed + seed)
     families, derived = models_of(recipe, {})
     one = {"families": families, "derived": derived, "world": recipe.record()}
@@ -143,8 +150,12 @@ def _filled(config: ResidualConfig, recipe: WorldRecipe, paths: Mapping[str, str
         "use_cpu": True,
     }
     given = {k: v for k, v in config.train.items() if TRAIN_DEFAULTS.get(k) != v}
+    restore = config.restore
+    if restore is not None and restore.prompts is None:
+        restore = dataclasses.replace(restore, prompts=paths["tuning"])
     return dataclasses.replace(
         config,
+        restore=restore,
         families=families,
         derived=derived,
         corpus=(paths["articles"],),
