@@ -13,7 +13,8 @@ import torch
 
 from holdfast.checkpoints.adapters import AdaptedSource
 from holdfast.checkpoints.dtypes import decode
-from holdfast.checkpoints.extract_lora import LoraSettings, extract_lora
+from holdfast.checkpoints.extract_lora import extract_lora
+from holdfast.checkpoints.lora_settings import LoraSettings
 from holdfast.checkpoints.low_rank import distance_squared, low_rank
 from holdfast.checkpoints.merge import merge
 from holdfast.checkpoints.reader import CheckpointReader

@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,53 +41,24 @@ from holdfast.checkpoints.dtypes import dtype as dtype_named
 from holdfast.checkpoints.engine import Reader, Scratch, nonfinite_error, overflow_error
 from holdfast.checkpoints.fit import module_kinds
 from holdfast.checkpoints.locate import open_source
-from holdfast.checkpoints.low_rank import Svd, distance_squared, low_rank
+from holdfast.checkpoints.lora_settings import RANK, LoraSettings
+from holdfast.checkpoints.low_rank import distance_squared, low_rank
 from holdfast.checkpoints.plan import Alias, quantised
 from holdfast.checkpoints.provenance import FILE, UNIT, Digests, content_fingerprint, now, parent_record, versions
 from holdfast.checkpoints.reader import CheckpointReader, stretches
 from holdfast.checkpoints.sources import Source, bullets, config_of, folders_of, listing, same_values, tied_head
 from holdfast.checkpoints.vocabulary import EMBEDDINGS, HEADS, vocabulary_tensors
 from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination, disk_errors
-from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError
 from holdfast.support.display import Displayed
 from holdfast.support.files import fingerprint, write_json
+from holdfast.support.leftovers import NewFolder
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 
 Name = str | os.PathLike[str]
 WEIGHTS = "adapter_model.safetensors"
-RANK = 32
-"""Where neither a rank nor a share is asked for."""
 _PREFIX = "base_model.model."
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoraSettings:
-    """How a difference becomes an adapter."""
-
-    rank: Annotated[int | None, Meta(ge=1, metavar="R")] = None
-    """Rank of the factors, at most that of each matrix (32)."""
-    energy: Annotated[float | None, Meta(gt=0, le=1, metavar="SHARE")] = None
-    """In place of a rank: each matrix gets the smallest rank that keeps this share of its squared difference."""
-    svd: Svd = "exact"
-    """exact: the best factors; randomized: a little worse and many times faster."""
-    seed: int = 0
-    """Of the randomized search."""
-    embeddings: Literal["lora", "save", "leave"] | None = None
-    """Embeddings and head: factors like the others, saved whole, or left as they are in the base (lora; save where the
-    two are tied, whose factors PEFT's merge_and_unload would add twice)."""
-    others: Literal["report", "save"] = "report"
-    """Changed tensors that LoRA has no factors for (norms, biases): named only, or saved whole with the adapter."""
-
-    def problems(self) -> list[str]:
-        """Settings that exclude each other."""
-        found = []
-        if self.rank is not None and self.energy is not None:
-            found.append(f"energy: expected one of rank and energy, got rank={self.rank} and energy={self.energy:g}")
-        if self.energy is not None and self.svd == "randomized":
-            found.append("svd: energy needs all singular values, which only exact computes; give a rank, or svd: exact")
-        return found
 
 
 class Part(NamedTuple):
@@ -178,8 +149,11 @@ def extract_lora(
     check_destination(folder, overwrite=overwrite)
     _check_alike(*sources)
     work = _Work(sources, settings, kind)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with disk_errors(folder), tempfile.TemporaryFile(dir=folder.parent) as spool:
+    with (
+        disk_errors(folder),
+        NewFolder(folder.parent, content=False),
+        tempfile.TemporaryFile(dir=folder.parent) as spool,
+    ):
         work.run(spool)
         if not work.stored:
             left = listing([part.name for part in work.parts])

@@ -12,12 +12,12 @@ Balanced factors have the same norm, so neither leaves the range of 16-bit numbe
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Svd = Literal["exact", "randomized"]
+from holdfast.checkpoints.lora_settings import Svd
 
 OVERSAMPLING = 16
 """Directions beyond the rank that a randomized search looks along."""

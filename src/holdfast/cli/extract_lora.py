@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from holdfast.checkpoints.extract_lora import LoraSettings
+from holdfast.checkpoints.lora_settings import LoraSettings
 from holdfast.cli.checkpoint_options import DTYPE, missing_folders, seconds_text, size_text
 from holdfast.cli.console import print_json, stdout_console, stoppable
 from holdfast.config.command_line import Command

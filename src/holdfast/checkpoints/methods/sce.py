@@ -9,9 +9,9 @@ all, whose variance over the models is largest:
     A    = {i : sign(s_i) = sign(sum_j s_j)}                          elementwise
     theta = theta_0 + sum over A of w_i s_i / sum over A of w_i       [Wan et al. 2024, Section 3.3]
 
-Semantics "mergekit" (0.1.5, as the authors' code) takes equal weights where the mean squares of all changes add up to
-less than 1e-6, as they do for most fine-tunes, divides by at least 1e-6, and lets a sum of 0 elect the positive sign.
-The threshold is exact, and elements that share it all stay; mergekit's sort picks among them.
+Semantics "mergekit" (0.1.5) takes equal weights where the mean squares of all changes add up to less than 1e-6, as of
+two models whose weights moved by less than some 7e-4, divides by at least 1e-6, and lets a sum of 0 elect the positive
+sign. The threshold is exact, and elements that share it all stay; mergekit's sort picks among them.
 """
 
 from __future__ import annotations
