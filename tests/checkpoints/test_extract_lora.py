@@ -119,6 +119,7 @@ def test_at_a_low_rank_it_is_the_base_and_the_best_product(tmp_path: Path) -> No
     record = json.loads((tmp_path / "adapter/provenance.json").read_text())
     assert record["command"] == "extract-lora" and [p["role"] for p in record["parents"]] == ["base", "tuned"]
     assert record["parents"][0]["fingerprint"] != record["parents"][1]["fingerprint"]
+    assert main(["inspect", str(tmp_path / "adapter"), "--verify"]) == 0, "the content is as recorded"
 
 
 def test_each_matrix_gets_the_rank_that_a_share_needs(tmp_path: Path) -> None:

@@ -284,8 +284,7 @@ class _Work:
         with progress(f"Comparing with {self.base.label}", total=total, unit="bytes") as advance:
             for name, entry in self.base.entries.items():
                 if entry.dtype.kind == "float":
-                    difference = self._difference(name)
-                    squares = float(sum(np.square(d, dtype=np.float64).sum() for d in np.array_split(difference, 16)))
+                    difference, squares = self._difference(name)
                     if squares and not self._factors(name, difference, squares, spool):
                         others.append((name, squares))
                 elif not same_values(self.base, name, self.tuned, name):
@@ -295,11 +294,11 @@ class _Work:
         order = {name: i for i, name in enumerate(self.base.entries)}
         self.parts.sort(key=lambda part: order[part.name])
 
-    def _difference(self, name: str) -> NDArray[np.floating]:
-        """tuned - base, flat, float32 (float64 where one is)."""
+    def _difference(self, name: str) -> tuple[NDArray[np.floating], float]:
+        """tuned - base, flat, float32 (float64 where one is), and the sum of its squares."""
         entries = [s.entries[name] for s in (self.base, self.tuned)]
         wide = compute_dtype(*(e.dtype for e in entries))
-        found = np.empty(entries[0].size, wide)
+        found, squares = np.empty(entries[0].size, wide), 0.0
         for start, stop in stretches(entries[0].size, UNIT):
             values = []
             for index, source in enumerate((self.base, self.tuned)):
@@ -307,8 +306,9 @@ class _Work:
                 if count_nonfinite(*operand):
                     raise nonfinite_error(source, name, ("base", "tuned model")[index])
                 values.append(decode(operand.raw, operand.dtype, np.empty(stop - start, wide)))
-            np.subtract(values[1], values[0], out=found[start:stop])
-        return found
+            here = np.subtract(values[1], values[0], out=found[start:stop])
+            squares += float(np.square(here, dtype=np.float64).sum())
+        return found, squares
 
     def _factors(self, name: str, flat: NDArray[np.floating], squares: float, spool: IO[bytes]) -> bool:
         """Stores the factors of a tensor that LoRA has some for."""
@@ -433,6 +433,10 @@ def _written(work: _Work, spool: IO[bytes], folder: Path, base: str, *, overwrit
         for held in folders_of(work.tuned):
             copy_companions(held, place)
         write_json(place / ADAPTER_CONFIG, config)
+        digests = Digests()
+        with CheckpointReader(place) as result:
+            record["fingerprint"] = content_fingerprint(result, known=digests)
+            record["tensors"] = {n: digests.tensor(n, entry.size) for n, entry in sorted(result.entries.items())}
         write_json(place / FILE, record)
 
     try:

@@ -23,8 +23,8 @@ OVERSAMPLING = 16
 """Directions beyond the rank that a randomized search looks along."""
 ITERATIONS = 4
 """Subspace iterations of a randomized search; singular values of a fine-tune's change fall off slowly."""
-_COLUMNS = 4096
-"""Columns that are widened to float64 at a time."""
+_ELEMENTS = 4_194_304
+"""Elements that are widened to float64 at a time."""
 
 
 class LowRank(NamedTuple):
@@ -73,13 +73,21 @@ def low_rank(
 
 def distance_squared(matrix: NDArray[np.floating], left: NDArray[np.floating], right: NDArray[np.floating]) -> float:
     """`|matrix - left right|^2`, the products and their sum in float64."""
+    if len(matrix) > matrix.shape[1]:
+        matrix, left, right = matrix.T, right.T, left.T
     wide = left.astype(np.float64)
-    parts = zip(_blocks(matrix), _blocks(right), strict=True)
+    width = _width(matrix)
+    parts = zip(_blocks(matrix, width), _blocks(right, width), strict=True)
     return float(sum(np.square(block - wide @ other.astype(np.float64)).sum() for block, other in parts))
 
 
-def _blocks(matrix: NDArray[np.floating]) -> list[NDArray[np.floating]]:
-    return [matrix[:, start : start + _COLUMNS] for start in range(0, matrix.shape[1], _COLUMNS)]
+def _width(matrix: NDArray[np.floating]) -> int:
+    return max(64, _ELEMENTS // max(1, len(matrix)))
+
+
+def _blocks(matrix: NDArray[np.floating], width: int | None = None) -> list[NDArray[np.floating]]:
+    width = width or _width(matrix)
+    return [matrix[:, start : start + width] for start in range(0, matrix.shape[1], width)]
 
 
 def _gram(matrix: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -38,9 +38,19 @@ def spread(deltas: Sequence[np.ndarray]) -> NDArray[np.float32]:
     """The standard deviation of each element over the models, float32. Its order is the variance's, whose squares would
     leave float32's range; exactly 0 where all models agree."""
     with np.errstate(over="ignore", invalid="ignore"):
-        deviation = np.std(np.stack(deltas).astype(np.float64), axis=0)
-        agree = np.logical_and.reduce([d == deltas[0] for d in deltas])
-        return np.where(agree, 0, deviation).astype(np.float32)
+        if len(deltas) == 2:
+            apart = deltas[1] - deltas[0]
+            apart *= apart.dtype.type(0.5)
+            return np.abs(apart, out=apart).astype(np.float32, copy=False)
+        # from the first model, so that models that agree lie at exactly 0
+        offsets = [np.subtract(delta, deltas[0], dtype=np.float64) for delta in deltas[1:]]
+        mean = sum(offsets[1:], start=offsets[0]) / len(deltas)
+        squares = np.square(mean)
+        for offset in offsets:
+            offset -= mean
+            squares += np.square(offset, out=offset)
+        squares /= len(deltas)
+        return np.sqrt(squares, out=squares).astype(np.float32)
 
 
 def sce_weights(squares: Sequence[float], size: int, *, semantics: str = "original") -> list[float]:
@@ -77,17 +87,21 @@ def sce(
     """
     dtype = base.dtype.type
     deltas = [model - base for model in models]
-    chosen = spread(deltas) >= np.float32(least)
     total = sum(deltas[1:], start=deltas[0])
-    positive = total > 0 if semantics == "original" else total >= 0
+    up, down = total > 0 if semantics == "original" else total >= 0, total < 0
+    if least > 0:
+        chosen = spread(deltas) >= np.float32(least)
+        up &= chosen
+        down &= chosen
     merged, share = np.zeros_like(base), np.zeros_like(base)
     for delta, weight in zip(deltas, weights, strict=True):
-        agrees = chosen & np.where(positive, delta > 0, (delta < 0) & (total < 0))
-        merged += np.where(agrees, delta * dtype(weight), dtype(0))
+        agrees = ((delta > 0) & up) | ((delta < 0) & down)
+        delta *= dtype(weight)
+        merged += np.multiply(delta, agrees, out=delta)
         share += agrees * dtype(weight)
     if semantics == "mergekit":
         share = np.maximum(share, dtype(SMALLEST))
-    return base + np.divide(merged, share, out=np.zeros_like(base), where=share > 0)
+    return base + np.divide(merged, share, out=merged, where=share > 0)
 
 
 class _State(NamedTuple):
@@ -134,11 +148,14 @@ class Sce(MergeMethod):
         least = state.magnitudes[0] if isinstance(state, Found) else [0.0]
         squares = np.zeros(len(block.models) + 1)
         squares[-1] = block.count
+        bound = least[0] if least else np.inf
         for _, values in pieces(block):
             with np.errstate(over="ignore", invalid="ignore"):
                 deltas = [v - values[0] for v in values[1:]]
-                chosen = spread(deltas) >= np.float32(least[0] if least else np.inf)
-                squares[:-1] += [np.square(d[chosen], dtype=np.float64).sum() for d in deltas]
+                chosen = spread(deltas) >= np.float32(bound) if bound > 0 else None
+                for i, delta in enumerate(deltas):
+                    wide = (delta if chosen is None else delta * chosen).astype(np.float64)
+                    squares[i] += wide @ wide
         return squares
 
     def settle(self, round: int, total: np.ndarray, state: Search | Found | None) -> _State | Search | Found:
