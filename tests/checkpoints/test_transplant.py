@@ -149,6 +149,18 @@ def test_the_same_tokenizer_is_the_same_model(pair: tuple[Path, Path], tmp_path:
     assert json.loads((out / "config.json").read_text())["eos_token_id"] == 0
 
 
+def test_bytes_and_pieces_of_one_text_keep_their_rows(tmp_path: Path) -> None:
+    """SentencePiece has "A" and "<0x41>"; a byte-level donor's "A" is the piece."""
+    sentencepiece(tmp_path / "one")
+    build_tokenizer(320).save_pretrained(tmp_path / "other")
+    one, other = TokenTexts(tmp_path / "one"), TokenTexts(tmp_path / "other")
+    count = len(one.tokens)
+    assert assign(one, one, count).rows.tolist() == list(range(count))
+    rows = assign(one, other, count).rows
+    assert one.tokens["A"] != one.tokens["<0x41>"]
+    assert rows[other.tokens["A"]] == one.tokens["A"] and rows[other.tokens["Ġ"]] == one.tokens["▁"]
+
+
 def test_there_and_back_again_keeps_what_both_have(pair: tuple[Path, Path], tmp_path: Path) -> None:
     """And a tied head stays tied; 16 bits are rounded once."""
     _, donor = pair

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 import re
@@ -146,8 +147,7 @@ class TokenTexts:
         except UnicodeDecodeError:
             plain = ""  # a part of a letter
         if self.alphabet == "bytes":
-            letters = {byte[0]: letter for letter, byte in _bytes_by_letter().items()}
-            found = self._cut("".join(letters[byte] for byte in text))
+            found = self._cut("".join(_letters()[byte] for byte in text))
         elif self.alphabet == "metaspace":
             found = self._cut(plain.replace(" ", "\u2581"))
             if not found:
@@ -193,6 +193,11 @@ def _bytes_by_letter() -> dict[str, bytes]:
     return {chr(b): bytes([b]) for b in shown} | {chr(256 + i): bytes([b]) for i, b in enumerate(hidden)}
 
 
+@functools.cache
+def _letters() -> dict[int, str]:
+    return {byte[0]: letter for letter, byte in _bytes_by_letter().items()}
+
+
 # ----------------------------------------------------------------------------------------------------------- assignment
 
 
@@ -222,8 +227,12 @@ def assign(model: TokenTexts, donor: TokenTexts, model_rows: int, *, multiple: i
     total = -(-count // multiple) * multiple
     held = {token: row for token, row in model.tokens.items() if row < model_rows}
     plain: dict[bytes, int] = {}
-    for token, row in sorted(held.items(), key=lambda item: (item[0] in model.added, item[1])):
+    # of two tokens for one text a piece comes before a byte, and both before what was added
+    for token, row in sorted(
+        held.items(), key=lambda item: (item[0] in model.added, bool(_BYTE.fullmatch(item[0])), item[1])
+    ):
         plain.setdefault(model.text(token), row)
+    alike = model.alphabet == donor.alphabet
     own_roles = {token: role for role, token in reversed(donor.roles.items())}
     rows = np.full(total, -1, np.int64)
     pieces: dict[int, list[int]] = {}
@@ -231,7 +240,8 @@ def assign(model: TokenTexts, donor: TokenTexts, model_rows: int, *, multiple: i
     for token, row in sorted(donor.tokens.items(), key=lambda item: item[1]):
         text = donor.text(token)
         special = donor.added.get(token, False)
-        found = held.get(token) if token in donor.added and token in model.added else None
+        both = token in model.added if token in donor.added else alike and token not in model.added
+        found = held.get(token) if both else None
         if found is None and not special:
             found = plain.get(text)
         if found is None and (role := own_roles.get(token)) is not None:
@@ -404,7 +414,12 @@ def prepare_transplant(
         plan=plan,
         recipe=Transplant(),
         slots=Slots(base=None, models=(0,)),
-        request={"tokenizer": os.fspath(tokenizer), "rows": dict(found.counts), "dtype": dtype},
+        request={
+            "tokenizer": os.fspath(tokenizer),
+            "tokenizer_sha256": hashlib.sha256((theirs.folder / "tokenizer.json").read_bytes()).hexdigest(),
+            "rows": dict(found.counts),
+            "dtype": dtype,
+        },
         companions=(view, donor),
         chat_template=asked_template(chat_template, [view, donor]) if chat_template is not None else None,
     )

@@ -3,7 +3,7 @@
 With delta_i = theta_i - theta_0 of N models and cos the mean of cos(delta_i, delta_j) over all pairs i < j, tensor by
 tensor:
 
-    t = N cos / (1 + (N - 1) cos),   theta = t mean_i theta_i + (1 - t) theta_0      [Jang et al. 2024, Eq. 2 and 4]
+    t = N cos / (1 + (N - 1) cos),   theta = t mean_i theta_i + (1 - t) theta_0      [Jang et al. 2024]
 
 The paper takes fine-tunes that differ by their seed, whose changes are of one size and one angle apart: then this is
 the point in the plane (N = 2) or hyperplane of base and models that lies nearest to the centre of all such fine-tunes.
@@ -62,8 +62,7 @@ def model_stock(base: np.ndarray, models: Sequence[np.ndarray], *, filter_wise: 
         models: arrays of the base's shape and dtype, two or more.
         filter_wise: an angle for every row (index of the first dimension) of a tensor with two dimensions or more.
 
-    References: Jang et al., Model Stock: All we need is just a few fine-tuned models, ECCV 2024 (arXiv:2403.19522), Eq.
-    2 and 4.
+    References: Jang et al., Model Stock: All we need is just a few fine-tuned models, ECCV 2024 (arXiv:2403.19522).
     """
     rows = base.shape[0] if filter_wise and base.ndim > 1 else 1
     changes_NRC = np.stack([(m - base).reshape(rows, -1).astype(np.float64) for m in models])
@@ -76,12 +75,12 @@ def model_stock(base: np.ndarray, models: Sequence[np.ndarray], *, filter_wise: 
 class ModelStock(MergeMethod):
     """The base moved towards the mean of the models, as far as their changes agree.
 
-    References: Jang et al., Model Stock: All we need is just a few fine-tuned models, Eq. 2 and 4.
+    References: Jang et al., Model Stock: All we need is just a few fine-tuned models.
     """
 
     name: ClassVar[str] = "model_stock"
     summary: ClassVar[str] = "from the base towards the models' mean, as far as the angles between their changes allow"
-    source: ClassVar[str] = "Model Stock (arXiv:2403.19522), Eq. 2 and 4"
+    source: ClassVar[str] = "Model Stock (arXiv:2403.19522), for any number of models"
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (2, None)
 

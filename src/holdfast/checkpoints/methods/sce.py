@@ -7,7 +7,7 @@ all, whose variance over the models is largest:
     s_i  = delta_i on S, 0 elsewhere
     w_i  = sum of s_i^2 over the tensor / sum over all models
     A    = {i : sign(s_i) = sign(sum_j s_j)}                          elementwise
-    theta = theta_0 + sum over A of w_i s_i / sum over A of w_i       [Wan et al. 2024, Section 3.3]
+    theta = theta_0 + sum over A of w_i s_i / sum over A of w_i       [Wan et al. 2024, SCE]
 
 Semantics "mergekit" (0.1.5) takes equal weights where the mean squares of all changes add up to less than 1e-6, as of
 two models whose weights moved by less than some 7e-4, divides by at least 1e-6, and lets a sum of 0 elect the positive
@@ -83,7 +83,7 @@ def sce(
         weights: as of `sce_weights`.
         semantics: "original" or "mergekit".
 
-    References: Wan et al., FuseChat: Knowledge Fusion of Chat Models (arXiv:2408.07990), Section 3.3.
+    References: Wan et al., FuseChat: Knowledge Fusion of Chat Models, EMNLP 2025 (arXiv:2408.07990).
     """
     dtype = base.dtype.type
     deltas = [model - base for model in models]
@@ -114,14 +114,14 @@ class _State(NamedTuple):
 class Sce(MergeMethod):
     """Select, calculate, erase.
 
-    References: Wan et al., FuseChat: Knowledge Fusion of Chat Models, Section 3.3.
+    References: Wan et al., FuseChat: Knowledge Fusion of Chat Models.
     """
 
     name: ClassVar[str] = "sce"
     summary: ClassVar[str] = (
         "keep changes where the models differ most, weigh models by their energy there, elect signs"
     )
-    source: ClassVar[str] = "FuseChat (arXiv:2408.07990), Section 3.3"
+    source: ClassVar[str] = "FuseChat (arXiv:2408.07990), its merge SCE"
     needs_base: ClassVar[bool] = True
     models: ClassVar[tuple[int, int | None]] = (2, None)
 
