@@ -230,6 +230,10 @@ def contestants(size: Size) -> list[Contestant]:
         *ours("residual in one pass", ("residual", "apply", *moved), peers=RESIDUAL),
         *ours("linear", ("merge", "{a}", "{b}", "--method", "linear"), peers=LINEAR),
         *ours("slerp", ("merge", "{a}", "{b}", "--method", "slerp")),
+        *ours("karcher", ("merge", "{a}", "{b}", "--method", "karcher")),
+        *ours("model_stock", ("merge", *two, "--method", "model_stock"), peers=STOCK),
+        *ours("sce", ("merge", *two, "--method", "sce", "--density", "0.5")),
+        *ours("nearswap", ("merge", "{a}", "--base", "{base}", "--method", "nearswap", "--t", "0.001")),
         *ours("ties (original)", ("merge", *two, "--method", "ties", "--density", "0.5"), peers=TIES),
         *ours(
             "ties (mergekit)",
@@ -267,6 +271,7 @@ def numpy_kernels(pair: Iterator[Contestant]) -> Iterator[Contestant]:
 
 
 LINEAR, RESIDUAL = ("mergekit linear",), ("mergekit residual",)
+STOCK = ("mergekit model_stock",)
 TASK_ARITHMETIC = ("mergekit task_arithmetic", "mergekit task_arithmetic, float32")
 TIES = ("mergekit ties", "mergekit ties, float32")
 
@@ -311,6 +316,8 @@ def mergekits(size: Size) -> Iterator[Contestant]:
     )
     yield add(TASK_ARITHMETIC[0], "task_arithmetic", arithmetic, quick=False)
     yield add(TASK_ARITHMETIC[1], "task_arithmetic", arithmetic | inside)
+    stock = recipe("model_stock", {model: {} for model in halves}, base_model="{base}")
+    yield add(STOCK[0], "model_stock", stock, rounds=3, quick=False)
     yield add(TIES[0], "ties (mergekit)", ties, rounds=3, quick=False)
     yield add(TIES[1], "ties (mergekit)", ties | inside, rounds=1, quick=False)
 

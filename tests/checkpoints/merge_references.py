@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from checkpoint_folders import llama_shapes
 from holdfast.checkpoints.counter import stream_key, uniform
 
 Vectors = dict[str, np.ndarray]
@@ -13,6 +14,8 @@ Reference = Callable[[Vectors, list[Vectors], list[Vectors]], Vectors]
 """Of a base, the models and their Fisher diagonals."""
 
 WEIGHTS = (0.5, 1.5, 1.0)
+ROWS = {name: shape[0] for name, shape in (llama_shapes() | {"model.over": (13, 5)}).items() if len(shape) > 1}
+"""Rows of the matrices that the tests merge."""
 
 
 def by_tensor(function: Callable[[str, np.ndarray, list[np.ndarray]], np.ndarray]) -> Reference:
@@ -61,9 +64,12 @@ def reference_ties_mergekit(
     )
 
 
-def reference_slerp(t: float) -> Reference:
+def reference_slerp(t: float, *, unit: bool = False) -> Reference:
     def run(_: str, b: np.ndarray, ms: list[np.ndarray]) -> np.ndarray:
         x, y = ms
+        if unit and np.linalg.norm(x) and np.linalg.norm(y) and b.size > 1:  # directions, and the mean norm
+            size = (np.linalg.norm(x) + np.linalg.norm(y)) / 2
+            x, y = size * x / np.linalg.norm(x), size * y / np.linalg.norm(y)
         norms = np.linalg.norm(x) * np.linalg.norm(y)
         cos = x @ y / norms if norms else 1.0
         if abs(cos) > 0.9995:
@@ -120,6 +126,69 @@ def reference_fisher(base: Vectors, tuned: list[Vectors], diagonals: list[Vector
         mean = sum(w * m for w, m in zip(WEIGHTS, theta, strict=False)) / sum(WEIGHTS[: len(theta)])
         found[name] = np.where(sum(f) > 0, weighted / np.where(sum(f) > 0, sum(f), 1), mean)
     return found
+
+
+def reference_model_stock(rows: dict[str, int] | None = None) -> Reference:
+    def run(name: str, b: np.ndarray, ms: list[np.ndarray]) -> np.ndarray:
+        count, parts = len(ms), np.split(np.arange(b.size), rows[name] if rows and rows.get(name) and b.size else 1)
+        result = b.copy()
+        for part in parts:
+            offsets = [(m - b)[part] for m in ms]
+            pairs = [(x, y) for i, x in enumerate(offsets) for y in offsets[i + 1 :]]
+            cos = np.mean([x @ y / (np.linalg.norm(x) * np.linalg.norm(y) or 1.0) for x, y in pairs])
+            t = max(0.0, count * cos / (1 + (count - 1) * cos)) if cos > 0 else 0.0
+            result[part] = t * sum(m[part] for m in ms) / count + (1 - t) * b[part]
+        return result
+
+    return by_tensor(run)
+
+
+def reference_karcher(weights: tuple[float, ...]) -> Reference:
+    """On whole vectors, by Newton's way of going half a step where one overshoots."""
+
+    def run(_: str, b: np.ndarray, ms: list[np.ndarray]) -> np.ndarray:
+        shares = np.array(weights) / sum(weights)
+        norms = np.array([np.linalg.norm(m) for m in ms])
+        if not norms.all():
+            return shares @ np.stack(ms)
+        units = np.stack(ms) / norms[:, None]
+        u = shares @ units
+        if b.size == 1:  # a sign is all that a number has of a direction
+            same = np.all(units == units[0])
+            return (shares @ norms) * units[0] if same else shares @ np.stack(ms)
+        u /= np.linalg.norm(u)
+        for _ in range(200):
+            angles = np.arccos(np.clip(units @ u, -1, 1))
+            v = (shares * angles / np.sin(angles)) @ (units - np.cos(angles)[:, None] * u)
+            length = np.linalg.norm(v)
+            if length < 1e-14:
+                break
+            u = np.cos(length) * u + np.sin(length) * v / length
+        return (shares @ norms) * u
+
+    return by_tensor(run)
+
+
+def reference_sce(density: float, *, mergekit: bool = False) -> Reference:
+    def run(_: str, b: np.ndarray, ms: list[np.ndarray]) -> np.ndarray:
+        deltas = np.stack(ms) - b
+        variance = np.sqrt(deltas.var(0)).astype(np.float32)  # in which equal ones are equal
+        if density < 1:
+            k = int((variance > 0).sum() * density)
+            deltas = deltas * (variance >= np.sort(variance)[-k] if k else 0)
+        weights = (deltas**2).sum(1)
+        small = mergekit and weights.sum() < 1e-6 * b.size
+        weights = weights / weights.sum() if weights.sum() > 0 and not small else np.ones(len(ms)) / len(ms)
+        elected = np.where(deltas.sum(0) >= 0, 1, -1) if mergekit else np.sign(deltas.sum(0))
+        agrees = (np.sign(deltas) == elected) & (elected != 0)
+        share = weights @ agrees
+        return b + (weights @ (deltas * agrees)) / np.where(share > 0, share, 1)
+
+    return by_tensor(run)
+
+
+def reference_nearswap(t: float) -> Reference:
+    return by_tensor(lambda _, b, ms: b + np.clip(ms[0] - b, -t, t))
 
 
 CASES: dict[str, tuple[str, dict, int, Reference]] = {
@@ -190,5 +259,12 @@ CASES: dict[str, tuple[str, dict, int, Reference]] = {
         reference_breadcrumbs(0.5, 0.1),
     ),
     "fisher": ("fisher", {"weights": WEIGHTS[:2]}, 2, reference_fisher),
+    "model_stock": ("model_stock", {}, 3, reference_model_stock()),
+    "model_stock_rows": ("model_stock", {"filter_wise": True}, 2, reference_model_stock(ROWS)),
+    "karcher": ("karcher", {"weights": WEIGHTS}, 3, reference_karcher(WEIGHTS)),
+    "karcher_pair": ("karcher", {}, 2, reference_slerp(0.5, unit=True)),
+    "sce": ("sce", {"density": 0.4}, 3, reference_sce(0.4)),
+    "sce_dense": ("sce", {"semantics": "mergekit"}, 3, reference_sce(1.0, mergekit=True)),
+    "nearswap": ("nearswap", {"t": 0.2}, 1, reference_nearswap(0.2)),
 }
 """Case: method, parameters, models beside the base, reference."""

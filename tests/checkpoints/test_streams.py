@@ -78,6 +78,8 @@ SUMS: list[tuple[str, dict[str, Any]]] = [
     ("wise_ft", {"alpha": 1.0}),
     ("slerp", {"t": 0.3}),
     ("slerp", {"t": 0.0}),
+    ("model_stock", {}),
+    ("karcher", {}),
 ]
 
 

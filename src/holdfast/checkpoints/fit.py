@@ -176,6 +176,31 @@ def _matched(folder: str, entries: Mapping[str, Entry], trust_remote_code: bool)
     return Fit(problem=loading_problem(info, model))
 
 
+def module_kinds(folder: str | os.PathLike[str]) -> dict[str, str] | None:
+    """Which weights of a model's folder LoRA has factors for, by the names that they have in the model: "linear",
+    "conv1d" (GPT-2's, stored [in, out]) or "embedding".
+
+    Args:
+        folder: with config.json.
+
+    Returns:
+        None where transformers knows no causal language model of that type.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if read_config(folder).get("model_type") not in (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *VISION):
+        return None
+    import torch
+    from transformers import AutoConfig
+    from transformers.pytorch_utils import Conv1D
+
+    with quiet_transformers(), torch.device("meta"):
+        config = AutoConfig.from_pretrained(folder)
+        model: Any = auto_class(config.model_type).from_config(config, attn_implementation="eager")
+    kinds = {torch.nn.Linear: "linear", Conv1D: "conv1d", torch.nn.Embedding: "embedding"}
+    return {f"{name}.weight": kinds[type(module)] for name, module in model.named_modules() if type(module) in kinds}
+
+
 def loading_problem(info: Mapping[str, Any], model: Any = None) -> str:
     """What transformers' `output_loading_info` says against a model: "" where every tensor has its place and shape.
 

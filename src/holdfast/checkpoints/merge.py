@@ -250,8 +250,7 @@ def merge(
     Args:
         models: folders, hub ids or adapters.
         output_dir: the folder to write; complete or absent, whatever happens meanwhile.
-        method: `linear`, `wise_ft`, `slerp`, `task_arithmetic`, `ties`, `dare`, `dare_ties`, `breadcrumbs`, `fisher`,
-            or a method value.
+        method: a name of `METHODS` (`linear`, `ties`, `model_stock`, ...), a class of one's own, or a method value.
         overwrite: replace a folder that is there.
         sync: put everything on the disk before the folder gets its name.
         workers: threads; None: all cores.

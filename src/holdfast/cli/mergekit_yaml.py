@@ -51,7 +51,7 @@ class _Method(NamedTuple):
     @property
     def varying(self) -> tuple[str, ...]:
         """Parameters that may differ between layers and tensors: numbers that the method here can take so."""
-        return tuple(name for name in (*self.each, "t") if name in (*self.each, *self.shared))
+        return tuple(name for name in (*self.each, "t", "select_topk") if name in (*self.each, *self.shared))
 
 
 METHODS = {
@@ -64,12 +64,20 @@ METHODS = {
     "dare_linear": _Method("dare", ("weight", "density")),
     "dare_ties": _Method("dare_ties", ("weight", "density")),
     "breadcrumbs": _Method("breadcrumbs", ("weight", "density", "gamma")),
+    "model_stock": _Method("model_stock", (), ("filter_wise",), ()),
+    "karcher": _Method("karcher", (), ("max_iter", "tol"), ()),
+    "sce": _Method("sce", (), ("select_topk",)),
+    "nearswap": _Method("nearswap", (), ("t",), ()),
     "passthrough": _Method("linear", ("scale",), ()),
 }
 """By mergekit's name."""
 _PARAMETERS = {
-    **{n: Setting(name=n, types=(float,)) for n in ("weight", "density", "gamma", "lambda", "t", "scale")},
-    **{n: Setting(name=n, types=(bool,)) for n in ("normalize", "rescale")},
+    **{
+        n: Setting(name=n, types=(float,))
+        for n in ("weight", "density", "gamma", "lambda", "t", "scale", "select_topk", "tol")
+    },
+    **{n: Setting(name=n, types=(bool,)) for n in ("normalize", "rescale", "filter_wise")},
+    "max_iter": Setting(name="max_iter", types=(int,)),
 }
 _LORA = "write the adapter's folder as a model; --adapter_base names its base where it does not do so itself"
 _WHOLE = "name models or slices, or use mergekit for this one"
@@ -497,10 +505,15 @@ class _Translation:
         places = list(range(len(self.places)))
         if asked == "passthrough":
             return self._passthrough()
+        unlisted = base is not None and base not in self.names and self.request.models
+        if name in ("linear", "karcher") and unlisted:
+            own = " with a weight" if name == "linear" else ""
+            self._wrong(f"{name} takes no base; list it under 'models'{own} if it is to take part", "base_model")
+        if name == "karcher":
+            if self.shared:
+                self.notes.append("max_iter, tol: the search runs until it stands still, in float64")
+            return {"models": self.names, "layout": base if self.request.models else None}
         if name == "linear":
-            if base is not None and base not in self.names and self.request.models:
-                advice = "linear takes no base; list it under 'models' with a weight if it is to take part"
-                self._wrong(advice, "base_model")
             weights, normalize = self._each("weight", places), self.shared.get("normalize", True)
             layout = base if self.request.models else None
             return {"models": self.names, "weights": weights, "normalize": normalize, "layout": layout}
@@ -517,9 +530,28 @@ class _Translation:
                 self.vary["t"] = varied
             models = [*([whole] if base else []), *(self.names[p] for p in others)]
             return {"models": models, "t": t if varied is not None or value is not None else None}
+        if name in ("model_stock", "sce", "nearswap"):
+            return {"base": whole, "models": [self.names[place] for place in others], **self._unweighted(name)}
         weights = self._each("weight", others)
         models = [self.names[place] for place in others]
         return {"base": whole, "models": models, "weights": weights, **self._changes(weights, others)}
+
+    def _unweighted(self, name: str) -> dict[str, Any]:
+        """What methods on changes of a base take that know no weights."""
+        if name == "model_stock":
+            self.notes.append(
+                "model_stock: where changes point against each other the base stays, which mergekit leaves behind; "
+                "small changes count like large ones"
+            )
+            return {"filter_wise": self.shared.get("filter_wise", False)}
+        theirs, ours = ("select_topk", "density") if name == "sce" else ("t", "t")
+        value = self._value(theirs, None)
+        if value is None and name == "nearswap":
+            self._wrong("is missing: mergekit requires it", "parameters", theirs)
+        plain, varied = self._plain(theirs, 1.0 if value is None else value, 1.0, "parameters", theirs)
+        if varied is not None:
+            self.vary[ours] = varied
+        return {ours: plain, **({"semantics": "mergekit"} if name == "sce" else {})}
 
     def _passthrough(self) -> dict[str, Any]:
         if len(self.places) > 1:

@@ -48,12 +48,14 @@ def merge(
     out: str = "F32",
     block: int = 1 << 18,
     lacking: set[tuple[int, str]] = frozenset(),  # type: ignore[assignment]
+    shapes: dict[str, tuple[int, ...]] = SHAPES,
 ) -> tuple[Model, dict[str, Flags]]:
     """Runs a method as the engine does.
 
     Args:
         block: elements a block.
         lacking: (model, tensor) that are only there through the base.
+        shapes: of tensors that are not flat.
     """
     extras = extras or []
     assert method.problems(len(merged)) == []
@@ -71,7 +73,7 @@ def merge(
                     start=start,
                     count=cut.stop - start,
                     size=size,
-                    shape=SHAPES.get(name, (size,)),
+                    shape=shapes.get(name, (size,)),
                     base=parts[0] if base else None,
                     models=tuple(parts[first : first + len(merged)]),
                     extras=tuple(parts[first + len(merged) :]),

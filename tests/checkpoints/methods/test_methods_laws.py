@@ -28,6 +28,12 @@ VARIANTS: dict[str, MergeMethod] = {
     "dare_ties_mergekit": merge_method("dare_ties", p=0.4, semantics="mergekit"),
     "breadcrumbs": merge_method("breadcrumbs", density=0.6, gamma=0.1),
     "fisher": merge_method("fisher", weights=(1, 2)),
+    "model_stock": merge_method("model_stock"),
+    "model_stock_rows": merge_method("model_stock", filter_wise=True),
+    "karcher": merge_method("karcher", weights=(1, 2)),
+    "sce": merge_method("sce", density=0.4),
+    "sce_mergekit": merge_method("sce", semantics="mergekit"),
+    "nearswap": merge_method("nearswap", t=0.003),
 }
 
 
@@ -64,7 +70,8 @@ def test_pieces_change_no_bit(variant: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "variant", [v for v, method in VARIANTS.items() if method.models[1] is None and "dare" not in v]
+    "variant",
+    [v for v, m in VARIANTS.items() if m.models[1] is None and "dare" not in v and hasattr(m, "weights")],
 )
 def test_models_in_another_order_with_their_weights(variant: str) -> None:
     """Of all methods in which models have no roles and no masks of their own."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from merge_driver import Model, joined, merge, models, numbers, operand
-from merge_references import CASES, Vectors
+from merge_references import CASES, Vectors, reference_model_stock
 
 from checkpoint_folders import (
     assert_rounded,
@@ -23,7 +23,10 @@ from checkpoint_folders import (
 from holdfast.checkpoints.merge import merge as merge_folders
 from holdfast.checkpoints.methods.breadcrumbs import breadcrumbs, thresholds
 from holdfast.checkpoints.methods.fisher import fisher
+from holdfast.checkpoints.methods.karcher import karcher, karcher_factors
 from holdfast.checkpoints.methods.linear import linear, task_arithmetic, wise_ft
+from holdfast.checkpoints.methods.model_stock import model_stock, stock_ratio
+from holdfast.checkpoints.methods.nearswap import nearswap
 from holdfast.checkpoints.methods.registry import METHODS, find_method, merge_method
 from holdfast.checkpoints.methods.slerp import slerp, slerp_weights
 from holdfast.checkpoints.methods.ties import elect, threshold, ties
@@ -84,12 +87,16 @@ def test_every_method_is_its_reference(case: str, parents: Parents, small_units:
     layout = parents.dtypes[0 if base else 1]
     found = read_folder(tmp_path / "out")
     assert found.keys() == SHAPES.keys()
+    moved = []
     for tensor, stored in found.items():
         assert stored.dtype == {"float32": "F32", "bfloat16": "BF16", None: layout}[parents.wanted]
         sizes = sum(np.abs(v[tensor]) for v in values[:4]).reshape(SHAPES[tensor])
-        assert_rounded(stored, expected[tensor].reshape(SHAPES[tensor]), terms=6 * sizes, steps=4)
-        moved = np.any(expected[tensor] != values[0 if base else 1][tensor])
-        assert moved or sizes.size < 10, "a test that changes nothing tests nothing"
+        steps = 64 if name == "karcher" and stored.dtype == "F64" else 4  # the search ends at 1e-14 or so
+        assert_rounded(stored, expected[tensor].reshape(SHAPES[tensor]), terms=6 * sizes, steps=steps)
+        moved += [bool(np.any(expected[tensor] != values[0 if base else 1][tensor]))] if sizes.size >= 10 else []
+    # changes that were drawn apart from each other have nothing in common in half of the tensors, which Model Stock
+    # leaves as they are
+    assert (any if name == "model_stock" else all)(moved), "a test that changes nothing tests nothing"
 
 
 def test_fisher_floor_lifts_small_values() -> None:
@@ -147,6 +154,101 @@ def test_slerp_is_linear_where_the_angle_is_small_or_unknown() -> None:
         assert first == second == pytest.approx(0.5 / np.cos(np.arccos(cosine) / 2), rel=1e-9)
     for dot, norm in ((0.9996, 1), (-0.9996, 1), (0, 0), (np.nan, 1), (np.inf, np.inf)):
         assert slerp_weights(0.5, dot, 1, norm) is None
+
+
+def related(dtype: str, count: int, *, share: float = 0.8) -> list[Model]:
+    """A base and fine-tunes of it whose changes have much in common, as those of other seeds have."""
+    rng = np.random.default_rng(3)
+    base, common = rng.normal(0, 0.05, (2, 33, 40))
+    made = [base, *(base + 0.05 * (share * common + (1 - share) * rng.normal(0, 0.05, (33, 40))) for _ in range(count))]
+    return [{"up.weight": operand(values, dtype)} for values in made]
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("count", [2, 4])
+def test_model_stock_goes_as_far_as_the_changes_agree(count: int, rows: bool) -> None:
+    base, *tuned = related("F64", count)
+    b, ms = base["up.weight"].raw, [m["up.weight"].raw for m in tuned]
+    wanted = reference_model_stock({"w": 33} if rows else None)({"w": b}, [{"w": m} for m in ms], [])["w"]
+    method = merge_method("model_stock", filter_wise=rows)
+    shapes = {"up.weight": (33, 40)}
+    found, _ = merge(method, base, tuned, out="F64", block=97, shapes=shapes)
+    np.testing.assert_allclose(found["up.weight"].raw, wanted, rtol=0, atol=1e-15)
+    plain = model_stock(b.reshape(33, 40), [m.reshape(33, 40) for m in ms], filter_wise=rows)
+    np.testing.assert_allclose(plain.ravel(), wanted, rtol=0, atol=1e-15)
+    t = np.dot(wanted - b, sum(ms) / count - b) / np.square(sum(ms) / count - b).sum()
+    assert 0.9 < t < 1
+    # in float32 the one rounding is of the sum: nearer to float64 than a step of a float32 of this size
+    narrow, _ = merge(method, base, tuned, out="F32", shapes=shapes)
+    np.testing.assert_allclose(numbers(narrow["up.weight"]), wanted, rtol=0, atol=2e-8)
+
+
+def test_model_stock_of_changes_without_a_common_part_is_the_base() -> None:
+    """Opposite changes, right angles, a change of 0: mergekit extrapolates at negative cosines, up to a pole."""
+    for second, third in (([-1, 0.1], [1, 1]), ([0, 1], [0, -1]), ([0, 0], [0, 0]), ([-1, 0], [-1, 1e-3])):
+        offsets = np.array([[1, 0], second, third], float)
+        products = offsets @ offsets.T
+        assert stock_ratio(products) == 0
+    assert stock_ratio(np.full((3, 3), 4.0)) == 1
+    assert stock_ratio(np.full((2, 2), np.nan)) == 0
+    assert stock_ratio(np.array([[1, 0.5], [0.5, 1]])) == pytest.approx(2 * 0.5 / 1.5)
+    assert stock_ratio(1e-30 * np.array([[1, 0.5], [0.5, 1]])) == pytest.approx(2 * 0.5 / 1.5), "size does not matter"
+
+
+def test_equal_changes_give_the_model_bit_for_bit() -> None:
+    base, first, _ = related("F32", 2)
+    for name in ("model_stock", "sce"):
+        found, _ = merge(merge_method(name), base, [first, first])
+        if name == "model_stock":
+            assert found["up.weight"].raw.tobytes() == first["up.weight"].raw.tobytes()
+        np.testing.assert_allclose(numbers(found["up.weight"]), numbers(first["up.weight"]), rtol=0, atol=1e-8)
+    found, _ = merge(merge_method("karcher"), None, [first, first, first])
+    assert found["up.weight"].raw.tobytes() == first["up.weight"].raw.tobytes()
+    found, _ = merge(merge_method("karcher"), None, [first])
+    assert found["up.weight"].raw.tobytes() == first["up.weight"].raw.tobytes()
+
+
+def test_karcher_of_directions_that_have_no_mean_is_linear() -> None:
+    a, b = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    for vectors in ([a, -a], [a, -a, b, -b], [0 * a, 0 * b], [a, a, -a], [np.array([3.0]), np.array([-1.0])]):
+        stack = np.stack(vectors)
+        assert karcher_factors(stack @ stack.T, [1 / len(stack)] * len(stack)) is None
+        np.testing.assert_allclose(karcher(vectors), stack.mean(0), atol=1e-15)
+    assert karcher_factors(np.full((2, 2), np.nan), [0.5, 0.5]) is None
+    # a model of zeros has no direction: the other's, with the mean norm
+    np.testing.assert_allclose(karcher([4 * a, 0 * a]), 2 * a)
+    # a model of weight 0 has no say
+    np.testing.assert_allclose(karcher([4 * a, -a], [1, 0]), 4 * a)
+    # norms far apart; ten models whose directions are nearly one
+    np.testing.assert_allclose(karcher([1e-20 * a, 1e3 * b]), 500 * (a + b) / np.sqrt(2), rtol=1e-9)
+    near = [np.array([1.0, 1e-6 * i]) for i in range(10)]
+    np.testing.assert_allclose(karcher(near), np.mean(near, 0), atol=1e-11)
+
+
+def test_sce_weighs_by_energy_whatever_its_size() -> None:
+    """mergekit takes equal weights for changes of the size that fine-tuning makes."""
+    base = np.zeros(4)
+    models = [np.array([3e-4, 1e-4, 2e-4, 0]), np.array([1e-4, 1e-4, -1e-4, 0])]
+    energy = [sum(m**2) for m in models]
+    mean = (energy[0] * models[0] + energy[1] * models[1]) / sum(energy)
+    wanted = np.where([1, 1, 0, 1], mean, models[0])
+    for semantics, expected in (("original", wanted), ("mergekit", [2e-4, 1e-4, 2e-4, 0])):
+        stored = [{"w": operand(m, "F64")} for m in (base, *models)]
+        found, _ = merge(merge_method("sce", semantics=semantics), stored[0], stored[1:], out="F64")
+        np.testing.assert_allclose(found["w"].raw, expected, rtol=1e-14)
+    # nothing differs between the models: nothing is selected, the base stays
+    same, _ = merge(merge_method("sce", density=0.5), stored[0], [stored[1], stored[1]], out="F64")
+    np.testing.assert_array_equal(same["w"].raw, base)
+
+
+def test_nearswap_takes_what_is_near_bit_for_bit_and_moves_the_rest_by_t() -> None:
+    base = np.array([0.1, 0.1, 0.1, -0.3, 0.0], np.float32)
+    model = np.array([0.1, 0.1 + 1e-7, 0.3, -0.9, 0.001], np.float32)
+    found = nearswap(base, model, 1e-3)
+    assert found[:2].tobytes() == model[:2].tobytes() and found[4] == model[4]
+    np.testing.assert_allclose(found[2:4], [0.101, -0.301], rtol=1e-6)
+    assert nearswap(base, model, 0.0).tobytes() == base.tobytes()
+    assert nearswap(base, model, 10.0).tobytes() == model.tobytes()
 
 
 def test_elections_that_cancel() -> None:

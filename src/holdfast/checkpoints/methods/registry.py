@@ -19,8 +19,12 @@ from typing import Any
 from holdfast.checkpoints.methods.breadcrumbs import Breadcrumbs
 from holdfast.checkpoints.methods.dare import Dare, DareTies
 from holdfast.checkpoints.methods.fisher import Fisher
+from holdfast.checkpoints.methods.karcher import Karcher
 from holdfast.checkpoints.methods.linear import Linear, TaskArithmetic, WiseFT
+from holdfast.checkpoints.methods.model_stock import ModelStock
+from holdfast.checkpoints.methods.nearswap import NearSwap
 from holdfast.checkpoints.methods.protocol import MergeMethod
+from holdfast.checkpoints.methods.sce import Sce
 from holdfast.checkpoints.methods.slerp import Slerp
 from holdfast.checkpoints.methods.ties import Ties
 from holdfast.config.declare import settings_of
@@ -30,10 +34,31 @@ from holdfast.errors import ConfigError, did_you_mean
 from holdfast.support.own_code import load_class
 
 METHODS: dict[str, type[MergeMethod]] = {
-    cls.name: cls for cls in (Linear, WiseFT, Slerp, TaskArithmetic, Ties, Dare, DareTies, Breadcrumbs, Fisher)
+    cls.name: cls
+    for cls in (
+        Linear,
+        WiseFT,
+        Slerp,
+        Karcher,
+        NearSwap,
+        ModelStock,
+        TaskArithmetic,
+        Ties,
+        Dare,
+        DareTies,
+        Breadcrumbs,
+        Sce,
+        Fisher,
+    )
 }
 
-ALIASES = {"soup": "linear", "model_soup": "linear", "wiseft": "wise_ft", "dare_linear": "dare"}
+ALIASES = {
+    "soup": "linear",
+    "model_soup": "linear",
+    "wiseft": "wise_ft",
+    "dare_linear": "dare",
+    "near_swap": "nearswap",
+}
 """Other names of methods."""
 
 GROUP = "holdfast.merge_methods"
