@@ -12,7 +12,8 @@ made.
 
 Mixing happens on tokenised rows, before packing: only there do all rows have one format whatever the two data sets
 looked like, and only there are tokens known. Rows with images are mixed as they are, by numbers of examples. Nothing is
-copied: the mixture is a view with an index array. It carries no column that tells the sources apart.
+copied: the mixture is a view with an index array. It carries no column that tells the sources apart, unless the train
+rows have `ORIGIN`: then every row says whether it is new, replayed or generated, which packing and collation keep.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 Unit = Literal["tokens", "examples"]
 
 COLUMNS = ("input_ids", "labels")
+ORIGIN = "origin"
+"""Column with one number for each document of a row, from `NEW`, `REPLAYED` and `GENERATED`."""
+NEW, REPLAYED, GENERATED = 0, 1, 2
+"""Where a row is from: the run's own data, old data, the start model."""
 IMAGES = "images"
 """Column of rows that are tokenised only when a batch is made."""
 
@@ -71,6 +76,7 @@ def mix_replay(
     fraction: float,
     seed: int,
     unit: Unit = "tokens",
+    origin: int = REPLAYED,
 ) -> tuple[datasets.Dataset, MixInfo]:
     """Puts replay rows among the train rows until they make up `fraction` of the mixture.
 
@@ -81,6 +87,7 @@ def mix_replay(
             one row.
         seed: decides the rows drawn and their places; equal seeds give equal mixtures.
         unit: whether the share counts tokens or examples.
+        origin: what the rows are marked as where the train rows are marked.
 
     Returns:
         (the mixture, what it is made of). With fraction 0 the mixture is `train`, the very same object.
@@ -118,7 +125,7 @@ def mix_replay(
         tokens = unit == "tokens"
         weights = lengths if tokens else np.ones_like(lengths)
         new = int(token_lengths(train).sum()) if tokens else len(train)
-    return _mixture(train, replay, draw(weights, new * fraction / (1.0 - fraction), rng), rng)
+    return _mixture(train, replay, draw(weights, new * fraction / (1.0 - fraction), rng), rng, origin=origin)
 
 
 def mix_tasks(
@@ -151,11 +158,17 @@ def mix_tasks(
         return _mixture(train, None, None, None)
     _check(other, "multitask")
     rng = np.random.default_rng(seed)
-    return _mixture(train, other, rng.permutation(len(other))[: max(1, round(share * len(other)))], rng)
+    drawn = rng.permutation(len(other))[: max(1, round(share * len(other)))]
+    return _mixture(train, other, drawn, rng, origin=NEW)  # a task to be learnt, as the train rows are
 
 
 def _mixture(
-    train: datasets.Dataset, other: datasets.Dataset | None, drawn: np.ndarray | None, rng: np.random.Generator | None
+    train: datasets.Dataset,
+    other: datasets.Dataset | None,
+    drawn: np.ndarray | None,
+    rng: np.random.Generator | None,
+    *,
+    origin: int = NEW,
 ) -> tuple[datasets.Dataset, MixInfo]:
     """The train rows in their order with the drawn rows of `other` among them, and what that is made of; `train` itself
     where nothing was drawn."""
@@ -174,7 +187,45 @@ def _mixture(
         replay_tokens=int(token_lengths(other)[drawn].sum()) if counted else None,
         repeated=max(0, len(drawn) - len(other)),
     )
+    if ORIGIN in train.column_names:
+        other = marked(other, origin)
     return _view([train, other], interleave([np.arange(len(train)), drawn + len(train)], rng)), info
+
+
+def marked(rows: datasets.Dataset, origin: int) -> datasets.Dataset:
+    """The rows, each a document, with their `ORIGIN`; rows that are marked keep their marks."""
+    import pyarrow as pa
+
+    if ORIGIN in rows.column_names:
+        return rows
+    column = pa.ListArray.from_arrays(
+        pa.array(range(len(rows) + 1), pa.int32()), pa.array([origin] * len(rows), pa.int64())
+    )
+    name = hashlib.sha256(repr((rows._fingerprint, ORIGIN, origin)).encode()).hexdigest()[:32]
+    with quiet_datasets():
+        return rows.add_column(ORIGIN, column, new_fingerprint=name)
+
+
+def tokenised_rows(rows: Sequence[Sequence[int]], prompts: Sequence[int]) -> datasets.Dataset:
+    """Rows of token ids, with labels behind the first `prompts[i]` tokens of row i."""
+    import datasets
+
+    labels = [[-100] * length + list(ids[length:]) for ids, length in zip(rows, prompts, strict=True)]
+    return datasets.Dataset.from_dict({"input_ids": [list(ids) for ids in rows], "labels": labels})
+
+
+def total_tokens(rows: datasets.Dataset) -> int:
+    """Tokens of all rows together."""
+    return int(token_lengths(rows).sum())
+
+
+def prompts_of(rows: datasets.Dataset) -> tuple[list[list[int]], int]:
+    """Of tokenised rows, the tokens before the first that is trained, where there are any; and how many rows have
+    none."""
+    from holdfast.data.prompts import prefix
+
+    found = [prefix(row["input_ids"], row["labels"]) for row in rows.select_columns(list(COLUMNS))]
+    return [ids for ids in found if ids], sum(not ids for ids in found)
 
 
 def token_lengths(dataset: datasets.Dataset) -> np.ndarray:
@@ -238,8 +289,9 @@ def _view(parts: Sequence[datasets.Dataset], order: np.ndarray) -> datasets.Data
 
     first, *others = parts
     if not _holds_images(*parts):
-        first = first.select_columns(list(COLUMNS))
-        others = [part.select_columns(list(COLUMNS)) for part in others]
+        kept = [*COLUMNS, *([ORIGIN] if ORIGIN in first.column_names else [])]
+        first = first.select_columns(kept)
+        others = [part.select_columns(kept) for part in others]
     with quiet_datasets():  # a cast rewrites the rows; int32 and int64 ids meet here
         others = [_alike(part, first) for part in others]
     joined = datasets.concatenate_datasets([first, *others])

@@ -330,7 +330,13 @@ class _Run:
         config, args = self.config, self.config.training
         metrics = MetricsFile(self.folder.metrics_file)
         measures = self.measures_along(metrics)
-        with self.status("Tokenising the training data"):
+        with self.status("Tokenising the training data") as spinner:
+
+            def told(text: str) -> None:
+                if spinner is not None:  # what follows has a bar of its own
+                    spinner.stop()
+                say(self.console, text)
+
             active = [m.name for m in config.retention if not m.off]
             progress = Progress(self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(active)])))
             with quiet_datasets(len(self.rows) if hasattr(self.rows, "__len__") else 10**9):
@@ -349,6 +355,7 @@ class _Run:
                         for name, task in config.evaluation.tasks.items()
                     },
                     load_rows=rows_by_name(self.processor or self.tokenizer),
+                    say=told,
                     callbacks=[
                         metrics,
                         *self.stops_early(),
@@ -387,6 +394,7 @@ class _Run:
                 "0. Train in bfloat16 (dtype: bfloat16) or float32; see docs/loss.md."
             )
         self.record.model["trainable"] = sum(p.numel() for p in self.trainer.model.parameters() if p.requires_grad)
+        run_folder.refuse_changed_samples(self.folder, self.record, self.trainer.data_info)
         self.record.data = {**self.record.data, **self.trainer.data_info}
         if hasattr(self.trainer.model, "peft_config"):
             self._check_space(self.trainer.model)
