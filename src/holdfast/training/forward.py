@@ -127,11 +127,8 @@ def install_forward(lm: nn.Module) -> None:
                 ce_scale=r.ce_scale if own_ce is None else 0.0,
                 kl_scale=r.kl_scale,
                 kl_mask_N=None if r.kl_mask_BS is None else r.kl_mask_BS.flatten(),
-                **{
-                    f"{name}_weights_N": weights.flatten()
-                    for name, weights in (("ce", r.ce_weights_BS), ("kl", r.kl_weights_BS))
-                    if weights is not None
-                },  # type: ignore[arg-type]
+                ce_weights_N=None if r.ce_weights_BS is None else r.ce_weights_BS.flatten(),
+                kl_weights_N=None if r.kl_weights_BS is None else r.kl_weights_BS.flatten(),
                 temperature=t.temperature if t else 1.0,
                 direction=t.direction if t else "forward",  # type: ignore[arg-type]
                 beta=t.beta if t else 0.5,
