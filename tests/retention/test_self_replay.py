@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from cases import REPLAY, lora, make_trainer, weights
+from cases import REPLAY, lora, make_trainer, methods, weights
 
 from evaluation.completions_server import CompletionsServer
 from holdfast.data.mixing import GENERATED, NEW, ORIGIN, REPLAYED
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.retention.registry import parse_retention
+from holdfast.training import method_laws as laws
 from tiny import build_model, build_tokenizer
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}<assistant>"
@@ -190,3 +191,21 @@ def test_wrapped_packing_loses_where_tokens_are_from(tmp_path: Path) -> None:
     method = {"label_annealing": {"weight": 1.0}, **entry(tmp_path, ce=False)}
     with pytest.raises(ConfigError, match="packing_strategy: expected bfd"):
         make_trainer(tmp_path, method, packing=True, packing_strategy="wrapped")
+
+
+KL_ALONE = {"label_annealing": {"weight": 1.0, "weight_new": 0.0, "weight_generated": 4.0}}
+"""Beside self-replay without cross-entropy: the variant of 2605.26097."""
+
+
+@pytest.mark.parametrize(("peft", "packing"), [(False, False), (True, True)])
+def test_kl_on_generated_tokens_alone_keeps_the_laws(peft: bool, packing: bool, tmp_path: Path) -> None:
+    """Continued from a checkpoint, and in micro-batches, a run is the same; the samples are found again."""
+
+    def make(retain: Any, **settings: Any) -> Any:
+        more = {"packing": True} if packing else {}
+        return make_trainer(tmp_path, retain, peft=lora(lora_dropout=0.0) if peft else None, **more, **settings)
+
+    held = methods({**KL_ALONE, **entry(tmp_path, ce=False)}, tmp_path)
+    laws.resumes(make, held)
+    if not packing:
+        laws.accumulates(make, held)
