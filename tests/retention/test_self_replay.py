@@ -209,3 +209,17 @@ def test_kl_on_generated_tokens_alone_keeps_the_laws(peft: bool, packing: bool, 
     laws.resumes(make, held)
     if not packing:
         laws.accumulates(make, held)
+
+
+@pytest.mark.parametrize("strategy", ["bfd", "bfd_split"])
+def test_the_share_is_of_what_is_trained_on(strategy: str, tmp_path: Path) -> None:
+    """Rows that will be cut count as far as they are trained on, else short samples would be more than their share."""
+    from datasets import Dataset
+
+    long = Dataset.from_list(
+        [{"text": " ".join(f"Sentence {n}.{i} stands here." for i in range(40))} for n in range(12)]
+    )
+    trainer = make_trainer(tmp_path, entry(tmp_path), data=long, packing=True, packing_strategy=strategy)
+    trained = sum(len(row["input_ids"]) for row in trainer.train_dataset)
+    generated = trainer.data_info["mixed"][0]["replay_tokens"]
+    assert abs(generated / trained - 0.3) < 0.03

@@ -77,6 +77,7 @@ def mix_replay(
     seed: int,
     unit: Unit = "tokens",
     origin: int = REPLAYED,
+    longest: int | None = None,
 ) -> tuple[datasets.Dataset, MixInfo]:
     """Puts replay rows among the train rows until they make up `fraction` of the mixture.
 
@@ -88,6 +89,7 @@ def mix_replay(
         seed: decides the rows drawn and their places; equal seeds give equal mixtures.
         unit: whether the share counts tokens or examples.
         origin: what the rows are marked as where the train rows are marked.
+        longest: tokens that rows will be cut to, beyond which they do not count; None: they are trained on whole.
 
     Returns:
         (the mixture, what it is made of). With fraction 0 the mixture is `train`, the very same object.
@@ -119,13 +121,14 @@ def mix_replay(
             )
         weights, new = np.ones(len(replay), np.int64), len(train)
     else:
-        lengths = token_lengths(replay)
+        lengths = token_lengths(replay, longest)
         if not lengths.any():
             raise DataError(f"The replay data holds {len(replay)} rows but not one token.")
         tokens = unit == "tokens"
         weights = lengths if tokens else np.ones_like(lengths)
-        new = int(token_lengths(train).sum()) if tokens else len(train)
-    return _mixture(train, replay, draw(weights, new * fraction / (1.0 - fraction), rng), rng, origin=origin)
+        new = total_tokens(train, longest) if tokens else len(train)
+    drawn = draw(weights, new * fraction / (1.0 - fraction), rng)
+    return _mixture(train, replay, drawn, rng, origin=origin, longest=longest)
 
 
 def mix_tasks(
@@ -169,13 +172,14 @@ def _mixture(
     rng: np.random.Generator | None,
     *,
     origin: int = NEW,
+    longest: int | None = None,
 ) -> tuple[datasets.Dataset, MixInfo]:
     """The train rows in their order with the drawn rows of `other` among them, and what that is made of; `train` itself
     where nothing was drawn."""
     import numpy as np
 
     counted = not _holds_images(train, other)
-    tokens = int(token_lengths(train).sum()) if counted else None
+    tokens = total_tokens(train, longest) if counted else None
     if other is None or drawn is None or rng is None:
         return train, MixInfo(
             train_examples=len(train), train_tokens=tokens, replay_examples=0, replay_tokens=0, repeated=0
@@ -184,7 +188,7 @@ def _mixture(
         train_examples=len(train),
         train_tokens=tokens,
         replay_examples=len(drawn),
-        replay_tokens=int(token_lengths(other)[drawn].sum()) if counted else None,
+        replay_tokens=int(token_lengths(other, longest)[drawn].sum()) if counted else None,
         repeated=max(0, len(drawn) - len(other)),
     )
     if ORIGIN in train.column_names:
@@ -214,9 +218,9 @@ def tokenised_rows(rows: Sequence[Sequence[int]], prompts: Sequence[int]) -> dat
     return datasets.Dataset.from_dict({"input_ids": [list(ids) for ids in rows], "labels": labels})
 
 
-def total_tokens(rows: datasets.Dataset) -> int:
-    """Tokens of all rows together."""
-    return int(token_lengths(rows).sum())
+def total_tokens(rows: datasets.Dataset, longest: int | None = None) -> int:
+    """Tokens of all rows together; of each at most `longest`."""
+    return int(token_lengths(rows, longest).sum())
 
 
 def prompts_of(rows: datasets.Dataset) -> tuple[list[list[int]], int]:
@@ -228,8 +232,9 @@ def prompts_of(rows: datasets.Dataset) -> tuple[list[list[int]], int]:
     return [ids for ids in found if ids], sum(not ids for ids in found)
 
 
-def token_lengths(dataset: datasets.Dataset) -> np.ndarray:
-    """Tokens of each row, shape [rows], int64. Reads the offsets of `input_ids` only, never the tokens."""
+def token_lengths(dataset: datasets.Dataset, longest: int | None = None) -> np.ndarray:
+    """Tokens of each row, at most `longest`, shape [rows], int64. Reads the offsets of `input_ids` only, never the
+    tokens."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -237,7 +242,8 @@ def token_lengths(dataset: datasets.Dataset) -> np.ndarray:
     parts = [
         pc.fill_null(pc.list_value_length(table.column(0)), 0).to_numpy() for table in rows.iter(batch_size=100_000)
     ]
-    return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
+    found = np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
+    return found if longest is None else np.minimum(found, longest)
 
 
 def draw(weights: np.ndarray, target: float, rng: np.random.Generator) -> np.ndarray:

@@ -72,6 +72,19 @@ class Sample:
         return self.ids[:-1] if self.ended else self.ids
 
 
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """What the start model has to write before the first step, at most; less where samples are in the cache."""
+
+    tokens: float
+    samples: int
+    """Where each is as long as it may be."""
+    passes: int
+    """Forward passes of one process, a token of each sample of a batch."""
+    batch: int
+    """Samples at once."""
+
+
 class DataHost(Protocol):
     """What a run offers to methods that make training data out of the start model. All ranks call `make_data`, and all
     have to end with the same rows."""
@@ -88,6 +101,10 @@ class DataHost(Protocol):
     def window(self) -> int:
         """Tokens that prompt and answer have together at most: the model's context, or `max_length` where it is
         less."""
+
+    @property
+    def cut(self) -> int | None:
+        """Tokens that rows are cut to once they are mixed; None: they are trained on whole."""
 
     def start_key(self) -> str:
         """What tells the start model from all others: a hash of its weights as they are in memory, and of the shape of
@@ -450,6 +467,16 @@ class RetentionMethod:
         Raises:
             DataError: they cannot be read, or used.
         """
+
+    def draws(self, *, rows: int, tokens: float, window: int, at_once: int) -> Draws | None:
+        """What the start model has to write before the first step; None: nothing.
+
+        Args:
+            rows, tokens: of the new data.
+            window: tokens that a row has at most.
+            at_once: samples of a batch, where nobody says.
+        """
+        return None
 
     def named_data(self) -> tuple[str, ...]:
         """The files, folders and hub ids that `check_data` reads."""

@@ -27,12 +27,13 @@ many tokens as are replayed, decoded in large batches. They are kept (`retention
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta, Seed
 from holdfast.errors import ConfigError, DataError
-from holdfast.retention.method import DataHost, RetentionMethod, Sample
+from holdfast.retention.method import DataHost, Draws, RetentionMethod, Sample
 from holdfast.retention.paths import data_problems
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class SelfReplay(RetentionMethod):
     seed: Seed = 0
     """Of the samples. Runs with other seeds of their own share them."""
     batch_size: Annotated[int | None, Meta(ge=1)] = None
-    """Samples drawn at once; empty: 32 on a CPU, 256 on an accelerator."""
+    """Samples drawn at once; empty: 32 on a CPU, 256 elsewhere."""
     server: str = ""
     """Address of an OpenAI-compatible server with the start model that draws the samples, such as
     http://localhost:8000/v1 (with #NAME where it has several); empty: the run itself draws them."""
@@ -148,6 +149,15 @@ class SelfReplay(RetentionMethod):
             max_perplexity=self.max_perplexity,
         )
 
+    def draws(self, *, rows: int, tokens: float, window: int, at_once: int) -> Draws:
+        longest = max(1, min(self.max_new_tokens, window - 1))
+        share = self.fraction / (1 - self.fraction)
+        samples = math.ceil(rows * share) if self.unit == "examples" else math.ceil(tokens * share / longest)
+        samples, batch = min(samples, self.samples or samples), self.batch_size or at_once
+        wanted = samples * longest if self.unit == "examples" else min(tokens * share, samples * longest)
+        passes = 0 if self.server else math.ceil(samples / batch) * longest
+        return Draws(tokens=wanted, samples=samples, passes=passes, batch=batch)
+
     def named_data(self) -> tuple[str, ...]:
         return () if self._given else (self.prompts,)
 
@@ -167,7 +177,7 @@ class SelfReplay(RetentionMethod):
                 "self_replay.unit: expected examples where rows hold images, whose tokens are known only once a batch "
                 "is made, got tokens. Add unit: examples; the fraction then counts rows."
             )
-        new = total_tokens(train) if self.unit == "tokens" else len(train)
+        new = total_tokens(train, host.cut) if self.unit == "tokens" else len(train)
         wanted = new * self.fraction / (1 - self.fraction)
 
         def lacking(found: Drawn) -> float:
@@ -178,7 +188,15 @@ class SelfReplay(RetentionMethod):
         rows = tokenised_rows(
             [(*one.prompt, *one.ids) for one in found.kept], [masked or len(one.prompt) for one in found.kept]
         )
-        mixed, info = mix_replay(train, rows, fraction=self.fraction, seed=host.seed, unit=self.unit, origin=GENERATED)
+        mixed, info = mix_replay(
+            train,
+            rows,
+            fraction=self.fraction,
+            seed=host.seed,
+            unit=self.unit,
+            origin=GENERATED,
+            longest=host.cut,
+        )
         how = f"drew {found.new:,} in {found.seconds:.1f} s" if found.new else "found, nothing was drawn"
         host.say(
             f"Self-replay: {len(found.kept):,} samples, {found.tokens:,} tokens ({how}); {found.figures()}"

@@ -46,6 +46,12 @@ class StartModel:
             raise ConfigError(
                 f"self_replay: expected a loaded model, because it writes the data, got {type(model).__name__}."
             )
+        if any(p.is_meta for p in model.parameters()):
+            raise ConfigError(
+                "fsdp_cpu_ram_efficient_loading: expected false with self_replay, which draws on every process, got "
+                "true; only one process of each machine has the weights. holdfast train sets it; elsewhere set "
+                "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model is loaded."
+            )
         self.model: Any = model
         self.adapter = adapter
         self.key = ""
@@ -103,6 +109,12 @@ class TrainerDataHost:
         config = causal_lm(self._model).config.get_text_config()
         context = getattr(config, "max_position_embeddings", None) or 1 << 30
         return min(int(context), int(getattr(self._args, "max_length", None) or 1 << 30))
+
+    @property
+    def cut(self) -> int | None:
+        """See `DataHost.cut`."""
+        split = getattr(self._args, "packing", False) and self._args.packing_strategy in ("bfd_split", "wrapped")
+        return None if split else getattr(self._args, "max_length", None)
 
     @property
     def _model(self) -> Any:
