@@ -187,6 +187,15 @@ def test_equal_weights_are_the_run_without_them_bit_for_bit(tmp_path: Path) -> N
     assert all(torch.equal(a, b) for a, b in zip(weights(runs[0]).values(), weights(runs[1]).values(), strict=True))
 
 
+def test_a_run_with_one_weight_is_known_as_before() -> None:
+    """Weights by where tokens are from are no part of what a run without them is known by."""
+    [plain] = parse_retention({"label_annealing": {"weight": 2.0}})[0]
+    assert not [key for key in (*plain.identity(), *plain.describe()) if key.startswith("weight_")]
+    [_, weighed] = parse_retention(["self_replay", {"label_annealing": {"weight_generated": 0.0}}])[0]
+    assert weighed.identity()["weight_generated"] == 0.0
+    laws.serialises([plain])
+
+
 def test_wrapped_packing_loses_where_tokens_are_from(tmp_path: Path) -> None:
     method = {"label_annealing": {"weight": 1.0}, **entry(tmp_path, ce=False)}
     with pytest.raises(ConfigError, match="packing_strategy: expected bfd"):

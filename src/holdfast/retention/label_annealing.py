@@ -113,6 +113,12 @@ class LabelAnnealing(RetentionMethod):
     def off(self) -> bool:
         return self._scale == 0
 
+    def describe(self) -> dict[str, Any]:
+        return _without_unset(super().describe())
+
+    def identity(self) -> dict[str, Any]:
+        return _without_unset(super().identity())
+
     @property
     def weights(self) -> dict[str, float]:
         """The factor by where tokens are from."""
@@ -179,6 +185,12 @@ class LabelAnnealing(RetentionMethod):
                 cache_dtype=self.cache_dtype,
             ),
         )
+
+
+def _without_unset(parameters: dict[str, Any]) -> dict[str, Any]:
+    """A run with one weight is the same run whether or not there could be several."""
+    own = {f"weight_{origin}" for origin in ORIGINS}
+    return {k: v for k, v in parameters.items() if v is not None or k not in own}
 
 
 class _Weight(Passive):
