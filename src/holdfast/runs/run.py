@@ -255,7 +255,9 @@ class _Run:
         self.record.parents = [{"role": "start", "name": self.record.model["name"], "hash": identity}]
         if not trained:
             data_hash = data_hash or str(getattr(self.rows, "_fingerprint", ""))
-            self.record.data = {"name": run_folder.data_name(self.config), "hash": data_hash, "format": self.layout}
+            mixed = {"mixed": m} if (m := self.record.data.get("mixed")) else {}  # what a continued run is held to
+            named = {"name": run_folder.data_name(self.config), "hash": data_hash, "format": self.layout}
+            self.record.data = {**named, **mixed}
             if images is not None:
                 self.record.data["images"] = images
             if not model.use_peft:  # how much of the model LoRA saves is known later
