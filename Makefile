@@ -71,6 +71,7 @@ bench: $(BIN)/.installed  ## the benchmarks with their bars
 	$(BIN)/python benchmarks/selection.py --check
 	$(BIN)/python benchmarks/sweep.py --check
 	$(BIN)/python benchmarks/packing.py --check
+	$(BIN)/python benchmarks/self_replay.py --check
 	$(BIN)/python benchmarks/cost.py --check
 	$(BIN)/python benchmarks/gate.py --check
 

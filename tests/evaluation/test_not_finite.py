@@ -179,8 +179,8 @@ def test_what_no_logit_forbids_is_no_failure(tiny_tokenizer):
     """Minus infinity beside other logits is a probability of 0, as for tokens that do not exist."""
     import torch
 
-    from holdfast.evaluation.text.generation import Watch
     from holdfast.evaluation.text.perplexity import entropies
+    from holdfast.generation import Watch
 
     watch = Watch()
     logits = torch.tensor([[0.0, -INF, 1.0]])

@@ -43,6 +43,17 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "wise_ft": {"alpha=0.7": {"alpha": 0.7}},
     "ema": {"every 2": {"decay": 0.5, "every": 2}},
     "replay": {"10 %": {"data": REPLAY, "fraction": 0.1}},
+    "self_replay": {
+        "from the start": {"fraction": 0.2, "max_new_tokens": 24, "batch_size": 4, "cache_dir": CACHE},
+        "prompts": {
+            "prompts": REPLAY,
+            "fraction": 0.2,
+            "max_new_tokens": 12,
+            "batch_size": 3,
+            "max_perplexity": 1000.0,
+            "cache_dir": CACHE,
+        },
+    },
     "multitask": {"half": {"data": REPLAY, "share": 0.5}},
     "budget": {
         "kl": {"kl": 0.01},
@@ -59,6 +70,7 @@ OFF: dict[str, dict[str, Any]] = {
     "wise_ft": {"alpha": 1.0},
     "ema": {"decay": 0.0},
     "replay": {"data": REPLAY, "fraction": 0.0},
+    "self_replay": {"fraction": 0.0},
     "multitask": {"data": REPLAY, "share": 0.0},
     "ewc": {"coefficient": 0.0, "data": REPLAY},
     "budget": {"kl": math.inf},
@@ -74,9 +86,9 @@ OWN = "own"
 ALL = [(name, label) for name, cases in CASES.items() for label in cases]
 FIRST = [(name, next(iter(cases))) for name, cases in CASES.items()]
 """One case a method, for what costs much; the slow tests do the same with `ALL`."""
-KINDS = ("label_annealing", "ewc", "sfa", "replay", "budget")
-"""A method of each kind: a loss with a teacher, a pull, an average, other data, a control; for what methods of a kind
-do alike."""
+KINDS = ("label_annealing", "ewc", "sfa", "replay", "self_replay", "budget")
+"""A method of each kind: a loss with a teacher, a pull, an average, other data, the start's own data, a control; for
+what methods of a kind do alike."""
 
 
 QUICK = [("direct", ""), *(case for case in FIRST if case[0] in KINDS), (OWN, "")]
@@ -84,7 +96,10 @@ QUICK = [("direct", ""), *(case for case in FIRST if case[0] in KINDS), (OWN, ""
 EVERY = [("direct", ""), *ALL, (OWN, "")]
 
 
-WITH_IMAGES = {"replay": {"data": REPLAY, "fraction": 0.4, "unit": "examples"}}
+WITH_IMAGES = {
+    "replay": {"data": REPLAY, "fraction": 0.4, "unit": "examples"},
+    "self_replay": {"fraction": 0.4, "unit": "examples", "max_new_tokens": 12, "batch_size": 4, "cache_dir": CACHE},
+}
 """What a method is configured as where rows hold images, if otherwise than by its first case: a batch's tokens are not
 known before it is made."""
 SEEING = [(name, ARCHITECTURES[number % 2]) for number, name in enumerate(("direct", *CASES))]

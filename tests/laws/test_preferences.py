@@ -125,7 +125,7 @@ def test_two_ranks_that_share_the_model_out_equal_one(name, sharded, tmp_path):
 def test_every_method_is_hosted_or_refused():
     """A new method shows here what it does beside pairs."""
     hosted = {name.partition(",")[0] for name in BESIDE_PAIRS}
-    read_other_data = {"ewc", "replay", "multitask"}
+    read_other_data = {"ewc", "replay", "multitask", "self_replay"}
     assert set(METHODS) == hosted | read_other_data
 
 

@@ -373,6 +373,96 @@ def test_every_stage_agrees_with_the_reference(
         assert (x - y.double()).norm() <= 1e-5 * (x.norm() + 2e-2)
 
 
+# -------------------------------------------------------------------------------------------------------- rows' weights
+
+
+def weights_of(p, dtype=torch.float64):
+    """Weights of both terms between 0 and 3, some of them exactly 0 or 1."""
+    g = torch.Generator().manual_seed(5)
+    pair = 3 * torch.rand(2, len(p["labels"]), generator=g, dtype=torch.float64)
+    pair[:, ::5], pair[:, 1::7] = 0.0, 1.0
+    return dict(zip(("ce_weights_N", "kl_weights_N"), pair.to(dtype), strict=True))
+
+
+@pytest.mark.parametrize(("direction", "temperature"), [("forward", 1.0), ("reverse", 1.0), ("jsd", 1.5)])
+@pytest.mark.parametrize("extra", [-2, 0])
+@pytest.mark.parametrize("rows", ["reference", "float64", *STAGES])
+def test_weights_are_factors_of_rows_in_loss_and_gradient(rows, extra, direction, temperature):
+    """Against the sum of each row's own loss and gradient times its weight, every row alone in a call."""
+    p = problem(rows=17, teacher_vocabulary=31 + extra, softcap=None if extra else 3.0)
+    options = dict(direction=direction, temperature=temperature)
+    weights = weights_of(p)
+    loss, expected = 0.0, None
+    for row, (a, b) in enumerate(zip(*weights.values(), strict=True)):
+        own = {**p, "labels": p["labels"][[row]], "mask": p["mask"][[row]]}
+        own |= {"hidden": p["hidden"][row : row + 1], "teacher_hidden": p["teacher_hidden"][[row]]}
+        result = annealed(
+            own, backend="reference", ce_scale=0.13 * float(a), kl_scale=0.29 * float(b) or 1e-300, **options
+        )
+        grads = torch.autograd.grad(result.loss, (p["hidden"], p["weight"], p["bias"]))
+        loss, expected = (
+            loss + result.loss.detach(),
+            grads if expected is None else list(map(torch.add, expected, grads)),
+        )
+    single = rows not in ("reference", "float64")
+    stage = (
+        dict(backend="reference") if rows == "reference" else dict(chunk_rows=5, **(dict(rows=rows) if single else {}))
+    )
+    got, grads = run(as_dtype(p, torch.float32) if single else p, upstream=1.0, **weights, **options, **stage)
+    tolerance = 1e-5 if single else 1e-12
+    assert abs(got.loss.item() - loss.item()) <= tolerance * abs(loss.item())
+    for x, y in zip(expected, grads, strict=True):
+        assert (x - y.double()).norm() <= tolerance * x.norm()
+
+
+@pytest.mark.parametrize("rows", STAGES)
+def test_weights_change_no_figure(rows):
+    """What is reported is the model's, whatever it is trained on."""
+    p = as_dtype(problem(), torch.float32)
+    plain, weighted = run(p, rows=rows)[0], run(p, rows=rows, **weights_of(p))[0]
+    assert weighted.loss != plain.loss
+    for name in ("ce_sum", "kl_sum", "entropy_sum", "ce_count", "kl_count", "correct", "ce_N", "kl_N", "entropy_N"):
+        assert torch.equal(getattr(plain, name), getattr(weighted, name)), name
+
+
+@pytest.mark.parametrize("rows", STAGES)
+def test_weights_of_1_change_no_bit_and_of_0_leave_nothing(rows):
+    p = as_dtype(problem(), torch.float32)
+    plain, grads = run(p, rows=rows)
+    for value in (1.0, 0.0):
+        weights = torch.full(p["labels"].shape, value)
+        got, got_grads = run(p, rows=rows, ce_weights_N=weights, kl_weights_N=weights)
+        assert torch.equal(got.loss, value * plain.loss)
+        assert all(torch.equal(x, value * y) for x, y in zip(got_grads, grads, strict=True))
+
+
+def test_weights_reach_bfloat16_gradients_and_get_none_themselves():
+    p = as_dtype(problem(rows=77, vocabulary=300, teacher_vocabulary=300, width=34, bias=False), torch.bfloat16)
+    weights = {name: w.requires_grad_() for name, w in weights_of(p, torch.float32).items()}
+    exact, exact_grads = run(as_dtype(p, torch.float64), backend="reference", **weights)
+    got, grads = run(p, chunk_rows=31, **weights)
+    assert abs(got.loss.item() - exact.loss.item()) < 1e-4 * abs(exact.loss.item())
+    for x, y in zip(exact_grads, grads, strict=True):
+        assert (x - y.double()).norm() <= 5e-3 * x.norm()
+    assert all(w.grad is None for w in weights.values())
+
+
+def test_weights_that_are_none_are_refused():
+    p = problem()
+    for wrong, message in (
+        (torch.full((23,), -0.5), "at least 0, got -0.5 in 23"),
+        (torch.full((23,), float("nan")), "got nan in 23"),
+        (torch.ones(22), r"expected float \(23,\), got torch.float32 \(22,\)"),
+        (torch.ones(23, dtype=torch.int64), "got torch.int64"),
+    ):
+        for name in ("ce_weights", "kl_weights"):
+            with pytest.raises(ShapeError, match=f"{name}: .*{message}"):
+                run(p, **{f"{name}_N": wrong})
+
+
+# ------------------------------------------------------------------------------------------------- half precision, zero
+
+
 @pytest.mark.parametrize("rows", ["eager", NATIVE])
 @pytest.mark.parametrize("vocabulary", [300, 301])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "jsd"])

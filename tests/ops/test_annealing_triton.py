@@ -54,6 +54,13 @@ class Case:
     teacher_bias: Tensor | None = None
     ce_scale: float = 0.7
     kl_scale: float = 1.9
+    ce_weights: Tensor | None = None
+    kl_weights: Tensor | None = None
+
+    def weighted(self) -> Case:
+        """The same with weights of its rows, 0 in one of them."""
+        weights = torch.linspace(0, 2.5, len(self.z), dtype=self.z.dtype, device=self.z.device)
+        return replace(self, ce_weights=weights, kl_weights=None if self.w is None else weights.flip(0) ** 2)
 
     def run(
         self,
@@ -78,6 +85,8 @@ class Case:
             teacher_bias_U=self.teacher_bias,
             labels_C=self.labels,
             kl_rows_C=self.kl_rows,
+            ce_weights_C=self.ce_weights,
+            kl_weights_C=self.kl_weights,
             ce_scale=torch.tensor(self.ce_scale, dtype=z.dtype, device=z.device),
             kl_scale=torch.tensor(self.kl_scale, dtype=z.dtype, device=z.device),
             terms=self.terms,
@@ -101,7 +110,7 @@ class Case:
         labelled = self.labels >= 0
         u_label = u.gather(1, self.labels.clamp(min=0)[:, None]).squeeze(1)
         ce = torch.where(labelled, u.logsumexp(-1) - u_label, 0.0)
-        loss = self.ce_scale * ce.sum()
+        loss = self.ce_scale * (ce if self.ce_weights is None else self.ce_weights * ce).sum()
         kl = torch.zeros_like(ce)
         if self.w is not None:
             v = logits(self.w.double(), self.teacher_bias, t.teacher_logit_scale, t.teacher_softcap)
@@ -114,7 +123,7 @@ class Case:
             else:
                 kl = divergence(log_p, log_q) if t.direction == "forward" else divergence(log_q, log_p)
             kl = torch.where(self.kl_rows, kl, 0.0)
-            loss = loss + self.kl_scale * kl.sum()
+            loss = loss + self.kl_scale * (kl if self.kl_weights is None else self.kl_weights * kl).sum()
         loss.backward()
         figures = torch.zeros(len(z), len(FIGURES), dtype=torch.float64, device=z.device)
         figures[:, CE], figures[:, KL] = ce, kl
@@ -293,6 +302,18 @@ class TestInTheInterpreter:
             gradient_error=3e-6 if capped else 1e-6,
             figure_error=5e-6 if capped else 2e-6,
         )
+
+    @pytest.mark.parametrize("direction", DIRECTIONS)
+    def test_values_and_gradients_of_weighted_rows(self, direction):
+        """Figures do without the weights, and weights of 1 change no bit."""
+        case = make(V=150, U=131, terms=replace(CAPPED, direction=direction, temperature=0.7), bias=True)
+        plain, figures = case.run()
+        gradient, weighted = case.weighted().run()
+        assert_agrees(case.weighted(), gradient_error=3e-6, figure_error=5e-6)
+        assert torch.equal(weighted, figures) and not torch.equal(gradient, plain)
+        ones = torch.ones(len(case.z))
+        assert torch.equal(replace(case, ce_weights=ones, kl_weights=ones).run()[0], plain)
+        assert_agrees(replace(case, w=None, kl_rows=None, teacher_bias=None).weighted(), gradient_error=3e-6)
 
     @pytest.mark.parametrize(("V", "U"), [(150, 150), (150, 131), (131, 150), (3, 90), (90, 3), (64, 64), (1, 1)])
     def test_vocabularies_of_different_length(self, V, U):
@@ -620,6 +641,7 @@ VARIANTS = {
     | {"DIRECTION": "jsd", "BETA": 0.5, "OWN": True, "INVERSE_T": 0.4, "CAP": 30.0, "TEACHER_CAP": 30.0, "SCALE": 0.5},
     "no teacher": {"KL": False, "DIRECTION": "", "w_ptr": None, "kl_rows_ptr": None},
     "no gradient": {"WRITE": False, "gradient_ptr": None},
+    "weights": dict.fromkeys(("ce_weights_ptr", "kl_weights_ptr"), "*fp32"),
     "float64": dict.fromkeys(("z_ptr", "w_ptr", "ce_scale_ptr", "kl_scale_ptr", "gradient_ptr", "figures_ptr"), "*fp64")
     | {"SERIES": 15},
 }
@@ -637,6 +659,8 @@ def test_the_kernel_compiles_for_a_gpu_that_is_not_here(variant, tmp_path, monke
     given = dict.fromkeys(("z_ptr", "w_ptr", "ce_scale_ptr", "kl_scale_ptr", "figures_ptr"), "*fp32") | {
         "bias_ptr": None,
         "teacher_bias_ptr": None,
+        "ce_weights_ptr": None,
+        "kl_weights_ptr": None,
     }
     given |= {"labels_ptr": "*i64", "kl_rows_ptr": "*u8", "gradient_ptr": "*bf16"}
     given |= dict.fromkeys(("V", "U", "z_stride", "w_stride", "gradient_stride", "figures_stride"), "i32")
@@ -697,7 +721,8 @@ class TestOnADevice:
         terms = replace(CAPPED if capped else PLAIN, direction=direction, temperature=temperature, beta=0.3)
         for V, U in ((128256, 128256), (128256, 128000), (1001, 1003)):
             case = make(16, V, U, terms=terms, bias=capped, device="cuda")
-            assert_agrees(case, block=None, gradient_error=2e-5 if capped else 5e-6, figure_error=1e-5)
+            for weighted in (case, case.weighted()):
+                assert_agrees(weighted, block=None, gradient_error=2e-5 if capped else 5e-6, figure_error=1e-5)
 
     @pytest.mark.parametrize("direction", DIRECTIONS)
     def test_float64(self, direction):

@@ -78,6 +78,38 @@ def amounts(config: TrainConfig, found: Look) -> list[tuple[str, str]]:
     return rows
 
 
+def drawn_before(config: TrainConfig, found: Look) -> list[str]:
+    """What the start model has to write before the first step, and how long that takes at least: decoding reads all
+    weights once a pass, whatever is computed with them."""
+    from holdfast.runs.cost.plan import BYTES
+    from holdfast.training.data_host import AT_ONCE
+
+    seen, cost, lines = found.preview, found.estimate, list[str]()
+    if seen is None:
+        return []
+    length = config.training.max_length if cost is None else cost.plan.window
+    for method in (m for m in config.retention if not m.off):
+        wanted = method.draws(
+            rows=seen.of,
+            tokens=found.tokens,
+            window=int(length or 1 << 30),
+            at_once=AT_ONCE["cpu" if config.training.use_cpu else "cuda"],
+        )
+        if wanted is None:
+            continue
+        text = f"{method.name}: about {wanted.tokens:,.0f} tokens of the start model's own text, unless they are there"
+        if wanted.passes:
+            text += f"; {wanted.passes:,} passes of up to {min(wanted.batch, wanted.samples)} samples"
+        if wanted.passes and cost is not None and not config.training.use_cpu:
+            size = wanted.passes * cost.architecture.parameters * BYTES[cost.plan.weights] / config.processes
+            times = [f"{seconds_text(size / (one.gpu.bandwidth * 1e9))} on {one.gpu.name}" for one in cost.gpus]
+            text += f", at least {', '.join(times)}"
+        else:
+            text += "; how long is said after the first batch"
+        lines.append(text)
+    return lines
+
+
 def _room(fits: bool) -> str:
     return "" if fits else " (does not fit)"
 
@@ -138,6 +170,7 @@ def plan(config: TrainConfig, *, found: Look, machine: Machine, command: list[st
             "retention",
             [m.label() + (" (off)" if m.off else "") for m in config.retention] or ["none: plain fine-tuning"],
         ),
+        *_many("before", drawn_before(config, found)),
     ]
     entries = config.evaluation.entries
     for suite in config.evaluation.suites:

@@ -12,7 +12,8 @@ made.
 
 Mixing happens on tokenised rows, before packing: only there do all rows have one format whatever the two data sets
 looked like, and only there are tokens known. Rows with images are mixed as they are, by numbers of examples. Nothing is
-copied: the mixture is a view with an index array. It carries no column that tells the sources apart.
+copied: the mixture is a view with an index array. It carries no column that tells the sources apart, unless the train
+rows have `ORIGIN`: then every row says whether it is new, replayed or generated, which packing and collation keep.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 Unit = Literal["tokens", "examples"]
 
 COLUMNS = ("input_ids", "labels")
+ORIGIN = "origin"
+"""Column with one number for each document of a row, from `NEW`, `REPLAYED` and `GENERATED`."""
+NEW, REPLAYED, GENERATED = 0, 1, 2
+"""Where a row is from: the run's own data, old data, the start model."""
 IMAGES = "images"
 """Column of rows that are tokenised only when a batch is made."""
 
@@ -71,6 +76,8 @@ def mix_replay(
     fraction: float,
     seed: int,
     unit: Unit = "tokens",
+    origin: int = REPLAYED,
+    longest: int | None = None,
 ) -> tuple[datasets.Dataset, MixInfo]:
     """Puts replay rows among the train rows until they make up `fraction` of the mixture.
 
@@ -81,6 +88,8 @@ def mix_replay(
             one row.
         seed: decides the rows drawn and their places; equal seeds give equal mixtures.
         unit: whether the share counts tokens or examples.
+        origin: what the rows are marked as where the train rows are marked.
+        longest: tokens that rows will be cut to, beyond which they do not count; None: they are trained on whole.
 
     Returns:
         (the mixture, what it is made of). With fraction 0 the mixture is `train`, the very same object.
@@ -112,13 +121,14 @@ def mix_replay(
             )
         weights, new = np.ones(len(replay), np.int64), len(train)
     else:
-        lengths = token_lengths(replay)
+        lengths = token_lengths(replay, longest)
         if not lengths.any():
             raise DataError(f"The replay data holds {len(replay)} rows but not one token.")
         tokens = unit == "tokens"
         weights = lengths if tokens else np.ones_like(lengths)
-        new = int(token_lengths(train).sum()) if tokens else len(train)
-    return _mixture(train, replay, draw(weights, new * fraction / (1.0 - fraction), rng), rng)
+        new = total_tokens(train, longest) if tokens else len(train)
+    drawn = draw(weights, new * fraction / (1.0 - fraction), rng)
+    return _mixture(train, replay, drawn, rng, origin=origin, longest=longest)
 
 
 def mix_tasks(
@@ -151,18 +161,25 @@ def mix_tasks(
         return _mixture(train, None, None, None)
     _check(other, "multitask")
     rng = np.random.default_rng(seed)
-    return _mixture(train, other, rng.permutation(len(other))[: max(1, round(share * len(other)))], rng)
+    drawn = rng.permutation(len(other))[: max(1, round(share * len(other)))]
+    return _mixture(train, other, drawn, rng, origin=NEW)  # a task to be learnt, as the train rows are
 
 
 def _mixture(
-    train: datasets.Dataset, other: datasets.Dataset | None, drawn: np.ndarray | None, rng: np.random.Generator | None
+    train: datasets.Dataset,
+    other: datasets.Dataset | None,
+    drawn: np.ndarray | None,
+    rng: np.random.Generator | None,
+    *,
+    origin: int = NEW,
+    longest: int | None = None,
 ) -> tuple[datasets.Dataset, MixInfo]:
     """The train rows in their order with the drawn rows of `other` among them, and what that is made of; `train` itself
     where nothing was drawn."""
     import numpy as np
 
     counted = not _holds_images(train, other)
-    tokens = int(token_lengths(train).sum()) if counted else None
+    tokens = total_tokens(train, longest) if counted else None
     if other is None or drawn is None or rng is None:
         return train, MixInfo(
             train_examples=len(train), train_tokens=tokens, replay_examples=0, replay_tokens=0, repeated=0
@@ -171,14 +188,53 @@ def _mixture(
         train_examples=len(train),
         train_tokens=tokens,
         replay_examples=len(drawn),
-        replay_tokens=int(token_lengths(other)[drawn].sum()) if counted else None,
+        replay_tokens=int(token_lengths(other, longest)[drawn].sum()) if counted else None,
         repeated=max(0, len(drawn) - len(other)),
     )
+    if ORIGIN in train.column_names:
+        other = marked(other, origin)
     return _view([train, other], interleave([np.arange(len(train)), drawn + len(train)], rng)), info
 
 
-def token_lengths(dataset: datasets.Dataset) -> np.ndarray:
-    """Tokens of each row, shape [rows], int64. Reads the offsets of `input_ids` only, never the tokens."""
+def marked(rows: datasets.Dataset, origin: int) -> datasets.Dataset:
+    """The rows, each a document, with their `ORIGIN`; rows that are marked keep their marks."""
+    import pyarrow as pa
+
+    if ORIGIN in rows.column_names:
+        return rows
+    column = pa.ListArray.from_arrays(
+        pa.array(range(len(rows) + 1), pa.int32()), pa.array([origin] * len(rows), pa.int64())
+    )
+    name = hashlib.sha256(repr((rows._fingerprint, ORIGIN, origin)).encode()).hexdigest()[:32]
+    with quiet_datasets():
+        return rows.add_column(ORIGIN, column, new_fingerprint=name)
+
+
+def tokenised_rows(rows: Sequence[Sequence[int]], prompts: Sequence[int]) -> datasets.Dataset:
+    """Rows of token ids, with labels behind the first `prompts[i]` tokens of row i."""
+    import datasets
+
+    labels = [[-100] * length + list(ids[length:]) for ids, length in zip(rows, prompts, strict=True)]
+    return datasets.Dataset.from_dict({"input_ids": [list(ids) for ids in rows], "labels": labels})
+
+
+def total_tokens(rows: datasets.Dataset, longest: int | None = None) -> int:
+    """Tokens of all rows together; of each at most `longest`."""
+    return int(token_lengths(rows, longest).sum())
+
+
+def prompts_of(rows: datasets.Dataset) -> tuple[list[list[int]], int]:
+    """Of tokenised rows, the tokens before the first that is trained, where there are any; and how many rows have
+    none."""
+    from holdfast.data.prompts import prefix
+
+    found = [prefix(row["input_ids"], row["labels"]) for row in rows.select_columns(list(COLUMNS))]
+    return [ids for ids in found if ids], sum(not ids for ids in found)
+
+
+def token_lengths(dataset: datasets.Dataset, longest: int | None = None) -> np.ndarray:
+    """Tokens of each row, at most `longest`, shape [rows], int64. Reads the offsets of `input_ids` only, never the
+    tokens."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -186,7 +242,8 @@ def token_lengths(dataset: datasets.Dataset) -> np.ndarray:
     parts = [
         pc.fill_null(pc.list_value_length(table.column(0)), 0).to_numpy() for table in rows.iter(batch_size=100_000)
     ]
-    return np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
+    found = np.concatenate(parts).astype(np.int64) if parts else np.zeros(0, np.int64)
+    return found if longest is None else np.minimum(found, longest)
 
 
 def draw(weights: np.ndarray, target: float, rng: np.random.Generator) -> np.ndarray:
@@ -238,8 +295,9 @@ def _view(parts: Sequence[datasets.Dataset], order: np.ndarray) -> datasets.Data
 
     first, *others = parts
     if not _holds_images(*parts):
-        first = first.select_columns(list(COLUMNS))
-        others = [part.select_columns(list(COLUMNS)) for part in others]
+        kept = [*COLUMNS, *([ORIGIN] if ORIGIN in first.column_names else [])]
+        first = first.select_columns(kept)
+        others = [part.select_columns(kept) for part in others]
     with quiet_datasets():  # a cast rewrites the rows; int32 and int64 ids meet here
         others = [_alike(part, first) for part in others]
     joined = datasets.concatenate_datasets([first, *others])

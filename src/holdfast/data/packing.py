@@ -179,16 +179,17 @@ def pack_dataset(
         window, split, seed: as of `pack`.
 
     Returns:
-        Rows with `input_ids`, `labels` and `seq_lengths` (the documents' lengths in the window, in order), and figures.
+        Rows with `input_ids`, `labels` and `seq_lengths` (the documents' lengths in the window, in order), and figures;
+        with `mixing.ORIGIN` of each document where the rows have it.
 
     Raises:
         DataError: no document has two tokens.
         StorageError: the cache cannot be written.
     """
     from holdfast.data.arrow_cache import cached_dataset
-    from holdfast.data.mixing import COLUMNS, token_lengths
+    from holdfast.data.mixing import COLUMNS, ORIGIN, token_lengths
 
-    rows = tokenised.select_columns(list(COLUMNS))
+    rows = tokenised.select_columns([*COLUMNS, *([ORIGIN] if ORIGIN in tokenised.column_names else [])])
     packing = pack(token_lengths(rows), window, split=split, seed=seed)
     key = hashlib.sha256(repr((_RULES, rows._fingerprint, window, split, seed)).encode()).hexdigest()
     return cached_dataset(key, _windows(rows, packing)), packing.info
@@ -198,6 +199,8 @@ def _windows(rows: datasets.Dataset, packing: Packing) -> Iterator[pa.Table]:
     """Tables of windows, some million tokens each."""
     import numpy as np
     import pyarrow as pa
+
+    from holdfast.data.mixing import ORIGIN
 
     arrow = rows.with_format("arrow")
     ends = np.concatenate([[0], np.cumsum(packing.length)])[packing.bounds]  # tokens before each window
@@ -218,6 +221,9 @@ def _windows(rows: datasets.Dataset, packing: Packing) -> Iterator[pa.Table]:
             columns[name] = pa.ListArray.from_arrays(offsets, pa.array(values[places]))
         inner = pa.array(packing.bounds[start : stop + 1] - first, pa.int32())
         columns["seq_lengths"] = pa.ListArray.from_arrays(inner, pa.array(packing.length[pieces]))
+        if ORIGIN in rows.column_names:
+            origin = table.column(ORIGIN).combine_chunks().flatten().to_numpy(zero_copy_only=False)
+            columns[ORIGIN] = pa.ListArray.from_arrays(inner, pa.array(origin[place]))
         yield pa.table(columns)
         start = stop
 

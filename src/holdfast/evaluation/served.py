@@ -24,24 +24,29 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from holdfast.errors import ConfigError, HoldfastError, ModelError, NotFinite, did_you_mean
+from holdfast.errors import ConfigError, HoldfastError, ModelError, NotFinite
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.request import ServerSettings
 from holdfast.evaluation.text.messages import MessageTokenizer, messages_of
 from holdfast.models import Loaded, load_tokenizer
-from holdfast.support.endpoint import Client, Endpoint, OptionNames, find_key, missing_package, run, work_through
+from holdfast.support.endpoint import (
+    PROBE,
+    Client,
+    Endpoint,
+    OptionNames,
+    chosen_model,
+    find_key,
+    missing_package,
+    run,
+    work_through,
+)
 from holdfast.support.files import fingerprint
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import Entry, EvaluationPlan, TaskEntry
     from holdfast.evaluation.text.shared_prefix import Path
 
-PROBE = (
-    "Memory is kept in the data, the loss, the gradient or the weights. In 1912 three ships sailed south; "
-    "the price of 12 apples at 3 euros each is 36 euros. def add(a, b): return a + b"
-)
-"""The text that a served model is known by."""
 QUESTIONS = (
     "Write two sentences about a lighthouse keeper who has lost his keys.",
     "Explain in one sentence why the sky is blue.",
@@ -271,14 +276,7 @@ def connect(name: str, server: ServerSettings) -> Loaded:
     secret = ["an address without user, password or query is expected"] if {"@", "?"} & set(url) else []
     if problems := [*missing_package("a served model"), *endpoint.problems(), *([problem] if problem else []), *secret]:
         raise ConfigError(problems)
-    listed = _listed(endpoint)
-    if wanted not in listed and (wanted or len(listed) != 1):
-        raise ConfigError(
-            f"{endpoint.shown}: expected one of the models that it serves ({', '.join(listed)}) behind '#', got "
-            f"'{wanted}'.{did_you_mean(wanted, listed)}"
-        )
-    served = wanted or next(iter(listed))
-    card = listed[served]
+    served, card = chosen_model(endpoint, wanted, _OPTIONS)
     if server.chat:
         return _conversing(endpoint, served, url)
     tokenizer = _tokenizer(served, card, server)
@@ -311,26 +309,6 @@ def _conversing(endpoint: Endpoint, served: str, url: str) -> Loaded:
         "origin": f"as {urlsplit(url).netloc} serves it, known by its address and three replies",
     }
     return Loaded(model=model, tokenizer=words, identity=identity)
-
-
-def _listed(endpoint: Endpoint) -> dict[str, Mapping[str, Any]]:
-    """The models that a server has, by name."""
-
-    def read(body: Any) -> dict[str, Mapping[str, Any]]:
-        data = body.get("data") if isinstance(body, Mapping) else None
-        if not isinstance(data, list) or not all(isinstance(m, Mapping) and isinstance(m.get("id"), str) for m in data):
-            raise ValueError(f"expected a list of models, got {str(body)[:200]}")
-        return {m["id"]: m for m in data}
-
-    async def asked() -> Any:
-        async with Client(endpoint, model="", parameters={}, options=_OPTIONS) as client:
-            return await client.models(read)
-
-    answer = run(asked())
-    if not answer.value:
-        raise HoldfastError(f"{endpoint.shown} names no models: {answer.error or 'the list is empty'}.")
-    found: dict[str, Mapping[str, Any]] = answer.value
-    return found
 
 
 def _tokenizer(served: str, card: Mapping[str, Any], server: ServerSettings) -> Any:

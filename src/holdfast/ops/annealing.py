@@ -3,7 +3,7 @@
 Label annealing (Memory Retaining Finetuning, section 2.2 and appendix A.3) adds to the cross-entropy of the student a
 KL term that pulls its next-token distribution back to the frozen start model's:
 
-    loss = ce_scale * sum_n -log softmax(z_n)[y_n]  +  kl_scale * sum_n KL_n
+    loss = ce_scale * sum_n a_n CE_n  +  kl_scale * sum_n b_n KL_n,    CE_n = -log softmax(z_n)[y_n]
     forward (default, A.3)    KL_n = KL(softmax(w_n / T) || softmax(z_n / T))
     reverse (Eq. 2)           KL_n = KL(softmax(z_n / T) || softmax(w_n / T))
     jsd                       beta KL(p || m) + (1 - beta) KL(q || m),  m = beta p + (1 - beta) q
@@ -11,6 +11,11 @@ KL term that pulls its next-token distribution back to the frozen start model's:
 with student logits z, teacher logits w, q and p their softmaxes at temperature T. Cross-entropy is always at T = 1 and
 there is no T^2 factor: the gradient is the paper's. The generalised Jensen-Shannon divergence (Agarwal et al. 2024,
 On-Policy Distillation, section 2) lies between the two KLs.
+
+The rows' weights a and b (1 where none are given) are constants of the derivative. They change the loss and its
+gradient and nothing that is reported: sums, counts and rows of `AnnealedLoss` are those of the model, whatever it is
+trained on, so that cross-entropies of differently weighted runs can be compared. The scales divide by counts of tokens,
+not by sums of weights.
 
 Whole `[N, V]` tensors never exist (`ops.annealing_chunked`), the element-wise part is one pass of a fused stage
 (`ops.annealing_rows`), and logits, softmax and the head's gradient are float32 whatever the inputs are
@@ -68,7 +73,8 @@ class AnnealedLoss:
     """What one pass yields. Everything but `loss` is detached. Scalars are `[]` tensors on the inputs' device."""
 
     loss: Tensor
-    """`ce_scale * ce_sum + kl_scale * kl_sum`, differentiable; float32 (float64 for float64 inputs)."""
+    """`ce_scale * sum a_n CE_n + kl_scale * sum b_n KL_n`, differentiable; float32 (float64 for float64 inputs). The
+    only figure that rows' weights change."""
     ce_sum: Tensor
     """Cross-entropy summed over the rows with a label, nats."""
     kl_sum: Tensor
@@ -100,6 +106,8 @@ def annealed_loss(
     ce_scale: float | Tensor = 1.0,
     kl_scale: float | Tensor = 0.0,
     kl_mask_N: Tensor | None = None,
+    ce_weights_N: Tensor | None = None,
+    kl_weights_N: Tensor | None = None,
     temperature: float = 1.0,
     direction: Direction = "forward",
     beta: float = 0.5,
@@ -122,6 +130,9 @@ def annealed_loss(
         kl_scale: factor of the summed divergence, usually weight / (KL tokens of the whole step). 0 skips the teacher
             altogether.
         kl_mask_N: `[N]` bool, rows of the KL term; None: the rows with a label.
+        ce_weights_N: `[N]` float32 (float64), at least 0: each row's factor in the cross-entropy; None: 1. Those of
+            rows without a label say nothing. No gradient reaches them.
+        kl_weights_N: the same of the divergence.
         temperature: T > 0 of the divergence's softmaxes.
         direction: "forward" (KL, teacher first), "reverse" (KL, student first) or "jsd".
         beta: weight of the teacher in the mixture of "jsd", 0 < beta < 1.
@@ -132,10 +143,11 @@ def annealed_loss(
         check_finite: look for NaN and infinite logits (one device synchronisation).
 
     Returns:
-        AnnealedLoss. Without any selected row the loss is 0 and all gradients are exactly 0.
+        AnnealedLoss. Without any selected row, or where all of them weigh 0, the loss is 0 and all gradients are
+        exactly 0.
 
     Raises:
-        ShapeError: shapes, vocabularies, labels or options that do not fit (both sides stated).
+        ShapeError: shapes, vocabularies, labels, weights or options that do not fit (both sides stated).
         NonFiniteLogits: NaN or infinite logits, naming the rows.
 
     Source: Memory Retaining Finetuning, Eq. 2 and appendix A.3.
@@ -143,10 +155,12 @@ def annealed_loss(
     _check_arguments(
         hidden_NH, head, labels_N, teacher_hidden_NK, teacher_head, kl_mask_N, temperature, direction, beta, chunk_rows
     )
+    weights = {"ce_weights": ce_weights_N, "kl_weights": kl_weights_N}
+    _check_weights(weights, labels_N, finite=check_finite)
     stage = _stage(backend, rows, hidden_NH)
     anneal = teacher_hidden_NK is not None and not (isinstance(kl_scale, (int, float)) and kl_scale == 0)
     if not anneal:
-        teacher_hidden_NK = teacher_head = kl_mask_N = None
+        teacher_hidden_NK = teacher_head = kl_mask_N = kl_weights_N = None
     has_label_N = labels_N != IGNORE
     kl_mask_N = None if not anneal else has_label_N if kl_mask_N is None else kl_mask_N.bool()
 
@@ -157,6 +171,11 @@ def annealed_loss(
 
     def of_kept(tensor: Tensor) -> Tensor:
         return tensor if whole else tensor[kept]
+
+    dtype = torch.float64 if hidden_NH.dtype == torch.float64 else torch.float32
+
+    def weights_of_kept(weights_N: Tensor | None) -> Tensor | None:
+        return None if weights_N is None else of_kept(weights_N).detach().to(hidden_NH.device, dtype)
 
     labels = of_kept(labels_N)
     _check_labels(labels, head)
@@ -177,6 +196,8 @@ def annealed_loss(
         labels,
         None if teacher_hidden_NK is None else of_kept(teacher_hidden_NK).detach(),
         None if kl_mask_N is None else of_kept(kl_mask_N),
+        weights_of_kept(ce_weights_N),
+        weights_of_kept(kl_weights_N),
         ce_scale,
         kl_scale,
     )
@@ -260,6 +281,8 @@ def _reference(
     labels: Tensor,
     teacher_hidden: Tensor | None,
     kl_mask: Tensor | None,
+    ce_weights: Tensor | None,
+    kl_weights: Tensor | None,
     ce_scale: Any,
     kl_scale: Any,
     terms: Terms,
@@ -277,7 +300,7 @@ def _reference(
         z = logits_of(hidden, weight, bias, terms.logit_scale, terms.softcap)
         labelled = labels != IGNORE
         ce = torch.nn.functional.cross_entropy(z, labels, ignore_index=IGNORE, reduction="none")
-        loss = ce_scale * ce.sum()
+        loss = ce_scale * (ce if ce_weights is None else ce_weights * ce).sum()
         top = z.amax(1) if len(z) else z.new_zeros(0)
         log_q = z.log_softmax(-1)
         figures = {
@@ -297,7 +320,8 @@ def _reference(
             log_p = (w[:, :common] / terms.temperature).log_softmax(-1)
             kl = _divergence(log_p, log_q, terms)
             figures["kl"] = torch.where(kl_mask | ~bounded(kl), kl, 0.0)
-            loss = loss + kl_scale * torch.where(kl_mask, kl, 0.0).sum()
+            kl = torch.where(kl_mask, kl, 0.0)
+            loss = loss + kl_scale * (kl if kl_weights is None else kl_weights * kl).sum()
     return loss, torch.stack([figures[name].to(dtype) for name in FIGURES], 1)
 
 
@@ -396,6 +420,23 @@ def _check_arguments(
     expect(lambda: chunk_rows is None or chunk_rows >= 1, f"chunk_rows: expected at least 1, got {chunk_rows}")
     if problems:
         raise ShapeError("annealed_loss cannot run:\n" + "\n".join(f"  - {p}" for p in problems))
+
+
+def _check_weights(weights: dict[str, Tensor | None], labels: Tensor, *, finite: bool) -> None:
+    """Shapes, and, where numbers are looked at, that every row's factor is one."""
+    for name, given in weights.items():
+        if given is None:
+            continue
+        if given.shape != labels.shape or not given.is_floating_point():
+            raise ShapeError(
+                f"annealed_loss: {name}: expected float {tuple(labels.shape)}, got {given.dtype} {tuple(given.shape)}."
+            )
+        wrong = ~((given >= 0) & given.isfinite()) if finite else None
+        if wrong is not None and bool(wrong.any()):
+            raise ShapeError(
+                f"annealed_loss: {name}: expected finite weights of at least 0, got {float(given[wrong][0]):g} in "
+                f"{int(wrong.sum())} row(s)."
+            )
 
 
 def _check_labels(labels: Tensor, head: Head) -> None:

@@ -93,7 +93,7 @@ class ChunkedLoss(torch.autograd.Function):
             ):  # looking at it costs nothing on a CPU, a pass over dW does
                 grad = grad.mul_(scale)
             grads.append(grad.to(dtype))
-        return (*grads, None, None, None, None, None, None)
+        return (*grads, *(None for _ in range(8)))
 
 
 def _forward_chunks(
@@ -104,6 +104,8 @@ def _forward_chunks(
     labels: Tensor,
     teacher_hidden: Tensor | None,
     kl_rows: Tensor | None,
+    ce_weights: Tensor | None,
+    kl_weights: Tensor | None,
     ce_scale: float | Tensor,
     kl_scale: float | Tensor,
     plan: Plan,
@@ -186,6 +188,8 @@ def _forward_chunks(
             teacher_bias_U=teacher_bias,
             labels_C=labels[part],
             kl_rows_C=None if w is None or kl_rows is None else kl_rows[part],
+            ce_weights_C=None if ce_weights is None else ce_weights[part],
+            kl_weights_C=None if w is None or kl_weights is None else kl_weights[part],
             ce_scale=ce / unit,
             kl_scale=kl / unit,
             terms=plan.terms,
@@ -208,7 +212,11 @@ def _forward_chunks(
     ctx.dtypes = (hidden.dtype, weight.dtype, None if bias is None else bias.dtype)
     ctx.unit = unit
     ctx.mark_non_differentiable(figures)
-    sums = figures[:, :2].sum(0, dtype=torch.float64).to(dtype)
+    values = figures[:, :2]
+    if ce_weights is not None or kl_weights is not None:
+        weights = (ce_weights, kl_weights)
+        values = torch.stack([v if w is None else v * w for v, w in zip(values.unbind(1), weights, strict=True)], 1)
+    sums = values.sum(0, dtype=torch.float64).to(dtype)
     loss = (
         ce * sums[0] if teacher is None else ce * sums[0] + kl * sums[1]
     )  # without a second term the bits of plain cross-entropy

@@ -12,8 +12,9 @@ raw products z (student) and w (teacher), bias b, logit scale s and soft-cap c o
              L = log(m / q) = log(1 + beta (e^d - 1))             d / d u_i = (1 - beta) q_i (-L_i + sum_j q_j L_j) / T
     entropy  -sum softmax(u) log softmax(u)                       (T = 1, nats)
 
-and d / d z = s (1 - (u / c)^2) d / d u. The sums are non-negative term by term, and d is formed as (w - z) - (lse_w -
-lse_z), exact where the student has hardly moved, so that a tiny divergence does not drown in cancellation.
+and d / d z = s (1 - (u / c)^2) d / d u, each term's part times the row's weight in it. The sums are non-negative term
+by term, and d is formed as (w - z) - (lse_w - lse_z), exact where the student has hardly moved, so that a tiny
+divergence does not drown in cancellation.
 
 `RowStage` is the contract. Here are the stages for any device, in PyTorch (`EagerRows`, and the same under
 `torch.compile`), and the one in C for CPUs (`NativeRows`, from `ops.native`); `ops.annealing_triton` has the one for
@@ -65,6 +66,8 @@ class RowStage(Protocol):
         teacher_bias_U: Tensor | None,
         labels_C: Tensor,
         kl_rows_C: Tensor | None,
+        ce_weights_C: Tensor | None,
+        kl_weights_C: Tensor | None,
         ce_scale: Tensor,
         kl_scale: Tensor,
         terms: Terms,
@@ -80,6 +83,8 @@ class RowStage(Protocol):
             bias_V, teacher_bias_U: `[V]`, `[U]` of the same dtype as z, or None.
             labels_C: `[C]` int64, -100: no cross-entropy in this row.
             kl_rows_C: `[C]` bool, rows of the KL term; None exactly when `w_CU` is None.
+            ce_weights_C, kl_weights_C: `[C]` of the same dtype as z: each row's factor in the gradient of either term;
+                None: 1. The figures are without them.
             ce_scale, kl_scale: `[]` float32 (float64) factors of the two terms in the gradient.
             terms: the rest.
             gradient_CV: `[C, V]` where d loss / d z goes, float32, float64, bfloat16 or float16; may be `z_CV` itself;
@@ -143,6 +148,8 @@ def _eager_rows(
     teacher_bias_U: Tensor | None,
     labels_C: Tensor,
     kl_rows_C: Tensor | None,
+    ce_weights_C: Tensor | None = None,
+    kl_weights_C: Tensor | None = None,
     ce_scale: Tensor,
     kl_scale: Tensor,
     terms: Terms,
@@ -159,12 +166,13 @@ def _eager_rows(
     index = labels_C.clamp(min=0)[:, None]
     z_y = z.gather(1, index).squeeze(1)
     zero = torch.zeros((), dtype=z.dtype, device=z.device)
-    figures_CF[:, 0] = torch.where(labelled, (lse - z_y).to(z.dtype), zero)
+    ce = torch.where(labelled, (lse - z_y).to(z.dtype), zero)
     # Rounding can leave -1e-7 where all mass is on one token.
-    figures_CF[:, 2] = (lse - torch.linalg.vecdot(q, z)).to(z.dtype).clamp(min=0)
-    figures_CF[:, 3] = (labelled & (z_y >= high)).to(z.dtype)
-    figures_CF[:, 4] = (~(high.isfinite() & z.amin(1).isfinite())).to(z.dtype)
-    ce_row = torch.where(labelled, ce_scale, zero)
+    entropy = (lse - torch.linalg.vecdot(q, z)).to(z.dtype).clamp(min=0)
+    correct = labelled & (z_y >= high)
+    kl = teacher_finite = None
+    finite = high.isfinite() & z.amin(1).isfinite()
+    ce_row = torch.where(labelled, ce_scale if ce_weights_C is None else ce_scale * ce_weights_C, zero)
 
     slope = None
     if (
@@ -173,14 +181,12 @@ def _eager_rows(
         slope = 1.0 - (z / terms.softcap).square()
     if w_CU is None:
         gradient = q.mul_(ce_row[:, None])
-        figures_CF[:, 1] = zero
-        figures_CF[:, 5] = zero
     else:
         assert kl_rows_C is not None
         w = cap_logits(w_CU, teacher_bias_U, terms.teacher_logit_scale, terms.teacher_softcap)
         w_high = w.amax(1)
-        figures_CF[:, 5] = (~(w_high.isfinite() & w.amin(1).isfinite())).to(z.dtype)
-        kl_row = torch.where(kl_rows_C, kl_scale, zero)
+        teacher_finite = w_high.isfinite() & w.amin(1).isfinite()
+        kl_row = torch.where(kl_rows_C, kl_scale if kl_weights_C is None else kl_scale * kl_weights_C, zero)
         if terms.temperature == 1.0 and z.shape[1] == w.shape[1]:
             p, w_lse = _softmax(w, w_high, p_CU)
             kl, gradient = _shared_softmax(z, q, w, p, (w_lse - lse).to(z.dtype), ce_row, kl_row, terms)
@@ -189,7 +195,18 @@ def _eager_rows(
             kl, own = _own_softmax(z[:, :common], w[:, :common], terms)
             gradient = q.mul_(ce_row[:, None])
             gradient[:, :common] += own.mul_(kl_row[:, None])
-        figures_CF[:, 1] = torch.where(kl_rows_C | ~bounded(kl), kl, zero)
+        kl = torch.where(kl_rows_C | ~bounded(kl), kl, zero)
+    # Together: stored column by column, PyTorch's compiler fails where the number of rows varies.
+    none = torch.zeros_like(ce)
+    columns = [
+        ce,
+        none if kl is None else kl,
+        entropy,
+        correct,
+        ~finite,
+        none if teacher_finite is None else ~teacher_finite,
+    ]
+    figures_CF.copy_(torch.stack([column.to(z.dtype) for column in columns], 1))
     if gradient_CV is None:
         return
     gradient = gradient.scatter_add_(1, index, -ce_row[:, None])
@@ -304,6 +321,8 @@ class NativeRows:
         teacher_bias_U: Tensor | None,
         labels_C: Tensor,
         kl_rows_C: Tensor | None,
+        ce_weights_C: Tensor | None = None,
+        kl_weights_C: Tensor | None = None,
         ce_scale: Tensor,
         kl_scale: Tensor,
         terms: Terms,
@@ -317,6 +336,8 @@ class NativeRows:
             w,
             labels_C=labels_C.contiguous(),
             kl_rows_C=None if kl_rows_C is None else kl_rows_C.contiguous(),
+            ce_weights_C=None if ce_weights_C is None else ce_weights_C.contiguous(),
+            kl_weights_C=None if kl_weights_C is None else kl_weights_C.contiguous(),
             ce_scale=float(ce_scale),
             kl_scale=float(kl_scale),
             logit_scale=terms.logit_scale,

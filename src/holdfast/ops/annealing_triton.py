@@ -72,6 +72,8 @@ def rows_triton(
     teacher_bias_U: Tensor | None,
     labels_C: Tensor,
     kl_rows_C: Tensor | None,
+    ce_weights_C: Tensor | None = None,
+    kl_weights_C: Tensor | None = None,
     ce_scale: Tensor,
     kl_scale: Tensor,
     terms: Terms,
@@ -110,6 +112,8 @@ def rows_triton(
             teacher_bias_U,
             labels_C.contiguous(),
             None if kl_rows_C is None else kl_rows_C.contiguous().view(torch.uint8),
+            None if ce_weights_C is None else ce_weights_C.contiguous(),
+            None if kl_weights_C is None else kl_weights_C.contiguous(),
             ce_scale,
             kl_scale,
             gradient_CV,
@@ -148,6 +152,8 @@ def _row_kernel(
     teacher_bias_ptr,
     labels_ptr,
     kl_rows_ptr,
+    ce_weights_ptr,
+    kl_weights_ptr,
     ce_scale_ptr,
     kl_scale_ptr,
     gradient_ptr,
@@ -285,10 +291,14 @@ def _row_kernel(
 
     if WRITE or (KL and DIRECTION != "jsd"):
         ce_row = tl.where(has_label, tl.load(ce_scale_ptr).to(dtype), 0.0)
+        if ce_weights_ptr is not None:
+            ce_row *= tl.load(ce_weights_ptr + row)
         if WRITE:
             gradient_ptr += row * gradient_stride
         if KL:
             kl_row = tl.where(in_kl, tl.load(kl_scale_ptr).to(dtype) * INVERSE_T, 0.0)
+            if kl_weights_ptr is not None:
+                kl_row *= tl.load(kl_weights_ptr + row)
             for start in range(0, common, BLOCK):
                 columns = start + lanes
                 mask = columns < common

@@ -3,6 +3,12 @@
     loss = CE + weight * KL(softmax(w / T) || softmax(z / T))
         w: teacher logits, z: student logits, nats per token
 
+Tokens of data that is mixed in may have a weight of their own, by where they are from: `weight_replayed` of old data,
+`weight_generated` of the start model's own samples, `weight_new` of the rest. The sum is divided by the number of all
+tokens, whatever they weigh. So c times the mean KL over generated tokens beside the mean CE over new ones (2605.26097)
+is, but for a common factor, `weight_new: 0` and `weight_generated: c (1 - f) / f` at a share f, with `self_replay: {ce:
+false}`.
+
 The teacher is the start model, in one of three forms: a second frozen copy (`online`, which may also have the weights
 of an earlier checkpoint); for LoRA students the same model with its adapters switched off (`adapter_off`), which needs
 no second copy; or its last hidden states, computed once and read from disk in every epoch and every run (`cached`). All
@@ -22,6 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from holdfast.config.declare import Meta
 from holdfast.retention.anchor import START, anchor_problems
 from holdfast.retention.method import (
+    ORIGINS,
     ActiveMethod,
     Earlier,
     NamedParams,
@@ -66,6 +73,12 @@ class LabelAnnealing(RetentionMethod):
     weight: Annotated[float, Meta(ge=0)] = 1.0
     """Lambda, factor of the KL term (nats per token); 0 is direct fine-tuning, more keeps more and learns
     less."""
+    weight_new: Annotated[float | None, Meta(ge=0)] = None
+    """The factor at tokens of the run's own data, beside data that is mixed in; empty: weight."""
+    weight_replayed: Annotated[float | None, Meta(ge=0)] = None
+    """The factor at replayed tokens (replay); empty: weight."""
+    weight_generated: Annotated[float | None, Meta(ge=0)] = None
+    """The factor at tokens that the start model wrote (self_replay); empty: weight."""
     temperature: Annotated[float, Meta(gt=0)] = 1.0
     """Temperature T of both softmaxes in the KL term (no T^2 factor). A large one evens out the pull over the
     vocabulary, like label smoothing."""
@@ -98,7 +111,24 @@ class LabelAnnealing(RetentionMethod):
 
     @property
     def off(self) -> bool:
-        return self.weight == 0
+        return self._scale == 0
+
+    def describe(self) -> dict[str, Any]:
+        return _without_unset(super().describe())
+
+    def identity(self) -> dict[str, Any]:
+        return _without_unset(super().identity())
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The factor by where tokens are from."""
+        given = (getattr(self, f"weight_{origin}") for origin in ORIGINS)
+        return {origin: self.weight if own is None else own for origin, own in zip(ORIGINS, given, strict=True)}
+
+    @property
+    def _scale(self) -> float:
+        """What a budget adapts; `weights` are multiples of it."""
+        return self.weight or max(self.weights.values())
 
     def problems(self) -> list[str]:
         found = []
@@ -136,11 +166,12 @@ class LabelAnnealing(RetentionMethod):
         return anchor_problems("label_annealing.teacher_model", self.teacher_model, named)
 
     def start(self, anchors: Anchors) -> ActiveMethod:
-        return _Weight(self.weight)
+        return _Weight(self._scale)
 
     def token_loss(self) -> TokenLoss:
         return TokenLoss(
-            weight=self.weight,
+            weight=self._scale,
+            by_origin={o: w / self._scale for o, w in self.weights.items() if w != self._scale},
             temperature=self.temperature,
             direction=self.direction,
             beta=self.beta,
@@ -156,6 +187,12 @@ class LabelAnnealing(RetentionMethod):
                 cache_dtype=self.cache_dtype,
             ),
         )
+
+
+def _without_unset(parameters: dict[str, Any]) -> dict[str, Any]:
+    """A run with one weight is the same run whether or not there could be several."""
+    own = {f"weight_{origin}" for origin in ORIGINS}
+    return {k: v for k, v in parameters.items() if v is not None or k not in own}
 
 
 class _Weight(Passive):

@@ -4,7 +4,8 @@ Memory is kept in one of four places, and a method says in which by the hook it 
 
 | place | hook | when it acts | methods |
 |---|---|---|---|
-| the data | `transform_data` | once, before training, on tokenised examples | replay, multitask |
+| the data | `transform_data`, or `make_data` where it takes the start model | once, before training, on tokenised
+examples | replay, multitask; self-replay |
 | the loss | `token_loss` | every micro-batch, on every trained token | label annealing |
 | the gradient | `add_gradient` of the active method | once an optimiser step, before clipping | L2, EWC |
 | the weights | `after_step` of the active method | once an optimiser step, after the optimiser, before log, evaluation
@@ -54,6 +55,88 @@ class StepFigures:
     """Cross-entropy."""
     kl: float | None
     """KL to the start by the token loss's own terms (direction, temperature, tokens); None without a token loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What the start model wrote after a prompt."""
+
+    ids: tuple[int, ...]
+    """Tokens, with the end token where it ended."""
+    ended: bool
+    """Whether it ended by itself, not because it had written as much as it was allowed to."""
+
+    @property
+    def said(self) -> tuple[int, ...]:
+        """The tokens without the one that ends them."""
+        return self.ids[:-1] if self.ended else self.ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draws:
+    """What the start model has to write before the first step, at most; less where samples are in the cache."""
+
+    tokens: float
+    samples: int
+    """Where each is as long as it may be."""
+    passes: int
+    """Forward passes of one process, a token of each sample of a batch."""
+    batch: int
+    """Samples at once."""
+
+
+class DataHost(Protocol):
+    """What a run offers to methods that make training data out of the start model. All ranks call `make_data`, and all
+    have to end with the same rows."""
+
+    prepare: PrepareData
+    seed: int
+    """The run's."""
+    tokenizer: Any
+    rank: int
+    world: int
+    """Ranks of the run; 1 without others."""
+
+    @property
+    def window(self) -> int:
+        """Tokens that prompt and answer have together at most: the model's context, or `max_length` where it is
+        less."""
+
+    @property
+    def cut(self) -> int | None:
+        """Tokens that rows are cut to once they are mixed; None: they are trained on whole."""
+
+    def start_key(self) -> str:
+        """What tells the start model from all others: a hash of its weights as they are in memory, and of the shape of
+        its forward."""
+
+    def beginning(self) -> int | None:
+        """The token that texts begin with (else the one that ends them); None where there is neither."""
+
+    def batch_size(self) -> int:
+        """Prompts that are continued at once on this device, where nobody says."""
+
+    def prompts(self, data: str) -> tuple[list[list[int]], int]:
+        """Token ids of the prompts in a file, folder or hub data set, up to where an answer begins; and how many of its
+        rows hold none."""
+
+    def continued(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float, top_p: float, seed: int
+    ) -> list[Sample]:
+        """What the start model writes after prompts, in one batch; temperature 0 is greedy."""
+
+    def log_likelihoods(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
+        """Of each row (a prompt, and what follows): the start's log-probability of each token that follows, in nats, at
+        temperature 1."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's value, in the order of ranks."""
+
+    def together(self, work: Callable[[], Any]) -> Any:
+        """Does the work on every rank; an error on any is an error on all."""
+
+    def say(self, text: str) -> None:
+        """One line for the user, on the first process."""
 
 
 class Host(Protocol):
@@ -140,6 +223,10 @@ class TeacherSettings:
     """dtype the cached states are stored in; None: the one the teacher's forward yields."""
 
 
+ORIGINS = ("new", "replayed", "generated")
+"""Where rows are from: the run's own data, old data, the start model. By the number in `data.mixing.ORIGIN`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TokenLoss:
     """A KL term at every token, for the loss op: `weight * KL` in nats per token (see `ops.annealing`)."""
@@ -154,6 +241,8 @@ class TokenLoss:
     beta: float = 0.5
     """Weight of the teacher in the mixture of the generalised Jensen-Shannon divergence, in (0, 1); direction "jsd"
     only."""
+    by_origin: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Factors of the KL at tokens of some `ORIGINS`, those other than 1."""
 
 
 class ActiveMethod(Protocol):
@@ -265,8 +354,12 @@ class RetentionMethod:
     """Whether it changes the weights after the last step, so that no earlier checkpoint is its result."""
     repeatable: ClassVar[bool] = False
     """Whether a run may hold the method twice."""
+    stacks: ClassVar[bool] = False
+    """Whether its `fraction` is a share of the whole mixture, to be added up with those of others."""
     origin: ClassVar[Origin | None] = None
     """Set for methods from outside of the package when they are found."""
+    gives: ClassVar[str] = ""
+    """Which of `ORIGINS` the rows are of that it mixes in; empty: none but new ones."""
     not_in_cost: ClassVar[str] = ""
     """What it does that `holdfast cost` does not count, and what to do about it; empty: nothing."""
 
@@ -361,9 +454,41 @@ class RetentionMethod:
         `train` itself."""
         return train, {}
 
+    def make_data(self, train: Dataset, host: DataHost) -> tuple[Dataset, dict[str, Any]]:
+        """`transform_data` with the start model at hand; hosts call this one. The default passes on to the other."""
+        return self.transform_data(train, prepare=host.prepare, seed=host.seed)
+
+    def check_data(self, tokenizer: Any) -> None:
+        """Reads the rows that the method names, for their mistakes, before anything slow.
+
+        Args:
+            tokenizer: the model's; the processor of a vision-language model.
+
+        Raises:
+            DataError: they cannot be read, or used.
+        """
+
+    def draws(self, *, rows: int, tokens: float, window: int, at_once: int) -> Draws | None:
+        """What the start model has to write before the first step; None: nothing.
+
+        Args:
+            rows, tokens: of the new data.
+            window: tokens that a row has at most.
+            at_once: samples of a batch, where nobody says.
+        """
+        return None
+
+    def named_data(self) -> tuple[str, ...]:
+        """The files, folders and hub ids that `check_data` reads."""
+        return ()
+
     def token_loss(self) -> TokenLoss | None:
         """The method's term in the token loss, if it has one."""
         return None
+
+    def ce_by_origin(self) -> dict[str, float]:
+        """Factors of the cross-entropy at tokens of some `ORIGINS`, those other than 1."""
+        return {}
 
     def start(self, anchors: Anchors) -> ActiveMethod:
         """Begins a run. Called before any checkpoint is loaded, with the start model's parameters at hand through
@@ -373,4 +498,9 @@ class RetentionMethod:
 
 def changes_data(method: RetentionMethod) -> bool:
     """Whether a method changes the training data, which then has to be rows that can be counted."""
-    return type(method).transform_data is not RetentionMethod.transform_data
+    return makes_data(method) or type(method).transform_data is not RetentionMethod.transform_data
+
+
+def makes_data(method: RetentionMethod) -> bool:
+    """Whether a method changes the training data by what the start model says."""
+    return type(method).make_data is not RetentionMethod.make_data

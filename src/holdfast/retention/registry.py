@@ -30,11 +30,23 @@ from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.method import Origin, RetentionMethod
 from holdfast.retention.replay import Multitask, Replay
+from holdfast.retention.self_replay import SelfReplay
 from holdfast.support.own_code import is_ours, load_class, origin
 
 METHODS: dict[str, type[RetentionMethod]] = {
     cls.name: cls
-    for cls in (LabelAnnealing, L2, EWC, SequentialAveraging, WiseFT, ExponentialAverage, Replay, Multitask, Budget)
+    for cls in (
+        LabelAnnealing,
+        L2,
+        EWC,
+        SequentialAveraging,
+        WiseFT,
+        ExponentialAverage,
+        Replay,
+        SelfReplay,
+        Multitask,
+        Budget,
+    )
 }
 
 NONE = ("none", "direct", "")
@@ -232,9 +244,36 @@ def _combination_problems(methods: Sequence[RetentionMethod]) -> list[str]:
     for name, count in counts.items():
         if count > 1 and name not in repeatable:
             problems.append(f"'{name}' is given {count} times; expected once. Put all its parameters in one entry.")
-    share = sum(m.fraction for m in methods if isinstance(m, Replay))
+    share = sum(m.replayed() for m in methods if m.stacks)
     if share >= 1:
         problems.append(
             f"the replay fractions add up to {share:g}; expected less than 1, so that some new data is left."
         )
-    return problems + combination_problems(methods)
+    return problems + _origin_problems(methods) + combination_problems(methods)
+
+
+def _origin_problems(methods: Sequence[RetentionMethod]) -> list[str]:
+    """Sentences about weights of rows that nothing mixes in, and about rows that nothing trains on."""
+    given = {m.gives for m in methods if m.gives}
+    terms = [(m.name, term) for m in methods if not m.off and (term := m.token_loss()) is not None]
+    problems = [
+        f"{name}.weight_{origin}: says something beside a method that mixes such rows in "
+        f"({' or '.join(_giving(origin))}), got none."
+        for name, term in terms
+        for origin in term.by_origin
+        if not (given if origin == "new" else given & {origin})
+    ]
+    for method in (m for m in methods if not m.off):
+        untrained = [origin for origin, factor in method.ce_by_origin().items() if factor == 0]
+        pulled = [origin for _, term in terms for origin in untrained if term.by_origin.get(origin, 1.0) > 0]
+        if untrained and not pulled:
+            problems.append(
+                f"{method.name}.ce: false leaves the rows that it mixes in without a loss. Add label_annealing, "
+                f"with weight_{untrained[0]} above 0."
+            )
+    return problems
+
+
+def _giving(origin: str) -> list[str]:
+    """Names of the methods that mix in rows of an origin; for new ones, of those that mix in others."""
+    return [name for name, cls in METHODS.items() if cls.gives and origin in ("new", cls.gives)]

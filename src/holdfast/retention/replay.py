@@ -35,13 +35,14 @@ def stacked(methods: Sequence[RetentionMethod]) -> list[RetentionMethod]:
     needs `f_i / (1 - sum of the later f)` of the mixture that stands when it is added. Other methods of the data come
     first for the same reason.
     """
-    methods = [m for m in methods if not isinstance(m, Replay)] + [m for m in methods if isinstance(m, Replay)]
+    methods = [m for m in methods if not m.stacks] + [m for m in methods if m.stacks]
     later = 0.0
     found: list[RetentionMethod] = []
     for method in reversed(methods):
-        if isinstance(method, Replay):
-            found.append(dataclasses.replace(method, fraction=method.fraction / (1 - later)))
-            later += method.fraction
+        if method.stacks:
+            share = method.replayed()
+            found.append(dataclasses.replace(method, fraction=share / (1 - later)))  # type: ignore[call-arg]
+            later += share
         else:
             found.append(method)
     return found[::-1]
@@ -61,6 +62,8 @@ class Replay(RetentionMethod):
     summary: ClassVar[str] = "mix a share of old-task or pre-training-like data into the new data"
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 5; Soup to Go, section 5"
     repeatable: ClassVar[bool] = True
+    stacks: ClassVar[bool] = True
+    gives: ClassVar[str] = "replayed"
 
     data: str = ""
     """File, folder or hub id of the data to replay (required)."""
@@ -88,6 +91,14 @@ class Replay(RetentionMethod):
         if not self.data:
             return ["replay.data: expected a file, folder or hub id of the data to replay, got nothing"]
         return data_problems("replay.data", self.data)
+
+    def named_data(self) -> tuple[str, ...]:
+        return (self.data,)
+
+    def check_data(self, tokenizer: Any) -> None:
+        from holdfast.data.formats import rows_by_name
+
+        rows_by_name(tokenizer)(self.data)  # read again from the cache when it is mixed in
 
     def transform_data(self, train: Dataset, *, prepare: PrepareData, seed: int) -> tuple[Dataset, dict[str, Any]]:
         from holdfast.data.mixing import mix_replay

@@ -18,7 +18,6 @@ from holdfast.models import first_line
 from holdfast.support.environment import EFFICIENT_LOADING, loads_on_one_process_only
 
 if TYPE_CHECKING:
-    from holdfast.retention.replay import Replay
     from holdfast.runs.config import TrainConfig
 
 
@@ -222,7 +221,8 @@ def check_files(config: TrainConfig) -> list[str]:
     models.check_model(name, trust_remote_code=config.training.trust_remote_code)
     tokenizer, processor = load_tokenizer(config), load_processor(config)
     plan, notes = config.evaluation, []
-    if data_is_here(config) and all(is_path(method.data) for method in _replays(config)):
+    named = [name for method in config.retention if not method.off for name in method.named_data()]
+    if data_is_here(config) and all(map(is_path, named)):
         load_data(config, processor or tokenizer)
     else:
         notes.append("the data is on the hub and was not looked at")
@@ -275,15 +275,14 @@ def load_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str, Any]:
     Raises:
         DataError: see `holdfast.data.sources` and `holdfast.data.formats`.
     """
-    from holdfast.data.formats import rows_by_name
-
     rows, layout = load_training_data(config, tokenizer)
     check_images(config, rows)
     eval_rows = load_eval_data(config, tokenizer)
     if eval_rows is not None:
         eval_rows = _as_trained(eval_rows, rows)
-    for method in _replays(config):
-        rows_by_name(tokenizer)(method.data)  # read again from the cache when it is mixed in
+    for method in config.retention:
+        if not method.off:
+            method.check_data(tokenizer)
     return rows, layout, eval_rows
 
 
@@ -299,12 +298,6 @@ def _as_trained(held_out: Any, rows: Any) -> Any:
     if wanted and not seen:
         held_out = held_out.add_column("images", [[]] * len(held_out)).cast_column("images", rows.features["images"])
     return held_out
-
-
-def _replays(config: TrainConfig) -> list[Replay]:
-    from holdfast.retention.replay import Replay
-
-    return [method for method in config.retention if isinstance(method, Replay) and not method.off]
 
 
 def load_training_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str]:

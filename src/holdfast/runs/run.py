@@ -258,7 +258,9 @@ class _Run:
         self.record.parents = [{"role": "start", "name": self.record.model["name"], "hash": identity}]
         if not trained:
             data_hash = data_hash or str(getattr(self.rows, "_fingerprint", ""))
-            self.record.data = {"name": run_folder.data_name(self.config), "hash": data_hash, "format": self.layout}
+            mixed = {"mixed": m} if (m := self.record.data.get("mixed")) else {}  # what a continued run is held to
+            named = {"name": run_folder.data_name(self.config), "hash": data_hash, "format": self.layout}
+            self.record.data = {**named, **mixed}
             if images is not None:
                 self.record.data["images"] = images
             if not model.use_peft:  # how much of the model LoRA saves is known later
@@ -343,7 +345,13 @@ class _Run:
         config, args = self.config, self.config.training
         metrics = MetricsFile(self.folder.metrics_file)
         measures = self.measures_along(metrics)
-        with self.status("Tokenising the training data"):
+        with self.status("Tokenising the training data") as spinner:
+
+            def told(text: str) -> None:
+                if spinner is not None:  # what follows has a bar of its own
+                    spinner.stop()
+                say(self.console, text)
+
             active = [m.name for m in config.retention if not m.off]
             progress = Progress(self.console, " with ".join(filter(None, ["Fine-tuning", ", ".join(active)])))
             with quiet_datasets(len(self.rows) if hasattr(self.rows, "__len__") else 10**9):
@@ -371,7 +379,7 @@ class _Run:
                 }
                 if config.on_policy is None:
                     read = rows_by_name(self.processor or self.tokenizer)
-                    self.trainer = SFTRetentionTrainer(**hosted, load_rows=read)
+                    self.trainer = SFTRetentionTrainer(**hosted, load_rows=read, say=told)
                 else:
                     self.trainer = self.on_own_text(hosted, config.on_policy)
         self.trackers = Trackers(args)
@@ -404,6 +412,7 @@ class _Run:
                 "0. Train in bfloat16 (dtype: bfloat16) or float32; see docs/loss.md."
             )
         self.record.model["trainable"] = sum(p.numel() for p in self.trainer.model.parameters() if p.requires_grad)
+        run_folder.refuse_changed_samples(self.folder, self.record, self.trainer.data_info)
         self.record.data = {**self.record.data, **self.trainer.data_info}
         if hasattr(self.trainer.model, "peft_config"):
             self._check_space(self.trainer.model)

@@ -137,6 +137,21 @@ def refuse_changed_data(folder: RunFolder, record: RunRecord, config: TrainConfi
         )
 
 
+def refuse_changed_samples(folder: RunFolder, record: RunRecord, found: dict[str, Any]) -> None:
+    """Of data that the start model wrote: the very rows that the run began with have to be there again.
+
+    Args:
+        found: what the trainer says of its data (`data_info`).
+    """
+    before, now = ([one["rows"] for one in data.get("mixed", ()) if "rows" in one] for data in (record.data, found))
+    if before and before != now and began_training(folder, record):
+        raise RunFolderError(
+            f"The start model's own samples are others than those that the run in {folder.path} began with: they were "
+            f"drawn again, on another device or with other libraries. Put the old ones back (self_replay in "
+            f"$HOLDFAST_CACHE, or cache_dir), or choose a new output_dir."
+        )
+
+
 def images_hash(rows: Any) -> str | None:
     """Of the files that the images of prepared rows lie in; None where rows hold none."""
     from holdfast.data.vision import IMAGES, content_of_images

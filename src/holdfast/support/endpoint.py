@@ -30,7 +30,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, did_you_mean
 
 T = TypeVar("T")
 
@@ -96,6 +96,13 @@ class Endpoint:
             if parts.netloc
             else self.base_url.partition("?")[0]
         )
+
+
+PROBE = (
+    "Memory is kept in the data, the loss, the gradient or the weights. In 1912 three ships sailed south; "
+    "the price of 12 apples at 3 euros each is 36 euros. def add(a, b): return a + b"
+)
+"""The text whose log-probabilities tell served models apart."""
 
 
 def find_key(base_url: str, variable: str | None) -> tuple[str, str | None, str]:
@@ -453,6 +460,42 @@ class Client:
             f"{', '.join(f'{k}={v}' for k, v in self.parameters.items())}."
         )
         return True
+
+
+def chosen_model(endpoint: Endpoint, wanted: str, options: OptionNames) -> tuple[str, Mapping[str, Any]]:
+    """(name, what the server says of it) of one of the models that a server has.
+
+    Args:
+        endpoint: where.
+        wanted: the name; "": the only one there is.
+        options: how messages name the options.
+
+    Raises:
+        ConfigError: no such model, or several and none is named.
+        HoldfastError: nobody answers, or no models.
+    """
+
+    def read(body: Any) -> dict[str, Mapping[str, Any]]:
+        data = body.get("data") if isinstance(body, Mapping) else None
+        if not isinstance(data, list) or not all(isinstance(m, Mapping) and isinstance(m.get("id"), str) for m in data):
+            raise ValueError(f"expected a list of models, got {str(body)[:200]}")
+        return {m["id"]: m for m in data}
+
+    async def asked() -> Answer[dict[str, Mapping[str, Any]]]:
+        async with Client(endpoint, model="", parameters={}, options=options) as client:
+            return await client.models(read)
+
+    answer = run(asked())
+    listed = answer.value
+    if not listed:
+        raise HoldfastError(f"{endpoint.shown} names no models: {answer.error or 'the list is empty'}.")
+    if wanted not in listed and (wanted or len(listed) != 1):
+        raise ConfigError(
+            f"{endpoint.shown}: expected one of the models that it serves ({', '.join(listed)}) behind '#', got "
+            f"'{wanted}'.{did_you_mean(wanted, listed)}"
+        )
+    name = wanted or next(iter(listed))
+    return name, listed[name]
 
 
 async def work_through(items: Iterable[T], work: Callable[[T], Awaitable[None]], *, workers: int) -> None:

@@ -16,6 +16,8 @@ Imports neither TRL nor PEFT before a function is called.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -66,6 +68,33 @@ def _targets(given: Any) -> Any:
     if isinstance(given, (list, tuple)) and len(given) == 1:
         given = given[0]
     return {given} if isinstance(given, str) and given.isidentifier() else given
+
+
+@contextlib.contextmanager
+def new_adapters_off(model: nn.Module, config: Any) -> Iterator[None]:
+    """Inside, the layers of a LoRA adapter that has just been put into the model do nothing, which saves their time.
+    Where they are not the identity at the start (PiSSA and the like), the model is its start with them, and they stay.
+
+    Args:
+        model: with the adapter's layers in it.
+        config: the adapter's; None: there is none.
+    """
+    if getattr(config, "init_lora_weights", None) not in (True, "gaussian", "orthogonal"):
+        yield
+        return
+    from peft.tuners.lora import LoraLayer
+
+    layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    trained = [(p, p.requires_grad) for layer in layers for p in layer.parameters()]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+        for parameter, wanted in trained:  # switching sets it, too
+            parameter.requires_grad_(wanted)
 
 
 def load_adapter(model: Any, folder: str) -> Any:

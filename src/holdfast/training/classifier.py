@@ -40,7 +40,7 @@ from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits, anneal
 from holdfast.ops.heads import Head
 from holdfast.retention.anchor import START, Anchors, load_anchor
 from holdfast.retention.fisher import choose_rows, diagonal_fisher, fingerprints, made_of, save_fisher
-from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures, StepInfo, TokenLoss
+from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures, StepInfo, TokenLoss, makes_data
 from holdfast.retention.replay import stacked
 
 if TYPE_CHECKING:
@@ -340,6 +340,11 @@ class _Loop:
         self.model, self.settings, self.classes, self._load, self._say = model, settings, classes, load, say
         self._folder = None if folder is None else Path(folder)
         self.retain = tuple(m for m in retain if not m.off)
+        if written := [m.name for m in self.retain if makes_data(m)]:
+            raise ConfigError(
+                f"retention: {', '.join(written)} trains on what the start model writes, and a classifier writes "
+                f"nothing. Leave it out, or replay data (replay)."
+            )
         self.inputs, self.labels = samples.inputs, samples.labels
         """Of all samples that the run knows of, those of methods among them."""
         self.named = {n: p for n, p in model.named_parameters() if p.requires_grad}

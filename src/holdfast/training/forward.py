@@ -50,9 +50,13 @@ class LossRequest:
 
     labels_BT: Tensor
     ce_scale: float | Tensor
+    ce_weights_BS: Tensor | None = None
+    """`[B, T-1]` float32: factors of the positions' cross-entropy; None: 1."""
     kl_scale: float | Tensor = 0.0
     kl_mask_BS: Tensor | None = None
     """`[B, T-1]` bool: positions whose prediction takes part in the KL."""
+    kl_weights_BS: Tensor | None = None
+    """`[B, T-1]` float32: factors of the positions' KL; None: 1."""
     teacher_hidden_BTK: Tensor | None = None
     teacher_head: Head | None = None
     token_loss: TokenLoss | None = None
@@ -127,6 +131,8 @@ def install_forward(lm: nn.Module) -> None:
                 ce_scale=0.0 if own_ce is not None or r.beside else r.ce_scale,
                 kl_scale=r.kl_scale,
                 kl_mask_N=None if r.kl_mask_BS is None else r.kl_mask_BS.flatten(),
+                ce_weights_N=None if r.ce_weights_BS is None else r.ce_weights_BS.flatten(),
+                kl_weights_N=None if r.kl_weights_BS is None else r.kl_weights_BS.flatten(),
                 temperature=t.temperature if t else 1.0,
                 direction=t.direction if t else "forward",  # type: ignore[arg-type]
                 beta=t.beta if t else 0.5,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.data.mixing import token_lengths
+from holdfast.data.mixing import ORIGIN, token_lengths
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.ops.annealing import IGNORE
 from holdfast.retention.method import ActiveMethod, StepFigures
@@ -181,6 +181,7 @@ class TrainerHost:
         if "images" not in rows.column_names:
             return padded([rows[i] for i in places], self._window(), device)
         batch = self._trainer.data_collator([rows[i] for i in places])
+        batch = {name: v for name, v in batch.items() if name != ORIGIN}  # what a method asks about counts once
         return {name: v.to(device) if isinstance(v, Tensor) else v for name, v in batch.items()}
 
     def _window(self) -> int:

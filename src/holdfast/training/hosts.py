@@ -11,6 +11,7 @@ attribute, the head that `dft` is computed with, the vision collator, and the mo
 from __future__ import annotations
 
 import copy
+import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,18 +24,22 @@ from trl import SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
 
 from holdfast.data.formats import rows_by_name
-from holdfast.data.mixing import token_lengths
+from holdfast.data.mixing import NEW, ORIGIN, marked, token_lengths
 from holdfast.data.packing import pack_dataset
 from holdfast.errors import ConfigError, DataError
 from holdfast.ops.heads import causal_lm
-from holdfast.retention.method import RetentionMethod, changes_data
+from holdfast.retention.method import RetentionMethod, changes_data, makes_data
 from holdfast.retention.replay import stacked
 from holdfast.support.environment import quiet_datasets
 from holdfast.training.adapters import complete_osf
+from holdfast.training.data_host import StartModel, TrainerDataHost
 from holdfast.training.document_attention import use_document_attention
 from holdfast.training.forward import with_hidden
 from holdfast.training.image_batches import COLUMNS, ImageCollator
 from holdfast.training.mixin import RetentionMixin
+from holdfast.training.origins import OriginCollator
+
+logger = logging.getLogger(__name__)
 
 PACKED_WHOLE = ("bfd", "bfd_split")
 """TRL's packing strategies that keep documents apart."""
@@ -52,28 +57,42 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
 
     Args:
         load_rows: how replay data named in a method is read; None: as `holdfast train` reads any data.
+        say: gets a line on what methods do while they make data, on the first process.
         *args, **kwargs: `SFTTrainer`'s own, and `retain`.
     """
 
     prepares_data = True
 
-    def __init__(self, *args: Any, load_rows: LoadRows | None = None, retain: Any = (), **kwargs: Any) -> None:
-        self._load_rows = load_rows
+    def __init__(
+        self,
+        *args: Any,
+        load_rows: LoadRows | None = None,
+        retain: Any = (),
+        say: Callable[[str], None] = logger.info,
+        **kwargs: Any,
+    ) -> None:
+        self._load_rows, self._say = load_rows, say
         self._data_methods: tuple[RetentionMethod, ...] = tuple(m for m in retain if not m.off)
         self.data_info: dict[str, Any] = {}
         self.data_notes: list[str] = []
         arguments = kwargs.get("args", args[1] if len(args) > 1 else None)
         if getattr(arguments, "loss_type", "nll") == "dft":
             self.token_ce = dynamic_fine_tuning
-        self._confine_attention(
-            kwargs.get("model", args[0] if args else None), arguments
-        )  # before a teacher is copied from the model
+        model = kwargs.get("model", args[0] if args else None)
+        self._start: StartModel | None = None
+        if any(makes_data(m) for m in self._data_methods):  # before anything is put into it
+            first = arguments is None or arguments.process_index == 0
+            self._start = StartModel(model, adapter=kwargs.get("peft_config"), first=first)
+        self._confine_attention(model, arguments)  # before a teacher is copied from the model
         super().__init__(*args, retain=retain, **kwargs)
         complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
 
     def _complete_data(self) -> None:
         """Rows with images are made into tokens batch by batch: methods mix them as they are."""
         if not self._is_vision_dataset:
+            if self.marks_origins:
+                marking: Any = OriginCollator(self.data_collator)  # type: ignore[has-type]
+                self.data_collator = marking
             return
         if self._token_loss is not None and self._token_loss.teacher.kind == "cached":
             raise ConfigError(
@@ -88,20 +107,14 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if not isinstance(rows, Dataset):
             return
         self.data_info.update(examples=len(rows), packed=False)
-        for method in stacked(self._data_methods):
-            rows, info = method.transform_data(
-                rows,
-                prepare=lambda name: self._prepare_other(name, self.processing_class, self.args),
-                seed=self.args.seed,
-            )
-            if info:
-                self.data_info.setdefault("mixed", []).append({"method": method.name, **info})
-        self.train_dataset = rows
+        self.train_dataset = self._with_methods(rows, self.processing_class, self.args)
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None and self._is_vision_dataset:  # type: ignore[has-type]
             self._signature_columns = [*COLUMNS, "image"]
         super()._set_signature_columns_if_needed()
+        if self.marks_origins and ORIGIN not in self._signature_columns:
+            self._signature_columns = [*self._signature_columns, ORIGIN]
 
     def _confine_attention(self, model: Any, args: Any) -> None:
         """Packed documents attend within themselves, as TRL has it; here also without a dense mask where attention is
@@ -133,12 +146,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if dataset_name != "train" or not isinstance(dataset, Dataset) or self._is_vision_dataset:
             return super()._prepare_dataset(dataset, processing_class, args, packing, formatting_func, dataset_name)
         tokenised = self._tokenise(dataset, processing_class, args, formatting_func)
-        for method in stacked(self._data_methods):
-            tokenised, info = method.transform_data(
-                tokenised, prepare=lambda name: self._prepare_other(name, processing_class, args), seed=args.seed
-            )
-            if info:
-                self.data_info.setdefault("mixed", []).append({"method": method.name, **info})
+        tokenised = self._with_methods(tokenised, processing_class, args)
         self._note_lengths(tokenised, args, packing)
         if packing and args.max_length is not None and args.packing_strategy in PACKED_WHOLE:
             return self._pack(tokenised, args)
@@ -152,6 +160,28 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
                 "Raise max_length or shorten the prompts."
             )
         return prepared
+
+    def _with_methods(self, rows: Dataset, processing_class: Any, args: Any) -> Dataset:
+        """The rows with what methods mix in."""
+        host = TrainerDataHost(
+            self._start,
+            processing_class=processing_class,
+            args=args,
+            prepare=lambda name: self._prepare_other(name, processing_class, args),
+            say=self._say,
+        )
+        if self.marks_origins:
+            if getattr(args, "packing", False) and args.packing_strategy not in PACKED_WHOLE:
+                raise ConfigError(
+                    f"packing_strategy: expected bfd or bfd_split where replayed or generated tokens have weights of "
+                    f"their own, got {args.packing_strategy}, which cuts rows without regard to where they are from."
+                )
+            rows = marked(rows, NEW)
+        for method in stacked(self._data_methods):
+            rows, info = method.make_data(rows, host)
+            if info:
+                self.data_info.setdefault("mixed", []).append({"method": method.name, **info})
+        return rows
 
     def _prepare_stream(
         self, dataset: IterableDataset, processing_class: Any, args: Any, packing: bool, formatting_func: Any

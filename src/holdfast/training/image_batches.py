@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.data.mixing import NEW, ORIGIN
 from holdfast.errors import DataError
 from holdfast.ops.annealing import IGNORE
 
@@ -66,12 +67,13 @@ class ImageCollator:
         groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for row in rows:
             held = {name: value for name, value in row.items() if value is not None}
-            layout = tuple((n, type(v).__name__) for n, v in sorted(held.items()) if n not in (ROW, "images"))
+            layout = tuple((n, type(v).__name__) for n, v in sorted(held.items()) if n not in (ROW, ORIGIN, "images"))
             groups.setdefault(layout, []).append(held)
         return _joined([self._batch(group) for group in groups.values()], self.padding)
 
     def _batch(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         numbers = [row.pop(ROW, None) for row in rows]
+        origins = [row.pop(ORIGIN, None) for row in rows]
         if "input_ids" in rows[0]:
             batch = _tokenised(rows, self.padding)
         else:
@@ -100,6 +102,9 @@ class ImageCollator:
                 for name, value in batch.items()
             }
         batch["labels"] = batch["labels"].masked_fill(places, IGNORE)
+        if any(origin is not None for origin in origins):  # a row is one document
+            of_rows = torch.tensor([NEW if origin is None else origin[0] for origin in origins])
+            batch[ORIGIN] = of_rows[:, None].expand_as(batch["input_ids"]).clone()
         return batch
 
 

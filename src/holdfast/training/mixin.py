@@ -38,6 +38,7 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from holdfast.checkpoints.live_tensors import gathered
+from holdfast.data.mixing import ORIGIN
 from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.ops.four_bits import keep_unpacked
@@ -61,6 +62,7 @@ from holdfast.training.diverged import describe_samples, diverged
 from holdfast.training.forward import LossRequest, Sealed, TokenCE, install_forward, successor_mask
 from holdfast.training.host import TrainerHost
 from holdfast.training.learning_rates import KEY, factors_of, scale_rates
+from holdfast.training.origins import token_weights
 from holdfast.training.teacher_cache import TeacherCache
 from holdfast.training.unsloth import refuse_unsloth
 from holdfast.training.whole_checkpoints import WholeCheckpoints, take_stored_names
@@ -120,6 +122,9 @@ class RetentionMixin(WholeCheckpoints):
                 "Use SFTRetentionTrainer, or mix the data beforehand with holdfast.data.mixing.mix_replay."
             )
         self._token_loss: TokenLoss | None = terms[0] if terms else None
+        self._ce_by_origin = {origin: factor for m in self.retain for origin, factor in m.ce_by_origin().items()}
+        self.marks_origins = bool(self._ce_by_origin or (self._token_loss and self._token_loss.by_origin))
+        """Whether the loss weighs new, replayed and generated tokens differently, so that rows say which they are."""
         self._sums: dict[str, Tensor] = {}
         self._kl_items: Tensor | None = None
         self._step_sums: Tensor | None = None
@@ -342,6 +347,8 @@ class RetentionMixin(WholeCheckpoints):
             return self.compute_loss(model, inputs).detach(), None, None
 
     def _request(self, inputs: dict[str, Any], labels: Tensor, num_items: Any) -> LossRequest:
+        origin = inputs.pop(ORIGIN, None)  # nothing of the model's
+        ce_weights = token_weights(origin, self._ce_by_origin, labels)
         trained = labels[:, 1:] != IGNORE
         ce_items = trained.sum().clamp(min=1) if num_items is None else num_items
         # The load-balancing loss is a mean per micro-batch, so it is averaged over the accumulation steps.
@@ -350,7 +357,11 @@ class RetentionMixin(WholeCheckpoints):
             router_scale /= self.current_gradient_accumulation_steps
         if self._token_loss is None:
             return LossRequest(
-                labels_BT=labels, ce_scale=1.0 / ce_items, token_ce=self.token_ce, router_scale=router_scale
+                labels_BT=labels,
+                ce_scale=1.0 / ce_items,
+                ce_weights_BS=ce_weights,
+                token_ce=self.token_ce,
+                router_scale=router_scale,
             )
         mask = trained if self._token_loss.tokens == "trained" else successor_mask(inputs)
         kl_items: Any = self._kl_items
@@ -366,8 +377,10 @@ class RetentionMixin(WholeCheckpoints):
         return LossRequest(
             labels_BT=labels,
             ce_scale=1.0 / ce_items,
+            ce_weights_BS=ce_weights,
             kl_scale=self._strength() / kl_items,
             kl_mask_BS=mask,
+            kl_weights_BS=token_weights(origin, self._token_loss.by_origin, labels),
             teacher_hidden_BTK=hidden,
             teacher_head=head,
             token_loss=self._token_loss,
@@ -756,7 +769,7 @@ class RetentionMixin(WholeCheckpoints):
         ):
             self._head_checked = True
             with self.accelerator.autocast():
-                images = {k: v for k, v in inputs.items() if k not in ("input_ids", "labels")}
+                images = {k: v for k, v in inputs.items() if k not in ("input_ids", "labels", ORIGIN)}
                 if "pixel_values" not in images:
                     images = {}
                 images = {k: v.to(self.args.device) if isinstance(v, Tensor) else v for k, v in images.items()}

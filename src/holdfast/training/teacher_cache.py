@@ -35,7 +35,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.errors import ConfigError, DataError, HoldfastError, ModelError, UserError
+from holdfast.data.mixing import ORIGIN
+from holdfast.errors import ConfigError, DataError, ModelError, UserError
 from holdfast.ops.heads import Head, causal_lm, describe_head
 from holdfast.retention.cached_teacher import CachedTeacher, document_key, find_documents
 from holdfast.retention.method import TeacherSettings
@@ -56,6 +57,7 @@ from holdfast.support.files import read_object, write_json
 from holdfast.support.leftovers import NewFolder
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
+from holdfast.training.processes import Processes
 from holdfast.training.zero import engine_dtype
 
 BUILD_TOKENS = {"cpu": 4096, "cuda": 32768}
@@ -116,7 +118,7 @@ class TeacherCache:
         self._made: NewFolder | None = None
         self._facts: dict[str, Any] = {}
         self._known: dict[bytes, int] = {}
-        self._processes = _Processes(trainer.accelerator)
+        self._processes = Processes(trainer.accelerator.process_index, trainer.accelerator.num_processes)
 
     def prepare(self, datasets: Iterable[Any], *, at_start: bool, say: Say) -> CachedTeacher:
         """Makes sure that the states of all documents of these prepared data sets are there, and gives the teacher.
@@ -474,7 +476,7 @@ class TeacherCache:
             np.random.set_state(states[1])
             torch.set_rng_state(states[2])
         batch = {k: v.to(trainer.args.device) if torch.is_tensor(v) else v for k, v in batch.items()}
-        return {k: v for k, v in batch.items() if k not in ("labels", "num_items_in_batch")}
+        return {k: v for k, v in batch.items() if k not in ("labels", "num_items_in_batch", ORIGIN)}
 
 
 # ------------------------------------------------------------------------------------------------------- the documents
@@ -567,41 +569,6 @@ def _lists(table: Any, column: str) -> Iterator[np.ndarray]:
 def _nothing() -> Iterator[None]:
     while True:
         yield None
-
-
-# -------------------------------------------------------------------------------------------------------- the processes
-
-
-class _Processes:
-    """The ranks of a run; every call is made by all of them."""
-
-    def __init__(self, accelerator: Any) -> None:
-        self.rank, self.world = int(accelerator.process_index), int(accelerator.num_processes)
-
-    def gather(self, value: Any) -> list[Any]:
-        """Everybody's value, in the order of ranks."""
-        if self.world == 1:
-            return [value]
-        found: list[Any] = [None] * self.world
-        torch.distributed.all_gather_object(found, value)
-        return found
-
-    def together(self, work: Callable[[], Any]) -> Any:
-        """Does the work; an error on any rank is an error on all, so that none waits for one that is gone."""
-        if self.world == 1:
-            return work()
-        result, error = None, None
-        try:
-            result = work()
-        except Exception as raised:
-            error = raised
-        texts = self.gather(str(error) if error is not None else None)
-        if error is not None:
-            raise error
-        for rank, text in enumerate(texts):
-            if text is not None:
-                raise HoldfastError(f"Process {rank} failed: {text}")
-        return result
 
 
 class _NoBar:

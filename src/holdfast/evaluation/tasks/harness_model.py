@@ -25,8 +25,9 @@ from transformers import LogitsProcessorList
 
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
-from holdfast.evaluation.text.generation import BROKEN, Watch
+from holdfast.evaluation.text.generation import BROKEN
 from holdfast.evaluation.text.shared_prefix import paths_of, scorer_for
+from holdfast.generation import Watch
 
 _GROUP = 4
 """Batches a group of generation: what an interruption costs."""

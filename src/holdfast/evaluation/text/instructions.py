@@ -25,8 +25,9 @@ from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.served import ServedModel
 from holdfast.evaluation.text.checkers import OWN, RULES, follow, mistake_in
 from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
-from holdfast.evaluation.text.generation import BROKEN, end_tokens, greedy
+from holdfast.evaluation.text.generation import BROKEN, greedy
 from holdfast.evaluation.text.question_files import RowMistakes, question_rows, shown
+from holdfast.generation import end_tokens
 from holdfast.statistics.estimates import Ratio
 from holdfast.support.files import fingerprint
 

@@ -78,6 +78,8 @@ class Native:
         *,
         labels_C: Tensor,
         kl_rows_C: Tensor | None,
+        ce_weights_C: Tensor | None = None,
+        kl_weights_C: Tensor | None = None,
         ce_scale: float,
         kl_scale: float,
         logit_scale: float,
@@ -92,6 +94,7 @@ class Native:
 
         Args:
             z_CV, w_CU: `[C, V]`, `[C, U]` float32, rows contiguous; `w_CU` is destroyed.
+            ce_weights_C, kl_weights_C: `[C]` float32, or None.
             logit_scale, softcap: what the logits went through, for the gradient's slope.
             gradient_CV: float32 (may be `z_CV`) or bfloat16, rows contiguous, or None.
             figures_CF: `[C, 6]` float32.
@@ -100,6 +103,8 @@ class Native:
             (z_CV, torch.float32),
             (w_CU, torch.float32),
             (figures_CF, torch.float32),
+            (ce_weights_C, torch.float32),
+            (kl_weights_C, torch.float32),
             (labels_C, torch.int64),
         ):
             assert tensor is None or (
@@ -128,6 +133,8 @@ class Native:
             0 if w_CU is None else w_CU.stride(0),
             _at(labels_C),
             _at(kl_rows_C),
+            _at(ce_weights_C),
+            _at(kl_weights_C),
             ctypes.byref(terms),
             _at(gradient_CV),
             0 if gradient_CV is None else gradient_CV.stride(0),
@@ -251,18 +258,9 @@ def _load(wanted: Settings) -> tuple[Native | None, str | None]:
 def _declare(library: Any) -> None:
     pointer, whole = ctypes.c_void_p, ctypes.c_int64
     library.holdfast_rows.argtypes = [
-        whole,
-        pointer,
-        whole,
-        pointer,
-        whole,
-        pointer,
-        pointer,
-        pointer,
-        pointer,
-        whole,
-        pointer,
-        whole,
+        *(whole, pointer, whole, pointer, whole),
+        *(pointer, pointer, pointer, pointer, pointer),
+        *(pointer, whole, pointer, whole),
     ]
     library.holdfast_pack.argtypes = [whole, whole, pointer, whole, pointer]
     library.holdfast_pack.restype = None
@@ -318,11 +316,13 @@ def _rows_are_right(native: Native) -> bool:
     """Cross-entropy and forward KL of a few rows against PyTorch in float64."""
     g = torch.Generator().manual_seed(0)
     z, w = 3 * torch.randn(5, 83, generator=g), 3 * torch.randn(5, 83, generator=g)
+    ce_weights, kl_weights = torch.rand(5, generator=g), torch.rand(5, generator=g)
     labels, kept = torch.tensor([3, -100, 82, 0, 41]), torch.tensor([True, True, False, True, False])
     q, p = z.double().softmax(1), w.double().softmax(1)
     ce_N, kl_N = (labels >= 0).double(), kept.double()
-    expected = (ce_N * 0.5 + kl_N * 0.25)[:, None] * q - kl_N[:, None] * 0.25 * p
-    expected[labels >= 0, labels[labels >= 0]] -= 0.5
+    ce_row, kl_row = ce_N * 0.5 * ce_weights, kl_N * 0.25 * kl_weights
+    expected = (ce_row + kl_row)[:, None] * q - kl_row[:, None] * p
+    expected[labels >= 0, labels[labels >= 0]] -= ce_row[labels >= 0]
     kl = kl_N * (p * (p.log() - q.log())).sum(1)
     figures = torch.full((5, 6), torch.nan)
     native.rows(
@@ -330,6 +330,8 @@ def _rows_are_right(native: Native) -> bool:
         w,
         labels_C=labels,
         kl_rows_C=kept,
+        ce_weights_C=ce_weights,
+        kl_weights_C=kl_weights,
         ce_scale=0.5,
         kl_scale=0.25,
         logit_scale=1.0,

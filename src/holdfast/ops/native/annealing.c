@@ -152,8 +152,9 @@ typedef struct {
     int64_t direction, kind;
 } terms;
 
-/* One row. `z`, `w`: logits as the softmax sees them; `e`, `et`, `p`: scratch; `out`: the gradient row in float, may be `z`. */
-static void one_row(const terms *t, const float *z, float *w, int64_t label, int on, float *e, float *et, float *restrict p, float *out, float *figures)
+/* One row. `z`, `w`: logits as the softmax sees them; `ce`, `kl`: the row's factors of the two terms; `e`, `et`, `p`: scratch; `out`: the gradient row in
+ * float, may be `z`. */
+static void one_row(const terms *t, const float *z, float *w, int64_t label, int on, double ce, double kl, float *e, float *et, float *restrict p, float *out, float *figures)
 {
     const int64_t V = t->vocabulary, U = t->teacher_vocabulary, common = LEAST(V, U);
     const int labelled = label >= 0;
@@ -169,8 +170,8 @@ static void one_row(const terms *t, const float *z, float *w, int64_t label, int
     figures[4] = !(isfinite(weighted) && isfinite(top));
     figures[5] = 0.0f;
 
-    const float a = labelled ? (float)(t->ce * t->scale / sum) : 0.0f; /* gradient of the cross-entropy: a e_i */
-    const float b = on ? (float)(t->kl * t->scale * inverse) : 0.0f;
+    const float a = labelled ? (float)(ce * t->scale / sum) : 0.0f; /* gradient of the cross-entropy: a e_i */
+    const float b = on ? (float)(kl * t->scale * inverse) : 0.0f;
     const int wanted = t->kind != NO_GRADIENT;
     const int64_t begin = U ? common : 0; /* columns from here on have cross-entropy only */
 
@@ -226,11 +227,11 @@ static void one_row(const terms *t, const float *z, float *w, int64_t label, int
                 }
                 divergence += k;
             }
-            const float kl = (float)divergence;
+            const float mean = (float)divergence;
             if (wanted) {
 #pragma omp simd
                 for (int64_t i = 0; i < common; i++)
-                    out[i] = MADD(a, e[i], -b * (et[i] * rq) * (w[i] + kl));
+                    out[i] = MADD(a, e[i], -b * (et[i] * rq) * (w[i] + mean));
             }
         } else {
             const float beta = (float)t->beta, other = (float)(1.0 - t->beta);
@@ -265,12 +266,12 @@ static void one_row(const terms *t, const float *z, float *w, int64_t label, int
     for (int64_t i = begin; i < V; i++)
         out[i] = a * e[i];
     if (labelled)
-        out[label] -= (float)(t->ce * t->scale);
+        out[label] -= (float)(ce * t->scale);
 }
 
 /* The row stage of annealing_rows.py for float32 logits. `figures` is [rows, 6]. 0, or 1 without memory for the scratch rows. */
-int holdfast_rows(int64_t rows, float *z, int64_t ldz, float *w, int64_t ldw, const int64_t *labels, const uint8_t *on, const terms *t, void *gradient,
-                  int64_t ldg, float *figures, int64_t ldf)
+int holdfast_rows(int64_t rows, float *z, int64_t ldz, float *w, int64_t ldw, const int64_t *labels, const uint8_t *on, const float *ce_weights,
+                  const float *kl_weights, const terms *t, void *gradient, int64_t ldg, float *figures, int64_t ldf)
 {
     const int64_t V = t->vocabulary, width = (V + 15) / 16 * 16 + 16;
     int failed = 0;
@@ -292,7 +293,10 @@ int holdfast_rows(int64_t rows, float *z, int64_t ldz, float *w, int64_t ldw, co
                 logits = scratch + 3 * width;
                 memcpy(logits, zr, V * sizeof(float));
             }
-            one_row(t, logits, w ? w + r * ldw : NULL, labels[r], on ? on[r] : 0, scratch, scratch + width, scratch + 2 * width, out, figures + r * ldf);
+            /* a factor of 1 leaves every bit */
+            const double ce = t->ce * (ce_weights ? ce_weights[r] : 1.0), kl = t->kl * (kl_weights ? kl_weights[r] : 1.0);
+            one_row(t, logits, w ? w + r * ldw : NULL, labels[r], on ? on[r] : 0, ce, kl, scratch, scratch + width, scratch + 2 * width, out,
+                    figures + r * ldf);
             if (t->cap != 0 && t->kind != NO_GRADIENT) {
                 const float c = (float)(1.0 / t->cap);
 #pragma omp simd

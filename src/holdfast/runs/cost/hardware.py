@@ -2,7 +2,8 @@
 
 Rates are TFLOP/s (1e12 floating-point operations a second), an addition and a multiplication being two; without
 structured sparsity, which sheets often print in larger type. They are the makers' peaks, not measurements of this
-project: no product reaches them, which is what a utilisation is for. Memory is in GB (1e9 bytes) as sold.
+project: no product reaches them, which is what a utilisation is for. Memory is in GB (1e9 bytes) as sold, its bandwidth
+in GB/s.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class GPU:
     """float32 outside tensor cores, TFLOP/s: what PyTorch does unless TF32 is switched on."""
     memory: float
     """GB."""
+    bandwidth: float
+    """Of its memory, GB/s."""
     source: str
     """The maker's sheet that the figures are from."""
 
@@ -54,24 +57,33 @@ _SHEETS = {
 GPUS: dict[str, GPU] = {
     gpu.name: gpu
     for gpu in (
-        GPU(name="A100-40GB", half=312, tf32=156, single=19.5, memory=40, source=_SHEETS["A100"]),
-        GPU(name="A100-80GB", half=312, tf32=156, single=19.5, memory=80, source=_SHEETS["A100"]),
-        GPU(name="H100", half=989, tf32=494, single=67, memory=80, source=f"{_SHEETS['H100']} (SXM)"),
-        GPU(name="H100-PCIe", half=756, tf32=378, single=51, memory=80, source=f"{_SHEETS['H100']} (PCIe)"),
-        GPU(name="H200", half=989, tf32=494, single=67, memory=141, source=f"{_SHEETS['H200']} (SXM)"),
-        GPU(name="B200", half=2250, tf32=1100, single=75, memory=180, source=_SHEETS["B200"]),
-        GPU(name="L40S", half=362, tf32=183, single=91.6, memory=48, source=_SHEETS["L40S"]),
-        GPU(name="L4", half=121, tf32=60, single=30.3, memory=24, source=_SHEETS["L4"]),
-        GPU(name="A10G", half=70, tf32=35, single=31.5, memory=24, source=_SHEETS["A10G"]),
-        GPU(name="RTX-4090", half=165.2, tf32=82.6, single=82.6, memory=24, source=_SHEETS["4090"]),
-        GPU(name="RTX-3090", half=71, tf32=35.6, single=35.6, memory=24, source=_SHEETS["3090"]),
-        GPU(name="MI300X", half=1307.4, tf32=653.7, single=163.4, memory=192, source=_SHEETS["MI300X"]),
+        GPU(name="A100-40GB", half=312, tf32=156, single=19.5, memory=40, bandwidth=1555, source=_SHEETS["A100"]),
+        GPU(name="A100-80GB", half=312, tf32=156, single=19.5, memory=80, bandwidth=2039, source=_SHEETS["A100"]),
+        GPU(name="H100", half=989, tf32=494, single=67, memory=80, bandwidth=3350, source=f"{_SHEETS['H100']} (SXM)"),
+        GPU(
+            name="H100-PCIe",
+            half=756,
+            tf32=378,
+            single=51,
+            memory=80,
+            bandwidth=2000,
+            source=f"{_SHEETS['H100']} (PCIe)",
+        ),
+        GPU(name="H200", half=989, tf32=494, single=67, memory=141, bandwidth=4800, source=f"{_SHEETS['H200']} (SXM)"),
+        GPU(name="B200", half=2250, tf32=1100, single=75, memory=180, bandwidth=8000, source=_SHEETS["B200"]),
+        GPU(name="L40S", half=362, tf32=183, single=91.6, memory=48, bandwidth=864, source=_SHEETS["L40S"]),
+        GPU(name="L4", half=121, tf32=60, single=30.3, memory=24, bandwidth=300, source=_SHEETS["L4"]),
+        GPU(name="A10G", half=70, tf32=35, single=31.5, memory=24, bandwidth=600, source=_SHEETS["A10G"]),
+        GPU(name="RTX-4090", half=165.2, tf32=82.6, single=82.6, memory=24, bandwidth=1008, source=_SHEETS["4090"]),
+        GPU(name="RTX-3090", half=71, tf32=35.6, single=35.6, memory=24, bandwidth=936, source=_SHEETS["3090"]),
+        GPU(name="MI300X", half=1307.4, tf32=653.7, single=163.4, memory=192, bandwidth=5300, source=_SHEETS["MI300X"]),
         GPU(
             name="MI250X",
             half=383,
             tf32=95.7,
             single=47.9,
             memory=128,
+            bandwidth=3277,
             source=f"{_SHEETS['MI250X']}; no TF32: its float32 matrix rate",
         ),
     )

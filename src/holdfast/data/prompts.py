@@ -1,0 +1,73 @@
+"""Prompts out of the rows that users have: what comes before an answer, as token ids.
+
+| rows | prompt |
+|---|---|
+| messages | all up to the last message of the assistant, and the template's beginning of an answer |
+| prompt, with or without a completion | the prompt; as messages where it is a list of them |
+| text, lines of a text file | the text |
+| input_ids with labels | the tokens before the first label |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.data.formats import standardise
+from holdfast.data.layouts import COMPLETION_NAMES
+from holdfast.data.sources import data_files, is_path, load_rows
+from holdfast.errors import DataError
+
+
+def prompts_by_name(name: str, tokenizer: Any) -> tuple[list[list[int]], int]:
+    """Token ids of the prompts in a file, folder or hub data set, in the order of its rows.
+
+    Args:
+        name: see `sources.load_rows`; a text file is read line by line.
+        tokenizer: of the model, or its processor, whose tokenizer is taken.
+
+    Returns:
+        (the prompts, none empty; how many rows hold none).
+
+    Raises:
+        DataError: the rows cannot be read, make no known layout, or hold images.
+    """
+    rows = load_rows(name, documents="line")
+    words = getattr(tokenizer, "tokenizer", tokenizer)
+    alone = "prompt" in rows.column_names and not any(c in rows.column_names for c in COMPLETION_NAMES)
+    if not alone:
+        rows, _ = standardise(rows, tokenizer, files=data_files(name) if is_path(name) else None)
+    if "images" in rows.column_names:
+        raise DataError(f"{name}: expected prompts of text, got rows with images. Name a file without them.")
+    found = [encoded_prompt(row, words) for row in rows]
+    return [ids for ids in found if ids], sum(not ids for ids in found)
+
+
+def encoded_prompt(row: Mapping[str, Any], tokenizer: Any) -> list[int]:
+    """Token ids of one row's prompt, in one of the columns that `formats.standardise` gives or as a `prompt` alone;
+    empty where there is none."""
+    if "input_ids" in row:
+        return prefix(row["input_ids"], row.get("labels") or ())
+    if "text" in row:
+        return list(tokenizer(row["text"])["input_ids"])
+    if "messages" in row:
+        turns = list(row["messages"])
+        last = next((i for i in reversed(range(len(turns))) if turns[i]["role"] == "assistant"), len(turns))
+        return _conversation(turns[:last], tokenizer, row.get("tools"))
+    prompt = row["prompt"]
+    if isinstance(prompt, list):
+        return _conversation(prompt, tokenizer, row.get("tools"))
+    return list(tokenizer(prompt)["input_ids"]) if isinstance(prompt, str) and prompt.strip() else []
+
+
+def prefix(ids: Sequence[int], labels: Sequence[int]) -> list[int]:
+    """The tokens before the first that is trained; none where the first one is, or none at all."""
+    first = next((place for place, label in enumerate(labels) if label != -100), 0)
+    return list(ids[:first])
+
+
+def _conversation(turns: list[Any], tokenizer: Any, tools: Any) -> list[int]:
+    if not turns:
+        return []
+    encoded = tokenizer.apply_chat_template(turns, tools=tools, add_generation_prompt=True, return_dict=True)
+    return list(encoded["input_ids"])

@@ -1,0 +1,164 @@
+"""Continuations by a model in memory, in batches: what evaluation asks greedily, and what is drawn to be trained on.
+
+Prompts of a batch are padded on the left. transformers fills whatever a generation configuration leaves open from the
+model's own (a repetition penalty of 1.05 stands in released instruct models), so the model's own is empty meanwhile.
+
+Shapes: B prompts of a batch, T tokens of the longest of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How tokens are drawn."""
+
+    temperature: float = 1.0
+    """Above 0."""
+    top_p: float = 1.0
+    """Share of the probability that is drawn from, in (0, 1]; 1: all of it."""
+    seed: int
+    """Equal prompts, seeds and devices, equal continuations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continued:
+    """What a model wrote after one prompt."""
+
+    ids: list[int]
+    """Tokens up to the end token, with it where there is one."""
+    ended: bool
+    """Whether there was an end token within the tokens that it was given."""
+    broken: bool = False
+    """Whether logits that it, or another of its batch, was chosen by were NaN or plus infinity."""
+
+
+class Watch:
+    """A logits processor that remembers whether replies were chosen by numbers: the largest of NaNs is a token too, and
+    the text that is made of them looks like any other.
+
+    Minus infinity beside others is a probability of 0, which models and other processors give on purpose.
+    """
+
+    def __init__(self) -> None:
+        self.broken = False
+        """Whether the largest of a reply's logits was none."""
+
+    def __call__(self, ids_BT: torch.Tensor, logits_BV: torch.Tensor) -> torch.Tensor:
+        if bool(logits_BV.amax(-1).isfinite().all()):  # NaN is the largest of all
+            return logits_BV
+        self.broken = True
+        return logits_BV.nan_to_num(0.0, posinf=0.0)  # sampling from NaN is an error of torch's
+
+
+def continued(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    sampling: Sampling | None = None,
+    advice: str = "Lower batch_size or max_new_tokens; what was finished is kept.",
+) -> list[Continued]:
+    """Continuations of one batch of prompts, in their order.
+
+    Args:
+        model: a Hugging Face causal LM in evaluation mode.
+        tokenizer: its tokenizer.
+        prompts: token ids, none empty.
+        max_new_tokens: tokens of a continuation at most, at least 1.
+        sampling: how tokens are drawn; None: the most likely one each time. The global random state is left as it was.
+        advice: what to do where memory does not suffice.
+
+    Raises:
+        HoldfastError: the accelerator's memory does not suffice.
+    """
+    import torch
+    from transformers import GenerationConfig, LogitsProcessorList
+
+    ends = end_tokens(model, tokenizer)
+    padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0] if ends else 0
+    device = model.get_input_embeddings().weight.device
+    longest = max(map(len, prompts))
+    drawn: dict[str, Any] = {"do_sample": False}
+    if sampling is not None:
+        drawn = {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": 0}
+    config = GenerationConfig(
+        num_beams=1,
+        max_new_tokens=max_new_tokens,
+        eos_token_id=ends or None,
+        pad_token_id=padding,
+        use_cache=True,
+        **drawn,
+    )
+    watch = Watch()
+    ids_BT = torch.tensor([[padding] * (longest - len(ids)) + list(ids) for ids in prompts], device=device)
+    mask_BT = torch.tensor([[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
+    seeded = _seeded(sampling.seed, device) if sampling is not None else contextlib.nullcontext()
+    try:
+        with torch.no_grad(), _without_defaults(model), seeded:
+            out_BT = model.generate(
+                input_ids=ids_BT,
+                attention_mask=mask_BT,
+                generation_config=config,
+                logits_processor=LogitsProcessorList([watch]),
+            )
+    except torch.OutOfMemoryError as error:
+        raise HoldfastError(
+            f"Not enough memory to continue {len(prompts)} prompts of up to {longest} tokens at once. {advice}"
+        ) from error
+    return [_up_to_end(row, ends, broken=watch.broken) for row in out_BT[:, longest:].tolist()]
+
+
+def end_tokens(model: Any, tokenizer: Any) -> list[int]:
+    """The tokens that end what a model says: its generation configuration's and the tokenizer's."""
+    found = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    ends = list(found) if isinstance(found, (list, tuple)) else [] if found is None else [found]
+    return list(dict.fromkeys([*ends, *([tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else [])]))
+
+
+def _up_to_end(row: list[int], ends: Sequence[int], *, broken: bool) -> Continued:
+    stop = next((place for place, token in enumerate(row) if token in ends), len(row))
+    return Continued(ids=row[: stop + 1], ended=stop < len(row), broken=broken)
+
+
+@contextlib.contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    import torch
+
+    kind = device.type if device.type != "cpu" else None
+    with torch.random.fork_rng(devices=[device] if kind else [], device_type=kind or "cuda"):
+        torch.default_generator.manual_seed(seed)
+        if kind:
+            getattr(torch, kind).manual_seed(seed)
+        yield
+
+
+@contextlib.contextmanager
+def _without_defaults(model: Any) -> Iterator[None]:
+    """The model's own generation configuration is empty inside. In place: an adapter's wrapper hands the object on to
+    the model in it."""
+    from transformers import GenerationConfig
+
+    own = getattr(model, "generation_config", None)
+    if own is None:
+        yield
+        return
+    held = dict(vars(own))
+    vars(own).clear()
+    vars(own).update(vars(GenerationConfig()))
+    try:
+        yield
+    finally:
+        vars(own).clear()
+        vars(own).update(held)

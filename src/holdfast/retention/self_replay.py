@@ -1,0 +1,323 @@
+"""Self-replay: the start model's own text is replayed, so that nothing old is needed.
+
+    loss = mean over new and generated tokens of CE,      generated ~ p_start( . | prompt)
+
+What a model has learnt is in what it says. Samples of the start model, of its beginning-of-text token alone or after
+prompts, stand in for the data that nobody has; they are mixed in as `replay` mixes old data, `fraction` of the tokens.
+Trained on with cross-entropy they pull the model back to the start's distribution there: in expectation over samples at
+temperature 1, CE on them is KL(start || tuned) plus the start's entropy, which is constant. With `ce: false` they carry
+label annealing's KL alone, over the whole vocabulary at each token and so with less noise (2605.26097, its KL variant).
+
+| `prompts` | what is sampled | trained on |
+|---|---|---|
+| start | from the beginning-of-text token, at temperature 1, nothing left out (2605.26097) | all tokens |
+| target | the start's own answers to the prompts of the training data | the answer |
+| a file | its answers to prompts of the user's own | the answer |
+
+Departures from 2605.26097: a sample ends where the model ends it (there it goes on to 512 tokens), and the samples are
+mixed at random places (there 32 of them stand in each step beside 128 new rows).
+
+What it does not do: answer anew with the model as it is trained (on-policy replay). The rows of a run are fixed before
+its first step, which is what packing, the length of the schedule and a continued run rest on.
+
+Cost: `fraction / (1 - fraction)` more tokens, and once for a start model, whatever runs follow, the samples: about as
+many tokens as are replayed, decoded in large batches. They are kept (`retention.self_samples`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from holdfast.config.declare import Meta, Seed
+from holdfast.errors import ConfigError, DataError
+from holdfast.retention.method import DataHost, Draws, RetentionMethod, Sample
+from holdfast.retention.paths import data_problems
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from datasets import Dataset
+
+    from holdfast.retention.self_samples import Drawn, Filters
+
+START, TARGET = "start", "target"
+LEAST_ROOM = 8
+"""Tokens that a prompt has to leave for an answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfReplay(RetentionMethod):
+    """Mixes the start model's own samples into the new data; memory kept in the data.
+
+    References: 2605.26097, experiments/instruct/ptx of its code (samples from the beginning-of-text token, CE or KL on
+    them); SSR 2403.01244 (samples after prompts, filtered).
+    """
+
+    name: ClassVar[str] = "self_replay"
+    title: ClassVar[str] = "self-replay"
+    strength: ClassVar[tuple[str, ...]] = ("fraction",)
+    place: ClassVar[str] = "data"
+    summary: ClassVar[str] = "mix the start model's own samples into the new data; needs no old data"
+    source: ClassVar[str] = "2605.26097, samples of the start from its beginning-of-text token; SSR 2403.01244"
+    stacks: ClassVar[bool] = True
+    gives: ClassVar[str] = "generated"
+    not_in_cost: ClassVar[str] = "drawing the samples is not counted; it happens once for a start model and its prompts"
+
+    prompts: str = START
+    """What the start model is given: start (its beginning-of-text token alone), target (the prompts of the training
+    data), or a file, folder or hub id with prompts."""
+    fraction: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    """Share of the mixture that is generated; 0 is direct fine-tuning."""
+    unit: Literal["tokens", "examples"] = "tokens"
+    """What the share counts."""
+    ce: bool = True
+    """Whether generated tokens are trained on by cross-entropy; false: by label annealing's KL alone."""
+    samples: Annotated[int | None, Meta(ge=1)] = None
+    """Samples that are drawn at most, repeated where the share needs more; empty: as many as it needs."""
+    max_new_tokens: Annotated[int, Meta(ge=1)] = 512
+    """Tokens of a sample at most."""
+    temperature: Annotated[float, Meta(ge=0)] = 1.0
+    """Temperature of sampling; 0: the most likely token each time, one answer a prompt."""
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Share of the probability that tokens are drawn from; 1: all of it."""
+    least_tokens: Annotated[int, Meta(ge=1)] = 1
+    """Samples of fewer tokens are left out."""
+    max_repetition: Annotated[float | None, Meta(ge=0, le=1)] = None
+    """Samples of which a larger share of the stretches of four tokens were there before are left out; empty: 0.5 after
+    prompts, none from start."""
+    max_perplexity: Annotated[float | None, Meta(gt=1)] = None
+    """Samples of a larger perplexity under the start model are left out; empty: not looked at."""
+    max_dropped: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """Largest share of samples that may be empty, only repeat themselves, or be left out, before the start model is
+    refused."""
+    seed: Seed = 0
+    """Of the samples. Runs with other seeds of their own share them."""
+    batch_size: Annotated[int | None, Meta(ge=1)] = None
+    """Samples drawn at once; empty: 32 on a CPU, 256 elsewhere."""
+    server: str = ""
+    """Address of an OpenAI-compatible server with the start model that draws the samples, such as
+    http://localhost:8000/v1 (with #NAME where it has several); empty: the run itself draws them."""
+    server_key_env: Annotated[str | None, Meta(decides=False)] = None
+    """Environment variable with the server's key."""
+    server_workers: Annotated[int, Meta(ge=1, decides=False)] = 64
+    """Requests to the server at once."""
+    cache_dir: Annotated[str | None, Meta(decides=False)] = None
+    """Folder of the samples, shared between runs; empty: self_replay in $HOLDFAST_CACHE or the user's cache."""
+
+    @property
+    def off(self) -> bool:
+        return self.fraction == 0
+
+    def replayed(self) -> float:
+        return self.fraction
+
+    def problems(self) -> list[str]:
+        found = [] if self._given else data_problems("self_replay.prompts", self.prompts)
+        if not self.prompts:
+            found.append("self_replay.prompts: expected start, target, or a file with prompts, got nothing")
+        if self.temperature == 0 and self.prompts == START:
+            found.append(
+                "self_replay.temperature: expected more than 0 with prompts: start, where all samples would be the "
+                "same text"
+            )
+        if self.temperature == 0 and self.top_p != 1:
+            found.append("self_replay.top_p: says something with a temperature above 0 only")
+        if self.server_key_env is not None and not self.server:
+            found.append("self_replay.server_key_env: says something with server only")
+        return found
+
+    @property
+    def _given(self) -> bool:
+        """Whether prompts are no file."""
+        return self.prompts in (START, TARGET)
+
+    def ce_by_origin(self) -> dict[str, float]:
+        return {} if self.ce else {self.gives: 0.0}
+
+    @property
+    def filters(self) -> Filters:
+        """Which samples are left out."""
+        from holdfast.retention.self_samples import REPEATS, Filters
+
+        default = None if self.prompts == START else REPEATS
+        return Filters(
+            least_tokens=self.least_tokens,
+            max_repetition=default if self.max_repetition is None else self.max_repetition,
+            max_perplexity=self.max_perplexity,
+        )
+
+    def draws(self, *, rows: int, tokens: float, window: int, at_once: int) -> Draws:
+        longest = max(1, min(self.max_new_tokens, window - 1))
+        share = self.fraction / (1 - self.fraction)
+        samples = math.ceil(rows * share) if self.unit == "examples" else math.ceil(tokens * share / longest)
+        samples, batch = min(samples, self.samples or samples), self.batch_size or at_once
+        wanted = samples * longest if self.unit == "examples" else min(tokens * share, samples * longest)
+        passes = 0 if self.server else math.ceil(samples / batch) * longest
+        return Draws(tokens=wanted, samples=samples, passes=passes, batch=batch)
+
+    def named_data(self) -> tuple[str, ...]:
+        return () if self._given else (self.prompts,)
+
+    def check_data(self, tokenizer: Any) -> None:
+        from holdfast.data.prompts import prompts_by_name
+
+        if self._given:
+            return
+        if not prompts_by_name(self.prompts, tokenizer)[0]:
+            raise DataError(f"self_replay.prompts: {self.prompts} holds no prompts.")
+
+    def make_data(self, train: Dataset, host: DataHost) -> tuple[Dataset, dict[str, Any]]:
+        from holdfast.data.mixing import GENERATED, mix_replay, tokenised_rows, total_tokens
+
+        if self.unit == "tokens" and "images" in train.column_names:
+            raise ConfigError(
+                "self_replay.unit: expected examples where rows hold images, whose tokens are known only once a batch "
+                "is made, got tokens. Add unit: examples; the fraction then counts rows."
+            )
+        new = total_tokens(train, host.cut) if self.unit == "tokens" else len(train)
+        wanted = new * self.fraction / (1 - self.fraction)
+
+        def lacking(found: Drawn) -> float:
+            return wanted - (found.tokens if self.unit == "tokens" else len(found.kept))
+
+        found, about = self._drawn(train, host, lacking)
+        masked = 1 if self.prompts == START else None  # of a row: nothing predicts the first token
+        rows = tokenised_rows(
+            [(*one.prompt, *one.ids) for one in found.kept], [masked or len(one.prompt) for one in found.kept]
+        )
+        mixed, info = mix_replay(
+            train,
+            rows,
+            fraction=self.fraction,
+            seed=host.seed,
+            unit=self.unit,
+            origin=GENERATED,
+            longest=host.cut,
+        )
+        how = f"drew {found.new:,} in {found.seconds:.1f} s" if found.new else "found, nothing was drawn"
+        host.say(
+            f"Self-replay: {len(found.kept):,} samples, {found.tokens:,} tokens ({how}); {found.figures()}"
+            + (f"; {info.repeated:,} rows are repeats" if info.repeated else "")
+            + "."
+        )
+        return mixed, {**dataclasses.asdict(info), **about}
+
+    def _drawn(self, train: Dataset, host: DataHost, lacking: Any) -> tuple[Drawn, dict[str, Any]]:
+        """The samples, and what a run records of them."""
+        from holdfast.retention.self_samples import Drawing, Stream
+        from holdfast.support.cache import cache_folder
+        from holdfast.support.files import fingerprint
+        from holdfast.support.paths import expanded
+
+        prompts, unusable = self._prompts(train, host)
+        key = host.gather(host.together(lambda: host.start_key() if host.rank == 0 else None))[0]
+        stream = Stream(
+            prompts=prompts,
+            max_new_tokens=self.max_new_tokens,
+            window=host.window,
+            batch_size=self.batch_size or host.batch_size(),
+            seed=self.seed,
+            once=self.temperature == 0,
+            how={"start": key, "temperature": self.temperature, "top_p": self.top_p, "served": bool(self.server)},
+        )
+        name = fingerprint(stream.facts, length=32)
+        root = expanded(self.cache_dir) if self.cache_dir else cache_folder() / "self_replay"
+        drawing = Drawing(
+            host=host,
+            stream=stream,
+            filters=self.filters,
+            draw=self._source(host),
+            folder=root / name,
+            most=self.samples,
+            max_dropped=self.max_dropped,
+            advice=self._advice(),
+        )
+        found = drawing.until(lacking)
+        about = {
+            "prompts": len(prompts),
+            "prompts_left_out": unusable,
+            "drawn": found.drawn,
+            "kept": len(found.kept),
+            "cut": found.cut,
+            "repeating": found.repeating,
+            "dropped": dict(sorted(found.dropped.items())),
+            "samples": name,
+            "rows": fingerprint([[list(one.prompt), list(one.ids)] for one in found.kept], length=32),
+        }
+        return found, about
+
+    def _advice(self) -> str:
+        if self.prompts == START:
+            return (
+                "A model that was tuned to answer may say nothing without a question: name prompts (target, or a file)."
+            )
+        return (
+            "Look at what the model says to these prompts: they may lack its chat template, or need another "
+            "temperature or more max_new_tokens. Or take other prompts, or prompts: start."
+        )
+
+    def _source(self, host: DataHost) -> Any:
+        """What draws a batch: the run itself, or the server once it was seen to have the start model."""
+        if not self.server:
+
+            def draw(prompts: Sequence[Sequence[int]], tokens: int, seed: int) -> list[Sample]:
+                return host.continued(
+                    prompts, max_new_tokens=tokens, temperature=self.temperature, top_p=self.top_p, seed=seed
+                )
+
+            return draw
+        served: list[Any] = []
+
+        def ask(prompts: Sequence[Sequence[int]], tokens: int, seed: int) -> list[Sample]:
+            from holdfast.retention.served_start import connect
+
+            if not served:  # not before there is something to draw: what is in the cache needs no server
+                served.append(connect(self.server, key_variable=self.server_key_env, workers=self.server_workers))
+                served[0].check(host)
+            found: list[Sample] = served[0].continued(
+                prompts,
+                max_new_tokens=tokens,
+                temperature=self.temperature,
+                top_p=self.top_p,
+                seed=seed,
+                tokenizer=host.tokenizer,
+            )
+            return found
+
+        return ask
+
+    def _prompts(self, train: Dataset, host: DataHost) -> tuple[list[list[int]], int]:
+        """Token ids of the prompts, those left out that are empty or leave no room for an answer, and how many."""
+        if self.prompts == START:
+            begin = host.beginning()
+            if begin is None:
+                raise ConfigError(
+                    "self_replay.prompts: start expects a tokenizer with a beginning-of-text or end-of-text token, got "
+                    "one with neither. Name prompts: target, or a file."
+                )
+            return [[begin]], 0
+        if self.prompts == TARGET:
+            from holdfast.data.mixing import prompts_of
+
+            if "images" in train.column_names:
+                raise ConfigError(
+                    "self_replay.prompts: expected start or a file where rows hold images, got target: their prompts "
+                    "are known only once a batch is made."
+                )
+            found, none = prompts_of(train)
+            where = "the training data"
+        else:
+            found, none = host.prompts(self.prompts)
+            where = self.prompts
+        fitting = [ids for ids in found if len(ids) + LEAST_ROOM <= host.window]
+        if not fitting:
+            longer = f", {len(found):,} that leave no room in {host.window} tokens" if found else ""
+            raise DataError(
+                f"self_replay.prompts: expected prompts in {where}, got {none:,} rows without one{longer}. Rows need "
+                f"tokens before the first one that is trained (prompt and completion, or assistant_only_loss). Or take "
+                f"prompts: start."
+            )
+        return fitting, none + len(found) - len(fitting)

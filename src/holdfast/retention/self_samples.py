@@ -1,0 +1,448 @@
+"""The start model's own samples: a stream that is drawn once, kept in a folder, and read again by every run that asks
+for the same.
+
+**Which samples.** Sample after sample the stream is decided by the start's weights, the prompts and how is drawn
+(`Stream.facts`), not by how many a run needs: a run with a larger share reads the same ones and draws on. Prompts are
+gone through in an order of their own for each round, those of about the same length together; a batch is drawn with a
+seed of its number. So neither the number of ranks nor an interruption changes what a run trains on.
+
+**Where.** `samples.jsonl` in `<cache>/self_replay/<key>`, a batch a line with a checksum, written the moment it is
+there: what Ctrl-C costs is one batch. One process at a time draws; others with the same key wait and find the batches.
+
+**What is left out** is decided when they are read, so that another threshold draws nothing again (`Filters`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import FolderBusy, ModelError
+from holdfast.retention.method import DataHost, Sample
+from holdfast.support.files import fingerprint, write_json
+from holdfast.support.ledger import Ledger, read_ledger
+from holdfast.support.progress import progress
+
+FORMAT = 1
+"""Raised when the same facts give other samples."""
+NGRAM = 4
+"""Tokens of the stretches whose repetition is counted."""
+REPEATS = 0.5
+"""Share of repeated stretches from which on a text only repeats itself, where nobody says."""
+SHORT = 16
+"""Tokens; a longer text is not looked at for whether it is blank."""
+JUDGED = 48
+"""Samples that are looked at before a start model is refused by them."""
+TOGETHER = 8
+"""Batches whose prompts are sorted by length together."""
+
+EMPTY, BRIEF, REPEATED, UNLIKELY = "empty", "too short", "repeats itself", "perplexity"
+"""Why a sample is left out."""
+
+Draw = Callable[[Sequence[Sequence[int]], int, int], list[Sample]]
+"""(prompts, tokens at most, seed) -> what the start wrote."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filters:
+    """Which samples are left out. Empty ones always are: there is nothing to train on."""
+
+    least_tokens: int = 1
+    """Without the token that ends them."""
+    max_repetition: float | None = None
+    """Share of repeated stretches of four tokens; None: not looked at."""
+    max_perplexity: float | None = None
+    """Under the start model, of what it wrote; None: not looked at."""
+
+    def reason(self, sample: Sample, text: Callable[[Sequence[int]], str], log_likelihoods: Sequence[float]) -> str:
+        """Why a sample is left out; "" where it is kept."""
+        said = sample.said
+        if not said or (len(said) <= SHORT and not text(said).strip()):
+            return EMPTY
+        if len(said) < self.least_tokens:
+            return BRIEF
+        if self.max_repetition is not None and repetition(said) > self.max_repetition:
+            return REPEATED
+        if self.max_perplexity is not None and perplexity(log_likelihoods) > self.max_perplexity:
+            return UNLIKELY
+        return ""
+
+
+def repetition(ids: Sequence[int]) -> float:
+    """Share of the stretches of `NGRAM` tokens that were there before; 0 for texts too short to tell."""
+    count = len(ids) - NGRAM + 1
+    if count < 2 * NGRAM:
+        return 0.0
+    return 1.0 - len({tuple(ids[i : i + NGRAM]) for i in range(count)}) / count
+
+
+def perplexity(log_likelihoods: Sequence[float]) -> float:
+    """exp of the mean negative log-likelihood a token."""
+    mean = -math.fsum(log_likelihoods) / max(1, len(log_likelihoods))
+    return math.exp(mean) if mean < 700 else math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A sample that is trained on."""
+
+    prompt: tuple[int, ...]
+    ids: tuple[int, ...]
+
+
+@dataclass(kw_only=True)
+class Drawn:
+    """What a run gets of the stream, and what is said of it."""
+
+    kept: list[Kept] = field(default_factory=list)
+    tokens: int = 0
+    """Of the kept ones, prompts included."""
+    drawn: int = 0
+    cut: int = 0
+    """Kept ones that had not ended."""
+    repeating: int = 0
+    """Drawn ones that only repeat themselves, left out or not."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """By reason."""
+    new: int = 0
+    """Drawn in this run, not found."""
+    seconds: float = 0.0
+    """That drawing took in this run."""
+
+    @property
+    def unusable(self) -> int:
+        """Samples that are left out, or only repeat themselves."""
+        return sum(self.dropped.values()) + max(0, self.repeating - self.dropped[REPEATED])
+
+    def figures(self) -> str:
+        """In words, for a sentence."""
+        parts = [f"{count:,} {_WORDS[reason]}" for reason, count in sorted(self.dropped.items())]
+        if self.repeating > self.dropped[REPEATED]:
+            parts.append(f"{self.repeating - self.dropped[REPEATED]:,} only repeat themselves")
+        return f"of {self.drawn:,} samples {', '.join(parts) if parts else 'none was left out'}"
+
+
+_WORDS = {
+    EMPTY: "are empty",
+    BRIEF: "are too short",
+    REPEATED: "repeat themselves",
+    UNLIKELY: "have too large a perplexity",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Which samples, in which order.
+
+    Args:
+        prompts: token ids, none empty; all ranks have the same.
+        once: each prompt is continued once, since another time would give the same text.
+    """
+
+    prompts: Sequence[Sequence[int]]
+    max_new_tokens: int
+    window: int
+    """Tokens that a prompt and its sample have together at most."""
+    batch_size: int
+    seed: int
+    once: bool
+    how: Mapping[str, Any]
+    """What else decides the samples: the start model, temperature, the server."""
+
+    @functools.cached_property
+    def facts(self) -> dict[str, Any]:
+        """What the stream is known by."""
+        return {
+            "format": FORMAT,
+            "prompts": fingerprint([list(map(int, p)) for p in self.prompts], length=32),
+            "max_new_tokens": self.max_new_tokens,
+            "window": self.window if self.room(self.prompts) < self.max_new_tokens else None,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "once": self.once,
+            **self.how,
+        }
+
+    @property
+    def each_round(self) -> int:
+        """Batches until every prompt has had its turn."""
+        return -(-len(self.prompts) // self.batch_size)
+
+    @property
+    def batches(self) -> int | None:
+        """How many there are; None without an end."""
+        return self.each_round if self.once else None
+
+    def batch(self, number: int) -> list[Sequence[int]]:
+        """The prompts of a batch."""
+        if len(self.prompts) == 1:
+            return [self.prompts[0]] * (1 if self.once else self.batch_size)
+        return [self.prompts[i] for i in self._round(number // self.each_round)[number % self.each_round]]
+
+    def room(self, prompts: Sequence[Sequence[int]]) -> int:
+        """Tokens that samples after these prompts have at most."""
+        return min(self.max_new_tokens, self.window - max(map(len, prompts)))
+
+    def seed_of(self, number: int) -> int:
+        """What a batch is drawn with."""
+        return random.Random(f"{self.seed} {number}").getrandbits(63)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 -- a stream lives as long as its run's data is made
+    def _round(self, number: int) -> list[list[int]]:
+        rng = random.Random(f"{self.seed} round {number}")
+        order = list(range(len(self.prompts)))
+        rng.shuffle(order)
+        size, found = TOGETHER * self.batch_size, []
+        for start in range(0, len(order), size):
+            near = sorted(order[start : start + size], key=lambda i: len(self.prompts[i]))
+            found += [near[i : i + self.batch_size] for i in range(0, len(near), self.batch_size)]
+        rng.shuffle(found)  # or a run that needs few samples would get the short prompts
+        return found
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+@dataclass(kw_only=True)
+class Drawing:
+    """One run's way through a stream.
+
+    Args:
+        host: the run.
+        stream: which samples.
+        filters: which of them count.
+        draw: gives a batch, on any rank.
+        folder: where they are kept.
+        most: samples that are looked at at most; None: as many as it takes.
+        max_dropped: share of unusable samples from which on the start model is refused.
+        advice: what to do then.
+    """
+
+    host: DataHost
+    stream: Stream
+    filters: Filters
+    draw: Draw
+    folder: Path
+    most: int | None
+    max_dropped: float
+    advice: str
+    _batches: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _found: Drawn = field(default_factory=Drawn)
+    _next: int = 0
+    """The first batch that was not counted yet."""
+
+    def until(self, needed: Callable[[Drawn], float]) -> Drawn:
+        """Samples in their order, until enough are kept or there are no more.
+
+        Args:
+            needed: how much is still lacking, in any unit; 0 or less: enough.
+
+        Raises:
+            ModelError: more than `max_dropped` of the samples are unusable.
+            StorageError, RunFolderError: the folder cannot be written.
+        """
+        self._read()
+        self._count(needed)
+        if self._lacking(needed):
+            with self._ledger() as ledger:
+                self._read()  # another run may have drawn meanwhile
+                self._count(needed)
+                self._draw(ledger, needed)
+        self._refuse(least=1)
+        return self._found
+
+    # ------------------------------------------------------------------------------------------------------- the store
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "samples.jsonl"
+
+    def _read(self) -> None:
+        """Takes what is there, on the first rank, and hands it around. Lines that do not fit their checksum are drawn
+        again."""
+
+        def held() -> tuple[dict[int, dict[str, Any]], int] | None:
+            if self.host.rank != 0:
+                return None
+            rows = read_ledger(self._file)
+            whole = {int(k): r for k, r in rows.items() if r.get("sha256") == _checksum(r)}
+            return whole, len(rows) - len(whole)
+
+        self._batches, damaged = self.host.gather(self.host.together(held))[0]
+        if damaged:
+            self.host.say(f"Self-replay: {damaged} damaged batch(es) in {self._file} are drawn again.")
+
+    @contextlib.contextmanager
+    def _ledger(self) -> Iterator[Ledger | None]:
+        """The open file on the first rank, None on others. They meet at every attempt, so that no collective times out
+        while another run draws."""
+        ledger, said = None, False
+        while True:
+
+            def attempt() -> Ledger | None:
+                if self.host.rank != 0:
+                    return None
+                try:
+                    return Ledger(self._file, keep=lambda row: {"key": row["key"]}).__enter__()
+                except FolderBusy:
+                    return None
+
+            ledger = self.host.together(attempt)
+            if self.host.gather(ledger is not None)[0]:
+                break
+            if not said:
+                self.host.say(f"Self-replay: another run is drawing the same samples into {self.folder}; waiting.")
+                said = True
+            time.sleep(0.5)
+        try:
+            if ledger is not None:
+                write_json(self.folder / "facts.json", self.stream.facts)
+            yield ledger
+        finally:
+            if ledger is not None:
+                ledger.__exit__(None, None, None)
+
+    # --------------------------------------------------------------------------------------------------------- drawing
+
+    def _lacking(self, needed: Callable[[Drawn], float]) -> bool:
+        return needed(self._found) > 0 and not self._over()
+
+    def _over(self) -> bool:
+        """Whether there are no more samples to look at."""
+        beyond = self.most is not None and self._found.drawn >= self.most
+        return beyond or (self.stream.batches is not None and self._next >= self.stream.batches)
+
+    def _draw(self, ledger: Ledger | None, needed: Callable[[Drawn], float]) -> None:
+        if not self._lacking(needed):
+            return
+        host, began, said = self.host, time.monotonic(), False
+        host.say(f"Self-replay: drawing the start model's own text into {self.folder}")
+        with self._bar(needed(self._found)) as advance:
+            while self._lacking(needed):
+                before = needed(self._found)
+                numbers = self._wanted()
+                mine = numbers[host.rank] if host.rank < len(numbers) else None
+                row = host.together(functools.partial(self._batch, mine))
+                rows = [r for r in host.gather(row) if r is not None]
+                if ledger is not None:
+                    ledger.add(rows)
+                for made in rows:
+                    if int(made["key"]) not in self._batches:
+                        self._found.new += len(made["ids"])
+                    self._batches[int(made["key"])] = made
+                self._found.seconds = time.monotonic() - began
+                self._count(needed)
+                advance(before - needed(self._found))
+                if not said:
+                    said = True
+                    self._announce(before, needed)
+            self._found.seconds = time.monotonic() - began
+
+    def _bar(self, total: float) -> Any:
+        """A progress bar on the first rank."""
+        if self.host.rank != 0:
+            return contextlib.nullcontext(lambda amount: None)
+        return progress("Drawing the start model's own text", total=total)
+
+    def _announce(self, before: float, needed: Callable[[Drawn], float]) -> None:
+        left = needed(self._found)
+        done = before - left
+        if left <= 0 or done <= 0:
+            return
+        seconds = self._found.seconds / done * left
+        if self.most is not None and self._found.new:
+            seconds = min(seconds, self._found.seconds / self._found.new * max(0, self.most - self._found.drawn))
+        if seconds >= 10:
+            self.host.say(f"Self-replay: about {_duration(seconds)} more.")
+
+    def _wanted(self) -> list[int]:
+        """The next batches that are not there, at most one a rank."""
+        found: list[int] = []
+        number = self._next
+        while len(found) < self.host.world and (self.stream.batches is None or number < self.stream.batches):
+            if not self._whole(number):
+                found.append(number)
+            number += 1
+        return found
+
+    def _whole(self, number: int) -> bool:
+        row = self._batches.get(number)
+        return row is not None and (self.filters.max_perplexity is None or "log_likelihoods" in row)
+
+    def _batch(self, number: int | None) -> dict[str, Any] | None:
+        """A row of the file; of one that is there, with the log-likelihoods that it lacks."""
+        if number is None:
+            return None
+        prompts = self.stream.batch(number)
+        row = dict(self._batches.get(number, {}))
+        if not row:
+            began = time.monotonic()
+            samples = self.draw(prompts, self.stream.room(prompts), self.stream.seed_of(number))
+            row = {
+                "key": str(number),
+                "ids": [list(s.ids) for s in samples],
+                "ended": [s.ended for s in samples],
+                "seconds": round(time.monotonic() - began, 3),
+            }
+        if self.filters.max_perplexity is not None:
+            found = self.host.log_likelihoods(list(zip(prompts, row["ids"], strict=True)))
+            row["log_likelihoods"] = [[round(v, 4) for v in values] for values in found]
+        return {**row, "sha256": _checksum(row)}
+
+    # -------------------------------------------------------------------------------------------------------- counting
+
+    def _count(self, needed: Callable[[Drawn], float]) -> None:
+        """Goes on through the batches that are there, in order, until enough are kept."""
+        found = self._found
+        while self._lacking(needed) and self._whole(self._next):
+            row, prompts = self._batches[self._next], self.stream.batch(self._next)
+            scores = row.get("log_likelihoods") or [[]] * len(prompts)
+            for prompt, ids, ended, likely in zip(prompts, row["ids"], row["ended"], scores, strict=True):
+                if self.most is not None and found.drawn >= self.most:
+                    break
+                self._count_one(prompt, Sample(ids=tuple(ids), ended=ended), likely)
+            self._next += 1
+            if found.drawn >= JUDGED:
+                self._refuse(least=JUDGED)
+
+    def _count_one(self, prompt: Sequence[int], sample: Sample, likely: Sequence[float]) -> None:
+        found = self._found
+        found.drawn += 1
+        reason = self.filters.reason(sample, self._text, likely)
+        bound = REPEATS if self.filters.max_repetition is None else self.filters.max_repetition
+        if reason in ("", REPEATED) and repetition(sample.said) > bound:
+            found.repeating += 1
+        if reason:
+            found.dropped[reason] += 1
+            return
+        found.cut += not sample.ended
+        found.tokens += len(prompt) + len(sample.ids)
+        found.kept.append(Kept(prompt=tuple(prompt), ids=sample.ids))
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self.host.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def _refuse(self, *, least: int) -> None:
+        found = self._found
+        if found.drawn < least or (found.kept and found.unusable <= self.max_dropped * found.drawn):
+            return
+        raise ModelError(
+            f"self_replay: the start model's own text cannot be replayed: {found.figures()}; expected at most "
+            f"{self.max_dropped:.0%} of them to be unusable (max_dropped). {self.advice}"
+        )
+
+
+def _checksum(row: Mapping[str, Any]) -> str:
+    return fingerprint({k: v for k, v in row.items() if k != "sha256"}, length=16)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

@@ -1,0 +1,229 @@
+"""The trainer as a `retention.method.DataHost`: the start model at hand while the training data is made.
+
+That is before the trainer is complete: no accelerator, no optimiser; an adapter's layers may be in the model already,
+and are switched off meanwhile where they are new and change nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from holdfast.errors import ConfigError, ModelError
+from holdfast.generation import Sampling, continued, end_tokens
+from holdfast.ops.heads import causal_lm
+from holdfast.retention.method import PrepareData, Sample
+from holdfast.retention.teacher_states import weights_digest
+from holdfast.support.files import fingerprint
+from holdfast.training.adapters import new_adapters_off
+from holdfast.training.processes import Processes
+from holdfast.training.zero import is_partitioned
+
+AT_ONCE = {"cpu": 32, "cuda": 256}
+"""Prompts that are continued at once, by kind of device."""
+SCORED = 2**22
+"""Elements of the logits that are held at a time while texts are scored (rows x tokens x vocabulary)."""
+
+
+class StartModel:
+    """The model that a trainer is given, before anything changes it.
+
+    Args:
+        model: as the user gave it; a loaded causal LM, maybe with an adapter, which then is part of the start.
+        adapter: configuration of the adapter that the trainer will put into it; None: none.
+        first: whether this is the process that finds out which model it is.
+
+    Raises:
+        ConfigError: it is not loaded, or its weights are not whole in this process.
+    """
+
+    def __init__(self, model: Any, *, adapter: Any, first: bool) -> None:
+        if not isinstance(model, nn.Module):
+            raise ConfigError(
+                f"self_replay: expected a loaded model, because it writes the data, got {type(model).__name__}."
+            )
+        if any(p.is_meta for p in model.parameters()):
+            raise ConfigError(
+                "fsdp_cpu_ram_efficient_loading: expected false with self_replay, which draws on every process, got "
+                "true; only one process of each machine has the weights. holdfast train sets it; elsewhere set "
+                "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model is loaded."
+            )
+        self.model: Any = model
+        self.adapter = adapter
+        self.key = ""
+        """Of the weights; known to the first process."""
+        if not first:
+            return
+        try:
+            lm = causal_lm(model)
+            self.key = fingerprint([type(lm).__name__, weights_digest(lm), _shape(lm.config)], length=32)
+        except ModelError as error:
+            raise ConfigError(
+                f"self_replay: cannot tell whose samples to look for. {error} Draw them in a run that holds the model "
+                f"whole (DDP, FSDP2 or one process)."
+            ) from error
+
+
+def _shape(config: Any) -> dict[str, Any]:
+    """What of a configuration a forward pass depends on, beside the weights."""
+    names = ("rope_theta", "rope_parameters", "rope_scaling", "rms_norm_eps", "num_attention_heads", "hidden_act")
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    return {name: repr(getattr(text, name)) for name in names if hasattr(text, name)}
+
+
+class TrainerDataHost:
+    """See `retention.method.DataHost`.
+
+    Args:
+        start: the model.
+        processing_class: its tokenizer, or processor.
+        args: the trainer's arguments.
+        prepare: loads and tokenises other data.
+        say: gets one line at a time, on the first process.
+    """
+
+    def __init__(
+        self,
+        start: StartModel | None,
+        *,
+        processing_class: Any,
+        args: Any,
+        prepare: PrepareData,
+        say: Callable[[str], None],
+    ) -> None:
+        self._start, self._processing, self._args, self._say = start, processing_class, args, say
+        self.prepare = prepare
+        self.seed = int(args.seed)
+        self.tokenizer = getattr(processing_class, "tokenizer", processing_class)
+        self.processes = Processes(args.process_index, args.world_size)
+        self.rank, self.world = self.processes.rank, self.processes.world
+        self.gather, self.together = self.processes.gather, self.processes.together
+
+    @property
+    def window(self) -> int:
+        """See `DataHost.window`."""
+        config = causal_lm(self._model).config.get_text_config()
+        context = getattr(config, "max_position_embeddings", None) or 1 << 30
+        return min(int(context), int(getattr(self._args, "max_length", None) or 1 << 30))
+
+    @property
+    def cut(self) -> int | None:
+        """See `DataHost.cut`."""
+        split = getattr(self._args, "packing", False) and self._args.packing_strategy in ("bfd_split", "wrapped")
+        return None if split else getattr(self._args, "max_length", None)
+
+    @property
+    def _model(self) -> Any:
+        if self._start is None:
+            raise AssertionError("the host was made for methods that do without the start model")
+        return self._start.model
+
+    def start_key(self) -> str:
+        """See `DataHost.start_key`; known to the first process."""
+        assert self._start is not None
+        return self._start.key
+
+    def beginning(self) -> int | None:
+        """See `DataHost.beginning`."""
+        model = self._model
+        for holder in (self.tokenizer, getattr(model, "generation_config", None), causal_lm(model).config):
+            if (token := getattr(holder, "bos_token_id", None)) is not None:
+                return int(token)
+        ends = end_tokens(model, self.tokenizer)
+        return ends[0] if ends else None
+
+    def batch_size(self) -> int:
+        """See `DataHost.batch_size`."""
+        return AT_ONCE.get(self._args.device.type, max(AT_ONCE.values()))
+
+    def prompts(self, data: str) -> tuple[list[list[int]], int]:
+        """See `DataHost.prompts`.
+
+        Raises:
+            DataError: the data cannot be read, or makes no prompts.
+        """
+        from holdfast.data.prompts import prompts_by_name
+
+        return prompts_by_name(data, self._processing)
+
+    def continued(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float, top_p: float, seed: int
+    ) -> list[Sample]:
+        """See `DataHost.continued`.
+
+        Raises:
+            ConfigError: the model is in pieces over the ranks.
+            ModelError: what it is sampled by is NaN or infinite.
+            HoldfastError: memory does not suffice.
+        """
+        sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed) if temperature > 0 else None
+        with self._ready() as model:
+            found = continued(
+                model,
+                self.tokenizer,
+                prompts,
+                max_new_tokens=max_new_tokens,
+                sampling=sampling,
+                advice="Lower self_replay.batch_size; batches that were finished are kept.",
+            )
+        if any(one.broken for one in found):
+            raise ModelError(
+                "self_replay: the start model's logits are NaN or infinite. Look at its weights and dtype."
+            )
+        return [Sample(ids=tuple(one.ids), ended=one.ended) for one in found]
+
+    def log_likelihoods(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
+        """See `DataHost.log_likelihoods`."""
+        found: list[list[float]] = [[] for _ in rows]
+        order = sorted((i for i in range(len(rows)) if len(rows[i][1])), key=lambda i: -sum(map(len, rows[i])))
+        with self._ready() as model, torch.no_grad():
+            device = model.get_input_embeddings().weight.device
+            vocabulary = int(model.get_output_embeddings().weight.shape[0])
+            while order:
+                count = max(1, SCORED // (sum(map(len, rows[order[0]])) * vocabulary))
+                batch, order = order[:count], order[count:]
+                width = sum(map(len, rows[batch[0]]))
+                ids_BT = torch.zeros(len(batch), width, dtype=torch.long)
+                mask_BT = torch.zeros(len(batch), width, dtype=torch.long)
+                for place, i in enumerate(batch):
+                    text = [*rows[i][0], *rows[i][1]]
+                    ids_BT[place, : len(text)] = torch.tensor(text)
+                    mask_BT[place, : len(text)] = 1
+                ids_BT = ids_BT.to(device)
+                logits = model(input_ids=ids_BT, attention_mask=mask_BT.to(device), use_cache=False).logits[:, :-1]
+                scores = logits.float().log_softmax(-1).gather(-1, ids_BT[:, 1:, None])[..., 0].cpu()
+                for place, i in enumerate(batch):
+                    first = len(rows[i][0]) - 1
+                    found[i] = scores[place, first : first + len(rows[i][1])].tolist()
+        return found
+
+    def say(self, text: str) -> None:
+        """See `DataHost.say`."""
+        if self.rank == 0:
+            self._say(text)
+
+    @contextlib.contextmanager
+    def _ready(self) -> Iterator[Any]:
+        """The start model in evaluation mode, on the run's device, new adapters off; as it was afterwards."""
+        model = self._model
+        assert self._start is not None
+        if is_partitioned(model):
+            raise ConfigError(
+                "self_replay: samples are drawn by a model that is whole in each process, and ZeRO 3 shares this one "
+                "out. Draw them in a run of one process first (it may be stopped after its first step), or name a "
+                "server."
+            )
+        if next(model.parameters()).device.type == "cpu" and self._args.device.type != "cpu":
+            model.to(self._args.device)  # where the trainer takes it anyway
+        training = [module for module in model.modules() if module.training]
+        model.eval()
+        try:
+            with new_adapters_off(model, self._start.adapter):
+                yield model
+        finally:
+            for module in training:
+                module.training = True

@@ -1,0 +1,64 @@
+"""Where a batch's tokens are from, for losses that weigh new, replayed and generated ones differently.
+
+Rows carry one number a document (`data.mixing.ORIGIN`); a batch carries one a token, `[B, T]` int64, under the same
+name. Nothing of this exists in runs whose weights are all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.data.mixing import NEW, ORIGIN
+from holdfast.retention.method import ORIGINS
+
+
+class OriginCollator:
+    """A collator that adds `ORIGIN` to the batches of another.
+
+    Args:
+        collate: gives `input_ids` of `[B, T]`, a row of the batch for each, with an `attention_mask` where rows are
+            padded; or all rows in one, one after the other.
+    """
+
+    def __init__(self, collate: Any) -> None:
+        self.collate = collate
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        origins = [self._of_tokens(row) for row in rows]
+        batch = dict(self.collate([{k: v for k, v in row.items() if k != ORIGIN} for row in rows]))
+        ids, mask = batch["input_ids"], batch.get("attention_mask")
+        found = torch.full_like(ids, NEW)
+        if mask is None:
+            flat = torch.cat(origins)[: ids.numel()]
+            found.view(-1)[: len(flat)] = flat
+        else:
+            for place, origin in enumerate(origins):
+                held = mask[place].nonzero().squeeze(-1)
+                found[place, held] = origin[: len(held)]
+        batch[ORIGIN] = found
+        return batch
+
+    def _of_tokens(self, row: Mapping[str, Any]) -> Tensor:
+        lengths = row.get("seq_lengths") or [len(row["input_ids"])]
+        origins = row.get(ORIGIN) or [NEW] * len(lengths)
+        return torch.repeat_interleave(torch.tensor(origins), torch.tensor(lengths))
+
+
+def token_weights(origin_BT: Tensor | None, factors: Mapping[str, float], labels_BT: Tensor) -> Tensor | None:
+    """`[B, T-1]` float32, the weight of each prediction by where the token is from that it predicts; None where all
+    are 1.
+
+    Args:
+        origin_BT: as `OriginCollator` gives it; None: all tokens are new.
+        factors: of some `ORIGINS`, those other than 1.
+        labels_BT: of the batch, for its shape and device.
+    """
+    if not factors:
+        return None
+    table = torch.tensor([factors.get(name, 1.0) for name in ORIGINS], device=labels_BT.device)
+    found = torch.full_like(labels_BT, NEW) if origin_BT is None else origin_BT
+    return table[found[:, 1:]]

@@ -1,0 +1,92 @@
+"""`self_replay` in a whole run: said before, stopped while samples are drawn, continued, and held to its rows."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from holdfast.cli.train_dry_run import drawn_before
+from holdfast.errors import Interrupted, RunFolderError
+from holdfast.records.run import RunFolder
+from holdfast.runs.config import train_config
+from holdfast.runs.dry_run import look
+from holdfast.runs.run import _Run, train
+from holdfast.training.data_host import TrainerDataHost
+from tiny import SENTENCES
+
+
+@pytest.fixture
+def settings(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    rows = [{"text": f"{n}. {s}"} for n in range(6) for s in SENTENCES]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {
+        "model_name_or_path": str(model_folder),
+        "dataset_name": str(tmp_path / "train.jsonl"),
+        "max_steps": 4,
+        "save_steps": 2,
+        "max_length": 64,
+        "use_cpu": True,
+        "report_to": "none",
+        "output_dir": str(tmp_path / "run"),
+        "retention": [{"self_replay": {"fraction": 0.3, "max_new_tokens": 16, "batch_size": 4}}],
+    }
+
+
+def run_of(settings: dict[str, Any]) -> tuple[RunFolder, str]:
+    shown = io.StringIO()
+    return train(train_config(settings), console=Console(file=shown, width=200)), shown.getvalue()
+
+
+def test_a_run_stopped_while_it_draws_goes_on_and_is_held_to_its_rows(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws = TrainerDataHost.continued
+    asked: list[int] = []
+
+    def counted(self: Any, prompts: Any, *, seed: int, **how: Any) -> Any:
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        asked.append(seed)
+        return draws(self, prompts, seed=seed, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainerDataHost, "continued", counted)
+        with pytest.raises(Interrupted, match="The same command continues"):
+            run_of(settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(_Run, "save", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(Interrupted):
+            run_of(settings)
+    [mixed] = RunFolder(settings["output_dir"]).read().data["mixed"]
+    assert mixed["drawn"] == mixed["kept"] + sum(mixed["dropped"].values()) and mixed["drawn"] > 8
+
+    [file] = (tmp_path / "cache/self_replay").glob("*/samples.jsonl")
+    kept = file.read_text()
+    with monkeypatch.context() as patch:  # another device draws other samples
+        patch.setattr(
+            TrainerDataHost, "continued", lambda self, p, *, seed, **how: draws(self, p, seed=seed + 1, **how)
+        )
+        shutil.rmtree(file.parent)
+        with pytest.raises(RunFolderError, match="samples are others than those that the run"):
+            run_of(settings)
+    file.write_text(kept)
+    run, shown = run_of(settings)
+    assert run.read().status == "finished" and "found, nothing was drawn" in shown
+
+
+def test_a_dry_run_says_what_has_to_be_written(settings: dict[str, Any]) -> None:
+    config = train_config(settings)
+    [line] = drawn_before(config, look(config))
+    tokens = look(config).tokens * 0.3 / 0.7
+    assert line.startswith(
+        f"self_replay: about {tokens:,.0f} tokens of the start model's own text, unless they are there"
+    )
+    assert "passes of up to 4 samples; how long is said after the first batch" in line
+    assert not (Path(settings["output_dir"])).exists()
