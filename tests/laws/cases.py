@@ -18,6 +18,8 @@ from vision_models import ARCHITECTURES, build_processor, build_vision_model, bu
 
 REPLAY = "<replay>"
 """Stands for the path of the replay file, which only exists inside a test."""
+UNLIKE = "<unlike>"
+"""Stands for held-out text that training makes the model worse at."""
 CACHE = "<cache>"
 """Stands for a folder of the test's own."""
 
@@ -40,7 +42,10 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "sfa": {"p=0.4": {"p": 0.4, "beta": 0.3}, "every 2, reset": {"every": 2, "reset_optimizer": True}},
-    "wise_ft": {"alpha=0.7": {"alpha": 0.7}},
+    "wise_ft": {
+        "alpha=0.7": {"alpha": 0.7},
+        "alpha found": {"alpha": "auto", "limit": 1e-3, "data": UNLIKE, "tries": 4},
+    },
     "ema": {"every 2": {"decay": 0.5, "every": 2}},
     "replay": {"10 %": {"data": REPLAY, "fraction": 0.1}},
     "multitask": {"half": {"data": REPLAY, "share": 0.5}},
@@ -116,13 +121,21 @@ def write_replay(folder: Path) -> Path:
     return path
 
 
+def write_unlike(folder: Path) -> Path:
+    """Text of characters that the training data does not have."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "unlike.jsonl"
+    path.write_text("".join('{"text": "%s"}\n' % ("@#~^%&|{}$*<>QXZ"[i:] * 3) for i in range(4)))
+    return path
+
+
 def methods(spec: dict[str, dict[str, Any]], folder: Path) -> list[Any]:
     from holdfast.retention.registry import retention
 
     folder.mkdir(parents=True, exist_ok=True)
     file = f"method{os.environ.get('RANK', '')}.py"  # ranks write side by side
     names = {OWN: f"{write_method(folder, name=file)}:Dropback"}
-    inside = {REPLAY: str(write_replay(folder)), CACHE: str(folder / "cache")}
+    inside = {REPLAY: str(write_replay(folder)), UNLIKE: str(write_unlike(folder)), CACHE: str(folder / "cache")}
     return retention(
         [
             {names.get(name, name): {k: inside.get(v, v) if isinstance(v, str) else v for k, v in values.items()}}
@@ -232,6 +245,7 @@ __all__ = [
     "QUICK",
     "REPLAY",
     "SEEING",
+    "UNLIKE",
     "history",
     "largest_difference",
     "lora",
@@ -241,4 +255,5 @@ __all__ = [
     "seeing",
     "spec",
     "weights",
+    "write_unlike",
 ]

@@ -126,6 +126,7 @@ class RetentionMixin(WholeCheckpoints):
         self._named: dict[str, Tensor] | None = None
         self._last_batch: dict[str, Any] | None = None
         self._zero: ZeroParts | None = None
+        self._published: list[int] = []
 
         model = kwargs.get("model", args[0] if args else None)
         copied = None
@@ -484,11 +485,21 @@ class RetentionMixin(WholeCheckpoints):
         step = self._step_info(
             self.state.global_step, self._step_figures() if any(a.wants_figures for a in self.active) else None
         )
-        before = [] if self._zero is None else self._zero.versions()
+        self._published = [] if self._zero is None else self._zero.versions()
         for method in self.active:
             method.after_step(self.named_trainable(), step)
+        self.publish_weights()
+
+    def publish_weights(self) -> None:
+        """Hands what methods have changed to the model's own copies under ZeRO 1 and 2; elsewhere they are the same.
+        All ranks have to call it."""
         if self._zero is not None:
-            self._zero.publish(before)
+            self._zero.publish(self._published)
+            self._published = self._zero.versions()
+
+    def outcomes(self) -> dict[str, dict[str, Any]]:
+        """By method what a run's record keeps of it (`ActiveMethod.outcome`); those without are left out."""
+        return {m.name: found for m, a in zip(self.retain, self.active, strict=True) if (found := a.outcome())}
 
     def _meet_engine(self) -> None:
         """Called when training begins: DeepSpeed has made its engine, if it trains the model."""
