@@ -41,12 +41,14 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
             "keep": "disk",
         },
     },
+    "half": {"every 2": {"every": 2}, "a third, of an epoch": {"share": 0.3, "seed": 1}},
     "sfa": {"p=0.4": {"p": 0.4, "beta": 0.3}, "every 2, reset": {"every": 2, "reset_optimizer": True}},
     "wise_ft": {
         "alpha=0.7": {"alpha": 0.7},
         "alpha found": {"alpha": "auto", "limit": 1e-3, "data": UNLIKE, "tries": 4},
     },
     "ema": {"every 2": {"decay": 0.5, "every": 2}},
+    "mofo": {"a fifth": {"fraction": 0.2}},
     "replay": {"10 %": {"data": REPLAY, "fraction": 0.1}},
     "multitask": {"half": {"data": REPLAY, "share": 0.5}},
     "budget": {
@@ -63,6 +65,8 @@ OFF: dict[str, dict[str, Any]] = {
     "sfa": {"beta": 0.0, "p": 0.5},
     "wise_ft": {"alpha": 1.0},
     "ema": {"decay": 0.0},
+    "mofo": {"fraction": 1.0},
+    "half": {"share": 1.0},
     "replay": {"data": REPLAY, "fraction": 0.0},
     "multitask": {"data": REPLAY, "share": 0.0},
     "ewc": {"coefficient": 0.0, "data": REPLAY},
@@ -72,6 +76,10 @@ OFF: dict[str, dict[str, Any]] = {
 
 BESIDE: dict[str, dict[str, dict[str, Any]]] = {"budget": {"label_annealing": {"weight": 1.0}}}
 """What a method needs beside it to do anything."""
+
+TRAINED: dict[str, dict[str, Any]] = {"mofo": {"optim": "adamw_torch", "learning_rate": 1e-2, "double": True}}
+"""How a method is trained where others are by plain SGD: it chooses by Adam's momenta, where rounding may choose
+another parameter; in float64 there is hardly any."""
 
 OWN = "own"
 """Stands for the method of docs/extending.md, whose draws are the same on any number of ranks."""
@@ -174,6 +182,7 @@ def make_trainer(
     multipliers: Mapping[str, float] | None = None,
     images: str | None = None,
     train_only: Sequence[str] = (),
+    double: bool = False,
     **settings: Any,
 ):
     """The trainer of all tests: the tiny model and a handful of sentences, 6 steps of 4 samples, unless told otherwise.
@@ -183,6 +192,7 @@ def make_trainer(
         retain: methods, or a case as `spec` gives it.
         peft: an adapter's configuration; True: `lora()`.
         images: an architecture of `vision_models`: its model, processor and rows in place of the others.
+        double: whether the model is in float64.
         settings: of `SFTConfig`.
     """
     from datasets import Dataset, disable_progress_bars
@@ -212,8 +222,9 @@ def make_trainer(
     if images is not None:
         model = build_vision_model(images) if model is None else model
         data = vision_rows() if data is None else data
+    model = build_model() if model is None else model
     return SFTRetentionTrainer(
-        model=build_model() if model is None else model,
+        model=model.double() if double else model,
         args=SFTConfig(**{**defaults, **settings}),
         train_dataset=Dataset.from_list(rows()) if data is None else data,
         eval_dataset=evaluated,
@@ -245,6 +256,7 @@ __all__ = [
     "QUICK",
     "REPLAY",
     "SEEING",
+    "TRAINED",
     "UNLIKE",
     "history",
     "largest_difference",

@@ -66,6 +66,7 @@ def test_the_result_is_that_of_the_alpha_given_as_a_number(tmp_path):
     assert largest_difference(weights(trainer), weights(given)) == 0.0
 
 
+@pytest.mark.slow
 def test_an_end_within_the_limit_stays_as_it_is(tmp_path):
     direct = make_trainer(tmp_path, {})
     direct.train()
@@ -129,6 +130,7 @@ def test_interrupted_between_two_tries_it_ends_the_same(tmp_path):
     assert resumed.outcomes() == whole.outcomes()
 
 
+@pytest.mark.slow
 def test_the_alpha_is_known_after_a_resume_at_the_end(tmp_path):
     settings = {"save_strategy": "steps", "save_steps": 2}
     whole = make_trainer(tmp_path, auto(tmp_path), **settings)

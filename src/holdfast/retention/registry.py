@@ -26,15 +26,29 @@ from holdfast.errors import ConfigError, did_you_mean
 from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
 from holdfast.retention.budget import Budget, combination_problems
 from holdfast.retention.ewc import EWC
+from holdfast.retention.half import HalfFineTuning
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.method import Origin, RetentionMethod
+from holdfast.retention.mofo import MoFO
 from holdfast.retention.replay import Multitask, Replay
 from holdfast.support.own_code import is_ours, load_class, origin
 
 METHODS: dict[str, type[RetentionMethod]] = {
     cls.name: cls
-    for cls in (LabelAnnealing, L2, EWC, SequentialAveraging, WiseFT, ExponentialAverage, Replay, Multitask, Budget)
+    for cls in (
+        LabelAnnealing,
+        L2,
+        EWC,
+        HalfFineTuning,
+        SequentialAveraging,
+        WiseFT,
+        ExponentialAverage,
+        MoFO,
+        Replay,
+        Multitask,
+        Budget,
+    )
 }
 
 NONE = ("none", "direct", "")
