@@ -41,14 +41,12 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
             "keep": "disk",
         },
     },
-    "half": {"every 2": {"every": 2}, "a third, of an epoch": {"share": 0.3, "seed": 1}},
     "sfa": {"p=0.4": {"p": 0.4, "beta": 0.3}, "every 2, reset": {"every": 2, "reset_optimizer": True}},
     "wise_ft": {
         "alpha=0.7": {"alpha": 0.7},
         "alpha found": {"alpha": "auto", "limit": 1e-3, "data": UNLIKE, "tries": 4},
     },
     "ema": {"every 2": {"decay": 0.5, "every": 2}},
-    "mofo": {"a fifth": {"fraction": 0.2}},
     "replay": {"10 %": {"data": REPLAY, "fraction": 0.1}},
     "multitask": {"half": {"data": REPLAY, "share": 0.5}},
     "budget": {
@@ -56,6 +54,8 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         "held out": {"kl": 0.01, "data": REPLAY, "every": 2},
         "metric": {"metric_drop": "1 point", "task": "words", "every": 2},
     },
+    "mofo": {"a fifth": {"fraction": 0.2}},
+    "half": {"every 2": {"every": 2}, "a third, of an epoch": {"share": 0.3, "seed": 1}},
 }
 """Active configurations: each must change the weights of a short run."""
 
