@@ -60,8 +60,10 @@ if TYPE_CHECKING:
     from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
     from holdfast.retention.budget import Budget
     from holdfast.retention.ewc import EWC
+    from holdfast.retention.half import HalfFineTuning
     from holdfast.retention.l2 import L2
     from holdfast.retention.label_annealing import LabelAnnealing
+    from holdfast.retention.mofo import MoFO
     from holdfast.retention.registry import retention as retention_methods
     from holdfast.retention.replay import Multitask, Replay
     from holdfast.retention.self_replay import SelfReplay
@@ -113,8 +115,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "retention.averaging": ("ExponentialAverage", "SequentialAveraging", "WiseFT"),
     "retention.budget": ("Budget",),
     "retention.ewc": ("EWC",),
+    "retention.half": ("HalfFineTuning",),
     "retention.l2": ("L2",),
     "retention.label_annealing": ("LabelAnnealing",),
+    "retention.mofo": ("MoFO",),
     "retention.registry": ("retention_methods",),
     "retention.replay": ("Multitask", "Replay"),
     "retention.self_replay": ("SelfReplay",),
@@ -154,9 +158,11 @@ __all__ = [
     "EvaluationPlan",
     "ExponentialAverage",
     "GRPORetentionTrainer",
+    "HalfFineTuning",
     "HoldfastError",
     "Interrupted",
     "LabelAnnealing",
+    "MoFO",
     "ModelError",
     "ModelRequest",
     "Multitask",

@@ -18,6 +18,8 @@ from vision_models import ARCHITECTURES, build_processor, build_vision_model, bu
 
 REPLAY = "<replay>"
 """Stands for the path of the replay file, which only exists inside a test."""
+UNLIKE = "<unlike>"
+"""Stands for held-out text that training makes the model worse at."""
 CACHE = "<cache>"
 """Stands for a folder of the test's own."""
 
@@ -40,7 +42,10 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
     "sfa": {"p=0.4": {"p": 0.4, "beta": 0.3}, "every 2, reset": {"every": 2, "reset_optimizer": True}},
-    "wise_ft": {"alpha=0.7": {"alpha": 0.7}},
+    "wise_ft": {
+        "alpha=0.7": {"alpha": 0.7},
+        "alpha found": {"alpha": "auto", "limit": 1e-3, "data": UNLIKE, "tries": 4},
+    },
     "ema": {"every 2": {"decay": 0.5, "every": 2}},
     "replay": {"10 %": {"data": REPLAY, "fraction": 0.1}},
     "self_replay": {
@@ -60,6 +65,8 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         "held out": {"kl": 0.01, "data": REPLAY, "every": 2},
         "metric": {"metric_drop": "1 point", "task": "words", "every": 2},
     },
+    "mofo": {"a fifth": {"fraction": 0.2}},
+    "half": {"every 2": {"every": 2}, "a third, of an epoch": {"share": 0.3, "seed": 1}},
 }
 """Active configurations: each must change the weights of a short run."""
 
@@ -69,6 +76,8 @@ OFF: dict[str, dict[str, Any]] = {
     "sfa": {"beta": 0.0, "p": 0.5},
     "wise_ft": {"alpha": 1.0},
     "ema": {"decay": 0.0},
+    "mofo": {"fraction": 1.0},
+    "half": {"share": 1.0},
     "replay": {"data": REPLAY, "fraction": 0.0},
     "self_replay": {"fraction": 0.0},
     "multitask": {"data": REPLAY, "share": 0.0},
@@ -79,6 +88,10 @@ OFF: dict[str, dict[str, Any]] = {
 
 BESIDE: dict[str, dict[str, dict[str, Any]]] = {"budget": {"label_annealing": {"weight": 1.0}}}
 """What a method needs beside it to do anything."""
+
+TRAINED: dict[str, dict[str, Any]] = {"mofo": {"optim": "adamw_torch", "learning_rate": 1e-2, "double": True}}
+"""How a method is trained where others are by plain SGD: it chooses by Adam's momenta, where rounding may choose
+another parameter; in float64 there is hardly any."""
 
 OWN = "own"
 """Stands for the method of docs/extending.md, whose draws are the same on any number of ranks."""
@@ -131,13 +144,21 @@ def write_replay(folder: Path) -> Path:
     return path
 
 
+def write_unlike(folder: Path) -> Path:
+    """Text of characters that the training data does not have."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "unlike.jsonl"
+    path.write_text("".join('{"text": "%s"}\n' % ("@#~^%&|{}$*<>QXZ"[i:] * 3) for i in range(4)))
+    return path
+
+
 def methods(spec: dict[str, dict[str, Any]], folder: Path) -> list[Any]:
     from holdfast.retention.registry import retention
 
     folder.mkdir(parents=True, exist_ok=True)
     file = f"method{os.environ.get('RANK', '')}.py"  # ranks write side by side
     names = {OWN: f"{write_method(folder, name=file)}:Dropback"}
-    inside = {REPLAY: str(write_replay(folder)), CACHE: str(folder / "cache")}
+    inside = {REPLAY: str(write_replay(folder)), UNLIKE: str(write_unlike(folder)), CACHE: str(folder / "cache")}
     return retention(
         [
             {names.get(name, name): {k: inside.get(v, v) if isinstance(v, str) else v for k, v in values.items()}}
@@ -176,6 +197,7 @@ def make_trainer(
     multipliers: Mapping[str, float] | None = None,
     images: str | None = None,
     train_only: Sequence[str] = (),
+    double: bool = False,
     **settings: Any,
 ):
     """The trainer of all tests: the tiny model and a handful of sentences, 6 steps of 4 samples, unless told otherwise.
@@ -185,6 +207,7 @@ def make_trainer(
         retain: methods, or a case as `spec` gives it.
         peft: an adapter's configuration; True: `lora()`.
         images: an architecture of `vision_models`: its model, processor and rows in place of the others.
+        double: whether the model is in float64.
         settings: of `SFTConfig`.
     """
     from datasets import Dataset, disable_progress_bars
@@ -214,8 +237,9 @@ def make_trainer(
     if images is not None:
         model = build_vision_model(images) if model is None else model
         data = vision_rows() if data is None else data
+    model = build_model() if model is None else model
     return SFTRetentionTrainer(
-        model=build_model() if model is None else model,
+        model=model.double() if double else model,
         args=SFTConfig(**{**defaults, **settings}),
         train_dataset=Dataset.from_list(rows()) if data is None else data,
         eval_dataset=evaluated,
@@ -247,6 +271,8 @@ __all__ = [
     "QUICK",
     "REPLAY",
     "SEEING",
+    "TRAINED",
+    "UNLIKE",
     "history",
     "largest_difference",
     "lora",
@@ -256,4 +282,5 @@ __all__ = [
     "seeing",
     "spec",
     "weights",
+    "write_unlike",
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from cases import EVERY, QUICK, SEEING, make_trainer, seeing, spec, weights
+from cases import EVERY, QUICK, SEEING, TRAINED, make_trainer, seeing, spec, weights
 from safetensors.torch import save_file
 
 SETTINGS = dict(optim="sgd", learning_rate=0.1, max_steps=4)
@@ -29,7 +29,7 @@ def main(out: Path, everything: bool) -> None:
                 images=images,
                 per_device_train_batch_size=BATCH // 2 // accumulation,
                 gradient_accumulation_steps=accumulation,
-                **SETTINGS,
+                **{**SETTINGS, **TRAINED.get(name, {})},
             )
             assert trainer.accelerator.num_processes == 2, "expected two processes; the launcher did not distribute"
             trainer.train()

@@ -356,7 +356,7 @@ def make_sharded(trainer: Any) -> None:
 
 def through_the_trainer(out: Path, everything: bool) -> None:
     """The whole path: accelerate shards, the trainer steps."""
-    from cases import EVERY, FIRST, OWN, make_trainer, spec
+    from cases import EVERY, FIRST, OWN, TRAINED, make_trainer, spec
     from ddp_worker import ACCUMULATION, BATCH, SETTINGS
     from safetensors.torch import save_file
 
@@ -369,11 +369,11 @@ def through_the_trainer(out: Path, everything: bool) -> None:
                 wanted,
                 per_device_train_batch_size=BATCH // 2 // accumulation,
                 gradient_accumulation_steps=accumulation,
-                **SETTINGS,
+                **{**SETTINGS, **TRAINED.get(name, {})},
             )
             if label != SHARDED:
                 trainer.prepare_teacher()  # a cached one: a sharded model cannot, so its states are there from before
-            if name in ("ewc", "budget"):
+            if name in ("ewc", "budget", "wise_ft"):
                 # the same with the Fisher information; reading data makes accelerate look at its state anew
                 trainer.prepare_methods()
             make_sharded(trainer)

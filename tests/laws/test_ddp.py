@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cases import EVERY, QUICK, SEEING, largest_difference, make_trainer, seeing, spec, weights
+from cases import EVERY, QUICK, SEEING, TRAINED, largest_difference, make_trainer, seeing, spec, weights
 from ddp_worker import ACCUMULATION, BATCH, SETTINGS
 
 from two_processes import launch
@@ -29,7 +29,9 @@ def compare(name, label, folder, tmp_path, accumulations, images=None):
     from safetensors.torch import load_file
 
     method = spec(name, label) if images is None else seeing(name)
-    one = make_trainer(tmp_path, method, images=images, per_device_train_batch_size=BATCH, **SETTINGS)
+    one = make_trainer(
+        tmp_path, method, images=images, per_device_train_batch_size=BATCH, **{**SETTINGS, **TRAINED.get(name, {})}
+    )
     one.train()
     for accumulation in accumulations:
         two = load_file(str(folder / f"{name}.{label}.{accumulation}.safetensors"))

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cases import EVERY, FIRST, OWN, largest_difference, make_trainer, spec, weights
+from cases import EVERY, FIRST, OWN, TRAINED, largest_difference, make_trainer, spec, weights
 from ddp_worker import ACCUMULATION, BATCH, SETTINGS
 from fsdp_worker import LAYOUTS, SHARDED, TEACHERS
 
@@ -108,7 +108,7 @@ def compare(name, label, folder, tmp_path, accumulations):
     for trace in folder.glob(f"{name}.{label}.*.txt"):
         pytest.fail(trace.read_text()[-3000:])
     wanted = {name: {"teacher": "online"}} if label == SHARDED else spec(name, label)
-    one = make_trainer(tmp_path, wanted, per_device_train_batch_size=BATCH, **SETTINGS)
+    one = make_trainer(tmp_path, wanted, per_device_train_batch_size=BATCH, **{**SETTINGS, **TRAINED.get(name, {})})
     one.train()
     for accumulation in accumulations:
         two = load_file(str(folder / f"{name}.{label}.{accumulation}.safetensors"))

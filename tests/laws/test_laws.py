@@ -18,6 +18,7 @@ from cases import (
     OFF,
     REPLAY,
     SEEING,
+    TRAINED,
     largest_difference,
     make_trainer,
     methods,
@@ -116,7 +117,7 @@ def test_save_and_resume_gives_the_weights_of_no_interruption(name, label, peft,
     [pytest.param(*case, marks=[] if case in FIRST and case[0] in KINDS else pytest.mark.slow) for case in ALL],
 )
 def test_gradient_accumulation_changes_nothing_but_rounding(name, label, tmp_path):
-    laws.accumulates(maker(tmp_path), methods(spec(name, label), tmp_path))
+    laws.accumulates(maker(tmp_path), methods(spec(name, label), tmp_path), **TRAINED.get(name, {}))
 
 
 @pytest.mark.parametrize(("name", "label"), ALL)

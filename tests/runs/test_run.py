@@ -410,6 +410,20 @@ def test_a_budget_for_the_metric_of_a_task(place: Path, capsys: pytest.CaptureFi
     assert not Path("again").exists()
 
 
+def test_the_alpha_that_was_found_is_in_the_record(place: Path) -> None:
+    unlike = write_rows(place / "unlike.jsonl", [{"text": "@#~^%&|{}$*<>QXZ"[n:] * 3} for n in range(4)])
+    request = words("train.jsonl", "out", "--retention", f"wise_ft:alpha=auto,limit=0,data={unlike.name},tries=1")
+    request[request.index("--learning_rate") + 1] = "0.3"
+    assert main(request) == 0
+    record = RunFolder("out").read()
+    found = record.training["methods"]["wise_ft"]
+    assert found["alpha"] == 0.0 and found["limit"] == 0.0 and found["unit"] == "nats per token"
+    (tried,) = found["tries"]
+    assert tried["alpha"] == 1.0 and tried["lost"] > 0
+    assert any("The result is the start (alpha 0)" in note for note in record.notes)
+    assert same(weights("tiny"), weights("out"))
+
+
 def test_a_run_shorter_than_its_logging_has_its_last_figures(place: Path) -> None:
     record = run("--logging_steps", "50")
     (row,) = RunFolder("out").metrics()

@@ -11,11 +11,13 @@ import torch
 from holdfast.checkpoints.live import Pieces, lerp_
 from holdfast.checkpoints.live_tensors import FlatPart, LiveTensor, as_part, gathered, part_in
 from holdfast.retention.anchor import Anchors, aligned
-from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging
+from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
 from holdfast.retention.ewc import EWC
+from holdfast.retention.half import HalfFineTuning
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
-from holdfast.retention.method import StepInfo
+from holdfast.retention.method import StepFigures, StepInfo
+from holdfast.retention.mofo import MoFO
 from holdfast.training.zero import ZeroParts, engine_dtype, problems
 
 
@@ -151,6 +153,29 @@ def test_an_average_follows_the_parts_and_is_gathered(engine):
     assert ema.metrics(parts.named)["ema_distance"] == pytest.approx(((7 - 0) ** 2 + 6**2 + 5**2 + 4**2 + 3**2) ** 0.5)
 
 
+def test_an_alpha_is_found_on_the_parts(engine):
+    """Each try sets this rank's parts between the anchor's and the end's, and the end is not lost on the way."""
+    method = WiseFT(alpha="auto", limit=0.3, data="x", tries=3)
+    active = method.start(Anchors({n: torch.zeros_like(p) for n, p in engine.module.named_parameters()}))
+    named, seen = ZeroParts(engine).named, []
+    end = {n: p.clone() for n, p in named.items()}
+
+    class Host:
+        rows = staticmethod(lambda data: None)
+        say = staticmethod(lambda text: None)
+
+        def mean_loss(self, rows):
+            share = float(named["a"].sum() / end["a"].sum())
+            seen.append(share)
+            return StepFigures(ce=share if len(seen) > 1 else 0.0, kl=None)
+
+    active.prepare(Host())
+    active._rows = []  # what the host gave
+    active.after_step(named, StepInfo(step=1, total_steps=1))
+    assert seen[1:] == [1.0, 0.5, 0.25] and active.outcome()["alpha"] == 0.25
+    assert all(torch.equal(p, 0.25 * end[n]) for n, p in named.items())
+
+
 def test_alignment_is_done_once():
     named = {"w": as_part(torch.zeros(3), FlatPart((6,), 2))}
     cut = aligned({"w": torch.arange(6.0)}, named)
@@ -167,6 +192,9 @@ def test_what_a_stage_cannot_do_is_said():
     assert "l2, sfa changes gradients or weights" in refused and "zero2" in refused
     (refused,) = problems(0, [EWC(data="x")], model, torch.bfloat16)
     assert "behind the bfloat16 ones. Use ZeRO 1 or 2" in refused
+    for stage in (0, 2, 3):
+        (refused,) = problems(stage, [MoFO(), HalfFineTuning()], model, None)
+        assert "mofo, half decides by parameter what the optimiser does" in refused and "fsdp2" in refused
     model.weight.ds_id = 0
     (refused,) = problems(3, [LabelAnnealing()], model, None)
     assert "a copy of the start model" in refused

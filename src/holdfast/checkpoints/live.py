@@ -558,7 +558,7 @@ class Pieces:
             value = function(piece).double()
             sums[piece.name] = sums[piece.name] + value if piece.name in sums else value
         nothing = torch.zeros((), dtype=torch.float64)  # of a rank whose part is empty
-        return sum(float(_summed(t, sums.get(t.name, nothing.to(t.parameter.device)))) for t in self._targets)
+        return sum(float(summed(t, sums.get(t.name, nothing.to(t.parameter.device)))) for t in self._targets)
 
 
 def _stretches(target: LiveTensor) -> list[tuple[int, int]]:
@@ -573,8 +573,8 @@ def _flat_gradient(target: LiveTensor) -> tuple[Tensor | None, bool]:
     return (None, False) if gradient is None else LiveTensor(target.name, gradient, target.offsets).flat()
 
 
-def _summed(target: LiveTensor, value: Tensor) -> Tensor:
-    """A sum over this rank's part as the sum over the whole tensor."""
+def summed(target: LiveTensor, value: Tensor) -> Tensor:
+    """Sums over this rank's part, of any shape, as the sums over the whole tensor; all ranks have to call it."""
     parameter = target.parameter
     part = part_in(parameter)
     if part is not None:

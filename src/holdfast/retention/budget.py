@@ -46,6 +46,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError, TrainingDiverged
+from holdfast.retention.held_out import DROP, check_questions, paired_drop, points
 from holdfast.retention.method import ActiveMethod, Host, NamedParams, Passive, RetentionMethod, StepFigures, StepInfo
 from holdfast.retention.paths import data_problems
 
@@ -81,21 +82,6 @@ RANGE = 1e3
 """Of a strength in other units (L2, EWC): the factor within which it stays of where it began."""
 
 
-def _points(value: str | None) -> float | None:
-    """ "1 point", "0.5 points", "1pt" and "inf" as numbers; None where it is something else, a bare number too: 0.01
-    could be meant either way."""
-    if value is None:
-        return None
-    text = value.strip().lower()
-    if text == "inf":
-        return math.inf
-    unit = next((u for u in ("points", "point", "pts", "pt") if text.endswith(u)), None)
-    try:
-        return None if unit is None else float(text.removesuffix(unit))
-    except ValueError:
-        return None
-
-
 def _share(value: str | float | None) -> float | None:
     """ "2%" and 0.02 as 0.02; None where that is no number."""
     if not isinstance(value, str):
@@ -115,15 +101,7 @@ def _rise(value: Any) -> str | float:
     return value if isinstance(value, str) else float(value)
 
 
-def _drop(value: Any) -> str:
-    """A value of `metric_drop`, checked."""
-    if not isinstance(value, str) or not (_points(value) or 0) > 0:
-        raise ValueError
-    return value
-
-
 _RISE = Meta(parse=_rise, expected="a share above 0 such as 2% or 0.02 (noise alone would exceed 0)")
-_DROP = Meta(parse=_drop, expected="points above 0 with their unit, such as '1 point' or '0.5 points'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +129,7 @@ class Budget(RetentionMethod):
     """Largest KL to the start at the end, nats per token; inf: no constraint."""
     perplexity_increase: Annotated[str | float | None, _RISE] = None
     """Largest rise of the perplexity of `data`, such as 2% or 0.02; inf: no constraint."""
-    metric_drop: Annotated[str | None, _DROP] = None
+    metric_drop: Annotated[str | None, DROP] = None
     """Largest drop of a task's metric, in points (hundredths), such as '1 point'; inf: no constraint."""
     data: str = ""
     """Held-out text that is measured: file, folder or hub id; empty with kl: the training tokens of each step."""
@@ -164,7 +142,7 @@ class Budget(RetentionMethod):
 
     @property
     def off(self) -> bool:
-        return math.inf in (self.kl, _share(self.perplexity_increase), _points(self.metric_drop))
+        return math.inf in (self.kl, _share(self.perplexity_increase), points(self.metric_drop))
 
     def problems(self) -> list[str]:
         given = {k: v for k in ("kl", "perplexity_increase", "metric_drop") if (v := getattr(self, k)) is not None}
@@ -203,7 +181,7 @@ class Budget(RetentionMethod):
     def limit(self) -> float:
         """The budget in its `unit`: of KL, of held-out cross-entropy, or of a metric's drop."""
         if self.metric_drop is not None:
-            return _points(self.metric_drop) or 0.0
+            return points(self.metric_drop) or 0.0
         return self.kl if self.kl is not None else math.log1p(_share(self.perplexity_increase) or 0.0)
 
     @property
@@ -346,13 +324,8 @@ class _Active(Passive):
         if self.method.task:
             self._start_scores = list(host.scores(self.method.task))
             where = f"{len(self._start_scores)} questions of {self.method.task}"
-            smallest = 100 / len(self._start_scores)
-            if self.method.limit < smallest:
-                raise ConfigError(
-                    f"budget.metric_drop: expected at least {smallest:.3g} points, one of the "
-                    f"{len(self._start_scores)} questions of "
-                    f"{self.method.task}, got {self.method.limit:g}. Ask more questions (its limit), or allow more."
-                )
+            count, task = len(self._start_scores), self.method.task
+            check_questions("budget.metric_drop", self.method.limit, count, task=task)
         if self.method.kl is not None:
             what = f"KL to the start {self.method.limit:g} nats per token"
         elif self.method.task:
@@ -368,7 +341,9 @@ class _Active(Passive):
         if self.method.task:
             if not due:
                 return
-            self._constraint, self._noise = self._drop(self._host.scores(self.method.task))
+            assert self._start_scores is not None  # prepared
+            scores = self._host.scores(self.method.task)
+            self._constraint, self._noise = paired_drop(self._start_scores, scores, task=self.method.task)
         elif self._rows is None:
             if step.figures is None or step.figures.kl is None:
                 return
@@ -427,20 +402,6 @@ class _Active(Passive):
             return figures.ce - self._start_ce
         assert figures.kl is not None  # label annealing is there
         return figures.kl
-
-    def _drop(self, scores: Sequence[float]) -> tuple[float, float]:
-        """Mean and standard error of the drop, in points, over the pairs of a question's scores; no standard error is
-        below one question's share, since pairs without a difference do not show that there is none."""
-        assert self._start_scores is not None  # prepared
-        if len(scores) != len(self._start_scores):
-            raise ConfigError(
-                f"task {self.method.task}: expected {len(self._start_scores)} scores as from the start model, got "
-                f"{len(scores)}."
-            )
-        drops = [100 * (before - now) for before, now in zip(self._start_scores, scores, strict=True)]
-        mean = math.fsum(drops) / len(drops)
-        variance = math.fsum((d - mean) ** 2 for d in drops) / max(len(drops) - 1, 1)
-        return mean, max(math.sqrt(variance / len(drops)), 100 / len(drops))
 
     def _average(self, value: float, share: float) -> None:
         """An exponential mean without the bias towards its beginning at 0."""

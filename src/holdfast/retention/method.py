@@ -194,6 +194,12 @@ class StepInfo:
     """Factor on all gradients at this moment (fp16 loss scaling); an added gradient has to carry it too."""
     reset_optimizer: Callable[[], None] | None = None
     """Clears the optimiser's state (moments); None where the host cannot."""
+    epoch: int = 0
+    """Epochs that were complete when the step began."""
+    optimizer_state: Callable[[str], Mapping[str, Any]] | None = None
+    """By parameter: what the optimiser keeps of it (such as `exp_avg` and `step`; nothing before its first step),
+    beside the settings of its group (such as `weight_decay`) and under "optimizer" the class's name; None where the
+    host cannot."""
     learning_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """By parameter: the rate that the optimiser step uses (in `add_gradient`) or has used (in `after_step`)."""
     figures: StepFigures | None = None
@@ -267,6 +273,10 @@ class ActiveMethod(Protocol):
     def metrics(self, named: NamedParams) -> dict[str, float]:
         """Figures to log, computed only when a step is logged."""
 
+    def outcome(self) -> dict[str, Any]:
+        """What the run's record keeps of it once training is over, plain JSON values; a sentence under "note" is one of
+        the run's notes, too."""
+
     def state_dict(self) -> dict[str, Any]:
         """What cannot be had again from the config and the start model; plain values and tensors."""
 
@@ -287,6 +297,9 @@ class Passive:
     def after_step(self, named: NamedParams, step: StepInfo) -> None: ...
 
     def metrics(self, named: NamedParams) -> dict[str, float]:
+        return {}
+
+    def outcome(self) -> dict[str, Any]:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -360,6 +373,11 @@ class RetentionMethod:
     """Set for methods from outside of the package when they are found."""
     gives: ClassVar[str] = ""
     """Which of `ORIGINS` the rows are of that it mixes in; empty: none but new ones."""
+    by_parameter: ClassVar[bool] = False
+    """Whether it has the optimiser step on some parameters and not on others, or looks at what it keeps of them, which
+    DeepSpeed's flattened optimiser does not know."""
+    optimizers: ClassVar[tuple[str, ...]] = ()
+    """The values of `optim` that it works with; empty: any."""
     not_in_cost: ClassVar[str] = ""
     """What it does that `holdfast cost` does not count, and what to do about it; empty: nothing."""
 

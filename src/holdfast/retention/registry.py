@@ -26,9 +26,11 @@ from holdfast.errors import ConfigError, did_you_mean
 from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
 from holdfast.retention.budget import Budget, combination_problems
 from holdfast.retention.ewc import EWC
+from holdfast.retention.half import HalfFineTuning
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.method import Origin, RetentionMethod
+from holdfast.retention.mofo import MoFO
 from holdfast.retention.replay import Multitask, Replay
 from holdfast.retention.self_replay import SelfReplay
 from holdfast.support.own_code import is_ours, load_class, origin
@@ -39,9 +41,11 @@ METHODS: dict[str, type[RetentionMethod]] = {
         LabelAnnealing,
         L2,
         EWC,
+        HalfFineTuning,
         SequentialAveraging,
         WiseFT,
         ExponentialAverage,
+        MoFO,
         Replay,
         SelfReplay,
         Multitask,

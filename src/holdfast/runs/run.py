@@ -452,6 +452,10 @@ class _Run:
             "tokens_per_second": round(tokens / seconds, 1) if seconds > 0 else 0.0,
             "final": {k: v for k, v in (logged[-1] if logged else {}).items() if k != "seconds"},
         }
+        for name, outcome in self.trainer.outcomes().items():
+            if note := outcome.pop("note", ""):
+                self.note(note)
+            self.record.training.setdefault("methods", {})[name] = outcome
         if tokens and seconds > 0 and self.main:
             reached = throughput_of_run(config, self.record.data, tokens / seconds, device=args.device.type)
             self.record.training["throughput"] = to_jsonable(reached)

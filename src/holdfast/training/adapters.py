@@ -7,9 +7,16 @@ osf_effective_rank: 0.5       # preserved: the largest half of each matrix's sin
 ```
 
 OSF (Nayak et al. 2025, Sculpting Subspaces, arXiv:2504.07097) keeps the directions of the largest singular values of
-each weight matrix and trains the rest, W = U_high S_high V_high + U_low S_low V_low, with the gradients of U_low and
-V_low projected to stay orthogonal to the kept ones. All of it is PEFT's code; an optimiser that scales gradients
-element-wise (Adam) leaves the orthogonal space a little, as in PEFT.
+each weight matrix and trains the rest, W = U_high S_high V_high + U_low S_low V_low, with U_low and V_low orthogonal to
+the kept ones. PEFT projects their gradients,
+
+    dU_low <- dU_low - U_high (U_high' dU_low)        dV_low <- dV_low - (dV_low V_high') V_high
+
+which is enough for an optimiser that follows them, and not for one that scales them element by element: in 200 steps of
+Adam a large share of U_low comes to lie within the kept directions. So the factors themselves are projected in the same
+way after every optimiser step, as mini_trainer, the authors' code, does. The bases of the kept directions are float32
+and orthonormal whatever the base's dtype; the half-precision ones that PEFT keeps would, applied a thousand times,
+change the length of what they should leave alone.
 
 Imports neither TRL nor PEFT before a function is called.
 """
@@ -17,12 +24,14 @@ Imports neither TRL nor PEFT before a function is called.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.checkpoints.fit import loading_problem, misfit_error
 from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.checkpoints.sources import listing
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -136,25 +145,31 @@ def merged_weight(module: nn.Module, adapter: str) -> Tensor:
     return merged.detach()
 
 
-def complete_osf(model: nn.Module, *, sharded: bool) -> None:
-    """Checks a model that PEFT may have prepared for OSF, and puts its gradient projections where they belong. Others
+def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | None:
+    """Checks a model that PEFT may have prepared for OSF, and confines its factors: their gradients from now on, and
+    the factors themselves whenever what is returned is called, which has to be after every optimiser step. Other models
     are left as they are.
 
-    PEFT hangs the projections on the factors, and then, where the base is in half precision, replaces the factors by
-    float32 ones without them (0.21; `cast_adapter_dtype`). They are hung up anew here.
+    PEFT hangs its projections of gradients on the factors, and then, where the base is in half precision, replaces the
+    factors by float32 ones without them (0.21; `cast_adapter_dtype`). Ours take their place.
 
     Args:
         model: as `SFTTrainer` has made it.
         sharded: whether the run shares parameters out over processes.
 
+    Returns:
+        What projects the factors; None where there are none.
+
     Raises:
-        ConfigError: nothing is left to train, or the run is sharded: PEFT projects with whole matrices.
+        ConfigError: nothing is left to train, more directions are to be kept than a matrix has, or the run is sharded:
+            whole matrices are projected.
     """
     if not any(
         str(getattr(config.peft_type, "value", config.peft_type)) == "OSF"
         for config in getattr(model, "peft_config", {}).values()
     ):
-        return
+        return None
+    import torch
     from peft.tuners.osf import OSFLayer
 
     if sharded:
@@ -162,7 +177,18 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> None:
             "peft_method: osf projects gradients with whole matrices and cannot be sharded (FSDP, DeepSpeed). Use "
             "DDP, or peft_method: lora."
         )
-    layers = [module for module in model.modules() if isinstance(module, OSFLayer)]
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, OSFLayer)}
+    larger = [
+        f"{name} ({layer.out_features} x {layer.in_features}, {rank} kept)"
+        for name, layer in layers.items()
+        for adapter in layer.osf_svd_params
+        if (rank := model.peft_config[adapter].effective_rank or 0) > min(layer.out_features, layer.in_features)
+    ]
+    if larger:
+        raise ConfigError(
+            f"osf_effective_rank: expected no more directions than a matrix has, its smaller side, got more in "
+            f"{listing(larger)}. Lower it, or give a share below 1."
+        )
     if not any(p.numel() for p in model.parameters() if p.requires_grad):
         raise ConfigError(
             "peft_method: osf finds nothing to train: "
@@ -172,7 +198,44 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> None:
                 else "none of the targets is an nn.Linear."
             )
         )
-    for layer in layers:
+    confined = []
+    for layer in layers.values():
         layer._detach_hooks()
-        for name in layer.osf_svd_params:
-            layer._attach_hooks(name)
+        for adapter, factors in layer.osf_svd_params.items():
+            low = layer._osf_U_low_init[adapter], layer._osf_V_low_init[adapter].T
+            high_u, high_v = (dict(h.items()).get(adapter) for h in (layer._osf_U_high, layer._osf_V_high))
+            u = _kept_directions(high_u, low[0])
+            v = _kept_directions(None if high_v is None else high_v.T, low[1])
+            factors["U_low"].register_hook(functools.partial(_without, u))
+            factors["V_low"].register_hook(lambda gradient, v=v: _without(v, gradient.T).T)
+            confined.append((factors, u, v))
+
+    @torch.no_grad()
+    def project() -> None:
+        for factors, u, v in confined:
+            factors["U_low"].copy_(_without(u, factors["U_low"]))
+            factors["V_low"].copy_(_without(v, factors["V_low"].T).T)
+
+    return project
+
+
+def _kept_directions(high: Tensor | None, low: Tensor) -> Tensor:
+    """An orthonormal basis of the kept directions, `[n, k]`, float32 at least.
+
+    Args:
+        high: `[n, k]` that spans them; None: they are what `low` leaves of the whole space, as where PEFT keeps none.
+        low: `[n, r - k]`, orthonormal but for rounding.
+    """
+    import torch
+
+    dtype = torch.promote_types(low.dtype, torch.float32)
+    if high is not None:
+        return torch.linalg.qr(high.detach().to(dtype)).Q
+    return torch.linalg.qr(low.detach().to(dtype), mode="complete").Q[:, low.shape[1] :].contiguous()
+
+
+def _without(kept: Tensor, columns: Tensor) -> Tensor:
+    """Columns `[n, m]` without their part in the span of `kept` `[n, k]`; what is orthogonal to it stays as it is, but
+    for rounding of what is taken off."""
+    wide = columns.to(kept.dtype)
+    return (wide - kept @ (kept.T @ wide)).to(columns.dtype)

@@ -42,6 +42,7 @@ from holdfast.retention.anchor import START, Anchors, load_anchor
 from holdfast.retention.fisher import choose_rows, diagonal_fisher, fingerprints, made_of, save_fisher
 from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures, StepInfo, TokenLoss, makes_data
 from holdfast.retention.replay import stacked
+from holdfast.training.optimizer_state import state_by_name
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -405,20 +406,21 @@ class _Loop:
             raise TrainingDiverged(f"Step {step}: the loss is {float(result.loss)}. Use a lower learning_rate.")
         result.loss.backward()
         rates = dict.fromkeys(self.named, float(optimizer.param_groups[0]["lr"]))
-        about = StepInfo(step=step, total_steps=self.steps, reset_optimizer=optimizer.state.clear, learning_rates=rates)
+        about = StepInfo(
+            step=step,
+            total_steps=self.steps,
+            epoch=(step - 1) // math.ceil(len(self.order) / self.settings.per_device_train_batch_size),
+            optimizer_state=state_by_name(optimizer, self.named),
+            reset_optimizer=optimizer.state.clear,
+            learning_rates=rates,
+        )
         for method in self.active:
             method.add_gradient(self.named, about)
         if self.settings.max_grad_norm:
             nn.utils.clip_grad_norm_(self.named.values(), self.settings.max_grad_norm)
         optimizer.step()
         if any(m.wants_figures for m in self.active):
-            about = StepInfo(
-                step=step,
-                total_steps=self.steps,
-                reset_optimizer=optimizer.state.clear,
-                learning_rates=rates,
-                figures=_figures([result], self.term is not None),
-            )
+            about = replace(about, figures=_figures([result], self.term is not None))
         for method in self.active:
             method.after_step(self.named, about)
         return result

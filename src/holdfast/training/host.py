@@ -92,6 +92,7 @@ class TrainerHost:
                 f"{task!r}.{did_you_mean(task, trainer.scorers)} With holdfast train these "
                 "are the tasks under evaluation:, in Python the trainer's scorers={name: function of the model}."
             )
+        trainer.publish_weights()
         training = trainer.model.training
         trainer.model.eval()
         try:
@@ -117,6 +118,7 @@ class TrainerHost:
         """See `Host.mean_loss`."""
         trainer = self._trainer
         trainer._prepare_more(rows)
+        trainer.publish_weights()
         model, total = trainer.model, torch.zeros(7, dtype=torch.float64, device=trainer.args.device)
         training = model.training
         model.eval()

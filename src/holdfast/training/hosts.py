@@ -85,7 +85,13 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             self._start = StartModel(model, adapter=kwargs.get("peft_config"), first=first)
         self._confine_attention(model, arguments)  # before a teacher is copied from the model
         super().__init__(*args, retain=retain, **kwargs)
-        complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
+        self._project_osf = complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
+
+    def after_optimizer_step(self) -> None:
+        """Confines the factors of OSF before methods see them."""
+        if self._project_osf is not None:
+            self._project_osf()
+        super().after_optimizer_step()
 
     def _complete_data(self) -> None:
         """Rows with images are made into tokens batch by batch: methods mix them as they are."""

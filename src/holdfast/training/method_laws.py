@@ -105,10 +105,10 @@ def resumes(make: Make, methods: Methods, **settings: Any) -> None:
         )
 
 
-def accumulates(make: Make, methods: Methods) -> None:
+def accumulates(make: Make, methods: Methods, **settings: Any) -> None:
     """One batch of 4, and 4 micro-batches of 1, are the same step but for rounding: token counts are global, hooks act
-    once. Under plain SGD, since Adam would blow rounding up."""
-    settings = {"optim": "sgd", "learning_rate": 0.1}
+    once. Under plain SGD, unless `settings` say otherwise, since Adam would blow rounding up."""
+    settings = {"optim": "sgd", "learning_rate": 0.1, **settings}
     one, _ = trained(make, methods, per_device_train_batch_size=4, **settings)
     four, _ = trained(make, methods, per_device_train_batch_size=1, gradient_accumulation_steps=4, **settings)
     if not (apart := largest_difference(one, four)) < 2e-6:

@@ -62,6 +62,7 @@ from holdfast.training.diverged import describe_samples, diverged
 from holdfast.training.forward import LossRequest, Sealed, TokenCE, install_forward, successor_mask
 from holdfast.training.host import TrainerHost
 from holdfast.training.learning_rates import KEY, factors_of, scale_rates
+from holdfast.training.optimizer_state import state_by_name
 from holdfast.training.origins import token_weights
 from holdfast.training.teacher_cache import TeacherCache
 from holdfast.training.unsloth import refuse_unsloth
@@ -129,10 +130,12 @@ class RetentionMixin(WholeCheckpoints):
         self._kl_items: Tensor | None = None
         self._step_sums: Tensor | None = None
         self._rates: dict[str, float] = {}
+        self._epoch = 0
         self._prepared = False
         self._named: dict[str, Tensor] | None = None
         self._last_batch: dict[str, Any] | None = None
         self._zero: ZeroParts | None = None
+        self._published: list[int] = []
 
         model = kwargs.get("model", args[0] if args else None)
         copied = None
@@ -431,6 +434,7 @@ class RetentionMixin(WholeCheckpoints):
         if not self.active:
             return
         self._rates = self._learning_rates()
+        self._epoch = int(self.state.epoch or 0)  # counted up with the step
         step = self._step_info(self.state.global_step + 1)
         for method in self.active:
             method.add_gradient(self.named_trainable(), step)
@@ -476,6 +480,10 @@ class RetentionMixin(WholeCheckpoints):
             if self._zero is None
             else self._zero.loss_scale(),
             reset_optimizer=self._reset_optimizer,
+            epoch=self._epoch,
+            optimizer_state=state_by_name(self.optimizer, self.named_trainable())
+            if self._zero is None and any(m.by_parameter for m in self.retain)
+            else None,
             learning_rates=self._rates,
             figures=figures,
         )
@@ -511,11 +519,21 @@ class RetentionMixin(WholeCheckpoints):
         step = self._step_info(
             self.state.global_step, self._step_figures() if any(a.wants_figures for a in self.active) else None
         )
-        before = [] if self._zero is None else self._zero.versions()
+        self._published = [] if self._zero is None else self._zero.versions()
         for method in self.active:
             method.after_step(self.named_trainable(), step)
+        self.publish_weights()
+
+    def publish_weights(self) -> None:
+        """Hands what methods have changed to the model's own copies under ZeRO 1 and 2; elsewhere they are the same.
+        All ranks have to call it."""
         if self._zero is not None:
-            self._zero.publish(before)
+            self._zero.publish(self._published)
+            self._published = self._zero.versions()
+
+    def outcomes(self) -> dict[str, dict[str, Any]]:
+        """By method what a run's record keeps of it (`ActiveMethod.outcome`); those without are left out."""
+        return {m.name: found for m, a in zip(self.retain, self.active, strict=True) if (found := a.outcome())}
 
     def _meet_engine(self) -> None:
         """Called when training begins: DeepSpeed has made its engine, if it trains the model."""
@@ -707,6 +725,12 @@ class RetentionMixin(WholeCheckpoints):
             found += problems(self.zero_stage(), self.retain, self.model, engine_dtype(self.args))
             if self.learning_rate_multipliers:
                 found.append(f"{KEY}: expected none under DeepSpeed, whose engine has one rate. Use FSDP2 or DDP.")
+        found += [
+            f"optim: expected {' or '.join(m.optimizers)} with {m.name}, got {self.args.optim.value}. Change optim, or "
+            f"leave {m.name} out."
+            for m in self.retain
+            if m.optimizers and self.optimizer is None and self.args.optim.value not in m.optimizers
+        ]
         if self.is_fsdp_enabled and loads_on_one_process_only() and self._needs_start_weights():
             found.append(
                 "fsdp_cpu_ram_efficient_loading: expected false with methods that keep a copy of the start weights, "

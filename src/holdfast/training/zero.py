@@ -36,6 +36,12 @@ def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: t
     """
     found = []
     acting = [m.name for m in methods if m.place in ("gradient", "weights")]
+    if own := [m.name for m in methods if m.by_parameter]:
+        found.append(
+            f"retention: {', '.join(own)} decides by parameter what the optimiser does, and DeepSpeed's knows one flat "
+            f"tensor. Use FSDP2 (accelerate_config: fsdp2) or DDP."
+        )
+        acting = [name for name in acting if name not in own]
     if stage == 3 and acting:
         found.append(
             f"retention: {', '.join(acting)} changes gradients or weights, which ZeRO 3 keeps in pieces only. Use "

@@ -1,0 +1,59 @@
+"""Thresholds on magnitudes against sorting, in every dtype, and over shards."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from holdfast.checkpoints.live_tensors import FlatPart, as_part, live_tensors
+from holdfast.checkpoints.live_thresholds import by_digits, thresholds
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+
+
+def draw(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    return (torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64) ** 3).to(dtype)
+
+
+def by_sorting(value: torch.Tensor, fraction: float) -> torch.Tensor:
+    ordered = value.abs().flatten().sort(descending=True).values
+    return ordered[max(1, round(fraction * len(ordered))) - 1]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fraction", [1e-9, 0.15, 0.5, 1.0])
+def test_both_ways_find_the_element_that_sorting_finds(dtype, fraction):
+    values = [draw(dtype, 37, 11), draw(dtype, 3, 2), torch.zeros(4, 4, dtype=dtype), draw(dtype, 64, 1)[::2]]
+    targets, _ = live_tensors({f"w{i}": torch.empty(v.shape, dtype=dtype) for i, v in enumerate(values)})
+    wanted = [by_sorting(v, fraction) for v in values]
+    assert thresholds(targets, values, fraction) == wanted
+    counts = [max(1, round(fraction * v.numel())) for v in values]
+    assert by_digits(targets, [v.reshape(-1) for v in values], counts) == wanted
+
+
+def test_ties_and_infinities_are_elements_as_others():
+    value = torch.tensor([[1.0, -1.0, 1.0, float("inf")], [0.0, -0.0, 1e-40, 5.0]])
+    targets, _ = live_tensors({"w": torch.empty(2, 4)})
+    for fraction, wanted in ((0.125, float("inf")), (0.25, 5.0), (0.5, 1.0), (0.75, 1e-40), (1.0, 0.0)):
+        for found in (
+            thresholds(targets, [value], fraction),
+            by_digits(targets, [value.flatten()], [round(8 * fraction)]),
+        ):
+            assert found[0] == torch.tensor(wanted)
+
+
+def test_shards_count_together(tmp_path):
+    """Over a process group of one: a DTensor and a part go the way of shards, and come to the same."""
+    import torch.distributed as dist
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        whole = draw(torch.float32, 40, 5)
+        part = as_part(whole.flatten().clone(), FlatPart((40, 5), 0))
+        named = {"a": whole.clone(), "b": distribute_tensor(whole, mesh, [Shard(0)]), "c": part}
+        targets, _ = live_tensors(named)
+        assert thresholds(targets, list(named.values()), 0.3) == [by_sorting(whole, 0.3)] * 3
+    finally:
+        dist.destroy_process_group()
