@@ -225,11 +225,9 @@ def annealed_loss(
         temperature=float(temperature),
         direction=direction,
         beta=float(beta),
-        **(
-            {}
-            if weighting is None
-            else {"gate": weighting.gate, "floor": weighting.floor, "gate_strength": weighting.strength}
-        ),
+        gate="none" if weighting is None else weighting.gate,
+        floor=0.0 if weighting is None else float(weighting.floor),
+        gate_strength=1.0 if weighting is None else float(weighting.strength),
     )
     arguments = (
         of_kept(hidden_NH),

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from holdfast.checkpoints.live_tensors import gathered
-from holdfast.errors import ConfigError, TrainingDiverged
+from holdfast.errors import ConfigError, DataError, TrainingDiverged
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.ops.four_bits import keep_unpacked
 from holdfast.ops.heads import causal_lm, check_head
@@ -50,6 +50,7 @@ from holdfast.retention.method import (
     StepInfo,
     TeacherSettings,
     TokenLoss,
+    TokenWeights,
     changes_data,
 )
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
@@ -58,7 +59,7 @@ from holdfast.support.files import write_json
 from holdfast.training import frozen
 from holdfast.training.checkpoint_parts import SEALED, STATE_FILE, TENSOR_FILE
 from holdfast.training.diverged import describe_samples, diverged
-from holdfast.training.forward import LossRequest, Sealed, TokenCE, install_forward, successor_mask
+from holdfast.training.forward import LossRequest, Sealed, install_forward, successor_mask
 from holdfast.training.host import TrainerHost
 from holdfast.training.learning_rates import KEY, factors_of, scale_rates
 from holdfast.training.teacher_cache import TeacherCache
@@ -92,8 +93,8 @@ class RetentionMixin(WholeCheckpoints):
     loss_is_scaled_for_ga = True
     prepares_data = False
     """Whether the host runs the methods' `transform_data` on its training data."""
-    token_ce: TokenCE | None = None
-    """The host's own loss in the place of the cross-entropy; set on the instance before `__init__`."""
+    loss_types: tuple[str, ...] = ("nll", "chunked_nll")
+    """What the host takes of TRL's setting of that name."""
 
     def __init__(
         self,
@@ -117,10 +118,17 @@ class RetentionMixin(WholeCheckpoints):
                 f"is. "
                 "Use SFTRetentionTrainer, or mix the data beforehand with holdfast.data.mixing.mix_replay."
             )
+        weighing = [m.name for m in self.retain if m.weighs_tokens]
+        if len(weighing) > 1:
+            raise ConfigError(
+                f"retention: expected one method that weighs tokens, got {' and '.join(weighing)} (loss_type: dft is "
+                f"token_weighting of kind dft). Leave one out."
+            )
         self._token_loss: TokenLoss | None = terms[0] if terms else None
         self._sums: dict[str, Tensor] = {}
         self._kl_items: Tensor | None = None
         self._step_sums: Tensor | None = None
+        self._step_weight: Tensor | None = None
         self._rates: dict[str, float] = {}
         self._prepared = False
         self._named: dict[str, Tensor] | None = None
@@ -171,6 +179,7 @@ class RetentionMixin(WholeCheckpoints):
         factors_of(named, self.learning_rate_multipliers)
         self._refuse_misfits(named)
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
+        self._weigher = next((a for m, a in zip(self.retain, self.active, strict=True) if m.weighs_tokens), None)
         self.callback_handler.callbacks.insert(0, _AfterStep(self))
 
     def _complete_data(self) -> None:
@@ -313,6 +322,8 @@ class RetentionMixin(WholeCheckpoints):
         loss = result.loss
         mask = inputs.get("attention_mask")
         self._add_sums(result, labels.new_tensor(labels.numel()) if mask is None else mask.sum())
+        if self._weigher is not None and self.model.training:
+            self._note_weights(self._weigher, inputs, labels, result)
         if num_items_in_batch is not None and self.args.average_tokens_across_devices:
             loss = loss * self.accelerator.num_processes  # DDP averages gradients; the token count was global already
         if return_outputs:
@@ -336,9 +347,12 @@ class RetentionMixin(WholeCheckpoints):
         router_scale = self._router_coefficient()
         if router_scale and num_items is not None:
             router_scale /= self.current_gradient_accumulation_steps
+        weights = TokenWeights()
+        if self._weigher is not None and self.model.training:
+            weights = self._weigher.token_weights(inputs, labels)
         if self._token_loss is None:
             return LossRequest(
-                labels_BT=labels, ce_scale=1.0 / ce_items, token_ce=self.token_ce, router_scale=router_scale
+                labels_BT=labels, ce_scale=1.0 / ce_items, token_weights=weights, router_scale=router_scale
             )
         mask = trained if self._token_loss.tokens == "trained" else successor_mask(inputs)
         kl_items: Any = ce_items if self._token_loss.tokens == "trained" else self._kl_items
@@ -357,9 +371,33 @@ class RetentionMixin(WholeCheckpoints):
             teacher_hidden_BTK=hidden,
             teacher_head=head,
             token_loss=self._token_loss,
-            token_ce=self.token_ce,
+            token_weights=weights,
             router_scale=router_scale,
         )
+
+    def _note_weights(
+        self, weigher: ActiveMethod, inputs: dict[str, Any], labels: Tensor, result: AnnealedLoss
+    ) -> None:
+        weigher.saw_losses(inputs, labels, result.ce_N.view(labels.shape[0], -1))
+        row = torch.stack([result.weight_sum.double(), result.ce_count.double()])
+        self._step_weight = row if self._step_weight is None else self._step_weight + row
+
+    def _refuse_no_weight(self) -> None:
+        """
+        Raises:
+            DataError: every trained token of the step weighs 0.
+        """
+        row, self._step_weight = self._step_weight, None
+        if row is None:
+            return
+        weight, count = self.accelerator.reduce(row, "sum").tolist()
+        if count and not weight:
+            name = next(m.label() for m in self.retain if m.weighs_tokens)
+            raise DataError(
+                f"{name}: expected trained tokens of some weight in every step, got 0 in each of the {count:.0f} of "
+                f"step {self.state.global_step + 1}, so that nothing would be learnt. Take more rows a step, or a "
+                f"coefficient below 1."
+            )
 
     def _strength(self) -> float:
         """The KL term's weight in force."""
@@ -396,8 +434,10 @@ class RetentionMixin(WholeCheckpoints):
             raise self._diverged(f"the loss is {float(loss)}", inputs, None)
         if self.loss_backend is None:
             self._note_backend()
-        if self.accelerator.sync_gradients and self._zero is None:
-            self._add_gradients()
+        if self.accelerator.sync_gradients:
+            self._refuse_no_weight()
+            if self._zero is None:
+                self._add_gradients()
         return loss
 
     def _add_gradients(self) -> None:
@@ -525,6 +565,7 @@ class RetentionMixin(WholeCheckpoints):
             result.correct,
             tokens.to(device),
             result.entropy_sum,
+            result.weight_sum,
         ]
         row = torch.stack([v.detach().to(torch.float64 if device.type != "mps" else torch.float32) for v in values])
         self._sums[mode] = self._sums[mode] + row if mode in self._sums else row
@@ -541,7 +582,7 @@ class RetentionMixin(WholeCheckpoints):
                 raise self._diverged(f"{name} is {value}", None, None, updated=True)
         if mode in self._sums:
             sums = self.accelerator.reduce(self._sums.pop(mode), "sum").tolist()
-            ce_sum, kl_sum, ce_count, kl_count, correct, tokens, entropy_sum = sums
+            ce_sum, kl_sum, ce_count, kl_count, correct, tokens, entropy_sum, weight_sum = sums
             prefix = "eval_" if mode == "eval" else ""
             logs[f"{prefix}ce"] = ce_sum / max(ce_count, 1)
             if self._token_loss is not None:
@@ -549,6 +590,8 @@ class RetentionMixin(WholeCheckpoints):
             logs[f"{prefix}token_accuracy"] = correct / max(ce_count, 1)
             logs[f"{prefix}entropy"] = entropy_sum / max(ce_count, 1)
             if mode == "train":
+                if self._weigher is not None:
+                    logs["ce_weight"] = weight_sum / max(ce_count, 1)
                 self.tokens_seen = getattr(self, "tokens_seen", 0) + int(tokens)
                 logs["tokens"] = self.tokens_seen
                 for method in self.active:
@@ -679,7 +722,7 @@ class RetentionMixin(WholeCheckpoints):
                 "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model "
                 "is loaded."
             )
-        if getattr(self.args, "loss_type", "nll") not in ("nll", "chunked_nll") and self.token_ce is None:
+        if getattr(self.args, "loss_type", "nll") not in self.loss_types:
             found.append(
                 f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {self.args.loss_type!r}; holdfast "
                 f"computes the loss itself."
