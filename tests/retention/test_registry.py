@@ -63,7 +63,8 @@ def test_spellings(value, expected) -> None:
     [
         (
             "label_anealing",
-            f"retention: unknown method 'label_anealing'; known: {', '.join([*METHODS, *PRESETS])}. Did you mean 'label_annealing'?",
+            f"retention: unknown method 'label_anealing'; known: {', '.join([*METHODS, *PRESETS])}. "
+            "Did you mean 'label_annealing'?",
         ),
         (
             [{"sfa": {}, "l2": {}}],
