@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from holdfast.retention.label_annealing import LabelAnnealing
     from holdfast.retention.registry import retention as retention_methods
     from holdfast.retention.replay import Multitask, Replay
+    from holdfast.retention.token_weighting import TokenWeighting
     from holdfast.runs.config import TrainConfig, load_train_config, train_config
     from holdfast.runs.fisher import compute_fisher
     from holdfast.runs.run import train
@@ -115,6 +116,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "retention.label_annealing": ("LabelAnnealing",),
     "retention.registry": ("retention_methods",),
     "retention.replay": ("Multitask", "Replay"),
+    "retention.token_weighting": ("TokenWeighting",),
     "statistics.selection": ("select_trial",),
     "studies.tradeoff.session": ("run_study",),
     "studies.tradeoff.study": ("load_study",),
@@ -166,6 +168,7 @@ __all__ = [
     "ShapeError",
     "StorageError",
     "StudyRecord",
+    "TokenWeighting",
     "TrainConfig",
     "TrainingDiverged",
     "UserError",
