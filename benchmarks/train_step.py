@@ -5,6 +5,7 @@
     python benchmarks/train_step.py --explain       # where the seconds of each arm go
     python benchmarks/train_step.py --check         # exit 1 where a stated bar falls short
     python benchmarks/train_step.py --quick         # under a minute, smaller model, fewer rounds
+    python benchmarks/train_step.py --only token    # the arms whose names hold the word, beside direct
     python benchmarks/train_step.py --save FILE     # the figures as JSON
 
 A step is what training does: forward, loss, backward, clipping, AdamW, through the project's own trainer. The arms take
@@ -20,7 +21,8 @@ parameters the head is a large part of the model and the cached floor is 1.06; i
 the direct step has much else to do, as with adapters.
 
 The cached arm trains on one batch, so its states come from the page cache: reading a disk that is slower than training
-is not in it. Building the cache takes one teacher pass, once, before the steps that are timed.
+is not in it. Building the cache takes one teacher pass, once, before the steps that are timed. Nor is the start's pass
+of token weighting by `stm`: what is timed is finding and reading its losses.
 """
 
 from __future__ import annotations
@@ -51,12 +53,14 @@ ONLINE, CACHED, ADAPTER_OFF = (
     "label_annealing, LoRA (adapter_off)",
 )
 NAIVE = "naive label annealing"
+WEIGHTED = ("eaft", "dft", "talr", "stm")
 BARS: dict[str, dict[str, float]] = {
     ONLINE: {"default": 1.38, "large": 1.38},
     CACHED: {"default": 1.10, "large": 1.06},
     ADAPTER_OFF: {"default": 1.60, "large": 1.60},
     "l2": {"default": 1.05, "large": 1.05},
     "sfa": {"default": 1.05, "large": 1.05},
+    **{f"token_weighting ({kind})": {"default": 1.02, "large": 1.02} for kind in WEIGHTED},
 }
 """Largest allowed ratio to the direct step of the same kind (full or LoRA). SFA's period here is 250 steps, so its arm
 shows what the hook costs between averages. The small model of --quick has no bars: its steps are too short for them."""
@@ -70,6 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--explain", action="store_true", help="also: seconds in teacher, student, op, backward and optimiser"
     )
+    parser.add_argument("--only", nargs="+", default=None, metavar="WORD", help="arms whose names hold one, and direct")
     parser.add_argument("--rounds", type=int, default=None, help="timed rounds (15; 5 with --quick)")
     parser.add_argument("--threads", type=int, default=None, help="threads on a CPU (PyTorch's choice)")
     parser.add_argument("--save", type=Path, default=None, metavar="FILE", help="write the figures as JSON")
@@ -84,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
     rows = torch.randint(5, size["vocabulary"], (BATCH, LENGTH))
     inputs = {"input_ids": rows, "labels": rows.clone(), "attention_mask": torch.ones_like(rows)}
     with tempfile.TemporaryDirectory() as folder:
-        arms = make_arms(Path(folder), size, inputs, device)
+        arms = make_arms(Path(folder), size, inputs, device, options.only)
         seconds = take_turns(arms, rounds, device)
         breakdown = explain(arms, min(rounds, 5), device) if options.explain else {}
 
@@ -183,31 +188,42 @@ class Arm:
         self.attach = parts
 
 
-def make_arms(folder: Path, size: dict[str, int], inputs: dict[str, Any], device: str) -> dict[str, Arm]:
-    """All arms by name."""
+def make_arms(
+    folder: Path, size: dict[str, int], inputs: dict[str, Any], device: str, only: list[str] | None = None
+) -> dict[str, Arm]:
+    """All arms by name, or those whose names hold one of some words, and the direct ones."""
     from peft import LoraConfig, get_peft_model
 
     from holdfast.retention.registry import retention
 
     adapter = LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
     annealing = {"weight": 1.0}
+    # an untrained model is surprised by every token, and what is read is the same whatever it is held against
+    more = {"stm": {"threshold": 1e6, "cache_dir": str(folder / "losses")}}
     specs: dict[str, tuple[Any, bool]] = {
         "direct": (None, False),
         ONLINE: ([{"label_annealing": {**annealing, "teacher": "online"}}], False),
         CACHED: ([{"label_annealing": {**annealing, "teacher": "cached", "cache_dir": str(folder / "cache")}}], False),
         "l2": ([{"l2": {"coefficient": 0.01}}], False),
         "sfa": ([{"sfa": {"p": 0.25}}], False),
+        **{f"token_weighting ({k})": ([{"token_weighting": {"kind": k, **more.get(k, {})}}], False) for k in WEIGHTED},
         "direct, LoRA": (None, True),
         ADAPTER_OFF: ([{"label_annealing": annealing}], True),
     }
     arms = {}
+    wanted = [n for n in (*specs, NAIVE) if not only or n == "direct" or any(word in n for word in only)]
+    if any("LoRA" in name for name in wanted) and "direct, LoRA" not in wanted:
+        wanted.append("direct, LoRA")
     for name, (spec, lora) in specs.items():
+        if name not in wanted:
+            continue
         model = build(size, device)
         trainer = make_trainer(
             folder / "runs", get_peft_model(model, adapter) if lora else model, retention(spec), inputs
         )
         arms[name] = trainer_arm(trainer, inputs)
-    arms[NAIVE] = naive_arm(build(size, device), build(size, device), inputs)
+    if NAIVE in wanted:
+        arms[NAIVE] = naive_arm(build(size, device), build(size, device), inputs)
     return arms
 
 
@@ -251,6 +267,7 @@ def make_trainer(folder: Path, model: Any, retain: Any, inputs: dict[str, Any]) 
     trainer.create_optimizer_and_scheduler(1000)
     trainer.state.max_steps = 1000
     trainer.prepare_teacher()
+    trainer.prepare_methods()
     return trainer
 
 

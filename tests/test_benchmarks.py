@@ -340,6 +340,7 @@ def test_the_step_benchmark_runs_every_arm(script, monkeypatch, tmp_path, capsys
         bench.CACHED,
         bench.ADAPTER_OFF,
         bench.NAIVE,
+        *(f"token_weighting ({kind})" for kind in bench.WEIGHTED),
     }
     assert set(saved["breakdown"]) == set(arms)
     assert arms["direct"]["ratio"] == arms["direct, LoRA"]["ratio"] == 1.0

@@ -110,13 +110,15 @@ def test_what_a_method_declares_is_there():
 
 def test_tables_of_keys_are_those_of_the_declarations():
     from holdfast.cli.doc_tables import with_tables
+    from holdfast.retention.presets import PRESETS
     from holdfast.retention.registry import METHODS
 
     pages = {path: path.read_text(encoding="utf-8") for path in PAGES}
     stale = [path.name for path, page in pages.items() if with_tables(page) != page]
     assert stale == [], "run: python -m holdfast.cli.doc_tables"
     tables = re.findall("<!-- keys: (.*?) -->", "".join(pages.values()))
-    assert sorted(tables) == sorted([*METHODS, "train", "train options", "data", "on_policy", "world"])
+    sections = ["train", "train options", "data", "on_policy", "world"]
+    assert sorted(tables) == sorted([*METHODS, *PRESETS, *sections])
 
 
 def test_every_own_key_is_described():

@@ -15,8 +15,8 @@ import holdfast
 # fmt: off
 PUBLIC = [
     "train", "train_config", "load_train_config", "TrainConfig",
-    "LabelAnnealing", "L2", "EWC", "SequentialAveraging", "WiseFT", "ExponentialAverage", "Replay", "Multitask",
-    "SelfReplay", "Budget", "MoFO", "HalfFineTuning",
+    "LabelAnnealing", "TokenWeighting", "L2", "EWC", "SequentialAveraging", "WiseFT", "ExponentialAverage", "Replay",
+    "Multitask", "SelfReplay", "Budget", "MoFO", "HalfFineTuning",
     "retention_methods",
     "compute_fisher",
     "RetentionMixin", "RetentionTrainer", "SFTRetentionTrainer", "DPORetentionTrainer", "GRPORetentionTrainer",

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from holdfast.retention.registry import retention as retention_methods
     from holdfast.retention.replay import Multitask, Replay
     from holdfast.retention.self_replay import SelfReplay
+    from holdfast.retention.token_weighting import TokenWeighting
     from holdfast.runs.config import TrainConfig, load_train_config, train_config
     from holdfast.runs.fisher import compute_fisher
     from holdfast.runs.run import train
@@ -122,6 +123,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "retention.registry": ("retention_methods",),
     "retention.replay": ("Multitask", "Replay"),
     "retention.self_replay": ("SelfReplay",),
+    "retention.token_weighting": ("TokenWeighting",),
     "statistics.selection": ("select_trial",),
     "studies.tradeoff.session": ("run_study",),
     "studies.tradeoff.study": ("load_study",),
@@ -180,6 +182,7 @@ __all__ = [
     "ShapeError",
     "StorageError",
     "StudyRecord",
+    "TokenWeighting",
     "TrainConfig",
     "TrainingDiverged",
     "UserError",

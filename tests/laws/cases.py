@@ -30,6 +30,13 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         "jsd": {"weight": 2.0, "direction": "jsd", "beta": 0.3},
         "cached": {"weight": 2.0, "teacher": "cached", "cache_dir": CACHE},
     },
+    "token_weighting": {
+        "eaft": {"alpha": 0.7},
+        "dft, blended": {"kind": "dft", "coefficient": 0.6},
+        "talr": {"kind": "talr"},
+        "stm": {"kind": "stm", "threshold": 260.0, "cache_dir": CACHE},
+        "flow": {"kind": "flow", "normalise": True, "cache_dir": CACHE},
+    },
     "l2": {"default": {"coefficient": 0.5}, "decoupled, disk": {"coefficient": 5.0, "decoupled": True, "keep": "disk"}},
     "ewc": {
         "data": {"coefficient": 3.0, "data": REPLAY},
@@ -72,6 +79,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
 
 OFF: dict[str, dict[str, Any]] = {
     "label_annealing": {"weight": 0.0},
+    "token_weighting": {"coefficient": 0.0},
     "l2": {"coefficient": 0.0},
     "sfa": {"beta": 0.0, "p": 0.5},
     "wise_ft": {"alpha": 1.0},

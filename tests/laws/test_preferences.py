@@ -34,7 +34,9 @@ BESIDE_PAIRS = {
     "half": [{"half": {"share": 0.5}}],
     "budget": [KL, {"budget": {"kl": 0.01}}],
 }
-BESIDE_SAMPLES = {name: methods for name, methods in BESIDE_PAIRS.items() if name in ("l2", "sfa", "wise_ft", "ema", "mofo", "half")}
+BESIDE_SAMPLES = {
+    name: methods for name, methods in BESIDE_PAIRS.items() if name in ("l2", "sfa", "wise_ft", "ema", "mofo", "half")
+}
 BESIDE_DISTILLATION = {
     "label_annealing": [KL],
     "label_annealing, jsd": [{"label_annealing": {"weight": 3.0, "direction": "jsd", "beta": 0.3, "tokens": "all"}}],
@@ -130,7 +132,7 @@ def test_every_method_is_hosted_or_refused():
     """A new method shows here what it does beside pairs."""
     hosted = {name.partition(",")[0] for name in BESIDE_PAIRS}
     read_other_data = {"ewc", "replay", "multitask", "self_replay"}
-    assert set(METHODS) == hosted | read_other_data
+    assert set(METHODS) == hosted | read_other_data | {"token_weighting"}
 
 
 # ------------------------------------------------------------------------------------------- on-policy distillation
@@ -330,6 +332,9 @@ def test_methods_that_do_not_fit_are_refused(tmp_path):
         dpo(tmp_path, retention([{"label_annealing": {"teacher": "cached"}}]))
     with pytest.raises(ConfigError, match="beta in GRPOConfig"):
         grpo(tmp_path, retention([KL]))
+    for host in (dpo, grpo):
+        with pytest.raises(ConfigError, match="weighs tokens' cross-entropies"):
+            host(tmp_path, retention([{"token_weighting": {"kind": "eaft"}}]))
     (tmp_path / "old.jsonl").write_text('{"text": "old"}\n')
     for host in (dpo, grpo):
         with pytest.raises(ConfigError, match="changes the training data"):

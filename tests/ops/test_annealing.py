@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from holdfast.errors import ShapeError
 from holdfast.ops import annealing_chunked, native
-from holdfast.ops.annealing import IGNORE, NonFiniteLogits, annealed_loss, default_chunk_rows, describe_backend
+from holdfast.ops.annealing import (
+    IGNORE,
+    NonFiniteLogits,
+    Weighting,
+    annealed_loss,
+    default_chunk_rows,
+    describe_backend,
+)
 from holdfast.ops.heads import Head
 
 needs_compiler = pytest.mark.skipif(
@@ -415,7 +422,7 @@ def test_weights_are_factors_of_rows_in_loss_and_gradient(rows, extra, direction
         assert (x - y.double()).norm() <= tolerance * x.norm()
 
 
-@pytest.mark.parametrize("rows", STAGES)
+@pytest.mark.parametrize("rows", ["eager", NATIVE])
 def test_weights_change_no_figure(rows):
     """What is reported is the model's, whatever it is trained on."""
     p = as_dtype(problem(), torch.float32)
@@ -425,7 +432,7 @@ def test_weights_change_no_figure(rows):
         assert torch.equal(getattr(plain, name), getattr(weighted, name)), name
 
 
-@pytest.mark.parametrize("rows", STAGES)
+@pytest.mark.parametrize("rows", ["eager", NATIVE])
 def test_weights_of_1_change_no_bit_and_of_0_leave_nothing(rows):
     p = as_dtype(problem(), torch.float32)
     plain, grads = run(p, rows=rows)
@@ -434,6 +441,101 @@ def test_weights_of_1_change_no_bit_and_of_0_leave_nothing(rows):
         got, got_grads = run(p, rows=rows, ce_weights_N=weights, kl_weights_N=weights)
         assert torch.equal(got.loss, value * plain.loss)
         assert all(torch.equal(x, value * y) for x, y in zip(got_grads, grads, strict=True))
+
+
+def weighted_by_definition(p, weighting, given=None):
+    """Loss, gradients and weights from whole logits and autograd; the gate of entropy as LLaMA-Factory writes it."""
+    z = p["hidden"] @ p["weight"].T + (0 if p["bias"] is None else p["bias"])
+    z = z * p["scale"] if p["softcap"] is None else p["softcap"] * torch.tanh(z * p["scale"] / p["softcap"])
+    kept = p["labels"] != IGNORE
+    ce = torch.nn.functional.cross_entropy(z[kept], p["labels"][kept], reduction="none")
+    if weighting.gate == "probability":
+        gate = torch.exp(-ce)
+    else:
+        top = z[kept].topk(min(20, z.shape[1])).values
+        log_r = top - top.logsumexp(-1, keepdim=True)
+        gate = -(log_r.exp() * log_r).sum(-1) / 3.0
+    weights = (1 - weighting.strength) + weighting.strength * torch.clamp(gate**weighting.power, min=weighting.floor)
+    weights = weights.detach() if given is None else weights.detach() * given[kept]
+    loss = 0.13 * (weights * ce).sum()
+    inputs = [t for t in (p["hidden"], p["weight"], p["bias"]) if t is not None]
+    return loss.detach(), torch.autograd.grad(loss, inputs), weights.sum()
+
+
+WEIGHTINGS = [
+    Weighting(gate="probability"),
+    Weighting(gate="entropy"),
+    Weighting(gate="probability", power=0.4, floor=0.3, strength=0.7),
+    Weighting(gate="entropy", power=2.0, floor=0.1),
+]
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS, ids=lambda w: f"{w.gate}, {w.power}")
+@pytest.mark.parametrize("vocabulary", [3, 20, 700])
+@pytest.mark.parametrize("rows", ["reference", "float64", *STAGES])
+def test_weights_from_the_pass_are_as_defined(rows, vocabulary, weighting):
+    p = problem(vocabulary=vocabulary, teacher_vocabulary=vocabulary, softcap=None if vocabulary == 700 else 3.0)
+    given = weights_of(p)["ce_weights_N"] if vocabulary == 20 else None
+    loss, expected, total = weighted_by_definition(p, weighting, given)
+    options = dict(upstream=1.0, weighting=weighting, teacher_hidden_NK=None, teacher_head=None, kl_mask_N=None)
+    options |= dict(kl_scale=0.0, ce_weights_N=given)
+    if rows == "reference":
+        got, grads = run(p, backend="reference", **options)
+    elif rows == "float64":
+        got, grads = run(p, chunk_rows=5, **options)
+    else:
+        got, grads = run(as_dtype(p, torch.float32), chunk_rows=5, rows=rows, **options)
+    tolerance = 1e-12 if rows in ("reference", "float64") else 1e-5
+    assert abs(got.loss.item() - loss.item()) <= tolerance * abs(loss.item())
+    assert abs(got.weight_sum.item() - total.item()) <= tolerance * total.item()
+    for x, y in zip(expected, grads, strict=True):
+        assert (x - y.double()).norm() <= tolerance * x.norm()
+
+
+@pytest.mark.parametrize("rows", STAGES)
+def test_weights_from_the_pass_leave_the_divergence_alone(rows):
+    """The gradient of the sum is the sum of the gradients."""
+    p = as_dtype(problem(), torch.float32)
+    none = dict(kl_scale=0.0, rows=rows, weighting=WEIGHTINGS[1])
+    (_, both), (_, ce), (_, kl) = run(p, **{**none, "kl_scale": 0.29}), run(p, **none), run(p, rows=rows, ce_scale=0.0)
+    for x, y, z in zip(both, ce, kl, strict=True):
+        torch.testing.assert_close(x, y + z, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", ["eager", NATIVE])
+def test_a_weighting_of_strength_0_changes_no_bit(rows):
+    p = as_dtype(problem(), torch.float32)
+    (plain, grads), (off, off_grads) = (
+        run(p, rows=rows),
+        run(p, rows=rows, weighting=Weighting(gate="entropy", strength=0.0)),
+    )
+    assert torch.equal(plain.loss, off.loss) and off.weight_sum == off.ce_count
+    assert all(torch.equal(x, y) for x, y in zip(grads, off_grads, strict=True))
+
+
+@pytest.mark.parametrize("rows", ["eager", NATIVE])
+@pytest.mark.parametrize("order", ["rising", "falling", "equal", "one"])
+def test_the_largest_logits_are_found_in_any_order(rows, order):
+    """Of 1000, a soft-cap and blocks notwithstanding."""
+    logits = {
+        "rising": torch.arange(1000.0) / 100,
+        "falling": -torch.arange(1000.0) / 100,
+        "equal": torch.ones(1000),
+        "one": torch.arange(1000.0) % 37 + 500 * (torch.arange(1000) == 700),
+    }[order]
+    head = Head(weight_VH=logits[:, None].clone())
+    labels = torch.tensor([5])
+    got = annealed_loss(
+        torch.ones(1, 1), head, labels, weighting=Weighting(gate="entropy"), backend="chunked", rows=rows
+    )
+    r = logits.double().sort(descending=True).values[:20].softmax(0)
+    assert got.weight_sum.item() == pytest.approx(float(torch.special.entr(r).sum() / 3), abs=1e-6)
+
+
+def test_a_weighting_that_is_none_is_refused():
+    wrong = Weighting(gate="surprise", power=0.0, floor=-1.0, strength=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match=r"got 'surprise'.*power.*got 0.0.*floor.*got -1.0.*strength.*got 1.5"):
+        run(problem(), weighting=wrong)
 
 
 def test_weights_reach_bfloat16_gradients_and_get_none_themselves():

@@ -36,7 +36,7 @@ if sys.platform != "linux":  # elsewhere Triton may not exist; on Linux its abse
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DIRECTIONS = ("forward", "reverse", "jsd")
 EXTREME = {name: (z, w) for name, z, w in extreme_logits()}
-CE, KL, ENTROPY, CORRECT, BAD_STUDENT, BAD_TEACHER = range(len(FIGURES))
+CE, KL, ENTROPY, CORRECT, BAD_STUDENT, BAD_TEACHER, WEIGHT = range(len(FIGURES))
 PLAIN = Terms()
 CAPPED = Terms(logit_scale=0.7, softcap=4.0, teacher_logit_scale=1.3, teacher_softcap=5.0)
 
@@ -56,6 +56,7 @@ class Case:
     kl_scale: float = 1.9
     ce_weights: Tensor | None = None
     kl_weights: Tensor | None = None
+    power: float | None = None
 
     def weighted(self) -> Case:
         """The same with weights of its rows, 0 in one of them."""
@@ -87,6 +88,7 @@ class Case:
             kl_rows_C=self.kl_rows,
             ce_weights_C=self.ce_weights,
             kl_weights_C=self.kl_weights,
+            gate_power=None if self.power is None else torch.tensor(self.power, dtype=z.dtype, device=z.device),
             ce_scale=torch.tensor(self.ce_scale, dtype=z.dtype, device=z.device),
             kl_scale=torch.tensor(self.kl_scale, dtype=z.dtype, device=z.device),
             terms=self.terms,
@@ -110,7 +112,13 @@ class Case:
         labelled = self.labels >= 0
         u_label = u.gather(1, self.labels.clamp(min=0)[:, None]).squeeze(1)
         ce = torch.where(labelled, u.logsumexp(-1) - u_label, 0.0)
-        loss = self.ce_scale * (ce if self.ce_weights is None else self.ce_weights * ce).sum()
+        weight = torch.where(labelled, 1.0 if self.ce_weights is None else self.ce_weights.double(), 0.0)
+        if t.gate != "none":
+            log_r = u.topk(min(20, u.shape[1])).values.log_softmax(-1)
+            gate = (-ce).exp() if t.gate == "probability" else -(log_r.exp() * log_r).sum(-1) / 3
+            gate = (gate.detach().clamp(min=0) ** (self.power or 1.0)).clamp(min=t.floor)
+            weight = weight * (1 - t.gate_strength + t.gate_strength * gate)
+        loss = self.ce_scale * (weight * ce).sum()
         kl = torch.zeros_like(ce)
         if self.w is not None:
             v = logits(self.w.double(), self.teacher_bias, t.teacher_logit_scale, t.teacher_softcap)
@@ -129,6 +137,7 @@ class Case:
         figures[:, CE], figures[:, KL] = ce, kl
         figures[:, ENTROPY] = -(log_s.exp() * log_s).sum(-1)
         figures[:, CORRECT] = labelled & (u_label >= u.amax(1))
+        figures[:, WEIGHT] = weight
         return z.grad, figures.detach()
 
 
@@ -310,10 +319,25 @@ class TestInTheInterpreter:
         plain, figures = case.run()
         gradient, weighted = case.weighted().run()
         assert_agrees(case.weighted(), gradient_error=3e-6, figure_error=5e-6)
-        assert torch.equal(weighted, figures) and not torch.equal(gradient, plain)
+        assert torch.equal(weighted[:, :WEIGHT], figures[:, :WEIGHT]) and not torch.equal(gradient, plain)
         ones = torch.ones(len(case.z))
         assert torch.equal(replace(case, ce_weights=ones, kl_weights=ones).run()[0], plain)
         assert_agrees(replace(case, w=None, kl_rows=None, teacher_bias=None).weighted(), gradient_error=3e-6)
+
+    @pytest.mark.parametrize("gate", ["probability", "entropy"])
+    @pytest.mark.parametrize("V", [7, 20, 150])
+    def test_values_and_gradients_of_gated_rows(self, gate, V):
+        for power, floor, strength in ((None, 0.0, 1.0), (1.7, 0.05, 0.6)):
+            terms = replace(CAPPED, gate=gate, floor=floor, gate_strength=strength)
+            case = replace(make(V=V, terms=terms, bias=True, spread=2.0), power=power)
+            for given in (case, case.weighted(), replace(case, w=None, kl_rows=None, teacher_bias=None)):
+                assert_agrees(given, gradient_error=4e-6, figure_error=5e-6)
+
+    def test_values_and_gradients_of_gated_rows_whose_largest_logits_are_many_or_equal(self):
+        terms = Terms(gate="entropy")
+        for z in (torch.arange(150.0) / 30, torch.zeros(150), -torch.arange(150.0), torch.arange(150.0) * 1e3):
+            case = replace(make(rows=1, V=150, terms=terms), z=z[None].clone())
+            assert_agrees(case, figure_error=5e-6)
 
     @pytest.mark.parametrize(("V", "U"), [(150, 150), (150, 131), (131, 150), (3, 90), (90, 3), (64, 64), (1, 1)])
     def test_vocabularies_of_different_length(self, V, U):
@@ -420,12 +444,12 @@ class TestInTheInterpreter:
             labels=labels,
             kl_rows=torch.stack([case.kl_rows] * 2, 1)[:, 0],
         )
-        strided.run(gradient=wide[2][:, 5:135], figures=wide[3][:, 1:7])
-        assert torch.equal(wide[2][:, 5:135], expected) and torch.equal(wide[3][:, 1:7], figures)
+        strided.run(gradient=wide[2][:, 5:135], figures=wide[3][:, 1:8])
+        assert torch.equal(wide[2][:, 5:135], expected) and torch.equal(wide[3][:, 1:8], figures)
         assert (
             (wide[2][:, :5] == 7).all()
             and (wide[2][:, 135:] == 7).all()
-            and (wide[3][:, 7:] == 7).all()
+            and (wide[3][:, 8:] == 7).all()
             and (wide[3][:, 0] == 7).all()
         )
 
@@ -450,7 +474,7 @@ class TestInTheInterpreter:
         with_teacher, figures = replace(case, kl_scale=0.0).run()
         alone, figures_alone = replace(case, w=None, kl_rows=None).run()
         assert torch.equal(with_teacher, alone)
-        assert torch.equal(figures[:, [CE, ENTROPY, CORRECT]], figures_alone[:, [CE, ENTROPY, CORRECT]])
+        assert torch.equal(figures[:, [CE, ENTROPY, CORRECT, WEIGHT]], figures_alone[:, [CE, ENTROPY, CORRECT, WEIGHT]])
 
     def test_rows_of_neither_term_are_exactly_zero(self):
         for direction, extreme in product(DIRECTIONS, (1.0, 1e30, 3e38)):
@@ -459,7 +483,7 @@ class TestInTheInterpreter:
             case.z[0], case.w[0] = case.z[0].sign() * extreme, -case.z[0, :40].sign() * extreme
             gradient, figures = case.run()
             assert (gradient[:2] == 0).all() and gradient[2].abs().sum() > 0
-            assert (figures[:2, [CE, KL, CORRECT, BAD_STUDENT, BAD_TEACHER]] == 0).all()
+            assert (figures[:2, [CE, KL, CORRECT, BAD_STUDENT, BAD_TEACHER, WEIGHT]] == 0).all()
 
     def test_no_rows(self):
         case = make(rows=1)
@@ -642,6 +666,8 @@ VARIANTS = {
     "no teacher": {"KL": False, "DIRECTION": "", "w_ptr": None, "kl_rows_ptr": None},
     "no gradient": {"WRITE": False, "gradient_ptr": None},
     "weights": dict.fromkeys(("ce_weights_ptr", "kl_weights_ptr"), "*fp32"),
+    "gated by probability": {"GATE": "probability", "STRENGTH": 1.0, "FLOOR": 0.01, "gate_power_ptr": "*fp32"},
+    "gated by entropy": {"GATE": "entropy", "STRENGTH": 1.0, "gate_power_ptr": "*fp32"},
     "float64": dict.fromkeys(("z_ptr", "w_ptr", "ce_scale_ptr", "kl_scale_ptr", "gradient_ptr", "figures_ptr"), "*fp64")
     | {"SERIES": 15},
 }
@@ -661,6 +687,7 @@ def test_the_kernel_compiles_for_a_gpu_that_is_not_here(variant, tmp_path, monke
         "teacher_bias_ptr": None,
         "ce_weights_ptr": None,
         "kl_weights_ptr": None,
+        "gate_power_ptr": None,
     }
     given |= {"labels_ptr": "*i64", "kl_rows_ptr": "*u8", "gradient_ptr": "*bf16"}
     given |= dict.fromkeys(("V", "U", "z_stride", "w_stride", "gradient_stride", "figures_stride"), "i32")
@@ -673,6 +700,9 @@ def test_the_kernel_compiles_for_a_gpu_that_is_not_here(variant, tmp_path, monke
         "CAP": None,
         "TEACHER_SCALE": 1.0,
         "TEACHER_CAP": None,
+        "GATE": "none",
+        "FLOOR": 0.0,
+        "STRENGTH": 0.0,
     }
     given |= {"INVERSE_T": 1.0, "BETA": 0.0, "SERIES": 8, "BLOCK": annealing_triton.BLOCK} | VARIANTS[variant]
     kernel = annealing_triton._row_kernel
@@ -721,7 +751,8 @@ class TestOnADevice:
         terms = replace(CAPPED if capped else PLAIN, direction=direction, temperature=temperature, beta=0.3)
         for V, U in ((128256, 128256), (128256, 128000), (1001, 1003)):
             case = make(16, V, U, terms=terms, bias=capped, device="cuda")
-            for weighted in (case, case.weighted()):
+            gated = replace(case, terms=replace(terms, gate="entropy"))
+            for weighted in (case, case.weighted(), gated, replace(gated, terms=replace(terms, gate="probability"))):
                 assert_agrees(weighted, block=None, gradient_error=2e-5 if capped else 5e-6, figure_error=1e-5)
 
     @pytest.mark.parametrize("direction", DIRECTIONS)

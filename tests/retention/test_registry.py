@@ -12,8 +12,10 @@ from holdfast.errors import ConfigError
 from holdfast.retention.averaging import SequentialAveraging
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
-from holdfast.retention.registry import METHODS, parse_retention
+from holdfast.retention.presets import PRESETS
+from holdfast.retention.registry import METHODS, parse_retention, retention
 from holdfast.retention.replay import Replay
+from holdfast.retention.token_weighting import TokenWeighting
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +63,8 @@ def test_spellings(value, expected) -> None:
     [
         (
             "label_anealing",
-            f"retention: unknown method 'label_anealing'; known: {', '.join(METHODS)}. Did you mean 'label_annealing'?",
+            f"retention: unknown method 'label_anealing'; known: {', '.join([*METHODS, *PRESETS])}. "
+            "Did you mean 'label_annealing'?",
         ),
         (
             [{"sfa": {}, "l2": {}}],
@@ -141,3 +144,31 @@ def test_listing_methods_needs_no_torch() -> None:
         "sys.modules and 'datasets' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("entry", ["asft", {"asft": None}, {"asft": {"weight": 0.05}}, ["asft", {"l2": {}}]])
+def test_a_preset_stands_for_its_methods(entry):
+    found = retention(entry)
+    weight = 0.05 if entry == {"asft": {"weight": 0.05}} else 0.1
+    assert found[:2] == [TokenWeighting(kind="dft"), LabelAnnealing(weight=weight)]
+    assert found[0].identity() == retention({"token_weighting": {"kind": "dft"}})[0].identity()
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (
+            ["asft", "label_annealing"],
+            "'asft' stands for token_weighting and label_annealing, and 'label_annealing' is",
+        ),
+        ([{"token_weighting": {"kind": "stm"}}, "asft"], "'token_weighting' is given beside it. Leave one out"),
+        (["asft", "asft"], "'asft' stands for"),
+        ({"asft": {"weight": 0}}, "asft.weight.*above 0"),
+        ({"asft": {"wait": 1}}, "wait.*weight"),
+        ({"asft": 3}, "asft.*mapping of parameters"),
+        ("asfd", "known: .*asft.*asft"),
+    ],
+)
+def test_a_preset_beside_what_it_contains_or_mistaken_is_refused(entry, message):
+    with pytest.raises(ConfigError, match=message):
+        retention(entry)

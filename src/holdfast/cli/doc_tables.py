@@ -18,14 +18,15 @@ _TABLE = re.compile(r"(<!-- keys: ([^>]+?) -->\n).*?(<!-- /keys -->)", re.DOTALL
 
 
 def declared(name: str) -> Sequence[Setting]:
-    """The settings that a table's name stands for: a retention method, "train", "train options", "data", "on_policy" or
-    "world".
+    """The settings that a table's name stands for: a retention method or preset, "train", "train options", "data",
+    "on_policy" or "world".
 
     Raises:
         KeyError: no such name.
     """
     from holdfast.cli.train import flags
     from holdfast.data.layouts import Templates
+    from holdfast.retention.presets import PRESETS
     from holdfast.retention.registry import METHODS
     from holdfast.runs.on_policy import OnPolicySettings
     from holdfast.runs.settings import OwnSettings
@@ -34,7 +35,7 @@ def declared(name: str) -> Sequence[Setting]:
     if name == "train options":
         return flags()
     sections = {"train": OwnSettings, "data": Templates, "on_policy": OnPolicySettings, "world": WorldRecipe}
-    return settings_of({**METHODS, **sections}[name])
+    return settings_of({**METHODS, **PRESETS, **sections}[name])
 
 
 def with_tables(page: str) -> str:

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import textwrap
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from holdfast.config.command_line import CONFIG
 from holdfast.config.declare import Setting, settings_of
@@ -151,10 +151,12 @@ def help_text() -> str:
 
 
 def _methods() -> str:
+    from holdfast.retention.presets import PRESETS
     from holdfast.retention.registry import METHODS
 
     lines = []
-    for name, cls in METHODS.items():
+    known: dict[str, Any] = {**METHODS, **PRESETS}
+    for name, cls in known.items():
         lines.append(f"  {name}: {cls.summary}")
         lines.append(f"      from: {cls.source}")
         for s in settings_of(cls):

@@ -12,10 +12,11 @@ with student logits z, teacher logits w, q and p their softmaxes at temperature 
 there is no T^2 factor: the gradient is the paper's. The generalised Jensen-Shannon divergence (Agarwal et al. 2024,
 On-Policy Distillation, section 2) lies between the two KLs.
 
-The rows' weights a and b (1 where none are given) are constants of the derivative. They change the loss and its
-gradient and nothing that is reported: sums, counts and rows of `AnnealedLoss` are those of the model, whatever it is
-trained on, so that cross-entropies of differently weighted runs can be compared. The scales divide by counts of tokens,
-not by sums of weights.
+The rows' weights a and b (1 where none are given) are constants of the derivative; a may also come from the pass
+itself (`Weighting`): from the label's probability, or from the entropy of the likeliest tokens. Weights change the loss
+and its gradient and nothing that is reported: sums, counts and rows of `AnnealedLoss` are those of the model, whatever
+it is trained on, so that cross-entropies of differently weighted runs can be compared. The scales divide by counts of
+tokens, not by sums of weights.
 
 Whole `[N, V]` tensors never exist (`ops.annealing_chunked`), the element-wise part is one pass of a fused stage
 (`ops.annealing_rows`), and logits, softmax and the head's gradient are float32 whatever the inputs are
@@ -38,11 +39,19 @@ from torch import Tensor
 
 from holdfast.errors import HoldfastError, ShapeError
 from holdfast.ops.annealing_chunked import STAGES, ChunkedLoss, Plan, choose_stage, default_chunk_rows
-from holdfast.ops.annealing_rows import FIGURES, Terms, bounded
+from holdfast.ops.annealing_rows import FIGURES, GATES, Terms, bounded, gates
 from holdfast.ops.heads import Head
 from holdfast.ops.products import choose_product
 
-__all__ = ["IGNORE", "AnnealedLoss", "NonFiniteLogits", "annealed_loss", "default_chunk_rows", "describe_backend"]
+__all__ = [
+    "IGNORE",
+    "AnnealedLoss",
+    "NonFiniteLogits",
+    "Weighting",
+    "annealed_loss",
+    "default_chunk_rows",
+    "describe_backend",
+]
 
 IGNORE = -100
 """Label of a token without cross-entropy, as everywhere in PyTorch and transformers."""
@@ -87,12 +96,34 @@ class AnnealedLoss:
     """Rows in the KL term, int64."""
     correct: Tensor
     """Rows with a label whose most likely token is the label, int64."""
+    weight_sum: Tensor
+    """Weights of the cross-entropy summed over the rows with a label; their number where there are none."""
     ce_N: Tensor
     """`[N]` cross-entropy of each row, nats; 0 without a label."""
     kl_N: Tensor
     """`[N]` divergence of each row, nats; 0 outside the KL mask."""
     entropy_N: Tensor
     """`[N]` the student's entropy in each row with a label or in the KL mask, nats; 0 elsewhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighting:
+    """How much a row's cross-entropy counts, by what the pass computes of the row: `1 - strength + strength *
+    max(gate^power, floor)`, a constant of the derivative.
+
+    Sources: Wu et al. 2025, DFT (arXiv:2508.05629), probability; Diao et al. 2026, EAFT (arXiv:2601.02151, section
+    3.3), entropy.
+    """
+
+    gate: Literal["probability", "entropy"]
+    """probability: of the label; entropy: of the softmax over the 20 largest logits alone, in nats over 3 (the paper's
+    divisor, about log 20)."""
+    power: float | Tensor = 1.0
+    """Above 0."""
+    floor: float = 0.0
+    """0 to 1."""
+    strength: float = 1.0
+    """0 to 1; 0: every row counts 1, to the last bit."""
 
 
 @torch.compiler.disable
@@ -108,6 +139,7 @@ def annealed_loss(
     kl_mask_N: Tensor | None = None,
     ce_weights_N: Tensor | None = None,
     kl_weights_N: Tensor | None = None,
+    weighting: Weighting | None = None,
     temperature: float = 1.0,
     direction: Direction = "forward",
     beta: float = 0.5,
@@ -133,6 +165,7 @@ def annealed_loss(
         ce_weights_N: `[N]` float32 (float64), at least 0: each row's factor in the cross-entropy; None: 1. Those of
             rows without a label say nothing. No gradient reaches them.
         kl_weights_N: the same of the divergence.
+        weighting: factors of the cross-entropy that the pass computes itself, beside those given; None: 1.
         temperature: T > 0 of the divergence's softmaxes.
         direction: "forward" (KL, teacher first), "reverse" (KL, student first) or "jsd".
         beta: weight of the teacher in the mixture of "jsd", 0 < beta < 1.
@@ -157,6 +190,10 @@ def annealed_loss(
     )
     weights = {"ce_weights": ce_weights_N, "kl_weights": kl_weights_N}
     _check_weights(weights, labels_N, finite=check_finite)
+    if weighting is not None:
+        _check_weighting(weighting)
+        if weighting.strength == 0:
+            weighting = None
     stage = _stage(backend, rows, hidden_NH)
     anneal = teacher_hidden_NK is not None and not (isinstance(kl_scale, (int, float)) and kl_scale == 0)
     if not anneal:
@@ -188,6 +225,9 @@ def annealed_loss(
         temperature=float(temperature),
         direction=direction,
         beta=float(beta),
+        gate="none" if weighting is None else weighting.gate,
+        floor=0.0 if weighting is None else float(weighting.floor),
+        gate_strength=1.0 if weighting is None else float(weighting.strength),
     )
     arguments = (
         of_kept(hidden_NH),
@@ -198,6 +238,7 @@ def annealed_loss(
         None if kl_mask_N is None else of_kept(kl_mask_N),
         weights_of_kept(ce_weights_N),
         weights_of_kept(kl_weights_N),
+        None if weighting is None else torch.as_tensor(weighting.power, dtype=dtype, device=hidden_NH.device).detach(),
         ce_scale,
         kl_scale,
     )
@@ -211,6 +252,7 @@ def annealed_loss(
         _check_finite(figures, kept)
     figures_NF = figures.new_zeros(hidden_NH.shape[0], len(FIGURES)).index_copy_(0, kept, figures)
     ce_N, kl_N, entropy_N, correct_N = figures_NF[:, :4].unbind(1)
+    weight_N = figures_NF[:, FIGURES.index("weight")]
 
     def total(row_values: Tensor) -> Tensor:
         return row_values.sum(dtype=torch.float64).to(row_values.dtype)
@@ -223,6 +265,7 @@ def annealed_loss(
         ce_count=has_label_N.sum(),
         kl_count=kl_mask_N.sum() if kl_mask_N is not None else torch.zeros_like(has_label_N.sum()),
         correct=correct_N.sum(dtype=torch.int64),
+        weight_sum=total(weight_N),
         ce_N=ce_N,
         kl_N=kl_N,
         entropy_N=entropy_N,
@@ -283,6 +326,7 @@ def _reference(
     kl_mask: Tensor | None,
     ce_weights: Tensor | None,
     kl_weights: Tensor | None,
+    gate_power: Tensor | None,
     ce_scale: Any,
     kl_scale: Any,
     terms: Terms,
@@ -300,7 +344,11 @@ def _reference(
         z = logits_of(hidden, weight, bias, terms.logit_scale, terms.softcap)
         labelled = labels != IGNORE
         ce = torch.nn.functional.cross_entropy(z, labels, ignore_index=IGNORE, reduction="none")
-        loss = ce_scale * (ce if ce_weights is None else ce_weights * ce).sum()
+        weight = labelled.to(dtype) if ce_weights is None else torch.where(labelled, ce_weights, 0.0)
+        if terms.gate != "none":
+            s = terms.gate_strength
+            weight = weight * (1 - s + s * gates(z, ce, gate_power, terms).clamp(min=terms.floor)).detach()
+        loss = ce_scale * (weight * ce).sum()
         top = z.amax(1) if len(z) else z.new_zeros(0)
         log_q = z.log_softmax(-1)
         figures = {
@@ -310,6 +358,7 @@ def _reference(
             "correct": (z.gather(1, labels.clamp(min=0)[:, None]).squeeze(1) >= top) & labelled,
             "bad_student": ~z.isfinite().all(1),
             "bad_teacher": torch.zeros_like(labelled),
+            "weight": weight,
         }
         if teacher_hidden is not None:
             assert teacher is not None and kl_mask is not None
@@ -344,7 +393,8 @@ def _divergence(log_p: Tensor, log_q: Tensor, terms: Terms) -> Tensor:
 def _check_finite(figures: Tensor, kept: Tensor) -> None:
     ce, kl = figures[:, :2].unbind(1)
     unbounded = ~ce.isfinite() | ~bounded(kl)
-    bad = torch.cat([figures[:, FIGURES.index("bad_student") :] != 0, unbounded[:, None]], 1)
+    flags = figures[:, [FIGURES.index("bad_student"), FIGURES.index("bad_teacher")]] != 0
+    bad = torch.cat([flags, unbounded[:, None]], 1)
     if not bool(bad.any()):
         return
     for column, whose in enumerate(("student", "teacher", "loss")):
@@ -437,6 +487,19 @@ def _check_weights(weights: dict[str, Tensor | None], labels: Tensor, *, finite:
                 f"annealed_loss: {name}: expected finite weights of at least 0, got {float(given[wrong][0]):g} in "
                 f"{int(wrong.sum())} row(s)."
             )
+
+
+def _check_weighting(weighting: Weighting) -> None:
+    problems = []
+    if weighting.gate not in GATES[1:]:
+        problems.append(f"gate: expected {' or '.join(GATES[1:])}, got {weighting.gate!r}")
+    if not isinstance(weighting.power, Tensor) and not 0 < weighting.power < math.inf:
+        problems.append(f"power: expected a number above 0, got {weighting.power}")
+    for name in ("floor", "strength"):
+        if not 0 <= getattr(weighting, name) <= 1:
+            problems.append(f"{name}: expected 0 to 1, got {getattr(weighting, name)}")
+    if problems:
+        raise ShapeError("annealed_loss: weighting: " + "; ".join(problems) + ".")
 
 
 def _check_labels(labels: Tensor, head: Head) -> None:

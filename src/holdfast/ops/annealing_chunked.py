@@ -66,7 +66,7 @@ def default_chunk_rows(vocabulary: int, rows: int, *, device: str = "cpu") -> in
 class ChunkedLoss(torch.autograd.Function):
     """`loss, figures` of the selected rows: differentiable in hidden states, head weight and head bias.
 
-    `figures` is `[N, 6]` as in `annealing_rows.FIGURES`.
+    `figures` is `[N, 7]` as in `annealing_rows.FIGURES`.
     """
 
     @staticmethod
@@ -93,7 +93,7 @@ class ChunkedLoss(torch.autograd.Function):
             ):  # looking at it costs nothing on a CPU, a pass over dW does
                 grad = grad.mul_(scale)
             grads.append(grad.to(dtype))
-        return (*grads, *(None for _ in range(8)))
+        return (*grads, *(None for _ in range(9)))
 
 
 def _forward_chunks(
@@ -106,6 +106,7 @@ def _forward_chunks(
     kl_rows: Tensor | None,
     ce_weights: Tensor | None,
     kl_weights: Tensor | None,
+    gate_power: Tensor | None,
     ce_scale: float | Tensor,
     kl_scale: float | Tensor,
     plan: Plan,
@@ -190,6 +191,7 @@ def _forward_chunks(
             kl_rows_C=None if w is None or kl_rows is None else kl_rows[part],
             ce_weights_C=None if ce_weights is None else ce_weights[part],
             kl_weights_C=None if w is None or kl_weights is None else kl_weights[part],
+            gate_power=gate_power,
             ce_scale=ce / unit,
             kl_scale=kl / unit,
             terms=plan.terms,
@@ -213,8 +215,8 @@ def _forward_chunks(
     ctx.unit = unit
     ctx.mark_non_differentiable(figures)
     values = figures[:, :2]
-    if ce_weights is not None or kl_weights is not None:
-        weights = (ce_weights, kl_weights)
+    if ce_weights is not None or kl_weights is not None or plan.terms.gate != "none":
+        weights = (figures[:, FIGURES.index("weight")], kl_weights)
         values = torch.stack([v if w is None else v * w for v, w in zip(values.unbind(1), weights, strict=True)], 1)
     sums = values.sum(0, dtype=torch.float64).to(dtype)
     loss = (

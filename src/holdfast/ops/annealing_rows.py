@@ -11,6 +11,9 @@ raw products z (student) and w (teacher), bias b, logit scale s and soft-cap c o
     jsd      beta KL(p || m) + (1 - beta) KL(q || m),  m = beta p + (1 - beta) q
              L = log(m / q) = log(1 + beta (e^d - 1))             d / d u_i = (1 - beta) q_i (-L_i + sum_j q_j L_j) / T
     entropy  -sum softmax(u) log softmax(u)                       (T = 1, nats)
+    weight   a (1 - s + s max(gate^power, floor)) of a row with a label, from its own figures and held constant:
+             a the weight given, s the strength
+             gate probability: softmax(u)_y     entropy: H20 / 3, H20 of the softmax over the 20 largest u alone
 
 and d / d z = s (1 - (u / c)^2) d / d u, each term's part times the row's weight in it. The sums are non-negative term
 by term, and d is formed as (w - z) - (lse_w - lse_z), exact where the student has hardly moved, so that a tiny
@@ -35,8 +38,14 @@ from torch import Tensor
 
 from holdfast.ops import native
 
-FIGURES = ("ce", "kl", "entropy", "correct", "bad_student", "bad_teacher")
+FIGURES = ("ce", "kl", "entropy", "correct", "bad_student", "bad_teacher", "weight")
 """Columns of the figures a row stage writes."""
+GATES = ("none", "probability", "entropy")
+"""What a row's cross-entropy may be weighted by."""
+LARGEST = 20
+"""Logits that the gate "entropy" looks at."""
+MOST_ENTROPY = 3.0
+"""Nats that it divides by: the EAFT paper's and its code's, for log 20 = 2.996."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +61,12 @@ class Terms:
     """"forward", "reverse" or "jsd"."""
     beta: float = 0.5
     """Weight of the teacher in the mixture of the generalised Jensen-Shannon divergence, 0 < beta < 1."""
+    gate: str = "none"
+    """One of `GATES`."""
+    floor: float = 0.0
+    """Least value of gate^power."""
+    gate_strength: float = 1.0
+    """s of 1 - s + s gate^power."""
 
 
 class RowStage(Protocol):
@@ -68,6 +83,7 @@ class RowStage(Protocol):
         kl_rows_C: Tensor | None,
         ce_weights_C: Tensor | None,
         kl_weights_C: Tensor | None,
+        gate_power: Tensor | None,
         ce_scale: Tensor,
         kl_scale: Tensor,
         terms: Terms,
@@ -85,13 +101,16 @@ class RowStage(Protocol):
             kl_rows_C: `[C]` bool, rows of the KL term; None exactly when `w_CU` is None.
             ce_weights_C, kl_weights_C: `[C]` of the same dtype as z: each row's factor in the gradient of either term;
                 None: 1. The figures are without them.
+            gate_power: `[]` of the same dtype as z, above 0; not among the terms because it may change from step to
+                step, and those are compiled in. None: 1.
             ce_scale, kl_scale: `[]` float32 (float64) factors of the two terms in the gradient.
             terms: the rest.
             gradient_CV: `[C, V]` where d loss / d z goes, float32, float64, bfloat16 or float16; may be `z_CV` itself;
                 None: not wanted. Rows of neither term, and columns of no mass, are exactly 0.
-            figures_CF: `[C, 6]` float32 (float64), columns as in `FIGURES`: cross-entropy (0 without a label),
+            figures_CF: `[C, 7]` float32 (float64), columns as in `FIGURES`: cross-entropy (0 without a label),
                 divergence (outside the KL's rows 0, unless it is not `bounded`), entropy, 1 where the label is the most
-                likely token, 1 where the student's or the teacher's products are not finite.
+                likely token, 1 where the student's or the teacher's products are not finite, and the weight of the
+                cross-entropy (0 without a label).
         """
         ...
 
@@ -150,6 +169,7 @@ def _eager_rows(
     kl_rows_C: Tensor | None,
     ce_weights_C: Tensor | None = None,
     kl_weights_C: Tensor | None = None,
+    gate_power: Tensor | None = None,
     ce_scale: Tensor,
     kl_scale: Tensor,
     terms: Terms,
@@ -172,7 +192,8 @@ def _eager_rows(
     correct = labelled & (z_y >= high)
     kl = teacher_finite = None
     finite = high.isfinite() & z.amin(1).isfinite()
-    ce_row = torch.where(labelled, ce_scale if ce_weights_C is None else ce_scale * ce_weights_C, zero)
+    weight = torch.where(labelled, _row_weights(z, ce, ce_weights_C, gate_power, terms), zero)
+    ce_row = ce_scale * weight
 
     slope = None
     if (
@@ -205,6 +226,7 @@ def _eager_rows(
         correct,
         ~finite,
         none if teacher_finite is None else ~teacher_finite,
+        weight,
     ]
     figures_CF.copy_(torch.stack([column.to(z.dtype) for column in columns], 1))
     if gradient_CV is None:
@@ -222,6 +244,26 @@ def bounded(kl_C: Tensor) -> Tensor:
     """`[C]` whether rows' divergences are numbers small enough to be added to any other; where not, neither figure nor
     gradient of the row is to be trusted."""
     return kl_C.abs() < 1e-9 * torch.finfo(kl_C.dtype).max
+
+
+def _row_weights(z: Tensor, ce_C: Tensor, given_C: Tensor | None, gate_power: Tensor | None, terms: Terms) -> Tensor:
+    """`[C]` weights of the rows' cross-entropies, from capped logits."""
+    weight_C = torch.ones_like(ce_C) if given_C is None else given_C
+    if terms.gate == "none":
+        return weight_C
+    s = terms.gate_strength
+    return weight_C * (1.0 - s + s * gates(z, ce_C, gate_power, terms).clamp(min=terms.floor))
+
+
+def gates(z_CV: Tensor, ce_C: Tensor, gate_power: Tensor | None, terms: Terms) -> Tensor:
+    """`[C]` gate^power of the rows of capped logits, with their cross-entropies; in PyTorch operations."""
+    power = 1.0 if gate_power is None else gate_power
+    if terms.gate == "probability":
+        return torch.exp(-power * ce_C)
+    top = torch.topk(z_CV, min(LARGEST, z_CV.shape[1]), dim=1, sorted=False).values
+    log_r = top.double().log_softmax(1)
+    entropy = -(log_r.exp() * log_r).sum(1).clamp(max=0.0)
+    return (entropy / MOST_ENTROPY).pow(power).to(ce_C.dtype)
 
 
 def cap_logits(z_CV: Tensor, bias_V: Tensor | None, scale: float, cap: float | None) -> Tensor:
@@ -323,6 +365,7 @@ class NativeRows:
         kl_rows_C: Tensor | None,
         ce_weights_C: Tensor | None = None,
         kl_weights_C: Tensor | None = None,
+        gate_power: Tensor | None = None,
         ce_scale: Tensor,
         kl_scale: Tensor,
         terms: Terms,
@@ -345,6 +388,10 @@ class NativeRows:
             temperature=terms.temperature,
             direction=terms.direction,
             beta=terms.beta,
+            gate=GATES.index(terms.gate),
+            gate_power=1.0 if gate_power is None else float(gate_power),
+            floor=terms.floor,
+            gate_strength=terms.gate_strength,
             gradient_CV=gradient_CV,
             figures_CF=figures_CF,
         )

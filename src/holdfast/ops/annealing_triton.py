@@ -74,6 +74,7 @@ def rows_triton(
     kl_rows_C: Tensor | None,
     ce_weights_C: Tensor | None = None,
     kl_weights_C: Tensor | None = None,
+    gate_power: Tensor | None = None,
     ce_scale: Tensor,
     kl_scale: Tensor,
     terms: Terms,
@@ -114,6 +115,7 @@ def rows_triton(
             None if kl_rows_C is None else kl_rows_C.contiguous().view(torch.uint8),
             None if ce_weights_C is None else ce_weights_C.contiguous(),
             None if kl_weights_C is None else kl_weights_C.contiguous(),
+            gate_power,
             ce_scale,
             kl_scale,
             gradient_CV,
@@ -134,6 +136,9 @@ def rows_triton(
             TEACHER_CAP=None if terms.teacher_softcap is None or not anneal else float(terms.teacher_softcap),
             INVERSE_T=1.0 / terms.temperature if anneal else 1.0,
             BETA=float(terms.beta) if terms.direction == "jsd" else 0.0,
+            GATE=terms.gate,
+            FLOOR=float(terms.floor) if terms.gate != "none" else 0.0,
+            STRENGTH=float(terms.gate_strength) if terms.gate != "none" else 0.0,
             SERIES=15 if z_CV.dtype == torch.float64 else 8,
             BLOCK=block,
             num_warps=max(1, min(8, block // 128)),
@@ -154,6 +159,7 @@ def _row_kernel(
     kl_rows_ptr,
     ce_weights_ptr,
     kl_weights_ptr,
+    gate_power_ptr,
     ce_scale_ptr,
     kl_scale_ptr,
     gradient_ptr,
@@ -174,6 +180,9 @@ def _row_kernel(
     TEACHER_CAP: tl.constexpr,
     INVERSE_T: tl.constexpr,
     BETA: tl.constexpr,
+    GATE: tl.constexpr,
+    FLOOR: tl.constexpr,
+    STRENGTH: tl.constexpr,
     SERIES: tl.constexpr,  # terms of the series of phi
     BLOCK: tl.constexpr,
 ):
@@ -242,6 +251,22 @@ def _row_kernel(
     correct = has_label & (u_label >= top)
     bad = 1 - tl.min(finite.to(tl.int32), 0)
 
+    weight_of_row = tl.where(has_label, 1.0, 0.0).to(tl.float64)
+    if ce_weights_ptr is not None:
+        weight_of_row *= tl.load(ce_weights_ptr + row)
+    if GATE != "none":
+        power = 1.0
+        if gate_power_ptr is not None:
+            power = tl.load(gate_power_ptr).to(tl.float64)
+        if GATE == "probability":
+            gate = tl.exp(-power * ce)
+        else:
+            entropy_of_largest = _largest_entropy(z_ptr, bias_ptr, V, SCALE, CAP, SERIES, BLOCK)
+            gate = tl.where(
+                entropy_of_largest > 0, tl.exp(power * tl.log(tl.maximum(entropy_of_largest, 1e-300) / 3.0)), 0.0
+            )
+        weight_of_row *= 1.0 - STRENGTH + STRENGTH * tl.maximum(gate, FLOOR)
+
     teacher_bad = 0
     own_top = top
     own_log_mass = log_mass
@@ -290,9 +315,7 @@ def _row_kernel(
     # ---- pass 2: gradient, and the divergence of the other directions
 
     if WRITE or (KL and DIRECTION != "jsd"):
-        ce_row = tl.where(has_label, tl.load(ce_scale_ptr).to(dtype), 0.0)
-        if ce_weights_ptr is not None:
-            ce_row *= tl.load(ce_weights_ptr + row)
+        ce_row = (tl.load(ce_scale_ptr) * weight_of_row).to(dtype)
         if WRITE:
             gradient_ptr += row * gradient_stride
         if KL:
@@ -347,6 +370,34 @@ def _row_kernel(
     tl.store(figures_ptr + 3, correct.to(out))
     tl.store(figures_ptr + 4, bad.to(out))
     tl.store(figures_ptr + 5, teacher_bad)
+    tl.store(figures_ptr + 6, weight_of_row.to(out))
+
+
+@jit
+def _largest_entropy(
+    z_ptr, bias_ptr, V, SCALE: tl.constexpr, CAP: tl.constexpr, SERIES: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Entropy of the softmax over the row's 20 largest logits alone, float64. The least of those found so far gives way
+    to the largest of a block while that is larger: some 150 times over a vocabulary in no order."""
+    slots = tl.arange(0, 32)
+    dtype: tl.constexpr = z_ptr.dtype.element_ty
+    best = tl.where(slots < 20, -3e38, float("inf")).to(dtype)  # slots beyond the 20th are never the least
+    lanes = tl.arange(0, BLOCK)
+    for start in range(0, V, BLOCK):
+        columns = start + lanes
+        mask = columns < V
+        u = _logit(z_ptr, bias_ptr, columns, mask, SCALE, CAP, SERIES)[0]
+        u = tl.where(mask & (u == u), u, -float("inf"))
+        top = tl.max(u, 0)
+        while top > tl.min(best, 0):
+            best = tl.where(slots == tl.argmin(best, 0), top, best)
+            u = tl.where(lanes == tl.argmax(u, 0), -float("inf"), u)
+            top = tl.max(u, 0)
+    x = tl.where(slots < 20, best, -3e38).to(tl.float64)
+    x -= tl.max(x, 0)
+    e = tl.where(slots < 20, tl.exp(x), 0.0)
+    total = tl.sum(e, 0)
+    return tl.maximum(tl.log(total) - tl.sum(tl.where(e > 0, e * x, 0.0), 0) / total, 0.0)
 
 
 @jit

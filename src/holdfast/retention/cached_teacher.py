@@ -43,6 +43,23 @@ KNOWN_INPUTS = {
 """Inputs that a state either depends on through its document's tokens or does not depend on."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wording:
+    """How messages name what is kept."""
+
+    setting: str = "label_annealing.teacher: cached"
+    """Who asks for it."""
+    instead: str = "use teacher: online"
+    """What to do where it cannot be had."""
+    folder: str = "label_annealing.cache_dir"
+    """The setting of its folder."""
+    store: str = "Teacher cache"
+    what: str = "the teacher's states"
+
+
+TEACHER = Wording()
+
+
 @dataclass(frozen=True)
 class Documents:
     """The documents of one batch, in the order of their rows and starts."""
@@ -61,12 +78,13 @@ def document_key(tokens: Any) -> bytes:
     return hashlib.blake2b(tokens, digest_size=KEY_BYTES).digest()
 
 
-def find_documents(inputs: dict[str, Any]) -> Documents:
+def find_documents(inputs: dict[str, Any], words: Wording = TEACHER) -> Documents:
     """The documents of a batch with their keys.
 
     Args:
         inputs: `input_ids [B, T]`, and `position_ids [B, T]` or `[1, T]` that restart at 0 (packing), `attention_mask
             [B, T]` (padding on either side), both or neither.
+        words: for messages.
 
     Raises:
         DataError: inputs on which a state depends beside its document's tokens (images, embeddings, a mask with gaps,
@@ -75,9 +93,8 @@ def find_documents(inputs: dict[str, Any]) -> Documents:
     strange = sorted(k for k, v in inputs.items() if k not in KNOWN_INPUTS and v is not None)
     if strange:
         raise DataError(
-            f"label_annealing.teacher: cached looks states up by their tokens, and this batch has inputs beside them: "
-            f"{', '.join(strange)}. "
-            "Use teacher: online."
+            f"{words.setting} looks {words.what} up by their tokens, and this batch has inputs beside them: "
+            f"{', '.join(strange)}. Instead, {words.instead}."
         )
     ids_BT: Tensor = inputs["input_ids"]
     rows, positions = ids_BT.shape
@@ -90,9 +107,8 @@ def find_documents(inputs: dict[str, Any]) -> Documents:
         begins_BT |= position_ids == 0
     if mask is not None and mask.shape != ids_BT.shape:
         raise DataError(
-            f"label_annealing.teacher: cached expects an attention_mask of the tokens' shape {tuple(ids_BT.shape)}, "
-            f"got {tuple(mask.shape)}. "
-            "Use teacher: online."
+            f"{words.setting} expects an attention_mask of the tokens' shape {tuple(ids_BT.shape)}, got "
+            f"{tuple(mask.shape)}. Instead, {words.instead}."
         )
     document = begins_BT.view(-1).cumsum(0)
     kept = torch.arange(len(flat)) if mask is None else (mask.detach().cpu() != 0).reshape(-1).nonzero().squeeze(1)
@@ -101,15 +117,15 @@ def find_documents(inputs: dict[str, Any]) -> Documents:
     first, last = kept[ends - lengths], kept[ends - 1]
     if not torch.equal(last - first + 1, lengths):
         raise DataError(
-            "label_annealing.teacher: cached expects padding at the ends of documents only, got an attention_mask "
-            "with gaps inside one."
+            f"{words.setting} expects padding at the ends of documents only, got an attention_mask with gaps inside "
+            f"one."
         )
     if position_ids is not None:
         counted = torch.arange(len(kept)) - (ends - lengths).repeat_interleave(lengths)
         if not torch.equal(position_ids.reshape(-1)[kept].long(), counted):
             raise DataError(
-                "label_annealing.teacher: cached expects position_ids that count from 0 in every document, got "
-                "others. Use teacher: online."
+                f"{words.setting} expects position_ids that count from 0 in every document, got others. Instead, "
+                f"{words.instead}."
             )
     starts, counts = first.tolist(), lengths.tolist()
     array = flat.numpy().astype("<i4", copy=False)
@@ -121,31 +137,28 @@ def find_documents(inputs: dict[str, Any]) -> Documents:
     )
 
 
-class CachedTeacher:
-    """A `Teacher` that reads its states from a store.
+class CachedStates:
+    """What a store has of the documents of a batch, where they lie in it.
 
     Args:
-        store: holds the states of every document that will come.
-        head: the start model's own, a copy where training moves the original.
-        dtype: the dtype that the teacher's forward yields; states stored in another (a lossy option) are converted
-            after reading.
+        store: holds every document that will come.
+        width: K.
+        dtype: that of what is given; what is stored in another (a lossy option) is converted after reading.
+        words: for messages.
     """
 
-    name = "cached"
-
-    def __init__(self, store: StateStore, head: Head, *, dtype: torch.dtype) -> None:
-        self.store, self.dtype = store, dtype
-        self._head = head
+    def __init__(self, store: StateStore, *, width: int, dtype: torch.dtype, words: Wording = TEACHER) -> None:
+        self.store, self.width, self.dtype, self.words = store, width, dtype, words
 
     @torch.no_grad()
-    def hidden(self, inputs: dict[str, Any]) -> tuple[Tensor, Head]:
-        """Stored states `[B, T, K]` on the inputs' device, zeros at padding (NaN at that of packed rows), and the head.
+    def of(self, inputs: dict[str, Any]) -> Tensor:
+        """`[B, T, K]` on the inputs' device, zeros at padding (NaN at that of packed rows).
 
         Raises:
             DataError: a document that is not stored, or inputs that `find_documents` refuses.
-            StorageError: states that differ from their checksum.
+            StorageError: what differs from its checksum.
         """
-        found = find_documents(inputs)
+        found = find_documents(inputs, self.words)
         ids_BT: Tensor = inputs["input_ids"]
         device = ids_BT.device
         rows, positions = ids_BT.shape
@@ -158,7 +171,7 @@ class CachedTeacher:
             else:
                 raise self._unknown(found, number, ids_BT)
         pinned = device.type == "cuda"
-        shape = (rows, positions, self._head.weight_VH.shape[1])
+        shape = (rows, positions, self.width)
         whole = sum(found.length) == rows * positions
         # Pinned memory goes back to a pool that waits for copies under way, so a fresh buffer a batch is cheap and
         # never overwritten too early.
@@ -167,16 +180,34 @@ class CachedTeacher:
         )
         for piece, row, start, length in zip(states, found.row, found.start, found.length, strict=True):
             buffer_BTK[row, start : start + length] = piece
-        return buffer_BTK.to(device, non_blocking=pinned).to(self.dtype), self._head
+        return buffer_BTK.to(device, non_blocking=pinned).to(self.dtype)
 
     def _unknown(self, found: Documents, number: int, ids_BT: Tensor) -> DataError:
         row, start, length = found.row[number], found.start[number], found.length[number]
         tokens = ids_BT[row, start : start + length].tolist()
         shown = ", ".join(map(str, tokens[:8])) + (", ..." if length > 8 else "")
         return DataError(
-            f"label_annealing.teacher: cached has no states of a document of {length} tokens ({shown}): it is not one "
-            f"of the prepared training or "
-            "evaluation data. Where the collator changes or cuts tokens as it goes, use teacher: online; data given "
-            "to evaluate() later has to be "
-            "given as eval_dataset before training."
+            f"{self.words.setting} has nothing of a document of {length} tokens ({shown}): it is not one of the "
+            f"prepared training or evaluation data. Where the collator changes or cuts tokens as it goes, "
+            f"{self.words.instead}; data given to evaluate() later has to be given as eval_dataset before training."
         )
+
+
+class CachedTeacher(CachedStates):
+    """A `Teacher` that reads its states from a store.
+
+    Args:
+        store: holds the states of every document that will come.
+        head: the start model's own, a copy where training moves the original.
+        dtype: the dtype that the teacher's forward yields.
+    """
+
+    name = "cached"
+
+    def __init__(self, store: StateStore, head: Head, *, dtype: torch.dtype) -> None:
+        super().__init__(store, width=int(head.weight_VH.shape[1]), dtype=dtype)
+        self._head = head
+
+    def hidden(self, inputs: dict[str, Any]) -> tuple[Tensor, Head]:
+        """Stored states `[B, T, K]` and the head; raises as `of`."""
+        return self.of(inputs), self._head

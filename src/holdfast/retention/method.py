@@ -6,7 +6,8 @@ Memory is kept in one of four places, and a method says in which by the hook it 
 |---|---|---|---|
 | the data | `transform_data`, or `make_data` where it takes the start model | once, before training, on tokenised
 examples | replay, multitask; self-replay |
-| the loss | `token_loss` | every micro-batch, on every trained token | label annealing |
+| the loss | `token_loss`, or `token_weights` of the active method | every micro-batch, on every trained token | label
+annealing, token weighting |
 | the gradient | `add_gradient` of the active method | once an optimiser step, before clipping | L2, EWC |
 | the weights | `after_step` of the active method | once an optimiser step, after the optimiser, before log, evaluation
 and save | SFA, WiSE-FT, EMA |
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     import torch
     from datasets import Dataset
 
+    from holdfast.ops.annealing import Weighting
     from holdfast.retention.anchor import Anchors
 
 NamedParams = Mapping[str, "torch.Tensor"]
@@ -170,6 +172,21 @@ class Host(Protocol):
     def sum_(self, tensors: NamedParams) -> None:
         """Sums tensors over all ranks, in place; all ranks have to call it."""
 
+    def gathered(self, values: torch.Tensor) -> torch.Tensor:
+        """`[M]` values of all ranks after one another, M of each its own; all ranks have to call it."""
+
+    def start_losses(self, setting: str, *, cache_dir: str | None = None) -> StartLosses:
+        """The start model's cross-entropy at every token of the training data: found on disk, or computed in one pass.
+        To be called in `prepare`; all ranks have to call it.
+
+        Args:
+            setting: who asks, for messages.
+            cache_dir: where they are kept; None: in holdfast's cache folder.
+        """
+
+    def end_tokens(self) -> tuple[int, ...]:
+        """The ids that end a text, of the tokenizer and of the model's generation."""
+
     def say(self, text: str) -> None:
         """One line for the user, on the first process."""
 
@@ -180,6 +197,35 @@ class Host(Protocol):
     def first(self) -> bool:
         """Whether this is the process that writes files; the others wait for it by what they do together (`sum_`,
         `mean_loss`)."""
+
+
+class StartLosses(Protocol):
+    """The start model's cross-entropies at the tokens of the training data, nats."""
+
+    def of(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """`[B, T-1]` float32 on the inputs' device, at t that of the token at t + 1; 0 where none is predicted within a
+        document.
+
+        Args:
+            inputs: a batch of training, `input_ids [B, T]` and what tells its documents apart.
+
+        Raises:
+            DataError: a document that is not of the training data.
+        """
+
+    def means(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """`[D]` float64: the mean over the trained tokens of each document of the training data that has any, and how
+        many it has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenWeights:
+    """Factors of the cross-entropies of a micro-batch's tokens; the product of the two."""
+
+    given_BS: torch.Tensor | None = None
+    """`[B, T-1]` float, at least 0, at t that of the token at t + 1; None: 1."""
+    weighting: Weighting | None = None
+    """What the loss op computes itself; None: 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,6 +316,14 @@ class ActiveMethod(Protocol):
     def after_step(self, named: NamedParams, step: StepInfo) -> None:
         """Changes parameters in place; called once an optimiser step, before anything logs, evaluates or saves."""
 
+    def token_weights(self, inputs: dict[str, Any], labels_BT: torch.Tensor) -> TokenWeights:
+        """Called before every micro-batch of training, of methods with `weighs_tokens`: its inputs and `[B, T]`
+        labels."""
+
+    def saw_losses(self, inputs: dict[str, Any], labels_BT: torch.Tensor, ce_BS: torch.Tensor) -> None:
+        """Called after it, of the same methods: the model's own cross-entropies, `[B, T-1]`, at t that of the token at
+        t + 1, 0 where that is not trained."""
+
     def metrics(self, named: NamedParams) -> dict[str, float]:
         """Figures to log, computed only when a step is logged."""
 
@@ -295,6 +349,11 @@ class Passive:
     def add_gradient(self, named: NamedParams, step: StepInfo) -> None: ...
 
     def after_step(self, named: NamedParams, step: StepInfo) -> None: ...
+
+    def token_weights(self, inputs: dict[str, Any], labels_BT: torch.Tensor) -> TokenWeights:
+        return TokenWeights()
+
+    def saw_losses(self, inputs: dict[str, Any], labels_BT: torch.Tensor, ce_BS: torch.Tensor) -> None: ...
 
     def metrics(self, named: NamedParams) -> dict[str, float]:
         return {}
@@ -369,6 +428,8 @@ class RetentionMethod:
     """Whether a run may hold the method twice."""
     stacks: ClassVar[bool] = False
     """Whether its `fraction` is a share of the whole mixture, to be added up with those of others."""
+    weighs_tokens: ClassVar[bool] = False
+    """Whether its active form gives the weights of tokens' cross-entropies; one method of a run may."""
     origin: ClassVar[Origin | None] = None
     """Set for methods from outside of the package when they are found."""
     gives: ClassVar[str] = ""
@@ -452,6 +513,10 @@ class RetentionMethod:
 
     def samples_before(self) -> int:
         """Samples whose gradients are computed before the first step."""
+        return 0
+
+    def passes_before(self) -> int:
+        """Forward passes of the start model over the whole training data before the first step."""
         return 0
 
     def check_run(self, *, total_steps: int | None) -> list[str]:

@@ -31,14 +31,17 @@ from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.method import Origin, RetentionMethod
 from holdfast.retention.mofo import MoFO
+from holdfast.retention.presets import ASFT, PRESETS
 from holdfast.retention.replay import Multitask, Replay
 from holdfast.retention.self_replay import SelfReplay
+from holdfast.retention.token_weighting import TokenWeighting
 from holdfast.support.own_code import is_ours, load_class, origin
 
 METHODS: dict[str, type[RetentionMethod]] = {
     cls.name: cls
     for cls in (
         LabelAnnealing,
+        TokenWeighting,
         L2,
         EWC,
         HalfFineTuning,
@@ -81,7 +84,8 @@ def method_class(name: str, *, load: bool = True, also: Sequence[str] = ()) -> t
     found = METHODS.get(name) or (_load_own(name) if load else _own.get(name))
     if found is None:
         raise ConfigError(
-            f"unknown method '{name}'; known: {', '.join([*also, *METHODS])}.{did_you_mean(name, METHODS)}"
+            f"unknown method '{name}'; known: {', '.join([*also, *METHODS, *PRESETS])}."
+            f"{did_you_mean(name, [*METHODS, *PRESETS])}"
         )
     taken = {"method", "from", *dir(RetentionMethod), *RetentionMethod.__annotations__}
     clashing = sorted(taken.intersection(s.name for s in settings_of(found)))
@@ -134,16 +138,23 @@ def parse_retention(value: Any, *, load: bool = True) -> tuple[list[RetentionMet
     several = isinstance(value, (list, tuple))
     methods: list[RetentionMethod] = []
     mistakes: list[Mistake] = []
+    presets: list[ASFT] = []
     complete = True
     for number, item in enumerate(value if several else [value]):
         path: Path = ("retention", number) if several else ("retention",)
-        method, found = _method(item, load=load)
-        complete = complete and (method is not None or not found)
+        preset, found = _preset(item)
+        if preset is None and not found:
+            method, found = _method(item, load=load)
+            made = [] if method is None else [method]
+        else:
+            made = [] if preset is None else preset.methods()
+        complete = complete and (bool(made) or not found)
         mistakes += (dataclasses.replace(m, path=(*path, *m.path)) for m in found)
-        if method is not None:
-            methods.append(method)
+        methods += made
+        if preset is not None:
+            presets.append(preset)
     if complete:  # otherwise what seems to be missing may be there, mistyped
-        mistakes += (Mistake(path=("retention",), text=problem) for problem in _combination_problems(methods))
+        mistakes += (Mistake(path=("retention",), text=problem) for problem in _combination_problems(methods, presets))
     return methods, mistakes
 
 
@@ -160,28 +171,29 @@ def retention(value: Any) -> list[RetentionMethod]:
 
 def retention_schema() -> dict[str, Any]:
     """JSON Schema of a config's `retention:` value."""
-    entry = method_schema(lambda cls: object_schema(settings_of(cls)))
+    entry = method_schema(lambda cls: object_schema(settings_of(cls)), {**METHODS, **PRESETS})
     return {"anyOf": [{"type": "null"}, *entry["anyOf"], {"type": "array", "items": entry}]}
 
 
-def method_schema(parameters: Callable[[type[RetentionMethod]], dict[str, Any]]) -> dict[str, Any]:
+def method_schema(parameters: Callable[[Any], dict[str, Any]], known: Mapping[str, Any] = METHODS) -> dict[str, Any]:
     """JSON Schema of one method, by its name or with its parameters.
 
     Args:
         parameters: schema of a method's parameters, as an object.
+        known: classes by name.
     """
     one = {
         "type": "object",
         "properties": {
             name: {"description": cls.summary, "anyOf": [parameters(cls), {"type": "null"}]}
-            for name, cls in METHODS.items()
+            for name, cls in known.items()
         },
         "patternProperties": {r"[.:]": {"type": ["object", "null"], "description": "A method of your own."}},
         "additionalProperties": False,
         "minProperties": 1,
         "maxProperties": 1,
     }
-    return {"anyOf": [{"enum": [*METHODS, *NONE]}, {"type": "string", "pattern": r"[.:]"}, one]}
+    return {"anyOf": [{"enum": [*known, *NONE]}, {"type": "string", "pattern": r"[.:]"}, one]}
 
 
 def title(name: str) -> str:
@@ -227,6 +239,18 @@ def _method(item: Any, *, load: bool) -> tuple[RetentionMethod | None, list[Mist
     return method, _named(cls, mistakes)
 
 
+def _preset(item: Any) -> tuple[ASFT | None, list[Mistake]]:
+    """A preset that the entry names; None where it names none, or does not work."""
+    entry = {item: None} if isinstance(item, str) else item
+    if not isinstance(entry, Mapping) or len(entry) != 1 or next(iter(entry)) not in PRESETS:
+        return None, []
+    name, parameters = next(iter(entry.items()))
+    if parameters is not None and not isinstance(parameters, Mapping):
+        return None, [Mistake(path=(name,), text=f"expected a mapping of parameters, got {show(parameters)}.")]
+    preset, mistakes = decode(PRESETS[name], dict(parameters or {}))
+    return preset, _named(PRESETS[name], mistakes)
+
+
 def _named(cls: Any, mistakes: Sequence[Mistake]) -> list[Mistake]:
     """A method's mistakes with its name in their paths, and once in their words."""
     return [Mistake(path=(cls.name, *m.path), text=m.text.removeprefix(f"{cls.name}: ")) for m in mistakes]
@@ -239,14 +263,21 @@ def _with_floats(method: RetentionMethod) -> RetentionMethod:
     return dataclasses.replace(method, **floats)
 
 
-def _combination_problems(methods: Sequence[RetentionMethod]) -> list[str]:
+def _combination_problems(methods: Sequence[RetentionMethod], presets: Sequence[ASFT] = ()) -> list[str]:
     problems = []
     repeatable = {method.name for method in methods if method.repeatable}
     counts: dict[str, int] = {}
     for method in methods:
         counts[method.name] = counts.get(method.name, 0) + 1
     for name, count in counts.items():
-        if count > 1 and name not in repeatable:
+        within = [p for p in presets if any(m.name == name for m in p.methods())]
+        if count > 1 and within:
+            held = " and ".join(m.name for m in within[0].methods())
+            problems.append(
+                f"'{within[0].name}' stands for {held}, and '{name}' is given beside it. Leave one out, or name the "
+                f"methods in place of '{within[0].name}'."
+            )
+        elif count > 1 and name not in repeatable:
             problems.append(f"'{name}' is given {count} times; expected once. Put all its parameters in one entry.")
     share = sum(m.replayed() for m in methods if m.stacks)
     if share >= 1:

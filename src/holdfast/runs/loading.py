@@ -120,6 +120,11 @@ def check_images(config: TrainConfig, rows: Any) -> None:
             "states are kept by a row's tokens, which do not tell one image from another.",
         ),
         (
+            any(m.passes_before() for m in config.retention if not m.off),
+            "retention.token_weighting.kind: expected eaft, dft or talr where rows hold images: the start model's "
+            "losses are kept by a row's tokens, which do not tell one image from another.",
+        ),
+        (
             config.forecast,
             "forecast: expected false where rows hold images: it looks at training rows as text.",
         ),

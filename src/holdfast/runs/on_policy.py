@@ -73,6 +73,8 @@ def problems(methods: Sequence[RetentionMethod], values: Mapping[str, Any], give
             f"known beforehand."
         )
     for method in active:
+        if method.weighs_tokens:
+            yield f"retention.{method.name}: weighs labels' losses, and with {_KEY} there are no labels. Leave one out."
         if changes_data(method):
             yield (
                 f"retention.{method.name}: mixes rows with labels into the data, and with {_KEY} there are none. Leave "

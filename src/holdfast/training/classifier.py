@@ -40,7 +40,15 @@ from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits, anneal
 from holdfast.ops.heads import Head
 from holdfast.retention.anchor import START, Anchors, load_anchor
 from holdfast.retention.fisher import choose_rows, diagonal_fisher, fingerprints, made_of, save_fisher
-from holdfast.retention.method import ActiveMethod, RetentionMethod, StepFigures, StepInfo, TokenLoss, makes_data
+from holdfast.retention.method import (
+    ActiveMethod,
+    RetentionMethod,
+    StartLosses,
+    StepFigures,
+    StepInfo,
+    TokenLoss,
+    makes_data,
+)
 from holdfast.retention.replay import stacked
 from holdfast.training.optimizer_state import state_by_name
 
@@ -363,6 +371,9 @@ class _Loop:
             problems.append("retention: expected one term in the loss, got several; give label_annealing once")
         self.term: TokenLoss | None = terms[0] if terms else None
         problems += _teacher_problems(self.term)
+        problems += [
+            f"retention: {m.name} weighs tokens; a classifier has none" for m in self.retain if m.weighs_tokens
+        ]
         if problems:
             raise ConfigError(problems)
         self.teacher = None if self.term is None else _frozen(model, self.term.teacher.model, self.named)
@@ -562,6 +573,22 @@ class _Loop:
 
     def sum_(self, tensors: Mapping[str, Tensor]) -> None:
         """One process: nothing to sum."""
+
+    def gathered(self, values: Tensor) -> Tensor:
+        """See `Host.gathered`; there is one process."""
+        return values
+
+    def start_losses(self, setting: str, *, cache_dir: str | None = None) -> StartLosses:
+        """See `Host.start_losses`; there are none.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(f"{setting}: a classifier has no tokens whose losses there are.")
+
+    def end_tokens(self) -> tuple[int, ...]:
+        """None: a classifier has no tokens."""
+        return ()
 
     def say(self, text: str) -> None:
         """See `Host.say`."""

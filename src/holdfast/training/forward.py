@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -18,16 +18,9 @@ from torch import Tensor, nn
 
 from holdfast.ops.annealing import AnnealedLoss, annealed_loss, describe_backend
 from holdfast.ops.heads import Head, backbone_of, describe_head, run_backbone
-from holdfast.retention.method import TokenLoss
+from holdfast.retention.method import TokenLoss, TokenWeights
 
 Held = TypeVar("Held")
-
-TokenCE = Callable[
-    [nn.Module, Callable[..., Any], Tensor, tuple[Any, ...], dict[str, Any]], tuple[Tensor, Tensor, Tensor | None]
-]
-"""A host's own loss in the place of the cross-entropy: causal LM, its own forward, labels `[B, T]` and the model's
-inputs in; hidden states `[B, T, H]`, the loss summed over the trained tokens, and a mixture of experts' load-balancing
-loss out. See `hosts.dynamic_fine_tuning`."""
 
 
 class Sealed(Generic[Held]):
@@ -50,8 +43,6 @@ class LossRequest:
 
     labels_BT: Tensor
     ce_scale: float | Tensor
-    ce_weights_BS: Tensor | None = None
-    """`[B, T-1]` float32: factors of the positions' cross-entropy; None: 1."""
     kl_scale: float | Tensor = 0.0
     kl_mask_BS: Tensor | None = None
     """`[B, T-1]` bool: positions whose prediction takes part in the KL."""
@@ -60,8 +51,8 @@ class LossRequest:
     teacher_hidden_BTK: Tensor | None = None
     teacher_head: Head | None = None
     token_loss: TokenLoss | None = None
-    token_ce: TokenCE | None = None
-    """What is trained on instead of the cross-entropy, which is still measured."""
+    token_weights: TokenWeights = field(default_factory=TokenWeights)
+    """What each token's cross-entropy counts in the loss."""
     router_scale: float = 0.0
     """Factor of a mixture-of-experts model's load-balancing loss; 0 for dense models."""
     beside: bool = False
@@ -108,38 +99,33 @@ def install_forward(lm: nn.Module) -> None:
             for k, v in kwargs.items()
             if v is not None and k not in ("return_dict", "output_attentions", "output_hidden_states")
         }
-        router_loss = own_ce = outputs = None
+        router_loss = outputs = None
         if request.beside:
             hidden_BTH, outputs = with_hidden(self, original, args, kwargs)
-        elif request.token_ce is not None:
-            hidden_BTH, own_ce, router_loss = request.token_ce(self, original, request.labels_BT, args, kwargs)
         elif request.router_scale:
             hidden_BTH, router_loss = _run_experts(self, *args, **kwargs)
         else:
             hidden_BTH = run_backbone(self, *args, **kwargs)
         head = describe_head(self)
         r, t = request, request.token_loss
-        teacher = r.teacher_hidden_BTK
-        only_measured = own_ce is not None and teacher is None
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not only_measured):
-            result: AnnealedLoss = annealed_loss(
-                hidden_BTH[:, :-1].flatten(0, 1),
-                head,
-                r.labels_BT[:, 1:].flatten(),
-                teacher_hidden_NK=None if teacher is None else teacher[:, :-1].flatten(0, 1),
-                teacher_head=r.teacher_head,
-                ce_scale=0.0 if own_ce is not None or r.beside else r.ce_scale,
-                kl_scale=r.kl_scale,
-                kl_mask_N=None if r.kl_mask_BS is None else r.kl_mask_BS.flatten(),
-                ce_weights_N=None if r.ce_weights_BS is None else r.ce_weights_BS.flatten(),
-                kl_weights_N=None if r.kl_weights_BS is None else r.kl_weights_BS.flatten(),
-                temperature=t.temperature if t else 1.0,
-                direction=t.direction if t else "forward",  # type: ignore[arg-type]
-                beta=t.beta if t else 0.5,
-            )
+        teacher, weights_BS = r.teacher_hidden_BTK, r.token_weights.given_BS
+        result: AnnealedLoss = annealed_loss(
+            hidden_BTH[:, :-1].flatten(0, 1),
+            head,
+            r.labels_BT[:, 1:].flatten(),
+            teacher_hidden_NK=None if teacher is None else teacher[:, :-1].flatten(0, 1),
+            teacher_head=r.teacher_head,
+            ce_scale=0.0 if r.beside else r.ce_scale,
+            kl_scale=r.kl_scale,
+            kl_mask_N=None if r.kl_mask_BS is None else r.kl_mask_BS.flatten(),
+            ce_weights_N=None if weights_BS is None else weights_BS.flatten(),
+            kl_weights_N=None if r.kl_weights_BS is None else r.kl_weights_BS.flatten(),
+            weighting=r.token_weights.weighting,
+            temperature=t.temperature if t else 1.0,
+            direction=t.direction if t else "forward",  # type: ignore[arg-type]
+            beta=t.beta if t else 0.5,
+        )
         _note_backend(self, hidden_BTH, head)
-        if own_ce is not None:
-            result = replace(result, loss=result.loss + r.ce_scale * own_ce)
         if router_loss is not None:
             result = replace(result, loss=result.loss + r.router_scale * router_loss)
         found = {"loss": result.loss, "result": Sealed(result)}

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from holdfast.data.mixing import ORIGIN, token_lengths
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.ops.annealing import IGNORE
-from holdfast.retention.method import ActiveMethod, StepFigures
+from holdfast.ops.heads import causal_lm
+from holdfast.retention.method import ActiveMethod, StartLosses, StepFigures
 from holdfast.training.forward import LossRequest, Sealed
 from holdfast.training.zero import is_partitioned
 
@@ -119,7 +120,7 @@ class TrainerHost:
         trainer = self._trainer
         trainer._prepare_more(rows)
         trainer.publish_weights()
-        model, total = trainer.model, torch.zeros(7, dtype=torch.float64, device=trainer.args.device)
+        model, total = trainer.model, torch.zeros(8, dtype=torch.float64, device=trainer.args.device)
         training = model.training
         model.eval()
         try:
@@ -156,6 +157,33 @@ class TrainerHost:
         if self._trainer.args.world_size > 1:
             for tensor in tensors.values():
                 tensor.copy_(self._trainer.accelerator.reduce(tensor, "sum"))
+
+    def gathered(self, values: Tensor) -> Tensor:
+        """See `Host.gathered`."""
+        if self._trainer.args.world_size == 1:
+            return values
+        found: list[Any] = [None] * self._trainer.args.world_size
+        torch.distributed.all_gather_object(found, values.tolist())
+        return values.new_tensor([value for part in found for value in part])
+
+    def start_losses(self, setting: str, *, cache_dir: str | None = None) -> StartLosses:
+        """See `Host.start_losses`.
+
+        Raises:
+            HoldfastError: as of `teacher_cache.TeacherCache.prepare`.
+        """
+        from holdfast.training.start_losses import find_start_losses
+
+        return find_start_losses(self._trainer, setting, cache_dir=cache_dir, say=self.say)
+
+    def end_tokens(self) -> tuple[int, ...]:
+        """See `Host.end_tokens`."""
+        tokenizer = getattr(self._trainer.processing_class, "tokenizer", self._trainer.processing_class)
+        generation = getattr(causal_lm(self._trainer.model), "generation_config", None)
+        found: set[int] = set()
+        for value in (getattr(tokenizer, "eos_token_id", None), getattr(generation, "eos_token_id", None)):
+            found.update(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
+        return tuple(sorted(found))
 
     def _single_rows(self, rows: Dataset) -> Iterator[tuple[int, dict[str, Tensor]]]:
         args = self._trainer.args

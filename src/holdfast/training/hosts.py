@@ -1,11 +1,12 @@
 """The trainers that host retention methods.
 
 `SFTRetentionTrainer` takes TRL's data preparation (chat templates, prompt-completion masks, assistant masks, packing)
-and nothing else of it: the loss (but `loss_type: dft`), the step and the checkpoints are the mixin's.
+and nothing else of it: the loss, the step and the checkpoints are the mixin's; `loss_type: dft` is token weighting
+of that kind.
 `RetentionTrainer` is plain `transformers.Trainer` for tokenised data.
 
 All that this project knows of TRL's internals is in this file: `_prepare_dataset`, its `completion_only_loss`
-attribute, the head that `dft` is computed with, the vision collator, and the model card hook.
+attribute, the vision collator, and the model card hook.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from datasets import Dataset, IterableDataset
-from torch import Tensor, nn
+from torch import nn
 from transformers import Trainer
 from trl import SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
@@ -30,11 +31,11 @@ from holdfast.errors import ConfigError, DataError
 from holdfast.ops.heads import causal_lm
 from holdfast.retention.method import RetentionMethod, changes_data, makes_data
 from holdfast.retention.replay import stacked
+from holdfast.retention.token_weighting import TokenWeighting
 from holdfast.support.environment import quiet_datasets
 from holdfast.training.adapters import complete_osf
 from holdfast.training.data_host import StartModel, TrainerDataHost
 from holdfast.training.document_attention import use_document_attention
-from holdfast.training.forward import with_hidden
 from holdfast.training.image_batches import COLUMNS, ImageCollator
 from holdfast.training.mixin import RetentionMixin
 from holdfast.training.origins import OriginCollator
@@ -43,6 +44,11 @@ logger = logging.getLogger(__name__)
 
 PACKED_WHOLE = ("bfd", "bfd_split")
 """TRL's packing strategies that keep documents apart."""
+
+IMAGES_ARE_NOT_TOKENS = (
+    "token_weighting.kind: expected eaft, dft or talr where rows hold images: the start model's losses are kept by a "
+    "row's tokens, which are the same whatever its images show."
+)
 
 LoadRows = Callable[[str], tuple[Dataset, str]]
 """Loads a data file or hub id as one of the standard column layouts, with its format's name."""
@@ -62,6 +68,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
     """
 
     prepares_data = True
+    loss_types = ("nll", "chunked_nll", "dft")
 
     def __init__(
         self,
@@ -72,12 +79,12 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         **kwargs: Any,
     ) -> None:
         self._load_rows, self._say = load_rows, say
+        arguments = kwargs.get("args", args[1] if len(args) > 1 else None)
+        if getattr(arguments, "loss_type", "nll") == "dft":
+            retain = [*retain, TokenWeighting(kind="dft")]
         self._data_methods: tuple[RetentionMethod, ...] = tuple(m for m in retain if not m.off)
         self.data_info: dict[str, Any] = {}
         self.data_notes: list[str] = []
-        arguments = kwargs.get("args", args[1] if len(args) > 1 else None)
-        if getattr(arguments, "loss_type", "nll") == "dft":
-            self.token_ce = dynamic_fine_tuning
         model = kwargs.get("model", args[0] if args else None)
         self._start: StartModel | None = None
         if any(makes_data(m) for m in self._data_methods):  # before anything is put into it
@@ -106,6 +113,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
                 "are kept by a row's tokens, which are the same whatever its images show, and images may be made "
                 "into pixels anew in every epoch."
             )
+        if any(m.passes_before() for m in self._data_methods):
+            raise ConfigError(IMAGES_ARE_NOT_TOKENS)
         collate: Any = self.data_collator  # type: ignore[has-type]
         if isinstance(collate, DataCollatorForVisionLanguageModeling):
             self.data_collator = ImageCollator(collate, completion_only=self.args.completion_only_loss)
@@ -283,29 +292,6 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         """Sent only when the user has turned it on by HF_HUB_DISABLE_TELEMETRY=0."""
         if os.environ.get("HF_HUB_DISABLE_TELEMETRY", "1").lower() in ("0", "false"):
             super()._send_telemetry()
-
-
-def dynamic_fine_tuning(
-    lm: nn.Module, forward: Callable[..., Any], labels_BT: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """TRL's `loss_type: dft` (Wu et al. 2025, arXiv:2508.05629): each token's cross-entropy times its own probability,
-    held constant.
-
-    The log-probabilities come from the head that TRL adds to the model's forward; the backbone's output is taken on its
-    way there, so that a KL term needs no second pass.
-
-    Args:
-        lm: the causal LM.
-        forward: its forward as TRL has left it.
-        labels_BT: `[B, T]`, -100 for tokens that are not trained.
-        args, kwargs: the model's inputs.
-
-    Returns:
-        Hidden states `[B, T, H]`, the loss summed over the trained tokens (nats), and the router's load-balancing loss
-        of a mixture of experts.
-    """
-    hidden, outputs = with_hidden(lm, forward, args, {**kwargs, "labels": labels_BT, "fused_lm_head": True})
-    return hidden, -(outputs.log_probs * outputs.log_probs.exp().detach()).sum(), outputs.aux_loss
 
 
 def trained_tokens(tokenised: Dataset) -> int:

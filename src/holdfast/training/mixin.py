@@ -26,6 +26,7 @@ is whole or passed over (`training.whole_checkpoints`).
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import math
@@ -39,7 +40,7 @@ from transformers import TrainerCallback
 
 from holdfast.checkpoints.live_tensors import gathered
 from holdfast.data.mixing import ORIGIN
-from holdfast.errors import ConfigError, TrainingDiverged
+from holdfast.errors import ConfigError, DataError, TrainingDiverged
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.ops.four_bits import keep_unpacked
 from holdfast.ops.heads import causal_lm, check_head
@@ -51,6 +52,7 @@ from holdfast.retention.method import (
     StepInfo,
     TeacherSettings,
     TokenLoss,
+    TokenWeights,
     changes_data,
 )
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
@@ -59,11 +61,11 @@ from holdfast.support.files import write_json
 from holdfast.training import frozen
 from holdfast.training.checkpoint_parts import SEALED, STATE_FILE, TENSOR_FILE
 from holdfast.training.diverged import describe_samples, diverged
-from holdfast.training.forward import LossRequest, Sealed, TokenCE, install_forward, successor_mask
+from holdfast.training.forward import LossRequest, Sealed, install_forward, successor_mask
 from holdfast.training.host import TrainerHost
 from holdfast.training.learning_rates import KEY, factors_of, scale_rates
 from holdfast.training.optimizer_state import state_by_name
-from holdfast.training.origins import token_weights
+from holdfast.training.origins import weights_by_origin
 from holdfast.training.teacher_cache import TeacherCache
 from holdfast.training.unsloth import refuse_unsloth
 from holdfast.training.whole_checkpoints import WholeCheckpoints, take_stored_names
@@ -97,8 +99,8 @@ class RetentionMixin(WholeCheckpoints):
     """Whether the host runs the methods' `transform_data` on its training data."""
     own_loss = False
     """Whether the host computes a loss of its own, beside which the methods act (`training.preferences`)."""
-    token_ce: TokenCE | None = None
-    """The host's own loss in the place of the cross-entropy; set on the instance before `__init__`."""
+    loss_types: tuple[str, ...] = ("nll", "chunked_nll")
+    """What the host takes of TRL's setting of that name; a host with a loss of its own takes any."""
 
     def __init__(
         self,
@@ -122,6 +124,17 @@ class RetentionMixin(WholeCheckpoints):
                 f"is. "
                 "Use SFTRetentionTrainer, or mix the data beforehand with holdfast.data.mixing.mix_replay."
             )
+        weighing = [m.name for m in self.retain if m.weighs_tokens]
+        if len(weighing) > 1:
+            raise ConfigError(
+                f"retention: expected one method that weighs tokens, got {' and '.join(weighing)} (loss_type: dft is "
+                f"token_weighting of kind dft). Leave one out."
+            )
+        if weighing and self.own_loss:
+            raise ConfigError(
+                f"retention: {weighing[0]} weighs tokens' cross-entropies, and the loss of {type(self).__name__} is "
+                f"not made of them. Leave it out."
+            )
         self._token_loss: TokenLoss | None = terms[0] if terms else None
         self._ce_by_origin = {origin: factor for m in self.retain for origin, factor in m.ce_by_origin().items()}
         self.marks_origins = bool(self._ce_by_origin or (self._token_loss and self._token_loss.by_origin))
@@ -129,6 +142,7 @@ class RetentionMixin(WholeCheckpoints):
         self._sums: dict[str, Tensor] = {}
         self._kl_items: Tensor | None = None
         self._step_sums: Tensor | None = None
+        self._step_weight: Tensor | None = None
         self._rates: dict[str, float] = {}
         self._epoch = 0
         self._prepared = False
@@ -181,6 +195,7 @@ class RetentionMixin(WholeCheckpoints):
         factors_of(named, self.learning_rate_multipliers)
         self._refuse_misfits(named)
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
+        self._weigher = next((a for m, a in zip(self.retain, self.active, strict=True) if m.weighs_tokens), None)
         self.callback_handler.callbacks.insert(0, _AfterStep(self))
 
     def _complete_data(self) -> None:
@@ -333,6 +348,8 @@ class RetentionMixin(WholeCheckpoints):
         loss = result.loss
         mask = inputs.get("attention_mask")
         self._add_sums(result, labels.new_tensor(labels.numel()) if mask is None else mask.sum())
+        if self._weigher is not None and self.model.training:
+            self._note_weights(self._weigher, inputs, labels, result)
         if num_items_in_batch is not None and self.args.average_tokens_across_devices:
             loss = loss * self.accelerator.num_processes  # DDP averages gradients; the token count was global already
         if return_outputs:
@@ -351,20 +368,22 @@ class RetentionMixin(WholeCheckpoints):
 
     def _request(self, inputs: dict[str, Any], labels: Tensor, num_items: Any) -> LossRequest:
         origin = inputs.pop(ORIGIN, None)  # nothing of the model's
-        ce_weights = token_weights(origin, self._ce_by_origin, labels)
+        by_origin = weights_by_origin(origin, self._ce_by_origin, labels)
         trained = labels[:, 1:] != IGNORE
         ce_items = trained.sum().clamp(min=1) if num_items is None else num_items
         # The load-balancing loss is a mean per micro-batch, so it is averaged over the accumulation steps.
         router_scale = self._router_coefficient()
         if router_scale and num_items is not None:
             router_scale /= self.current_gradient_accumulation_steps
+        weights = TokenWeights()
+        if self._weigher is not None and self.model.training:
+            weights = self._weigher.token_weights(inputs, labels)
+        if by_origin is not None:
+            given = by_origin if weights.given_BS is None else by_origin * weights.given_BS
+            weights = dataclasses.replace(weights, given_BS=given)
         if self._token_loss is None:
             return LossRequest(
-                labels_BT=labels,
-                ce_scale=1.0 / ce_items,
-                ce_weights_BS=ce_weights,
-                token_ce=self.token_ce,
-                router_scale=router_scale,
+                labels_BT=labels, ce_scale=1.0 / ce_items, token_weights=weights, router_scale=router_scale
             )
         mask = trained if self._token_loss.tokens == "trained" else successor_mask(inputs)
         kl_items: Any = self._kl_items
@@ -380,16 +399,39 @@ class RetentionMixin(WholeCheckpoints):
         return LossRequest(
             labels_BT=labels,
             ce_scale=1.0 / ce_items,
-            ce_weights_BS=ce_weights,
             kl_scale=self._strength() / kl_items,
             kl_mask_BS=mask,
-            kl_weights_BS=token_weights(origin, self._token_loss.by_origin, labels),
+            kl_weights_BS=weights_by_origin(origin, self._token_loss.by_origin, labels),
             teacher_hidden_BTK=hidden,
             teacher_head=head,
             token_loss=self._token_loss,
-            token_ce=self.token_ce,
+            token_weights=weights,
             router_scale=router_scale,
         )
+
+    def _note_weights(
+        self, weigher: ActiveMethod, inputs: dict[str, Any], labels: Tensor, result: AnnealedLoss
+    ) -> None:
+        weigher.saw_losses(inputs, labels, result.ce_N.view(labels.shape[0], -1))
+        row = torch.stack([result.weight_sum.double(), result.ce_count.double()])
+        self._step_weight = row if self._step_weight is None else self._step_weight + row
+
+    def _refuse_no_weight(self) -> None:
+        """
+        Raises:
+            DataError: every trained token of the step weighs 0.
+        """
+        row, self._step_weight = self._step_weight, None
+        if row is None:
+            return
+        weight, count = self.accelerator.reduce(row, "sum").tolist()
+        if count and not weight:
+            name = next(m.label() for m in self.retain if m.weighs_tokens)
+            raise DataError(
+                f"{name}: expected trained tokens of some weight in every step, got 0 in each of the {count:.0f} of "
+                f"step {self.state.global_step + 1}, so that nothing would be learnt. Take more rows a step, or a "
+                f"coefficient below 1."
+            )
 
     def _strength(self) -> float:
         """The KL term's weight in force."""
@@ -426,8 +468,10 @@ class RetentionMixin(WholeCheckpoints):
             raise self._diverged(f"the loss is {float(loss)}", inputs, None)
         if self.loss_backend is None:
             self._note_backend()
-        if self.accelerator.sync_gradients and self._zero is None:
-            self._add_gradients()
+        if self.accelerator.sync_gradients:
+            self._refuse_no_weight()
+            if self._zero is None:
+                self._add_gradients()
         return loss
 
     def _add_gradients(self) -> None:
@@ -577,6 +621,7 @@ class RetentionMixin(WholeCheckpoints):
             none if result is None else result.correct,
             tokens.to(device),
             none if result is None else result.entropy_sum,
+            none if result is None else result.weight_sum,
         ]
         row = torch.stack([v.detach().to(torch.float64 if device.type != "mps" else torch.float32) for v in values])
         self._sums[mode] = self._sums[mode] + row if mode in self._sums else row
@@ -593,7 +638,7 @@ class RetentionMixin(WholeCheckpoints):
                 raise self._diverged(f"{name} is {value}", None, None, updated=True)
         if mode in self._sums:
             sums = self.accelerator.reduce(self._sums.pop(mode), "sum").tolist()
-            ce_sum, kl_sum, ce_count, kl_count, correct, tokens, entropy_sum = sums
+            ce_sum, kl_sum, ce_count, kl_count, correct, tokens, entropy_sum, weight_sum = sums
             prefix = "eval_" if mode == "eval" else ""
             if not self.own_loss:  # whose host logs what it is made of
                 logs[f"{prefix}ce"] = ce_sum / max(ce_count, 1)
@@ -603,6 +648,8 @@ class RetentionMixin(WholeCheckpoints):
                 logs[f"{prefix}token_accuracy"] = correct / max(ce_count, 1)
                 logs[f"{prefix}entropy"] = entropy_sum / max(ce_count, 1)
             if mode == "train":
+                if self._weigher is not None:
+                    logs["ce_weight"] = weight_sum / max(ce_count, 1)
                 self.tokens_seen = getattr(self, "tokens_seen", 0) + int(tokens)
                 logs["tokens"] = self.tokens_seen
                 for method in self.active:
@@ -739,8 +786,7 @@ class RetentionMixin(WholeCheckpoints):
                 "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model "
                 "is loaded."
             )
-        computes = not self.own_loss and self.token_ce is None
-        if computes and getattr(self.args, "loss_type", "nll") not in ("nll", "chunked_nll"):
+        if not self.own_loss and getattr(self.args, "loss_type", "nll") not in self.loss_types:
             found.append(
                 f"loss_type: expected nll or, with SFTRetentionTrainer, dft, got {self.args.loss_type!r}; holdfast "
                 f"computes the loss itself."

@@ -48,7 +48,7 @@ class OriginCollator:
         return torch.repeat_interleave(torch.tensor(origins), torch.tensor(lengths))
 
 
-def token_weights(origin_BT: Tensor | None, factors: Mapping[str, float], labels_BT: Tensor) -> Tensor | None:
+def weights_by_origin(origin_BT: Tensor | None, factors: Mapping[str, float], labels_BT: Tensor) -> Tensor | None:
     """`[B, T-1]` float32, the weight of each prediction by where the token is from that it predicts; None where all
     are 1.
 

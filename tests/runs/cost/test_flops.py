@@ -64,6 +64,15 @@ def test_teachers(estimate_of):
     forward = plain.flops.forward + plain.flops.attention / 3.5
     assert online.flops.teacher == pytest.approx(forward + 2 * a.head * 4e6)
     assert cached.flops.teacher == pytest.approx(forward / 4 + 2 * a.head * 4e6)  # computed in the first of four epochs
+    masked = estimate_of(
+        gradient_checkpointing=False, num_train_epochs=4, retention=[{"token_weighting": {"kind": "stm"}}]
+    )
+    assert masked.flops.prepared == pytest.approx(forward / 4 + 2 * a.head * 1e6)  # once, the head included
+    assert any("start model's losses" in line for line in masked.assumptions)
+    in_the_pass = estimate_of(
+        gradient_checkpointing=False, num_train_epochs=4, retention=[{"token_weighting": {"kind": "eaft"}}]
+    )
+    assert in_the_pass.flops.prepared == 0
     assert online.flops.total - plain.flops.total == pytest.approx(online.flops.teacher)
     assert online.flops.total / plain.flops.total == pytest.approx(4 / 3, rel=0.02)
 

@@ -50,8 +50,8 @@ class _Terms(ctypes.Structure):
         ("vocabulary", ctypes.c_int64),
         ("teacher_vocabulary", ctypes.c_int64),
         *((name, ctypes.c_double) for name in ("scale", "cap", "temperature", "beta", "ce", "kl")),
-        ("direction", ctypes.c_int64),
-        ("kind", ctypes.c_int64),
+        *((name, ctypes.c_double) for name in ("gate_power", "floor", "gate_strength")),
+        *((name, ctypes.c_int64) for name in ("direction", "kind", "gate")),
     ]
 
 
@@ -87,6 +87,10 @@ class Native:
         temperature: float,
         direction: str,
         beta: float,
+        gate: int = 0,
+        gate_power: float = 1.0,
+        floor: float = 0.0,
+        gate_strength: float = 1.0,
         gradient_CV: Tensor | None,
         figures_CF: Tensor,
     ) -> None:
@@ -97,7 +101,8 @@ class Native:
             ce_weights_C, kl_weights_C: `[C]` float32, or None.
             logit_scale, softcap: what the logits went through, for the gradient's slope.
             gradient_CV: float32 (may be `z_CV`) or bfloat16, rows contiguous, or None.
-            figures_CF: `[C, 6]` float32.
+            figures_CF: `[C, 7]` float32.
+            gate, gate_power, floor, gate_strength: as in `Terms`, the gate by its place in `GATES`.
         """
         for tensor, dtype in (
             (z_CV, torch.float32),
@@ -122,8 +127,12 @@ class Native:
             beta,
             ce_scale,
             kl_scale,
+            gate_power,
+            floor,
+            gate_strength,
             _DIRECTIONS[direction],
             _KINDS[None if gradient_CV is None else gradient_CV.dtype],
+            gate,
         )
         failed = self.library.holdfast_rows(
             z_CV.shape[0],
@@ -324,7 +333,7 @@ def _rows_are_right(native: Native) -> bool:
     expected = (ce_row + kl_row)[:, None] * q - kl_row[:, None] * p
     expected[labels >= 0, labels[labels >= 0]] -= ce_row[labels >= 0]
     kl = kl_N * (p * (p.log() - q.log())).sum(1)
-    figures = torch.full((5, 6), torch.nan)
+    figures = torch.full((5, 7), torch.nan)
     native.rows(
         z,
         w,

@@ -143,18 +143,66 @@ INLINE void store_bf16(const float *x, int64_t n, bf16 *restrict out)
 
 enum { FORWARD = 0, REVERSE = 1, JSD = 2 };
 enum { NO_GRADIENT = 0, FLOAT32 = 1, BFLOAT16 = 2 };
+enum { NO_GATE = 0, PROBABILITY = 1, ENTROPY = 2 };
+#define LARGEST 20       /* logits that the gate of entropy looks at */
+#define MOST_ENTROPY 3.0 /* nats that it divides by */
 
 typedef struct {
     int64_t vocabulary, teacher_vocabulary; /* 0: no teacher */
     double scale, cap;                      /* factor of the gradient; soft-cap, 0: none */
     double temperature, beta;
     double ce, kl;
-    int64_t direction, kind;
+    double gate_power, floor, gate_strength;
+    int64_t direction, kind, gate;
 } terms;
 
-/* One row. `z`, `w`: logits as the softmax sees them; `ce`, `kl`: the row's factors of the two terms; `e`, `et`, `p`: scratch; `out`: the gradient row in
+/* The entropy, in nats, of the softmax over the 20 largest logits alone. Most blocks hold none of them and are passed over after their largest was taken. */
+static double largest_entropy(const float *z, int64_t n)
+{
+    float best[LARGEST];
+    const int64_t kept = LEAST(LARGEST, n);
+    int64_t held = 0, lowest = 0;
+    for (int64_t start = 0; start < n; start += 128) {
+        const int64_t end = LEAST(start + 128, n);
+        if (held == kept && !(largest(z + start, end - start) > best[lowest]))
+            continue;
+        for (int64_t i = start; i < end; i++) {
+            if (held < kept)
+                best[held++] = z[i];
+            else if (z[i] > best[lowest])
+                best[lowest] = z[i];
+            else
+                continue;
+            if (held == kept) {
+                lowest = 0;
+                for (int64_t k = 1; k < kept; k++)
+                    lowest = best[k] < best[lowest] ? k : lowest;
+            }
+        }
+    }
+    const double top = largest(best, kept);
+    double sum = 0, weighted = 0;
+    for (int64_t k = 0; k < kept; k++) {
+        const double y = exp(best[k] - top);
+        sum += y;
+        weighted += y * (best[k] - top);
+    }
+    const double entropy = log(sum) - weighted / sum;
+    return entropy > 0 ? entropy : 0;
+}
+
+/* gate^power, not below the floor, as far as its strength goes. */
+static double gated(const terms *t, const float *z, double ce)
+{
+    if (t->gate == NO_GATE)
+        return 1;
+    const double gate = t->gate == PROBABILITY ? exp(-t->gate_power * ce) : pow(largest_entropy(z, t->vocabulary) / MOST_ENTROPY, t->gate_power);
+    return 1 - t->gate_strength + t->gate_strength * (gate < t->floor ? t->floor : gate);
+}
+
+/* One row. `z`, `w`: logits as the softmax sees them; `given`: its weight; `kl`: its factor of the divergence; `e`, `et`, `p`: scratch; `out`: the gradient row in
  * float, may be `z`. */
-static void one_row(const terms *t, const float *z, float *w, int64_t label, int on, double ce, double kl, float *e, float *et, float *restrict p, float *out, float *figures)
+static void one_row(const terms *t, const float *z, float *w, int64_t label, int on, double given, double kl, float *e, float *et, float *restrict p, float *out, float *figures)
 {
     const int64_t V = t->vocabulary, U = t->teacher_vocabulary, common = LEAST(V, U);
     const int labelled = label >= 0;
@@ -169,6 +217,9 @@ static void one_row(const terms *t, const float *z, float *w, int64_t label, int
     figures[3] = labelled && zy >= top;
     figures[4] = !(isfinite(weighted) && isfinite(top));
     figures[5] = 0.0f;
+    /* a weight of 1 leaves every bit */
+    const double weight = labelled ? given * gated(t, z, figures[0]) : 0, ce = t->ce * weight;
+    figures[6] = (float)weight;
 
     const float a = labelled ? (float)(ce * t->scale / sum) : 0.0f; /* gradient of the cross-entropy: a e_i */
     const float b = on ? (float)(kl * t->scale * inverse) : 0.0f;
@@ -269,7 +320,7 @@ static void one_row(const terms *t, const float *z, float *w, int64_t label, int
         out[label] -= (float)(ce * t->scale);
 }
 
-/* The row stage of annealing_rows.py for float32 logits. `figures` is [rows, 6]. 0, or 1 without memory for the scratch rows. */
+/* The row stage of annealing_rows.py for float32 logits. `figures` is [rows, 7]. 0, or 1 without memory for the scratch rows. */
 int holdfast_rows(int64_t rows, float *z, int64_t ldz, float *w, int64_t ldw, const int64_t *labels, const uint8_t *on, const float *ce_weights,
                   const float *kl_weights, const terms *t, void *gradient, int64_t ldg, float *figures, int64_t ldf)
 {
@@ -293,9 +344,8 @@ int holdfast_rows(int64_t rows, float *z, int64_t ldz, float *w, int64_t ldw, co
                 logits = scratch + 3 * width;
                 memcpy(logits, zr, V * sizeof(float));
             }
-            /* a factor of 1 leaves every bit */
-            const double ce = t->ce * (ce_weights ? ce_weights[r] : 1.0), kl = t->kl * (kl_weights ? kl_weights[r] : 1.0);
-            one_row(t, logits, w ? w + r * ldw : NULL, labels[r], on ? on[r] : 0, ce, kl, scratch, scratch + width, scratch + 2 * width, out,
+            const double given = ce_weights ? ce_weights[r] : 1.0, kl = t->kl * (kl_weights ? kl_weights[r] : 1.0);
+            one_row(t, logits, w ? w + r * ldw : NULL, labels[r], on ? on[r] : 0, given, kl, scratch, scratch + width, scratch + 2 * width, out,
                     figures + r * ldf);
             if (t->cap != 0 && t->kind != NO_GRADIENT) {
                 const float c = (float)(1.0 / t->cap);

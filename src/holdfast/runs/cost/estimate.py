@@ -341,6 +341,10 @@ def _assumptions(a: Architecture, plan: RunPlan, corpus: Corpus, work: Work, uti
         found.append(f"the states of optim: {plan.optimiser} are not known; two a parameter, as of Adam")
     if plan.teacher is not None and plan.teacher.kind == "cached":
         found.append("the teacher's cache is filled by this run; a run that finds it pays less")
+    if plan.start_passes:
+        found.append(
+            "the start model's losses over the training data are computed by this run; one that finds them pays less"
+        )
     found.append("every token has a label; where prompts are masked the head computes less")
     found.append("evaluation before, during and after training is not counted")
     return [*found, *a.notes]

@@ -13,6 +13,7 @@ and the output head; not the embeddings, which are looked up) and D tokens throu
     checkpointing        the layers' forward pass again; but for its last product, where nothing asks for the result
     online teacher       2 N D and its attention       (a LoRA run's own base with adapters off: the same)
     cached teacher       2 V H D a pass for its head, and once 2 (N - V H) for each different token
+    the start's losses   once 2 N for each different token
     LoRA                 6 r (inputs + outputs) a matrix and token; no weight gradients of the base
     EWC                  its Fisher information: forward and backward over the samples, once
 
@@ -121,7 +122,7 @@ def count_flops(architecture: Architecture, plan: RunPlan, work: Work, *, causal
         fisher * (forward + backward + head + attention * (1 + BACKWARD[plan.attention]))
         if plan.fisher_samples
         else 0.0
-    )
+    ) + plan.start_passes * (forward + 2.0 * a.head + attention) * work.epoch_tokens
     both = attention * (1 + BACKWARD[plan.attention])
     per_token = forward + backward + head + both + recomputed + 6 * adapters + teacher
     total = per_token * tokens + once * work.epoch_tokens + prepared

@@ -113,6 +113,8 @@ class RunPlan:
     kept: tuple[KeptPlan, ...] = ()
     fisher_samples: int = 0
     """Samples whose gradients are computed before the first step, as EWC's Fisher information is."""
+    start_passes: int = 0
+    """Forward passes of the start model over the training data before the first step, as selective token masking's."""
     methods: tuple[str, ...] = ()
     device: str = "cuda"
     """"cuda" (any GPU) or "cpu": which buffers the loss uses."""
@@ -237,6 +239,7 @@ def run_plan(
         teacher=_teacher(methods, weights if sharding.startswith("zero") else loaded, peft=bool(model.use_peft)),
         kept=tuple(_kept(methods, None if model.use_peft else loaded)),
         fisher_samples=sum(m.samples_before() for m in methods),
+        start_passes=sum(m.passes_before() for m in methods),
         methods=tuple(m.name for m in methods),
         device=device,
     )

@@ -1,0 +1,44 @@
+"""Published combinations of methods, by name in a config's `retention:` list.
+
+```yaml
+retention: [asft]                    # or  asft: {weight: 0.05}
+```
+
+A preset stands for its methods: a run has those, records those, and is the same run as one that names them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from holdfast.config.declare import Meta
+from holdfast.retention.label_annealing import LabelAnnealing
+from holdfast.retention.method import RetentionMethod
+from holdfast.retention.token_weighting import TokenWeighting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ASFT:
+    """Anchored supervised fine-tuning: DFT, and the KL that keeps it near the start.
+
+    References: ASFT (arXiv:2509.23753).
+    """
+
+    name: ClassVar[str] = "asft"
+    summary: ClassVar[str] = "preset: token_weighting of kind dft with label_annealing"
+    source: ClassVar[str] = "Zhu et al. 2025, Anchored Supervised Fine-Tuning (arXiv:2509.23753)"
+
+    weight: Annotated[float, Meta(gt=0)] = 0.1
+    """Lambda, weight of the forward KL: 0.1 is the published code's default, its examples have 0.05."""
+
+    def problems(self) -> list[str]:
+        """None: what it stands for has its own."""
+        return []
+
+    def methods(self) -> list[RetentionMethod]:
+        """What the name stands for."""
+        return [TokenWeighting(kind="dft"), LabelAnnealing(weight=float(self.weight))]
+
+
+PRESETS = {cls.name: cls for cls in (ASFT,)}
