@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.adapters import adapter_config, base_of, lacking
+from holdfast.checkpoints.chat_template import template_of
 from holdfast.checkpoints.fit import (
     VISION,
     absurd,
@@ -248,6 +249,8 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
         try:
             tokenizer = AutoTokenizer.from_pretrained(place, revision=version, trust_remote_code=trust_remote_code)
             tokenizer("a")  # some values are looked at only then
+            if tokenizer.chat_template is None and (folder := model_folder(place, version)) is not None:
+                tokenizer.chat_template = template_of(folder)  # older processors have it in a file of their own
             return with_plain_messages(tokenizer)
         except (ImportError, MemoryError):
             raise
