@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data.layouts import BadRow, Convert, Row
+from holdfast.errors import DataError
 
 if TYPE_CHECKING:
     import datasets
@@ -91,6 +92,39 @@ def holds_images(row: Row, columns: Sequence[str]) -> bool:
     )
 
 
+def takes_text_only(place: str, columns: Sequence[str]) -> DataError:
+    """The refusal of images for a model that has no place for them.
+
+    Args:
+        place: file and row.
+        columns: those that hold images; empty: they are parts of messages.
+    """
+    where = f"column '{columns[0]}'" if columns else "parts of messages"
+    return DataError(
+        f"{place} holds images ({where}), but the model takes text only. Choose a vision-language model, such as "
+        f"HuggingFaceTB/SmolVLM-256M-Instruct, or remove the images."
+    )
+
+
+def image_token(processor: Any) -> str:
+    """What a processor takes for an image in a text."""
+    token = getattr(processor, "image_token", None) or MARKER
+    return str(getattr(token, "content", token))
+
+
+def is_of_tokens(name: str, value: Any, shape: Sequence[int]) -> bool:
+    """Whether something that a processor gives has a value for each token; what belongs to images may have the same
+    shape by accident.
+
+    Args:
+        name: what the processor calls it.
+        value: a tensor, or something else.
+        shape: of the tokens.
+    """
+    of_images = name.startswith(("pixel_", "image_", "video_"))
+    return not of_images and tuple(getattr(value, "shape", ())) == tuple(shape)
+
+
 def converter_with_images(
     convert: Convert, *, columns: Sequence[str], folders: Sequence[Path], image_token: str
 ) -> Convert:
@@ -140,11 +174,8 @@ def check_image(stored: Mapping[str, Any]) -> str | None:
     try:
         with Image.open(io.BytesIO(content) if content is not None else str(path)) as image:
             width, height = image.size
-            if width * height > MOST_PIXELS:
-                return (
-                    f"{name} has {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}: taken for a decompression "
-                    f"bomb. Make it smaller"
-                )
+            if (problem := too_many_pixels(width, height, name)) is not None:
+                return problem
             if image.format == "PNG":
                 image.verify()  # all chunks and their sums, without the pixels
             else:
@@ -159,6 +190,16 @@ def check_image(stored: Mapping[str, Any]) -> str | None:
     except (OSError, SyntaxError, ValueError, EOFError, IndexError) as error:  # what damaged files make Pillow raise
         return f"{name} is cut short or damaged ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
     return None
+
+
+def too_many_pixels(width: int, height: int, name: str) -> str | None:
+    """Why an image of a size is taken for a decompression bomb, None where it is not."""
+    if width * height <= MOST_PIXELS:
+        return None
+    return (
+        f"{name} has {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}: taken for a decompression bomb. Make it "
+        f"smaller"
+    )
 
 
 def image_files(dataset: datasets.Dataset, columns: Sequence[str], folders: Sequence[Path]) -> list[tuple[Any, ...]]:
@@ -311,7 +352,7 @@ def slot_problem(processor: Any, rows: Sequence[Mapping[str, Any]]) -> str | Non
         processor: with a chat template.
         rows: some prepared rows, with images and without.
     """
-    token = str(getattr(processor, "image_token", None) or MARKER)
+    token = image_token(processor)
     for row in rows:
         messages = row.get("messages") or [*(row.get("prompt") or ()), *(row.get("completion") or ())]
         if not messages or isinstance(messages[0], str):

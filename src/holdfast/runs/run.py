@@ -13,7 +13,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -285,7 +285,7 @@ class _Run:
 
         if self.main and self.config.evaluation.entries:
             with self.status("Checking the evaluation suites"):
-                problems = check_plan(self.config.evaluation, self.tokenizer)
+                problems = check_plan(self.config.evaluation, self.tokenizer, self.reads_images)
             if problems:
                 raise ConfigError(problems, source="evaluation")
 
@@ -306,7 +306,13 @@ class _Run:
             console=self.console if self.main else Console(quiet=True),
             start=self.folder.evaluated("start"),
             processes=self.processes,
+            processor=self.reads_images,
         )
+
+    @property
+    def reads_images(self) -> Callable[[], Any] | None:
+        """Gives the processor, as evaluation asks for it; None for a model that takes text only."""
+        return None if self.processor is None else lambda: self.processor
 
     @functools.cached_property
     def processes(self) -> ProcessGroup:
@@ -345,7 +351,7 @@ class _Run:
                     learning_rate_multipliers=config.learning_rate_multipliers,
                     train_only=config.train_only,
                     scorers={
-                        name: scorer(task, config.evaluation, self.tokenizer)
+                        name: scorer(task, config.evaluation, self.tokenizer, self.reads_images)
                         for name, task in config.evaluation.tasks.items()
                     },
                     load_rows=rows_by_name(self.processor or self.tokenizer),
@@ -473,6 +479,7 @@ class _Run:
         shared: dict[str, Any] = {
             "along": plan.along, "folder": self.folder.along, "key": fingerprint(deciding),
             "start": self.folder.evaluated("start"), "tokenizer": self.tokenizer,
+            "processor": self.reads_images,
         }  # fmt: skip
         found = [MeasureAt(plan=plan.on_the_way, reached=reached, **shared)]
         if rules := self.config.early_stopping:
