@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.data.layouts import BadRow, Convert, Row
 from holdfast.errors import DataError
+from holdfast.support.environment import quiet_datasets
 
 if TYPE_CHECKING:
     import datasets
@@ -61,11 +62,12 @@ def undecoded(dataset: datasets.Dataset) -> datasets.Dataset:
     """The data set with its images as bytes and paths instead of pixels."""
     import datasets
 
-    for column, feature in dataset.features.items():
-        if isinstance(feature, datasets.Image):
-            dataset = dataset.cast_column(column, datasets.Image(decode=False))
-        elif isinstance(feature, datasets.List) and isinstance(feature.feature, datasets.Image):
-            dataset = dataset.cast_column(column, datasets.List(datasets.Image(decode=False)))
+    with quiet_datasets(len(dataset)):
+        for column, feature in dataset.features.items():
+            if isinstance(feature, datasets.Image):
+                dataset = dataset.cast_column(column, datasets.Image(decode=False))
+            elif isinstance(feature, datasets.List) and isinstance(feature.feature, datasets.Image):
+                dataset = dataset.cast_column(column, datasets.List(datasets.Image(decode=False)))
     return dataset
 
 
