@@ -19,7 +19,8 @@ from holdfast.evaluation.measures import Subject, check, measure
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.text.shared_prefix import Scorer
 from holdfast.models import Loaded, load
-from vision_models import ARCHITECTURES, COLOURS, image, write_vision_model
+from tiny import build_tokenizer
+from vision_models import ARCHITECTURES, COLOURS, build_vision_model, image, write_vision_model
 
 OPTIONS = [" red", " green as grass", " blue", " It is white."]
 
@@ -123,6 +124,50 @@ def test_an_image_is_read_once_a_question_and_one_text_a_row_says_the_same(
     assert len(rows) == 6 * 4
     for one, other in zip(together, apart, strict=True):
         assert one["loglikelihoods"] == pytest.approx(other["loglikelihoods"], abs=2e-5)
+
+
+class Squares:
+    """What a processor of Qwen2-VL does, whose own reads videos and needs torchvision: 16 patches an image, which are
+    four tokens in two rows, and which tokens those are."""
+
+    image_token = "<|image_pad|>"
+
+    def __init__(self) -> None:
+        self.tokenizer = build_tokenizer(300)
+        names = [self.image_token, "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
+        self.tokenizer.add_special_tokens({"additional_special_tokens": names})
+
+    def __call__(self, *, text: list[str], images: list[Any], **how: Any) -> dict[str, torch.Tensor]:
+        whole = text[0].replace(self.image_token, 4 * self.image_token)
+        ids = torch.tensor([self.tokenizer(whole, add_special_tokens=False)["input_ids"]])
+        colours = torch.tensor([picture.convert("RGB").getpixel((0, 0)) for picture in images[0]])
+        return {
+            "input_ids": ids,
+            "attention_mask": torch.ones_like(ids),
+            "mm_token_type_ids": (ids == 300).long(),
+            "pixel_values": (colours / 255).repeat_interleave(2 * 8 * 8, dim=1).repeat_interleave(16, dim=0),
+            "image_grid_thw": torch.tensor([[1, 4, 4]] * len(images[0])),
+        }
+
+
+def test_positions_in_three_dimensions(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts behind an image are rows of their own there: branches would have positions in one."""
+    model, processor = build_vision_model("qwen2_vl").eval(), Squares()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():  # so that positions matter
+            weight.mul_(8 if name.endswith(("q_proj.weight", "k_proj.weight")) else 1)
+    place = "<|vision_start|><|image_pad|><|vision_end|>"
+    write("squares.jsonl", *(question(n, prompt=f"{place}{n}. Which colour is it?") for n in range(4)))
+    loaded = Loaded(model=model, tokenizer=processor.tokenizer, identity={}, processor=lambda: processor)
+    passes, states = [], Scorer.states
+    monkeypatch.setattr(Scorer, "states", lambda scorer, row: [passes.append(row), states(scorer, row)][1])
+    rows = measure(choices("squares.jsonl"), on(loaded)).rows
+    assert len(passes) == 4 * 4
+    for number, row in enumerate(rows):
+        asked = question(number)
+        for value, option in zip(row["loglikelihoods"], OPTIONS, strict=True):
+            nats, _ = reference(loaded, f"{place}{number}. Which colour is it?", asked["image"], option)
+            assert value == pytest.approx(nats, abs=2e-5)
 
 
 def test_the_chat_template_puts_images_first(desk: Path) -> None:

@@ -269,6 +269,8 @@ def answers_with_images(
     """
     if not prompts:
         return []
+    from holdfast.ops.heads import backbone_of
+
     assert on.processor is not None, "rows with images are refused where there is none"
     processor = on.processor()
     ends = list(itertools.accumulate(map(len, asked)))
@@ -295,6 +297,8 @@ def answers_with_images(
         first = next((i for i, several in enumerate(parts) if several), None)
         if first is None or not scorer.shares:
             return scorer.shares
+        if hasattr(backbone_of(on.model), "get_rope_index"):
+            return False  # positions of images in three dimensions, which a row that branches would not have
         encoded, paths = paths_of(first)
         pair = branching_pair(paths, tokens=length)
         token = processor.tokenizer.convert_tokens_to_ids(vision.image_token(processor))
