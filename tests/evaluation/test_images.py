@@ -532,6 +532,7 @@ def test_harness_questions_that_do_not_fit(change: Any, said: str, llava: Path) 
         measure(entry, on(loaded, plan=EvaluationPlan(entries=(entry,))))
 
 
+@pytest.mark.slow
 def test_chartqa_by_its_name_on_a_local_file(llava: Path) -> None:
     from datasets import Dataset, Features, Image, List, Value
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,7 +175,10 @@ def check_image(stored: Mapping[str, Any]) -> str | None:
     content, path = stored.get("bytes"), stored.get("path")
     name = os.path.basename(str(path)) if content is not None and path else str(path or "its image")
     try:
-        with Image.open(io.BytesIO(content) if content is not None else str(path)) as image:
+        with warnings.catch_warnings():  # Pillow warns of sizes that are refused here
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            opened = Image.open(io.BytesIO(content) if content is not None else str(path))
+        with opened as image:
             width, height = image.size
             if (problem := too_many_pixels(width, height, name)) is not None:
                 return problem
