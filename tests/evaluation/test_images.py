@@ -170,6 +170,26 @@ def test_positions_in_three_dimensions(llava: Path, monkeypatch: pytest.MonkeyPa
             assert value == pytest.approx(nats, abs=2e-5)
 
 
+def test_branches_are_tried_where_options_part(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not on a question whose options begin alike and end one after another."""
+    one_after_another = [" red", " red and blue", " red and blue and green"]
+    write("alike.jsonl", question(0, options=one_after_another, answer=0), question(1))
+    loaded, tried = load("whole"), []
+    from holdfast.evaluation import images
+
+    apart = images.branches_stay_apart
+    monkeypatch.setattr(images, "branches_stay_apart", lambda *a, **how: [tried.append(1), apart(*a, **how)][1])
+    rows = measure(choices("alike.jsonl"), on(loaded)).rows
+    assert tried == [1]
+    for row, options in zip(rows, (one_after_another, OPTIONS), strict=True):
+        asked = question(rows.index(row))
+        expected = [reference(loaded, asked["prompt"], asked["image"], option)[0] for option in options]
+        assert row["loglikelihoods"] == pytest.approx(expected, abs=2e-5)
+    tried.clear()
+    write("alike.jsonl", question(0, options=one_after_another, answer=0))
+    assert len(measure(choices("alike.jsonl"), on(loaded)).rows) == 1 and not tried
+
+
 def test_the_chat_template_puts_images_first(desk: Path) -> None:
     loaded = load("whole")
     write("plain.jsonl", *(question(n, prompt="Which colour?") for n in range(2)))

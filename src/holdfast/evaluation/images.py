@@ -293,21 +293,22 @@ def answers_with_images(
     @functools.cache
     def shares() -> bool:
         """Whether what is asked behind one prompt may stand in one row; tried on the first prompt where it parts."""
-        parts = (len(held) > 1 and any(len(ids) > 1 for _, ids in held) for held in asked)
-        first = next((i for i, several in enumerate(parts) if several), None)
+        first = next((i for i in range(len(prompts)) if _parts(prompts[i], asked[i], processor.tokenizer)), None)
         if first is None or not scorer.shares:
             return scorer.shares
         if hasattr(backbone_of(on.model), "get_rope_index"):
             return False  # positions of images in three dimensions, which a row that branches would not have
         encoded, paths = paths_of(first)
         pair = branching_pair(paths, tokens=length)
+        assert pair is not None, "texts that part behind a prompt part behind its images"
         token = processor.tokenizer.convert_tokens_to_ids(vision.image_token(processor))
-        with _refusals(prompts[first]):
-            return pair is None or branches_stay_apart(scorer, *pair, images=encoded.along, reserved=(token,))
+        return branches_stay_apart(scorer, *pair, images=encoded.along, reserved=(token,))
 
     def answers_to(i: int) -> list[Any]:
         encoded, paths = paths_of(i)
-        together = [sorted(paths, key=lambda path: path.ids)] if shares() else [[path] for path in paths]
+        within = scorer.window is None or max(len(path.ids) for path in paths) <= scorer.window
+        share = within and shares()  # a mask of our own would not respect a sliding window
+        together = [sorted(paths, key=lambda path: path.ids)] if share else [[path] for path in paths]
         found: dict[int, Any] = {}
         for held in together:
             with _refusals(prompts[i]):
@@ -318,6 +319,16 @@ def answers_with_images(
     batches = ((held, i) for i, held in enumerate(numbers))
     flat = on.partial.resumed(name, batches, answers_to, total=ends[-1], report=report)
     return [[flat[number] for number in held] for held in numbers]
+
+
+def _parts(prompt: ImagePrompt, asked: Sequence[Continuation], tokenizer: Any) -> bool:
+    """Whether the texts that are asked behind a prompt part before they end, so that a row of them branches."""
+    if len(asked) < 2:
+        return False
+    given = prompt_ids(prompt.text, tokenizer, chat=prompt.chat)
+    texts = [(*given[: len(given) - taken], *ids)[:-1] for taken, ids in asked]
+    paths = [TokenPath(index=n, ids=text, targets=(0,)) for n, text in enumerate(texts)]
+    return branching_pair(paths, tokens=max(map(len, texts))) is not None
 
 
 @contextlib.contextmanager
