@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.adapters import adapter_config, base_of, lacking
+from holdfast.checkpoints.chat_template import template_of
 from holdfast.checkpoints.fit import (
     VISION,
     absurd,
@@ -45,6 +46,8 @@ class Loaded:
     identity: dict[str, Any]
     """`{"name", "hash", "architecture", "parameters", "dtype"}`, and "origin" where the weights have one that must be
     said (see `origin_of`); the hash changes whenever the weights or the dtype they are used in do."""
+    processor: Callable[[], Any] | None = None
+    """As `processor_of` gives it."""
 
 
 def load(
@@ -57,7 +60,7 @@ def load(
     trust_remote_code: bool = False,
     attn_implementation: str | None = None,
 ) -> Loaded:
-    """Loads a causal language model, or a vision-language model without its processor, to be measured on text.
+    """Loads a causal language model or a vision-language model to be measured; its processor only once it is asked for.
 
     Args:
         name: a folder (of a model, or of a PEFT adapter, whose base is loaded as its configuration names it), a name
@@ -108,7 +111,8 @@ def load(
         "dtype": str(next(p.dtype for p in model.parameters() if p.is_floating_point())).removeprefix("torch."),
         **({"origin": note} if (note := origin_of(name, revision)) else {}),
     }
-    return Loaded(model=model, tokenizer=tokenizer, identity=identity)
+    processor = processor_of(name, revision=revision, trust_remote_code=trust_remote_code)
+    return Loaded(model=model, tokenizer=tokenizer, identity=identity, processor=processor)
 
 
 def _refuse_offloaded(model: Any, name: str) -> None:
@@ -248,6 +252,8 @@ def load_tokenizer(name: str, *, revision: str = "main", trust_remote_code: bool
         try:
             tokenizer = AutoTokenizer.from_pretrained(place, revision=version, trust_remote_code=trust_remote_code)
             tokenizer("a")  # some values are looked at only then
+            if tokenizer.chat_template is None and (folder := model_folder(place, version)) is not None:
+                tokenizer.chat_template = template_of(folder)  # older processors have it in a file of their own
             return with_plain_messages(tokenizer)
         except (ImportError, MemoryError):
             raise
@@ -462,6 +468,20 @@ def load_processor(name: str, *, revision: str = "main", trust_remote_code: bool
         f"Expected a processor beside the vision-language model at {name}, but none can be loaded: "
         f"{problem.rstrip('.')}. Copy processor_config.json, preprocessor_config.json and the tokenizer's files of the "
         f"model that it was made from into the folder."
+    )
+
+
+def processor_of(name: str, *, revision: str = "main", trust_remote_code: bool = False) -> Callable[[], Any] | None:
+    """What loads the processor of a vision-language model (see `load_processor`) the first time that it is called; None
+    for a model that takes text only. A model without a processor can be measured on text.
+
+    Raises:
+        ModelError: see `check_causal_lm`.
+    """
+    if not takes_images(name, revision, trust_remote_code=trust_remote_code):
+        return None
+    return functools.cache(
+        functools.partial(load_processor, name, revision=revision, trust_remote_code=trust_remote_code)
     )
 
 

@@ -247,13 +247,18 @@ def losses_of(folder: str) -> list[float]:
     return [row["eval_loss"] for row in RunFolder(folder).metrics() if "eval_loss" in row]
 
 
-def test_measured_along_training_and_on_questions(place):
+def test_measured_along_training_and_on_questions(place, capfd):
     questions = [{"prompt": "2 + 2?", "options": [" 4", " 5"], "answer": 0} for _ in range(4)]
     write("questions.jsonl", questions)
+    write("seen.jsonl", [{**row, "image": f"pictures/{c}.png"} for row, c in zip(questions, COLOURS, strict=True)])
     Path("run.yaml").write_text(
         "evaluation:\n  along: {steps: [2]}\n  source:\n    - chat.jsonl\n    - {choices: questions.jsonl}\n"
+        "    - {choices: seen.jsonl, apply_chat_template: true}\n"
     )
     run("--config", "run.yaml", "--retention", "budget:kl=0.05,data=train.jsonl", "--retention", "label_annealing")
     assert (Path("out/along/step-2")).is_dir()
     before, after = (RunFolder("out").evaluated(which).all() for which in ("start", "result"))
-    assert len(before) == len(after) == 2
+    assert len(before) == len(after) == 3
+    Path("pictures/red.png").unlink()
+    assert main(words("--config", "run.yaml", out="other")) != 0
+    assert "no such image: pictures/red.png" in " ".join(capfd.readouterr().err.split())

@@ -112,6 +112,7 @@ def build(
     request: Mapping[str, Any] | None = None,
     companions: Sequence[Source] = (),
     chat_template: str | None = None,
+    finish: Callable[[Path], None] | None = None,
     overwrite: bool = False,
     sync: bool = True,
     workers: int | None = None,
@@ -128,6 +129,7 @@ def build(
         companions: sources whose tokenizer, chat template, generation configuration and code travel along, the most
             important last; their configuration is the layout's. Default: the layout.
         chat_template: takes the place of the companions'.
+        finish: called with the folder, which has another name yet, when everything but its record is in it.
         overwrite: replace a folder that is there.
         sync: put everything on the disk before the folder gets its name.
         workers: threads; None: all cores.
@@ -205,6 +207,8 @@ def build(
                 add_to_tokenizer(folder, list(plan.added_tokens))
             if chat_template is not None:
                 write_template(folder, chat_template)
+            if finish is not None:
+                finish(folder)
             result = CheckpointReader(folder)
             record["fingerprint"] = content_fingerprint(result, known=written, workers=workers)
             record["tensors"] = {

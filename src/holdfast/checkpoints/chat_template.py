@@ -13,6 +13,8 @@ from holdfast.errors import ConfigError, ModelError, StorageError
 from holdfast.support.paths import expanded
 
 FILE = "chat_template.jinja"
+LEGACY = "chat_template.json"
+"""Of processors, in older folders; their tokenizers have none."""
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -33,8 +35,10 @@ def template_of(folder: Path) -> str | None:
             raise ModelError(
                 f"Expected a chat template in {folder / FILE}, but it cannot be read ({error})."
             ) from error
-    settings = folder / "tokenizer_config.json"
-    found = read_object(settings, "a tokenizer's settings").get("chat_template") if settings.is_file() else None
+    found = None
+    for name in ("tokenizer_config.json", LEGACY):
+        if found is None and (folder / name).is_file():
+            found = read_object(folder / name, "a tokenizer's settings").get("chat_template")
     if isinstance(found, list):  # several by name
         named = [one for one in found if isinstance(one, dict) and one.get("name") == "default"]
         found = named[0].get("template") if named else None
@@ -84,7 +88,7 @@ def write_template(folder: Path, text: str) -> None:
     held = read_object(settings, "a tokenizer's settings") if settings.is_file() else {}
     try:
         (folder / FILE).write_text(text, encoding="utf-8")
-        (folder / "chat_template.json").unlink(missing_ok=True)
+        (folder / LEGACY).unlink(missing_ok=True)
         shutil.rmtree(folder / "additional_chat_templates", ignore_errors=True)
         if held.pop("chat_template", None) is not None:
             settings.write_text(json.dumps(held, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -12,6 +12,7 @@ both are found, in two depths:
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 from collections import defaultdict
@@ -67,6 +68,50 @@ def auto_class(model_type: Any) -> Any:
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     return AutoModelForImageTextToText if model_type in VISION else AutoModelForCausalLM
+
+
+_PLAIN = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+"""Language models that have positions in three dimensions for images. On text all three are alike, and they are these
+models."""
+_IN_THREE = ("mrope_section", "mrope_interleaved", "type")
+
+
+def language_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """config.json of the language model inside a vision-language model.
+
+    Args:
+        folder: of the whole, with its config.json; of older ones, which state what differs from the defaults.
+
+    Raises:
+        ModelError: it cannot be read, or the language model is of a type that no class for text alone has.
+    """
+    from transformers import AutoConfig
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    try:
+        with quiet_transformers():
+            whole = AutoConfig.from_pretrained(folder)
+    except _PLAIN_ERRORS as error:
+        raise ModelError(f"Expected a model in {folder}, but its config is unsound: {unbuildable(error)}") from error
+    text = whole.get_text_config()
+    kind = _PLAIN.get(text.model_type, text.model_type)
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise ModelError(
+            f"Expected a language model of a type that transformers has a causal language model of inside {folder}, "
+            f"got {kind!r}. Use the whole model."
+        )
+    known = AutoConfig.for_model(kind).to_dict()
+    found = {name: value for name, value in text.to_dict().items() if name in known and name != "model_type"}
+    if kind != text.model_type:
+        found["rope_parameters"] = {k: v for k, v in found["rope_parameters"].items() if k not in _IN_THREE}
+    stored = read_config(folder)
+    dtype = config_value(stored, "dtype") or config_value(stored, "torch_dtype")
+    return {
+        **json.loads(AutoConfig.for_model(kind, **found).to_json_string()),
+        "architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]],
+        "tie_word_embeddings": bool(whole.tie_word_embeddings),
+        **({"dtype": dtype} if dtype else {}),
+    }
 
 
 class Fit(NamedTuple):

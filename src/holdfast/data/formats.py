@@ -122,16 +122,13 @@ def _first_with_images(rows: Any, columns: Sequence[str]) -> int | None:
 
 
 def _no_images_here(row: int, columns: Sequence[str], files: Sequence[Path] | None, *, streamed: bool) -> DataError:
-    where = f"column '{columns[0]}'" if columns else "parts of messages"
     place = _places(files, [row])[0]
     if streamed:
+        where = f"column '{columns[0]}'" if columns else "parts of messages"
         return DataError(
             f"{place} holds images ({where}), which cannot be looked at while they are streamed. Leave out streaming."
         )
-    return DataError(
-        f"{place} holds images ({where}), but the model takes text only. Choose a vision-language model, such as "
-        f"HuggingFaceTB/SmolVLM-256M-Instruct, or remove the images."
-    )
+    return vision.takes_text_only(place, columns)
 
 
 def _with_images(
@@ -162,7 +159,7 @@ def _with_images(
         if messages and not has_template:
             raise DataError(_NO_CHAT_TEMPLATE)
         convert = converter(layout, chat_template=has_template, messages=messages)
-    token = str(getattr(processor, "image_token", None) or vision.MARKER)
+    token = vision.image_token(processor)
     folders = list(dict.fromkeys(file.absolute().parent for file in read_from or ()))
     convert = vision.converter_with_images(convert, columns=seen, folders=folders, image_token=token)
 

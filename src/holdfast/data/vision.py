@@ -17,11 +17,14 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data.layouts import BadRow, Convert, Row
+from holdfast.errors import DataError
+from holdfast.support.environment import quiet_datasets
 
 if TYPE_CHECKING:
     import datasets
@@ -60,11 +63,12 @@ def undecoded(dataset: datasets.Dataset) -> datasets.Dataset:
     """The data set with its images as bytes and paths instead of pixels."""
     import datasets
 
-    for column, feature in dataset.features.items():
-        if isinstance(feature, datasets.Image):
-            dataset = dataset.cast_column(column, datasets.Image(decode=False))
-        elif isinstance(feature, datasets.List) and isinstance(feature.feature, datasets.Image):
-            dataset = dataset.cast_column(column, datasets.List(datasets.Image(decode=False)))
+    with quiet_datasets(len(dataset)):
+        for column, feature in dataset.features.items():
+            if isinstance(feature, datasets.Image):
+                dataset = dataset.cast_column(column, datasets.Image(decode=False))
+            elif isinstance(feature, datasets.List) and isinstance(feature.feature, datasets.Image):
+                dataset = dataset.cast_column(column, datasets.List(datasets.Image(decode=False)))
     return dataset
 
 
@@ -89,6 +93,39 @@ def holds_images(row: Row, columns: Sequence[str]) -> bool:
         if isinstance(message, Mapping) and isinstance(message.get("content"), list)
         for part in message["content"]
     )
+
+
+def takes_text_only(place: str, columns: Sequence[str]) -> DataError:
+    """The refusal of images for a model that has no place for them.
+
+    Args:
+        place: file and row.
+        columns: those that hold images; empty: they are parts of messages.
+    """
+    where = f"column '{columns[0]}'" if columns else "parts of messages"
+    return DataError(
+        f"{place} holds images ({where}), but the model takes text only. Choose a vision-language model, such as "
+        f"HuggingFaceTB/SmolVLM-256M-Instruct, or remove the images."
+    )
+
+
+def image_token(processor: Any) -> str:
+    """What a processor takes for an image in a text."""
+    token = getattr(processor, "image_token", None) or MARKER
+    return str(getattr(token, "content", token))
+
+
+def is_of_tokens(name: str, value: Any, shape: Sequence[int]) -> bool:
+    """Whether something that a processor gives has a value for each token; what belongs to images may have the same
+    shape by accident.
+
+    Args:
+        name: what the processor calls it.
+        value: a tensor, or something else.
+        shape: of the tokens.
+    """
+    of_images = name.startswith(("pixel_", "image_", "video_"))
+    return not of_images and tuple(getattr(value, "shape", ())) == tuple(shape)
 
 
 def converter_with_images(
@@ -138,13 +175,13 @@ def check_image(stored: Mapping[str, Any]) -> str | None:
     content, path = stored.get("bytes"), stored.get("path")
     name = os.path.basename(str(path)) if content is not None and path else str(path or "its image")
     try:
-        with Image.open(io.BytesIO(content) if content is not None else str(path)) as image:
+        with warnings.catch_warnings():  # Pillow warns of sizes that are refused here
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            opened = Image.open(io.BytesIO(content) if content is not None else str(path))
+        with opened as image:
             width, height = image.size
-            if width * height > MOST_PIXELS:
-                return (
-                    f"{name} has {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}: taken for a decompression "
-                    f"bomb. Make it smaller"
-                )
+            if (problem := too_many_pixels(width, height, name)) is not None:
+                return problem
             if image.format == "PNG":
                 image.verify()  # all chunks and their sums, without the pixels
             else:
@@ -159,6 +196,16 @@ def check_image(stored: Mapping[str, Any]) -> str | None:
     except (OSError, SyntaxError, ValueError, EOFError, IndexError) as error:  # what damaged files make Pillow raise
         return f"{name} is cut short or damaged ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
     return None
+
+
+def too_many_pixels(width: int, height: int, name: str) -> str | None:
+    """Why an image of a size is taken for a decompression bomb, None where it is not."""
+    if width * height <= MOST_PIXELS:
+        return None
+    return (
+        f"{name} has {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}: taken for a decompression bomb. Make it "
+        f"smaller"
+    )
 
 
 def image_files(dataset: datasets.Dataset, columns: Sequence[str], folders: Sequence[Path]) -> list[tuple[Any, ...]]:
@@ -311,7 +358,7 @@ def slot_problem(processor: Any, rows: Sequence[Mapping[str, Any]]) -> str | Non
         processor: with a chat template.
         rows: some prepared rows, with images and without.
     """
-    token = str(getattr(processor, "image_token", None) or MARKER)
+    token = image_token(processor)
     for row in rows:
         messages = row.get("messages") or [*(row.get("prompt") or ()), *(row.get("completion") or ())]
         if not messages or isinstance(messages[0], str):

@@ -13,6 +13,7 @@ two models side by side.
               instructions, checkers, generation, sentences   replies whose instructions a program checks
       code/   programs, code_scores, sandbox                  HumanEval and MBPP; programs run behind walls
       own_entry                 a class of the user's own
+    images                      questions with images: read, put through the processor, asked
     partial                     results so far, so that an interruption costs little
     averages                    means of several figures
     compare/  samples           two models, paired: one sheet of columns, differences, tests

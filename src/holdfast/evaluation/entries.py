@@ -198,7 +198,7 @@ class ClassesEntry(DataEntry):
 @dataclass(frozen=True, kw_only=True)
 class QuestionsEntry(DataEntry):
     """What entries over questions with options of their own have in common: rows of prompt, options and answer (the
-    right option's index from 0)."""
+    right option's index from 0), and image or images where there are some."""
 
     apply_chat_template: bool = False
     """The prompt becomes a user's message in the tokenizer's chat template, and an option begins the reply."""
@@ -207,6 +207,12 @@ class QuestionsEntry(DataEntry):
     unit: WordOrNone = None
     """Column that questions about the same thing share: they are one sample, whose accuracy is their mean. Without it
     questions that hang together count as so many samples, and intervals are too narrow."""
+
+    def local_files(self) -> list[Path]:
+        """The data file, and those of its images."""
+        from holdfast.evaluation.images import image_files
+
+        return [*super().local_files(), *image_files(self)]
 
     def deciding(self) -> dict[str, Any]:
         """As of every entry; without `unit` where it is not used, so that evaluations from before it are found."""
@@ -463,11 +469,13 @@ class Kind:
     """Whether a model behind a server can be measured: continuations and log-probabilities are enough."""
     scores: bool = False
     """Whether it needs log-probabilities of prompts, which not every server gives."""
+    images: bool = False
+    """Whether its rows may have images, for vision-language models; its module's `check` takes their processor, too."""
 
 
 KINDS: dict[str, Kind] = {
     "perplexity": Kind(entry=PerplexityEntry, module="text.perplexity", scores=True),
-    "task": Kind(entry=TaskEntry, module="tasks.harness", source="task"),
+    "task": Kind(entry=TaskEntry, module="tasks.harness", source="task", images=True),
     "answers": Kind(
         entry=TaskEntry,
         module="text.answers",
@@ -478,8 +486,8 @@ KINDS: dict[str, Kind] = {
     ),
     "memorisation": Kind(entry=PerplexityEntry, module="text.perplexity", flag="memorisation", served=False),
     "classes": Kind(entry=ClassesEntry, module="text.classes", scores=True),
-    "choices": Kind(entry=ChoicesEntry, module="text.choices", scores=True),
-    "lettered": Kind(entry=LetteredEntry, module="text.lettered", served=False),
+    "choices": Kind(entry=ChoicesEntry, module="text.choices", scores=True, images=True),
+    "lettered": Kind(entry=LetteredEntry, module="text.lettered", served=False, images=True),
     "instructions": Kind(entry=InstructionsEntry, module="text.instructions"),
     "win_rate": Kind(entry=WinRateEntry, module="judge.measured", without=("split", "config")),
     "code": Kind(entry=TaskEntry, module="code.programs", key=False),

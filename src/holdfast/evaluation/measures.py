@@ -33,6 +33,8 @@ class Subject:
     """A Hugging Face causal LM, PEFT-wrapped or not, on any device in any floating dtype; left in the state it came
     in."""
     tokenizer: Any
+    processor: Callable[[], Any] | None = None
+    """Gives the processor of a vision-language model, with which it reads images; None: it takes text only."""
     plan: EvaluationPlan = field(default_factory=EvaluationPlan)
     """Batch size, seed and level of the intervals."""
     report: Report = no_report
@@ -115,13 +117,18 @@ def measure(entry: Entry, on: Subject) -> Outcome:
     return outcome
 
 
-def check(entry: Entry, tokenizer: Any) -> None:
+def check(entry: Entry, tokenizer: Any, processor: Callable[[], Any] | None = None) -> None:
     """Loads an entry's data and task without a model.
+
+    Args:
+        entry: to be measured.
+        tokenizer: of the model.
+        processor: as of `Subject`.
 
     Raises:
         UserError: as `measure` would.
     """
-    _module(entry).check(entry, tokenizer)
+    _module(entry).check(entry, tokenizer, *([processor] if KINDS[entry.kind].images else []))
 
 
 def versions(entry: Entry) -> dict[str, str]:

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, DataError, NotFinite, UserError
 from holdfast.evaluation.averages import SUITE, averages_of
-from holdfast.evaluation.entries import DataEntry, Entry, EvaluationPlan, TaskEntry
+from holdfast.evaluation.entries import KINDS, DataEntry, Entry, EvaluationPlan, TaskEntry
+from holdfast.evaluation.images import processor_fingerprint
 from holdfast.evaluation.measures import Subject, check, measure, versions
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.processes import SINGLE, ProcessGroup
@@ -56,6 +57,7 @@ def evaluate(
     console: Console | None = None,
     start: EvaluationFolder | None = None,
     processes: ProcessGroup = SINGLE,
+    processor: Callable[[], Any] | None = None,
 ) -> list[Evaluation]:
     """Evaluates one model on all entries of a plan.
 
@@ -70,6 +72,8 @@ def evaluate(
         start: what was measured of the model that this one is held against, where an entry does that; `folder` itself
             where it is that model.
         processes: those that share the work; every one of them calls this.
+        processor: gives the processor of a vision-language model, called where an entry has images; None: the model
+            takes text only.
 
     Returns:
         One evaluation an entry, in the plan's order, and then one an average.
@@ -84,7 +88,7 @@ def evaluate(
 
     def one(number: int, entry: Entry) -> Evaluation:
         def kept() -> tuple[str, Evaluation | None]:
-            key = _key(entry, plan, tokenizer_hash, model_identity, _start_key(entry, folder, start))
+            key = _key(entry, plan, tokenizer_hash, model_identity, _start_key(entry, folder, start), processor)
             found = _kept(folder, entry, key) or _from_cache(cache, folder, entry, key, model_identity)
             if found is None and key in measured:  # the same task in two suites
                 first = measured[key]
@@ -103,8 +107,8 @@ def evaluate(
             with counted(shown, console=console) as report:
                 report(0)
                 on = Subject(
-                    model=model, tokenizer=tokenizer, plan=plan, report=report, partial=partial, folder=folder,
-                    start=start, processes=processes,
+                    model=model, tokenizer=tokenizer, processor=processor, plan=plan, report=report, partial=partial,
+                    folder=folder, start=start, processes=processes,
                     verdicts=folder.path if cache is None else Path(cache) / "verdicts",
                 )  # fmt: skip
                 outcome = measure(entry, on)
@@ -168,13 +172,14 @@ def kept_evaluations(
     *,
     cache: str | Path | None = None,
     start: EvaluationFolder | None = None,
+    processor: Callable[[], Any] | None = None,
 ) -> list[Evaluation] | None:
     """What `evaluate` would give without the model, None where something is left to compute. Arguments as there; what
     is in the cache is in the folder when this returns."""
     tokenizer_hash = tokenizer_fingerprint(tokenizer)
     found = []
     for entry in plan.entries:
-        key = _key(entry, plan, tokenizer_hash, model_identity, _start_key(entry, folder, start))
+        key = _key(entry, plan, tokenizer_hash, model_identity, _start_key(entry, folder, start), processor)
         kept = _kept(folder, entry, key) or _from_cache(cache, folder, entry, key, model_identity)
         if kept is None:
             return None
@@ -207,7 +212,9 @@ def compare_runs(folder: RunFolder, plan: EvaluationPlan, *, resamples: int = 40
     return comparisons
 
 
-def scorer(entry: TaskEntry, plan: EvaluationPlan, tokenizer: Any) -> Callable[[Any], list[float]]:
+def scorer(
+    entry: TaskEntry, plan: EvaluationPlan, tokenizer: Any, processor: Callable[[], Any] | None = None
+) -> Callable[[Any], list[float]]:
     """A function of the model that gives the entry's primary metric of each question, with the sign that makes higher
     better: what `evaluate` measures, for those who measure again and again while the model changes.
 
@@ -216,7 +223,7 @@ def scorer(entry: TaskEntry, plan: EvaluationPlan, tokenizer: Any) -> Callable[[
     """
 
     def scores(model: Any) -> list[float]:
-        outcome = measure(entry, Subject(model=model, tokenizer=tokenizer, plan=plan))
+        outcome = measure(entry, Subject(model=model, tokenizer=tokenizer, processor=processor, plan=plan))
         figure = outcome.figures[outcome.primary]
         if outcome.failed is not None:
             raise NotFinite(f"{entry.suite}/{entry.name}: expected finite scores of the model, got: {outcome.failed}")
@@ -231,8 +238,9 @@ def scorer(entry: TaskEntry, plan: EvaluationPlan, tokenizer: Any) -> Callable[[
     return scores
 
 
-def check_plan(plan: EvaluationPlan, tokenizer: Any) -> list[str]:
-    """Loads every entry's data and tasks without a model, so that a mistake shows before training and not after it.
+def check_plan(plan: EvaluationPlan, tokenizer: Any, processor: Callable[[], Any] | None = None) -> list[str]:
+    """Loads every entry's data and tasks without a model, so that a mistake shows before training and not after it;
+    arguments as of `evaluate`.
 
     Returns:
         One sentence a problem, beginning with the entry; empty when all is well.
@@ -240,7 +248,7 @@ def check_plan(plan: EvaluationPlan, tokenizer: Any) -> list[str]:
     problems = []
     for entry in plan.entries:
         try:
-            check(entry, tokenizer)
+            check(entry, tokenizer, processor)
         except UserError as error:
             problems.append(f"{entry.suite}/{entry.name}: {error}")
     return problems
@@ -255,10 +263,12 @@ def _key(
     tokenizer_hash: str,
     model_identity: Mapping[str, Any],
     start: str | None = None,
+    processor: Callable[[], Any] | None = None,
 ) -> str:
     return fingerprint(
         {
             **({"start": start} if entry.against_start else {}),
+            **({"processor": processor_fingerprint(processor)} if processor and KINDS[entry.kind].images else {}),
             "model": model_identity["hash"],
             "tokenizer": tokenizer_hash,
             "data": _data_hashes(entry),

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 from holdfast.errors import ConfigError, Interrupted, ModelError, NotFinite, RunFolderError, UserError
 from holdfast.evaluation import vllm
 from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.images import Processor, processor_fingerprint
 from holdfast.evaluation.processes import SINGLE, ProcessGroup, check_count, device_of_process, launch
 from holdfast.evaluation.request import ServerSettings
 from holdfast.evaluation.served import connect, is_address, refused_entries
@@ -246,6 +247,7 @@ class _Session:
             console=self.console,
             start=EvaluationFolder(self.out / self.models[0].label),
             processes=self.processes,
+            processor=loaded.processor,
         )
 
     def run_worker(self) -> EvaluationRecord:
@@ -334,14 +336,17 @@ def check_request(
         ConfigError: all mistakes in one message.
     """
     from holdfast.evaluation.runner import check_plan, kept_evaluations, tokenizer_fingerprint
-    from holdfast.models import check_fit, check_model, load_tokenizer, usable_device
+    from holdfast.models import check_fit, check_model, load_tokenizer, processor_of, usable_device
 
     problems = list(_problem(usable_device, device))
     tokenizers: dict[str, Any] = {}
+    processors: dict[str, Processor | None] = {}
     hashes: dict[str, str] = {}
 
     def read(model: ModelRequest) -> None:
         tokenizers[model.label] = load_tokenizer(model.name, trust_remote_code=trust_remote_code)
+        if plan.backend == "transformers":  # servers are asked for texts
+            processors[model.label] = processor_of(model.name, trust_remote_code=trust_remote_code)
 
     def reach(model: ModelRequest) -> None:
         there = connect(model.name, server or ServerSettings())
@@ -368,12 +373,16 @@ def check_request(
             found += _problem(serve, model)
         problems += [f"{model.label}: {p}" if len(models) > 1 else p for p in found]
     kept: dict[str, str] = {}
-    alike = {label: tokenizer_fingerprint(tokenizer) for label, tokenizer in tokenizers.items()}
-    checked: set[str] = set()
+    alike = {
+        label: (tokenizer_fingerprint(tokenizer), processor_fingerprint(p) if (p := processors.get(label)) else None)
+        for label, tokenizer in tokenizers.items()
+    }
+    checked: set[tuple[str, str | None]] = set()
     for model in models:
         if model.label not in tokenizers:
             continue
         tokenizer, folder = tokenizers[model.label], EvaluationFolder((out or Path()) / model.label)
+        processor = processors.get(model.label)
         if out is not None and (
             cache is not None or folder.path.is_dir()
         ):  # else there is nothing to be found, and hashes take a while
@@ -383,7 +392,8 @@ def check_request(
             identity = {"name": model.label, "hash": hash_}
             with contextlib.suppress(UserError):  # found again below, with its place
                 if identity["hash"] and (
-                    kept_evaluations(plan, tokenizer, folder, identity, cache=cache, start=start) is not None
+                    kept_evaluations(plan, tokenizer, folder, identity, cache=cache, start=start, processor=processor)
+                    is not None
                 ):
                     kept[model.label] = identity["hash"]
                     continue
@@ -393,7 +403,7 @@ def check_request(
         if alike[model.label] in checked:
             continue
         checked.add(alike[model.label])
-        found = check_plan(plan, tokenizer)
+        found = check_plan(plan, tokenizer, processor)
         problems += [f"{model.label}: {p}" if len(set(alike.values())) > 1 else p for p in found]
         if found:
             break  # what is wrong with tasks and data is wrong for all

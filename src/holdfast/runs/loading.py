@@ -233,7 +233,8 @@ def check_files(config: TrainConfig) -> list[str]:
         notes.append("the data is on the hub and was not looked at")
     asking = bool(judges_need(plan))  # of another machine, or it had been refused: it may have the package
     local = [e for e in plan.entries if e.local_files() and not (asking and isinstance(e, WinRateEntry))]
-    if problems := check_plan(dataclasses.replace(plan, entries=tuple(local)), tokenizer):
+    seen = None if processor is None else lambda: processor
+    if problems := check_plan(dataclasses.replace(plan, entries=tuple(local)), tokenizer, seen):
         raise ConfigError(problems, source="evaluation")
     if others := [entry.name for entry in plan.entries if entry not in local]:
         notes.append(f"{', '.join(others)}: looked at when the run begins")

@@ -61,6 +61,7 @@ class MeasureAt(TrainerCallback):
         reached: gets each point; what it raises ends the run. `Interrupted` leaves the run to be continued.
         start: what was measured of the model that the run starts from, for entries that the result is held against it
             in.
+        tokenizer, processor: as of `runner.evaluate`.
     """
 
     def __init__(
@@ -73,9 +74,10 @@ class MeasureAt(TrainerCallback):
         reached: Callable[[Point], None],
         start: EvaluationFolder | None = None,
         tokenizer: Any = None,
+        processor: Callable[[], Any] | None = None,
     ) -> None:
         self.along, self.plan, self.folder, self.key, self.reached = along, plan, folder, key, reached
-        self.start, self.tokenizer = start, tokenizer
+        self.start, self.tokenizer, self.processor = start, tokenizer, processor
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step = state.global_step
@@ -97,6 +99,7 @@ class MeasureAt(TrainerCallback):
                 folder=EvaluationFolder(self.folder / f"step-{step}"),
                 model_identity={"name": f"step {step}", "hash": f"{self.key}-{step}"},
                 start=self.start,
+                processor=self.processor,
             )
 
 

@@ -103,6 +103,13 @@ class ProbedCheckpoint:
         return load_tokenizer(self.name, trust_remote_code=self.trust_remote_code)
 
     @functools.cached_property
+    def processor(self) -> Callable[[], Any] | None:
+        """As `models.processor_of` gives it."""
+        from holdfast.models import processor_of
+
+        return processor_of(self.name, trust_remote_code=self.trust_remote_code)
+
+    @functools.cached_property
     def hash(self) -> str:
         """Of the weights and the dtype that they are used in."""
         from holdfast.models import weights_hash
@@ -170,7 +177,7 @@ class ProbedCheckpoint:
 
         folder = EvaluationFolder(self.folder / (AS_IT_IS if change is None else change.name))
         identity = {"name": self.request.label, "hash": self._hash_under(change)}
-        if found := kept_evaluations(self.plan, self.tokenizer, folder, identity):
+        if found := kept_evaluations(self.plan, self.tokenizer, folder, identity, processor=self.processor):
             return found
         model = self.loaded.model
         changed = contextlib.nullcontext() if change is None else change.on(model, self.material)
@@ -183,6 +190,7 @@ class ProbedCheckpoint:
                 model_identity=identity,
                 console=self.console,
                 start=EvaluationFolder(self.folder / AS_IT_IS),
+                processor=self.processor,
             )
         return [e for entry in self.plan.entries if (e := folder.find(entry.suite, entry.name)) is not None]
 

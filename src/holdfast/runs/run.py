@@ -14,7 +14,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -300,7 +300,7 @@ class _Run:
 
         if self.main and self.config.evaluation.entries:
             with self.status("Checking the evaluation suites"):
-                problems = check_plan(self.config.evaluation, self.tokenizer)
+                problems = check_plan(self.config.evaluation, self.tokenizer, self.reads_images)
             if problems:
                 raise ConfigError(problems, source="evaluation")
 
@@ -321,7 +321,13 @@ class _Run:
             console=self.console if self.main else Console(quiet=True),
             start=self.folder.evaluated("start"),
             processes=self.processes,
+            processor=self.reads_images,
         )
+
+    @property
+    def reads_images(self) -> Callable[[], Any] | None:
+        """Gives the processor, as evaluation asks for it; None for a model that takes text only."""
+        return None if self.processor is None else lambda: self.processor
 
     @functools.cached_property
     def processes(self) -> ProcessGroup:
@@ -366,7 +372,7 @@ class _Run:
                     "learning_rate_multipliers": config.learning_rate_multipliers,
                     "train_only": config.train_only,
                     "scorers": {
-                        name: scorer(task, config.evaluation, self.tokenizer)
+                        name: scorer(task, config.evaluation, self.tokenizer, self.reads_images)
                         for name, task in config.evaluation.tasks.items()
                     },
                     "callbacks": [
@@ -503,6 +509,7 @@ class _Run:
         shared: dict[str, Any] = {
             "along": plan.along, "folder": self.folder.along, "key": fingerprint(deciding),
             "start": self.folder.evaluated("start"), "tokenizer": self.tokenizer,
+            "processor": self.reads_images,
         }  # fmt: skip
         found = [MeasureAt(plan=plan.on_the_way, reached=reached, **shared)]
         if rules := self.config.early_stopping:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from holdfast.data.mixing import NEW, ORIGIN
+from holdfast.data.vision import is_of_tokens
 from holdfast.errors import DataError
 from holdfast.ops.annealing import IGNORE
 
@@ -98,7 +99,7 @@ class ImageCollator:
                 )
             whole, places = batch["input_ids"].shape, places[:, : self.max_length]
             batch = {
-                name: value[:, : self.max_length] if _of_tokens(name, value, whole) else value
+                name: value[:, : self.max_length] if is_of_tokens(name, value, whole) else value
                 for name, value in batch.items()
             }
         batch["labels"] = batch["labels"].masked_fill(places, IGNORE)
@@ -139,7 +140,7 @@ def _joined(parts: Sequence[Mapping[str, Any]], padding: int) -> dict[str, Any]:
     fills = {"input_ids": padding, "labels": IGNORE}
     found: dict[str, Any] = {}
     for name in dict.fromkeys(name for part in parts for name in part):
-        of_tokens = all(name not in part or _of_tokens(name, part[name], part["input_ids"].shape) for part in parts)
+        of_tokens = all(name not in part or is_of_tokens(name, part[name], part["input_ids"].shape) for part in parts)
         values = [
             part.get(name, torch.zeros_like(part["input_ids"]) if of_tokens else None)  # token types of plain text: 0
             for part in parts
@@ -148,12 +149,6 @@ def _joined(parts: Sequence[Mapping[str, Any]], padding: int) -> dict[str, Any]:
         width = [max(value.shape[axis] for value in held) for axis in range(1, held[0].ndim)]
         found[name] = torch.cat([_widened(value, width, fills.get(name, 0)) for value in held])
     return found
-
-
-def _of_tokens(name: str, value: Any, shape: Sequence[int]) -> bool:
-    """Whether there is a value for each token; what belongs to images may have the same shape by accident."""
-    of_images = name.startswith(("pixel_", "image_", "video_"))
-    return isinstance(value, Tensor) and not of_images and tuple(value.shape) == tuple(shape)
 
 
 def _widened(value: Tensor, width: Sequence[int], fill: int) -> Tensor:

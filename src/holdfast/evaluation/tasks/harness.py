@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigError, ModelError
 from holdfast.evaluation.entries import TaskEntry
+from holdfast.evaluation.images import Processor
 from holdfast.evaluation.measures import Outcome, Report, Subject
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.records.evaluation import Metric
@@ -86,22 +87,26 @@ def harness_model(entry: TaskEntry, on: Subject, *, report: Report | None = None
         report: of the requests; None: the subject's own.
     """
     from holdfast.evaluation.served import ServedModel
-    from holdfast.evaluation.tasks.harness_model import ServedLM, SharedPrefixLM
+    from holdfast.evaluation.tasks.harness_model import ImageLM, ServedLM, SharedPrefixLM
+    from holdfast.evaluation.tasks.tasks import shows_images
     from holdfast.evaluation.text.perplexity import resolve_window
 
     _check_tokenizer(on.tokenizer)
     with without_traces(on.model, on.tokenizer, seed=on.plan.seed), _hub_where_wanted(entry), evaluation_mode(on.model):
         window, _ = resolve_window(on.model)
-        kind = ServedLM if isinstance(on.model, ServedModel) else SharedPrefixLM
-        yield kind(
-            on.model,
-            on.tokenizer,
-            batch_size=on.plan.batch_size,
-            length=window,
-            seed=on.plan.seed,
-            progress=report or on.report,
-            partial=on.partial,
-        )
+        how: dict[str, Any] = {
+            "batch_size": on.plan.batch_size,
+            "length": window,
+            "seed": on.plan.seed,
+            "progress": report or on.report,
+            "partial": on.partial,
+        }
+        if on.processor is not None and entry.kind == "task" and shows_images(entry):
+            processor = on.processor()
+            with _padding_token(processor.tokenizer):
+                yield ImageLM(on.model, on.tokenizer, processor=processor, **how)
+            return
+        yield (ServedLM if isinstance(on.model, ServedModel) else SharedPrefixLM)(on.model, on.tokenizer, **how)
 
 
 def load(entry: TaskEntry, on: Subject) -> dict[str, Any]:
@@ -110,7 +115,7 @@ def load(entry: TaskEntry, on: Subject) -> dict[str, Any]:
     Raises:
         as `measure`.
     """
-    tasks = check_task(entry, on.tokenizer)
+    tasks = check_task(entry, on.tokenizer, on.processor)
     for task in tasks.values():
         if task.config.num_fewshot is None:
             task.set_config(key="num_fewshot", value=0)
@@ -146,6 +151,14 @@ def document_hash(doc: Any) -> str:
     return hash_string(json.dumps(doc, indent=2, default=handle_non_serializable, ensure_ascii=False))
 
 
+def _hash_with_images(doc: Any) -> str:
+    """`document_hash` with each image by its content: the harness takes the text of a Python object, which has an
+    address in it."""
+    from lm_eval.utils import hash_dict_images
+
+    return document_hash(hash_dict_images(doc))
+
+
 def settled(tasks: Mapping[str, Any]) -> dict[str, Any]:
     """What the harness settled on: examples shown, task versions, subtasks."""
     return {
@@ -155,8 +168,13 @@ def settled(tasks: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_task(entry: TaskEntry, tokenizer: Any) -> dict[str, Any]:
+def check_task(entry: TaskEntry, tokenizer: Any, processor: Processor | None = None) -> dict[str, Any]:
     """Builds the entry's tasks and their data without running them; gives them by name.
+
+    Args:
+        entry: of a task.
+        tokenizer: of the model.
+        processor: of a vision-language model, for tasks that show images.
 
     Raises:
         ConfigError, DataError, ModelError: as `measure` would.
@@ -170,7 +188,40 @@ def check_task(entry: TaskEntry, tokenizer: Any) -> dict[str, Any]:
             f"or use another tokenizer."
         )
     with _quiet_harness(), _hub_where_wanted(entry):
-        return load_tasks(entry)
+        tasks = load_tasks(entry)
+    for name, task in tasks.items():
+        if getattr(task, "MULTIMODAL", False):
+            _check_images(name, task, entry, processor)
+    return tasks
+
+
+def _check_images(name: str, task: Any, entry: TaskEntry, processor: Processor | None) -> None:
+    """Whether a task with images can be asked.
+
+    Raises:
+        ConfigError: it cannot, or not of this kind of model. ModelError: there is no processor.
+    """
+    if task.config.doc_to_image is None:
+        raise ConfigError(f"The task '{name}' has sounds in its questions (doc_to_audio), which nothing here reads.")
+    if entry.kind != "task":
+        raise ConfigError(
+            f"The task '{name}' shows images, and {entry.kind} entries ask by text. Write `task: {name}`."
+        )
+    if task.OUTPUT_TYPE != "generate_until":
+        raise ConfigError(
+            f"The task '{name}' shows images and is of type {task.OUTPUT_TYPE}; the harness asks about images by "
+            f"generate_until only. Options of your own questions with images are scored by `choices`."
+        )
+    if processor is None:
+        raise ConfigError(
+            f"The task '{name}' shows images, but the model takes text only. Choose a vision-language model, or leave "
+            f"the task out."
+        )
+    if entry.apply_chat_template and not getattr(processor(), "chat_template", None):
+        raise ModelError(
+            f"'{entry.name}' asks for the chat template, but the processor has none. Set `apply_chat_template: false` "
+            f"or use another processor."
+        )
 
 
 def _check_tokenizer(tokenizer: Any) -> None:
@@ -201,7 +252,7 @@ def _rows_and_figures(
         for sample in results["samples"][name]:
             if sample["doc_id"] not in by_doc:
                 row = {
-                    "doc": sample["doc_hash"],
+                    "doc": _hash_with_images(sample["doc"]) if task.config.doc_to_image else sample["doc_hash"],
                     "prompt": sample["prompt_hash"],
                     **({"task": name} if len(tasks) > 1 else {}),
                 }
@@ -406,9 +457,9 @@ def _padding_token(tokenizer: Any) -> Iterator[None]:
         yield
 
 
-def check(entry: TaskEntry, tokenizer: Any) -> None:
+def check(entry: TaskEntry, tokenizer: Any, processor: Processor | None = None) -> None:
     """See `holdfast.evaluation.measures.check`."""
-    check_task(entry, tokenizer)
+    check_task(entry, tokenizer, processor)
 
 
 def versions(entry: TaskEntry) -> dict[str, str]:

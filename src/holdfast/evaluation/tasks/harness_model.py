@@ -1,4 +1,5 @@
-"""The model as lm-evaluation-harness asks it: the harness's own `HFLM`, with log-likelihoods from `shared_prefix`.
+"""The model as lm-evaluation-harness asks it: the harness's own `HFLM`, with log-likelihoods from `shared_prefix`; for
+tasks that show images its `HFMultimodalLM`.
 
 Texts are tokenised as `HFLM` does it (border between context and option, BOS, empty contexts), but each once and many
 at a time. Where a model cannot share prefixes, log-likelihoods are `HFLM`'s. Generation is always `HFLM`'s, in groups
@@ -19,10 +20,13 @@ from typing import Any
 
 import torch
 from lm_eval.api.model import TemplateLM
+from lm_eval.models.hf_vlms import DEFAULT_IMAGE_PLACEHOLDER, HFMultimodalLM
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 from transformers import LogitsProcessorList
 
+from holdfast.data.vision import check_image, image_token, too_many_pixels
+from holdfast.errors import DataError
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.text.generation import BROKEN
@@ -197,15 +201,116 @@ class SharedPrefixLM(HFLM):
         return super()._model_generate(*args, **kwargs, logits_processor=LogitsProcessorList([self._watch]))
 
     def _that_fit(self, request: Any) -> Any:
-        context, how = request.args
+        context, how, *images = request.args
         asked = normalize_gen_kwargs(how, self.max_gen_toks)["max_gen_toks"]
         if asked < self.max_length:
             return request
         self.shortened = max(1, self.max_length // 2)
         lengths = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
         return SimpleNamespace(
-            args=(context, {**{k: v for k, v in how.items() if k not in lengths}, "max_gen_toks": self.shortened})
+            args=(
+                context,
+                {**{k: v for k, v in how.items() if k not in lengths}, "max_gen_toks": self.shortened},
+                *images,
+            ),
+            doc_id=request.doc_id,
         )
+
+
+class ImageLM(SharedPrefixLM, HFMultimodalLM):
+    """A vision-language model asked for texts about images: the harness's `hf-multimodal`, which generates only.
+
+    Args:
+        model, tokenizer, how: as of `SharedPrefixLM`.
+        processor: of the model.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, processor: Any, **how: Any) -> None:
+        self.processor = processor
+        super().__init__(model, tokenizer, **how)
+
+    def _take(self, model: Any, tokenizer: Any, *, batch_size: int, length: int) -> None:
+        HFMultimodalLM.__init__(
+            self,
+            model,
+            tokenizer=self.processor,
+            backend="causal",
+            batch_size=batch_size,
+            max_length=length,
+            image_string=image_token(self.processor),
+        )
+
+    def _create_tokenizer(self, *args: Any, **how: Any) -> None:
+        self.tokenizer = self.processor.tokenizer
+
+    def _written(self, group: list[Any], *, seed: int) -> list[str]:
+        return super()._written([self._with_pictures(request) for request in group], seed=seed)
+
+    def _with_pictures(self, request: Any) -> Any:
+        """A request with its images as pixels."""
+        context, how, images = request.args
+        place = f"question {request.doc_id} (from 0)"
+        pictures = []
+        for number, image in enumerate(images["visual"] or (), 1):
+            found, problem = picture(image)
+            if problem is not None:
+                raise DataError(f"{place}: image {number}: {problem}.")
+            pictures.append(found)
+        written = self.image_token if self.chat_applied else DEFAULT_IMAGE_PLACEHOLDER
+        if (places := context.count(written)) != len(pictures):
+            raise DataError(
+                f"{place}: expected a place ({written}) for each of its {len(pictures)} images, got {places} in its "
+                f"text. doc_to_text writes <image> where one belongs"
+                + (", and the chat template a slot for each part of type image." if self.chat_applied else ".")
+            )
+        return SimpleNamespace(args=(context, how, {"visual": pictures}), doc_id=request.doc_id)
+
+    def tok_batch_multimodal_encode(
+        self, strings: list[str], images: list[list[Any]], left_truncate_len: int | None = None, **how: Any
+    ) -> Any:
+        """As the harness has it, without cutting: an image would be cut in two."""
+        try:
+            found = super().tok_batch_multimodal_encode(strings, images, **how)
+        except (ValueError, TypeError, IndexError, OSError) as error:
+            raise DataError(
+                f"The processor ({type(self.processor).__name__}) cannot make a batch of {len(strings)} questions with "
+                f"images: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
+            ) from error
+        tokens = int(found["input_ids"].shape[1])
+        if left_truncate_len is not None and tokens > left_truncate_len:
+            raise DataError(
+                f"A question has {tokens} tokens with its images, and {left_truncate_len} of the model's context of "
+                f"{self.max_length} are left beside its answer; an image is never cut. Have the processor make smaller "
+                f"images, or allow fewer tokens (max_gen_toks in generation_kwargs)."
+            )
+        return found
+
+    def _model_multimodal_generate(self, *args: Any, **how: Any) -> torch.Tensor:
+        return super()._model_multimodal_generate(*args, **how, logits_processor=LogitsProcessorList([self._watch]))
+
+
+def picture(image: Any) -> tuple[Any, str | None]:
+    """An image of a task's row as pixels, and what is wrong with it.
+
+    Args:
+        image: of Pillow, or as `datasets.Image` stores it with its bytes.
+    """
+    from datasets import Image
+    from PIL.Image import Image as Picture
+
+    if isinstance(image, Picture):
+        width, height = image.size
+        return image, too_many_pixels(width, height, "it")
+    content = image.get("bytes") if isinstance(image, dict) else image
+    if not isinstance(content, bytes):
+        got = "a path or a text" if isinstance(image, str) or isinstance(content, str) else type(image).__name__
+        return None, (
+            f"expected an image of Pillow, or its bytes, got {got}. Write images into the rows, as datasets saves them "
+            f"in Parquet"
+        )
+    stored = {"bytes": content, "path": image.get("path") if isinstance(image, dict) else None}
+    problem = check_image(stored)
+    return (None, problem) if problem is not None else (Image().decode_example(stored), None)
 
 
 class ServedLM(SharedPrefixLM):

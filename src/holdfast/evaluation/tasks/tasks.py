@@ -271,6 +271,11 @@ def local_files(entry: TaskEntry) -> list[Path]:
     return files
 
 
+def shows_images(entry: TaskEntry) -> bool:
+    """Whether an entry's task, or one of its subtasks, has images in its questions."""
+    return any(config.get("doc_to_image") for config in _find_configs(entry))
+
+
 def wants_hub(entry: TaskEntry) -> bool:
     """True where running the entry may read the hub: a built-in task without `data`, or a YAML that names a hub data
     set."""

@@ -19,11 +19,13 @@ Source: the format and knowledge alignment of the stages of forgetting (Pattern 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.errors import DataError, ModelError
+from holdfast.evaluation.images import ImagePrompt, answers_with_images
 from holdfast.evaluation.measures import Subject
 from holdfast.statistics.estimates import Ratio
 
@@ -90,13 +92,17 @@ class OptionTokens:
 
 
 def distributions(
-    on: Subject, contexts: Sequence[list[int]], options: Sequence[Sequence[Sequence[int]]], *, length: int
+    on: Subject,
+    contexts: Sequence[list[int] | ImagePrompt],
+    options: Sequence[Sequence[Sequence[int]]],
+    *,
+    length: int,
 ) -> list[dict[str, Any]]:
     """What the model says behind every context.
 
     Args:
         on: the model, in evaluation mode.
-        contexts: token ids, none empty; those longer than `length` lose their beginning.
+        contexts: token ids, none empty, or prompts with images; ids of more than `length` lose their beginning.
         options: of every context and option the ids that say it.
         length: the most tokens that the model takes.
 
@@ -109,22 +115,43 @@ def distributions(
     from holdfast.evaluation.text.shared_prefix import PackedRow, Path, Scorer, scorer_for
     from holdfast.ops.heads import project
 
+    texts = {i: context for i, context in enumerate(contexts) if not isinstance(context, ImagePrompt)}
+    seen = {i: context for i, context in enumerate(contexts) if isinstance(context, ImagePrompt)}
     # a path's last state predicts its target, whichever token that is
-    paths = [Path(index=index, ids=tuple(ids[-length:]), targets=(0,)) for index, ids in enumerate(contexts)]
+    paths = [Path(index=n, ids=tuple(ids[-length:]), targets=(0,)) for n, ids in enumerate(texts.values())]
     scorer = scorer_for(on.model, paths)
     assert isinstance(scorer, Scorer), "served models are refused before"
 
-    def find(row: PackedRow) -> Iterator[dict[str, Any]]:
+    def find(row: PackedRow, of: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """`of`: the contexts by the paths' `index`."""
         states = scorer.states(row)[torch.as_tensor([int(where[-1]) for where in row.where])]
         parts = states.to(scorer.head.weight_VH.device).split(64)
         logp_NV = torch.cat([project(part, scorer.head).log_softmax(-1) for part in parts])
         for path, logp_V, entropy in zip(row.paths, logp_NV, entropies(logp_NV).double().tolist(), strict=True):
-            said = [logp_V[list(tokens)].double() for tokens in options[path.index]]
+            said = [logp_V[list(tokens)].double() for tokens in options[of[path.index]]]
             # apart from the shares, which are 0 where an option is less likely than float64 can say
             nats = [-float(logs.logsumexp(-1)) for logs in said]
             yield {"entropy": entropy, "shares": [float(logs.exp().sum()) for logs in said], "nats": nats}
 
-    return scorer.answers(paths, name="answer", find=find, partial=on.partial, report=on.report)
+    of_texts = scorer.answers(
+        paths,
+        name="answer",
+        find=functools.partial(find, of=list(texts)),
+        partial=on.partial,
+        report=lambda done, _: on.report(done, len(contexts)),
+    )
+    of_images = answers_with_images(
+        on,
+        scorer,
+        list(seen.values()),
+        [[(0, (0,))]] * len(seen),
+        name="answer to an image",
+        length=length,
+        find=functools.partial(find, of=list(seen)),
+        report=lambda done, _: on.report(len(texts) + done, len(contexts)),
+    )
+    found = dict(zip([*texts, *seen], [*of_texts, *(answer for [answer] in of_images)], strict=True))
+    return [found[i] for i in range(len(contexts))]
 
 
 def answered(distribution: dict[str, Any], gold: int | list[int]) -> dict[str, Any]:

@@ -5,8 +5,9 @@ For a prompt x and options o of |o| tokens:
     score(o) = log p(o | x) / |o|  (or the sum)      answer = argmax_o score(o)      nats = -log p(gold | x)
 
 The options of one question share its forward pass (`holdfast.evaluation.text.shared_prefix`), so the prompt is computed
-once. Division by the tokens is the choice of the `classes` kind; lm-evaluation-harness's `acc` takes the sum and its
-`acc_norm` divides by bytes, so figures of the two are near each other and not equal.
+once, with its images where it has some (`holdfast.evaluation.images`). Division by the tokens is the choice of the
+`classes` kind; lm-evaluation-harness's `acc` takes the sum and its `acc_norm` divides by bytes, so figures of the two
+are near each other and not equal.
 
 What is not done: few-shot examples (they can stand in the prompt) and several right answers.
 """
@@ -17,10 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.data.layouts import BadRow
+from holdfast.data.vision import MARKER, undecoded
 from holdfast.evaluation.entries import ChoicesEntry, QuestionsEntry
+from holdfast.evaluation.images import ImagePrompt, Processor, RowImages
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import border_ids, chat_prompt
-from holdfast.evaluation.text.options import score_options
+from holdfast.evaluation.text.options import ImageOptions, score_options
 from holdfast.evaluation.text.question_files import RowMistakes, question_rows, shown
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio
 from holdfast.support.files import fingerprint
@@ -50,6 +54,21 @@ class Question:
     """What it is about, where several questions make one sample."""
     chat: bool = False
     """Whether `prompt` was written by a chat template."""
+    images: ImagePrompt | None = None
+    """The prompt with its images, where it has some."""
+
+    def sample(self) -> dict[str, Any]:
+        """What a per-sample row says of the question: `doc`, which comparisons join on, the prompt's hash, the group
+        and the names of its images."""
+        content = [self.images.content()] if self.images is not None else []
+        return {
+            "doc": fingerprint([self.asked, list(self.options), *content], length=32),
+            "prompt": fingerprint(self.prompt, length=32),
+            **({"task": self.group} if self.group is not None else {}),
+            **({"images": self.images.names} if self.images is not None else {}),
+            "question": self.asked,
+            "choices": list(self.options),
+        }
 
 
 def _prompt(row: Mapping[str, Any]) -> str:
@@ -57,30 +76,51 @@ def _prompt(row: Mapping[str, Any]) -> str:
 
 
 def read_choices(
-    entry: QuestionsEntry, tokenizer: Any, *, ask: Callable[[Mapping[str, Any]], str] = _prompt, most: int | None = None
+    entry: QuestionsEntry,
+    tokenizer: Any,
+    *,
+    processor: Processor | None = None,
+    ask: Callable[[Mapping[str, Any]], str] = _prompt,
+    most: int | None = None,
 ) -> list[Question]:
     """The questions of an entry.
 
     Args:
         entry: of choices or lettered.
         tokenizer: of the model that is asked.
+        processor: of a vision-language model, for rows with images.
         ask: the text of a sound row's question.
         most: options that a question may have; None: as many as it likes.
 
     Raises:
         DataError: no rows, columns are missing, or rows do not hold a prompt, at least two different options and the
-            index of one; all mistakes of the file in one message, each kind with the first row that has it.
-        ModelError: the chat template is asked for, and the tokenizer has none.
+            index of one, or images that cannot be read or have no place in the prompt; all mistakes of the file in one
+            message, each kind with the first row that has it. Images for a model that takes text only.
+        ModelError: the chat template is asked for, and the tokenizer has none; no processor for images.
     """
     needed = (*COLUMNS, *(column for column in (entry.group, entry.unit) if column is not None))
-    rows = question_rows(entry, needed)
+    rows = undecoded(question_rows(entry, needed))
+    images = RowImages(entry, rows)
     mistakes = RowMistakes(entry.data)
     questions = []
     for number, row in enumerate(rows):
         if not _is_sound(row, number, mistakes, most):
             continue
         asked = prompt = ask(row)
-        if entry.apply_chat_template:
+        seen = None
+        if images.has(row):
+            try:
+                seen = images.prompt(row, asked, number=number, chat=entry.apply_chat_template, processor=processor)
+            except BadRow as problem:
+                mistakes.add(
+                    "images that can be read, and a place for each in the prompt", row=number, got=str(problem)
+                )
+                continue
+            prompt = seen.text
+        elif processor is not None and MARKER in asked:  # to the tokenizer it is an image that nobody gave
+            mistakes.add("an image for each place in the prompt", row=number, got=f"none, and the text says {MARKER}")
+            continue
+        elif entry.apply_chat_template:
             prompt = chat_prompt([{"role": "user", "content": prompt}], tokenizer)
         questions.append(
             Question(
@@ -91,6 +131,7 @@ def read_choices(
                 group=None if entry.group is None else str(row[entry.group]),
                 unit=None if entry.unit is None else str(row[entry.unit]),
                 chat=entry.apply_chat_template,
+                images=seen,
             )
         )
     mistakes.check()
@@ -115,16 +156,17 @@ def _is_sound(row: Mapping[str, Any], number: int, mistakes: RowMistakes, most: 
 
 def measure(entry: ChoicesEntry, on: Subject) -> Outcome:
     """See `holdfast.evaluation.measures.measure`."""
-    questions = read_choices(entry, on.tokenizer)
-    requests = [[border_ids(q.prompt, option, on.tokenizer, chat=q.chat) for option in q.options] for q in questions]
+    questions = read_choices(entry, on.tokenizer, processor=on.processor)
+    requests: list[Any] = [
+        ImageOptions.of(q.images, q.options, on)
+        if q.images is not None
+        else [border_ids(q.prompt, option, on.tokenizer, chat=q.chat) for option in q.options]
+        for q in questions
+    ]
     found = score_options(on, requests, name="option", length_normalised=entry.length_normalised)
     rows = [
         {
-            "doc": fingerprint([question.asked, list(question.options)], length=32),
-            "prompt": fingerprint(question.prompt, length=32),
-            **({"task": question.group} if question.group is not None else {}),
-            "question": question.asked,
-            "choices": list(question.options),
+            **question.sample(),
             "loglikelihoods": scored.loglikelihoods,
             "probabilities": scored.probabilities,
             "gold": question.gold,
@@ -169,6 +211,6 @@ def by_unit(
     ]
 
 
-def check(entry: ChoicesEntry, tokenizer: Any) -> None:
+def check(entry: ChoicesEntry, tokenizer: Any, processor: Processor | None = None) -> None:
     """See `holdfast.evaluation.measures.check`."""
-    read_choices(entry, tokenizer)
+    read_choices(entry, tokenizer, processor=processor)

@@ -22,6 +22,7 @@ from typing import Any
 
 from holdfast.errors import DataError
 from holdfast.evaluation.entries import LETTERED_PROMPT, LetteredEntry
+from holdfast.evaluation.images import Processor
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.text.answer_position import FIGURES, OptionTokens, answered, distributions
@@ -29,7 +30,6 @@ from holdfast.evaluation.text.choices import Question, by_unit, groups_of, read_
 from holdfast.evaluation.text.documents import prompt_ids
 from holdfast.evaluation.text.perplexity import resolve_window
 from holdfast.statistics.estimates import TEXT_FIGURES
-from holdfast.support.files import fingerprint
 
 LETTERS = string.ascii_uppercase
 """Of the options, in order; a question has at most so many."""
@@ -52,8 +52,8 @@ def lettered_prompt(row: Mapping[str, Any], template: str = LETTERED_PROMPT) -> 
     return template.format(**{**row, "options": "\n".join(lines)})
 
 
-def read_lettered(entry: LetteredEntry, tokenizer: Any) -> list[Question]:
-    """The questions of an entry.
+def read_lettered(entry: LetteredEntry, tokenizer: Any, processor: Processor | None = None) -> list[Question]:
+    """The questions of an entry; arguments as of `choices.read_choices`.
 
     Raises:
         DataError: as of `choices.read_choices`; more options than letters; columns that the template names are missing.
@@ -61,7 +61,11 @@ def read_lettered(entry: LetteredEntry, tokenizer: Any) -> list[Question]:
     """
     try:
         return read_choices(
-            entry, tokenizer, ask=functools.partial(lettered_prompt, template=entry.prompt), most=len(LETTERS)
+            entry,
+            tokenizer,
+            processor=processor,
+            ask=functools.partial(lettered_prompt, template=entry.prompt),
+            most=len(LETTERS),
         )
     except (KeyError, IndexError) as error:
         raise DataError(
@@ -74,19 +78,17 @@ def read_lettered(entry: LetteredEntry, tokenizer: Any) -> list[Question]:
 
 def measure(entry: LetteredEntry, on: Subject) -> Outcome:
     """See `holdfast.evaluation.measures.measure`."""
-    questions = read_lettered(entry, on.tokenizer)
+    questions = read_lettered(entry, on.tokenizer, on.processor)
     options = _option_tokens(entry, questions, on.tokenizer)
-    contexts = [prompt_ids(question.prompt, on.tokenizer, chat=question.chat) for question in questions]
+    contexts = [
+        question.images or prompt_ids(question.prompt, on.tokenizer, chat=question.chat) for question in questions
+    ]
     length, _ = resolve_window(on.model)
     with evaluation_mode(on.model):
         found = distributions(on, contexts, options, length=length)
     rows = [
         {
-            "doc": fingerprint([question.asked, list(question.options)], length=32),
-            "prompt": fingerprint(question.prompt, length=32),
-            **({"task": question.group} if question.group is not None else {}),
-            "question": question.asked,
-            "choices": list(question.options),
+            **question.sample(),
             "gold": question.gold,
             **answered(one, question.gold),
             "nats": one["nats"][question.gold],
@@ -111,6 +113,6 @@ def _option_tokens(entry: LetteredEntry, questions: Sequence[Question], tokenize
     return [[tokens.of(letter) for letter in LETTERS[: len(question.options)]] for question in questions]
 
 
-def check(entry: LetteredEntry, tokenizer: Any) -> None:
+def check(entry: LetteredEntry, tokenizer: Any, processor: Processor | None = None) -> None:
     """See `holdfast.evaluation.measures.check`."""
-    _option_tokens(entry, read_lettered(entry, tokenizer), tokenizer)
+    _option_tokens(entry, read_lettered(entry, tokenizer, processor), tokenizer)

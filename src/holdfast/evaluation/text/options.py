@@ -8,11 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import DataError
+from holdfast.evaluation.images import Continuation, ImagePrompt, answers_with_images, continuation
 from holdfast.evaluation.measures import Subject
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.text.perplexity import resolve_window
-from holdfast.evaluation.text.shared_prefix import Request, paths_of, scorer_for
+from holdfast.evaluation.text.shared_prefix import Request, Scorer, paths_of, scorer_for
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.served import ServedScorer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,34 +40,95 @@ class Scored:
         return self.scores.index(max(self.scores))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """The options of one question with images."""
+
+    prompt: ImagePrompt
+    options: tuple[Continuation, ...]
+
+    @classmethod
+    def of(cls, prompt: ImagePrompt, options: Sequence[str], on: Subject) -> ImageOptions:
+        """Options by their texts.
+
+        Raises:
+            DataError: an option that adds no token.
+        """
+        assert on.processor is not None, "rows with images are refused where there is none"
+        found = [continuation(prompt, option, on.processor().tokenizer) for option in options]
+        for option, (_, ids) in zip(options, found, strict=True):
+            if not ids:
+                raise DataError(f"{prompt.place}: the option {option!r} adds no token to the prompt. Write it out.")
+        return cls(prompt=prompt, options=tuple(found))
+
+
 def score_options(
-    on: Subject, questions: Sequence[Sequence[Request]], *, name: str, length_normalised: bool = True
+    on: Subject,
+    questions: Sequence[Sequence[Request] | ImageOptions],
+    *,
+    name: str,
+    length_normalised: bool = True,
 ) -> list[Scored]:
     """Scores every question's options; what an interrupted call had scored is not scored again.
 
     Args:
         on: the model.
-        questions: of each question the options as (context, continuation) token ids.
+        questions: of each question the options as (context, continuation) token ids, or with images.
         name: what an option is called where finished ones are kept.
         length_normalised: divides by the tokens of an option; False takes the sum.
 
     Raises:
-        DataError: an option that adds no token, or more tokens than the model takes.
+        DataError: an option that adds no token, or more tokens than the model takes; images that the model or its
+            processor refuses.
     """
     length, _ = resolve_window(on.model)
-    paths = paths_of([request for question in questions for request in question], length=length)
+    texts = [question for question in questions if not isinstance(question, ImageOptions)]
+    seen = [question for question in questions if isinstance(question, ImageOptions)]
+    paths = paths_of([request for question in texts for request in question], length=length)
+    total = len(paths) + sum(len(question.options) for question in seen)
     with evaluation_mode(on.model):
         scorer = scorer_for(on.model, paths)
-        found = scorer.answers(paths, name=name, partial=on.partial, report=on.report)
-    scored, answers = [], zip(found, paths, strict=True)
-    for question in questions:
-        here = [(float(answer[0]), len(path.targets)) for _, (answer, path) in zip(question, answers, strict=False)]
-        logs, tokens = [log for log, _ in here], [count for _, count in here]
-        scores = [log / count for log, count in here] if length_normalised else logs
-        top = max(scores)
-        total = top + math.log(sum(math.exp(score - top) for score in scores))
-        probabilities = [math.exp(score - total) for score in scores]
-        scored.append(
-            Scored(loglikelihoods=logs, tokens=tokens, scores=scores, probabilities=probabilities, total=total)
+        of_texts = iter(
+            scorer.answers(paths, name=name, partial=on.partial, report=lambda done, _: on.report(done, total))
         )
-    return scored
+        of_images = iter(_with_images(on, scorer, seen, name=name, length=length, done=len(paths), total=total))
+    found = []
+    for question in questions:
+        if isinstance(question, ImageOptions):
+            answers, tokens = next(of_images), [len(ids) for _, ids in question.options]
+        else:
+            answers, tokens = [next(of_texts) for _ in question], [len(ids) for _, ids in question]
+        found.append(_scored([float(answer[0]) for answer in answers], tokens, length_normalised))
+    return found
+
+
+def _with_images(
+    on: Subject,
+    scorer: Scorer | ServedScorer,
+    questions: Sequence[ImageOptions],
+    *,
+    name: str,
+    length: int,
+    done: int,
+    total: int,
+) -> list[list[Any]]:
+    if not questions:
+        return []
+    assert isinstance(scorer, Scorer), "served models take no images"
+    return answers_with_images(
+        on,
+        scorer,
+        [question.prompt for question in questions],
+        [question.options for question in questions],
+        name=f"{name} of an image",
+        length=length,
+        report=lambda more, _: on.report(done + more, total),
+    )
+
+
+def _scored(logs: list[float], tokens: list[int], length_normalised: bool) -> Scored:
+    scores = [log / count for log, count in zip(logs, tokens, strict=True)] if length_normalised else logs
+    top = max(scores)
+    total = top + math.log(sum(math.exp(score - top) for score in scores))
+    probabilities = [math.exp(score - total) for score in scores]
+    return Scored(loglikelihoods=logs, tokens=tokens, scores=scores, probabilities=probabilities, total=total)

@@ -34,7 +34,7 @@ import dataclasses
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,9 @@ logger = logging.getLogger(__name__)
 
 Request = tuple[Sequence[int], Sequence[int]]
 """(context, continuation) as token ids, neither empty."""
+
+Images = Callable[[int], Mapping[str, "torch.Tensor"]]
+"""What a model takes beside the tokens for the images among them, such as their pixels; of a row of so many tokens."""
 
 _SLICE_CELLS = 2**24
 """Logits alive at once: 64 MiB in float32."""
@@ -85,6 +88,8 @@ class PackedRow:
     paths: list[Path]
     where: list[np.ndarray]
     """For every path the places `[len(targets)]` in the row whose states predict its targets."""
+    images: Images | None = None
+    """Of a row whose texts share images."""
 
     @property
     def branches(self) -> bool:
@@ -154,18 +159,24 @@ def rows_of(
         )
         if not joins:
             if held:
-                yield _row(held)
+                yield row_of(held)
             held, size, larger = [], 0, len(path.ids)
         held.append(path)
         size, last = larger, path.ids
         if single:
-            yield _row(held)
+            yield row_of(held)
             held, size, last = [], 0, ()
     if held:
-        yield _row(held)
+        yield row_of(held)
 
 
-def _row(paths: list[Path]) -> PackedRow:
+def row_of(paths: Sequence[Path], images: Images | None = None) -> PackedRow:
+    """Paths as one row; those that begin alike are to be neighbours.
+
+    Args:
+        paths: in the order that they have in the row.
+        images: as of `PackedRow`.
+    """
     ids: list[int] = []
     depths: list[int] = []
     ends: list[int] = []
@@ -186,8 +197,9 @@ def _row(paths: list[Path]) -> PackedRow:
         ids=np.array(ids),
         depths=np.array(depths),
         ends=np.array([len(ids) if e < 0 else e for e in ends]),
-        paths=paths,
+        paths=list(paths),
         where=where,
+        images=images,
     )
 
 
@@ -240,12 +252,14 @@ class Scorer:
         from holdfast.ops.heads import run_backbone
 
         device = self.model.get_input_embeddings().weight.device
+        dtype = next(p.dtype for p in self.model.parameters() if p.is_floating_point())
         inputs: dict[str, Any] = {"input_ids": torch.as_tensor(row.ids, device=device)[None]}
+        for name, value in (row.images(len(row.ids)) if row.images is not None else {}).items():
+            inputs[name] = value.to(device, dtype if value.is_floating_point() else None)
         if row.branches:
             place = torch.arange(len(row.ids), device=device)
             ends = torch.as_tensor(row.ends, device=device)
             seen = (place[None, :] <= place[:, None]) & (place[:, None] < ends[None, :])
-            dtype = next(p.dtype for p in self.model.parameters() if p.is_floating_point())
             # additive, which "sdpa" and "eager" both take
             mask = torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill_(~seen, torch.finfo(dtype).min)
             inputs.update(
@@ -276,17 +290,19 @@ class Scorer:
             partial: where they are kept.
             report: called with (paths done, paths in all).
         """
-        find = find or self.score_row
-
-        def found(row: PackedRow) -> list[Any]:
-            answers = list(find(row))
-            if len(row.paths) > 1 and not all_finite(answers):
-                # 0 times NaN is NaN: one path spoils all of its row, whatever the mask says
-                return [answer for path in row.paths for answer in find(_row([path]))]
-            return answers
-
         batches = (([path.index for path in row.paths], row) for row in self.rows(paths))
-        return (partial or Partial(None)).resumed(name, batches, found, total=len(paths), report=report)
+        return (partial or Partial(None)).resumed(
+            name, batches, lambda row: self.answers_of(row, find), total=len(paths), report=report
+        )
+
+    def answers_of(self, row: PackedRow, find: Callable[[PackedRow], Iterable[Any]] | None = None) -> list[Any]:
+        """What `find` gives for the paths of one row in order; arguments as of `answers`."""
+        find = find or self.score_row
+        answers = list(find(row))
+        if len(row.paths) > 1 and not all_finite(answers):
+            # 0 times NaN is NaN: one path spoils all of its row, whatever the mask says
+            return [answer for path in row.paths for answer in find(row_of([path], row.images))]
+        return answers
 
     def score_row(self, row: PackedRow) -> list[tuple[float, bool]]:
         """(log-likelihood in nats, whether every token was the most likely one) of the paths of one row in its order;
@@ -353,11 +369,18 @@ def scorer_for(model: Any, paths: Sequence[Path] = ()) -> Scorer | ServedScorer:
         most=4096 if on_cpu else 16384,
         window=min((w for w in windows if isinstance(w, int) and w > 0), default=None),
     )
-    pair = _branching_pair(paths, tokens=48 if scorer.window is None else max(1, min(48, scorer.window // 2)))
+    pair = branching_pair(paths, tokens=48 if scorer.window is None else max(1, min(48, scorer.window // 2)))
     return scorer if pair is None or branches_stay_apart(scorer, *pair) else single
 
 
-def branches_stay_apart(scorer: Scorer, first: Path, second: Path) -> bool:
+def branches_stay_apart(
+    scorer: Scorer,
+    first: Path,
+    second: Path,
+    *,
+    images: Images | None = None,
+    reserved: Container[int] = (),
+) -> bool:
     """True where the states of `second` in one tree with `first` are its own, and whatever `first` says.
 
     Two tests, as each is blind where the other sees: other tokens in the other branch give the same kernels the same
@@ -367,20 +390,21 @@ def branches_stay_apart(scorer: Scorer, first: Path, second: Path) -> bool:
     Args:
         first: a text that shares a beginning with `second`.
         second: comes after it in the row.
+        images: as of `PackedRow`, where they share images.
+        reserved: tokens that stand for images.
     """
     import torch
 
     vocabulary = scorer.head.vocabulary
     shared = _common(first.ids, second.ids)
-    changed = dataclasses.replace(
-        first, ids=(*first.ids[:shared], *((i * 7 + 13) % vocabulary for i in first.ids[shared:]))
-    )
+    others = ((i * 7 + 13) % vocabulary for i in first.ids[shared:])
+    changed = dataclasses.replace(first, ids=(*first.ids[:shared], *(0 if i in reserved else i for i in others)))
     if _common(changed.ids, second.ids) != shared:
         return False
     wanted = dataclasses.replace(second, targets=second.ids[shared:])
     if not wanted.targets:
         return True
-    rows = [_row([first, wanted]), _row([changed, wanted]), _row([wanted])]
+    rows = [row_of(held, images) for held in ([first, wanted], [changed, wanted], [wanted])]
     try:
         with torch.no_grad():
             behind, other, own = (scorer.states(row)[torch.as_tensor(row.where[-1])] for row in rows)
@@ -394,9 +418,9 @@ def branches_stay_apart(scorer: Scorer, first: Path, second: Path) -> bool:
     return leak <= (1e-5 if exact else 1e-2) and shift <= (1e-3 if exact else 0.1)
 
 
-def _branching_pair(paths: Sequence[Path], *, tokens: int) -> tuple[Path, Path] | None:
-    """The first two paths (in order of tokens) that begin alike and then part, cut to a few tokens around the place
-    where they do."""
+def branching_pair(paths: Sequence[Path], *, tokens: int) -> tuple[Path, Path] | None:
+    """The first two paths (in order of tokens) that begin alike and then part, cut to `tokens` before and after the
+    place where they do."""
     ordered = sorted(paths, key=lambda p: p.ids)
     for one, two in itertools.pairwise(ordered):
         shared = _common(one.ids, two.ids)

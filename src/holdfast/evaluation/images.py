@@ -1,0 +1,355 @@
+"""Questions with images: read with their images, put before the model through its processor.
+
+A prompt's text has the processor's token where an image belongs; the processor makes as many of it as the image has
+states, and the pixels. What follows a prompt is text, so its tokens are those of a text's continuation (see
+`text.documents`), and all that is asked after one prompt goes through the model in one row (`text.shared_prefix`): the
+images are read once a question. Where a model cannot share beginnings, or has positions of its own for images
+(Qwen-VL), each text is a row with its images.
+
+Pixels are made when a question is asked and not kept, so a file of any number of images can be measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.data import vision
+from holdfast.data.layouts import BadRow
+from holdfast.errors import DataError, ModelError, UserError
+from holdfast.evaluation.text.documents import border_ids, prompt_ids
+from holdfast.evaluation.text.shared_prefix import Path as TokenPath
+from holdfast.evaluation.text.shared_prefix import branches_stay_apart, branching_pair, row_of
+from holdfast.support.files import fingerprint
+from holdfast.support.resources import is_out_of_memory
+
+if TYPE_CHECKING:
+    import torch
+
+    from holdfast.evaluation.entries import DataEntry
+    from holdfast.evaluation.measures import Report, Subject
+    from holdfast.evaluation.text.shared_prefix import PackedRow, Scorer
+
+Processor = Callable[[], Any]
+"""Loads a vision-language model's processor, or finds it loaded. Where one is expected, None means that the model takes
+text only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagePrompt:
+    """A prompt with images."""
+
+    text: str
+    """With the processor's token once where an image belongs."""
+    images: tuple[Mapping[str, Any], ...]
+    """As `datasets.Image` stores them: bytes, or None, and path."""
+    chat: bool
+    """Whether a chat template wrote the text."""
+    place: str
+    """File and row, for messages."""
+
+    @property
+    def names(self) -> list[str]:
+        """File names of the images, empty where there is none."""
+        return [os.path.basename(str(image.get("path") or "")) for image in self.images]
+
+    def content(self) -> list[str]:
+        """SHA-256 (hexadecimal) of each image's bytes as stored."""
+        return [hashlib.sha256(_bytes(image)).hexdigest() for image in self.images]
+
+
+class RowImages:
+    """Where the rows of an entry's data have images.
+
+    Args:
+        entry: names the data.
+        rows: of it.
+    """
+
+    def __init__(self, entry: DataEntry, rows: Any) -> None:
+        from holdfast.data.sources import data_files
+
+        files = data_files(entry.data, split=entry.split) if Path(entry.data).exists() else []
+        self.data = entry.data
+        self.columns = vision.image_columns(rows.column_names, metadata=vision.is_metadata(files))
+        self.folders = list(dict.fromkeys(file.absolute().parent for file in files))
+
+    def has(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row has images."""
+        return bool(vision.given_images(row, self.columns))
+
+    def prompt(
+        self, row: Mapping[str, Any], text: str, *, number: int, chat: bool, processor: Processor | None
+    ) -> ImagePrompt:
+        """The prompt of a row with images, which are read to their end.
+
+        Args:
+            row: of the data.
+            text: of the prompt; `<image>` says where an image belongs. In a chat template images come before the text
+                where it does not.
+            number: of the row, from 0.
+            chat: puts it in the processor's chat template.
+            processor: of the model.
+
+        Raises:
+            BadRow: an image that cannot be used; a number of images that the text does not have places for.
+            DataError: the model takes text only, or the chat template has no slot for an image.
+            ModelError: the processor cannot be loaded, or has no chat template.
+        """
+        place = f"{self.data}, row {number}"
+        if processor is None:
+            raise vision.takes_text_only(place, self.columns)
+        found = processor()
+        token = vision.image_token(found)
+        held = {column: row[column] for column in self.columns}
+        prompt: Any = [{"role": "user", "content": text}] if chat else text.replace(vision.MARKER, token)
+        convert = vision.converter_with_images(
+            lambda row: {"prompt": row["prompt"]}, columns=self.columns, folders=self.folders, image_token=token
+        )
+        made = convert({"prompt": prompt, **held})
+        for image in made[vision.IMAGES]:
+            if (problem := vision.check_image(image)) is not None:
+                raise BadRow(problem)
+        if chat:
+            made["prompt"] = self._written(made["prompt"], found, place)
+        return ImagePrompt(text=made["prompt"], images=tuple(made[vision.IMAGES]), chat=chat, place=place)
+
+    def _written(self, messages: Sequence[Mapping[str, Any]], processor: Any, place: str) -> str:
+        if not getattr(processor, "chat_template", None):
+            raise ModelError(
+                f"{place}: asks for the chat template, but the processor has none. Leave out `apply_chat_template`, or "
+                f"use the processor of an instruction-tuned model."
+            )
+        problem = vision.slot_problem(processor, [{"prompt": messages}])
+        if problem is not None:
+            raise DataError(
+                f"{place}: {problem}. Use the template that came with the model's processor, or one that writes a slot "
+                f"for each part of type image."
+            )
+        return str(processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+
+
+def image_files(entry: DataEntry) -> list[Path]:
+    """The files that the images of an entry's data lie in, each once; those that are not there, or lie within the rows,
+    are left out."""
+    from holdfast.evaluation.text.question_files import first_rows
+
+    if not Path(entry.data).exists():
+        return []
+    try:
+        rows = vision.undecoded(first_rows(entry))
+        images = RowImages(entry, rows)
+    except UserError:
+        return []  # whoever reads the rows says what is wrong
+    if not images.columns:
+        return []
+    found = vision.image_files(rows.select_columns(images.columns), images.columns, images.folders)
+    return list(dict.fromkeys(Path(file[0]) for file in found))
+
+
+def processor_fingerprint(processor: Processor) -> str:
+    """Hash of all that decides what a processor makes of an image and its slot; empty where it cannot be loaded."""
+    try:
+        found = processor()
+    except ModelError:
+        return ""  # whoever needs it says so
+    settings = json.loads(found.to_json_string())
+    return fingerprint([type(found).__name__, settings, getattr(found, "chat_template", None)])
+
+
+# ----------------------------------------------------------------------------------------------------- asking the model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """A prompt as the model takes it."""
+
+    ids: tuple[int, ...]
+    """With as many of the image tokens as the images have states."""
+    of_images: Mapping[str, torch.Tensor]
+    """Pixels and what else the processor says of the images."""
+    of_tokens: Mapping[str, torch.Tensor]
+    """What it says of each token, `[1, len(ids)]`."""
+
+    def along(self, tokens: int) -> dict[str, torch.Tensor]:
+        """All of it for a row that begins with the prompt and has so many tokens; those behind are text, which is 0
+        in every column that tells text from images."""
+        import torch
+
+        widths = {name: value[:, :tokens] for name, value in self.of_tokens.items()}
+        more = {n: torch.nn.functional.pad(value, (0, tokens - value.shape[1])) for n, value in widths.items()}
+        return {**self.of_images, **more}
+
+
+def encode(prompt: ImagePrompt, processor: Any) -> Encoded:
+    """A prompt through the processor.
+
+    Raises:
+        DataError: the processor refuses it.
+        ModelError: it cuts text behind an image in another way than its tokenizer does.
+    """
+    import datasets
+    import torch
+
+    reader = datasets.Image()
+    try:
+        images = [reader.decode_example(dict(image)) for image in prompt.images]
+        batch = dict(
+            processor(text=[prompt.text], images=[images], add_special_tokens=False, padding=False, return_tensors="pt")
+        )
+    except Exception as error:  # processors' errors have no common base
+        if is_out_of_memory(error):
+            raise
+        raise DataError(
+            f"{prompt.place}: the processor ({type(processor).__name__}) cannot read it: {_line(error)}"
+        ) from error
+    shape = tuple(batch["input_ids"].shape)
+    ids = batch.pop("input_ids")[0].tolist()
+    batch.pop("attention_mask", None)
+    of_tokens = {n: value for n, value in batch.items() if vision.is_of_tokens(n, value, shape)}
+    tokenizer = processor.tokenizer
+    plain = prompt_ids(prompt.text, tokenizer, chat=prompt.chat)
+    if plain[:1] != ids[:1] and plain[:1] == [tokenizer.bos_token_id]:
+        ids = [plain[0], *ids]
+        of_tokens = {n: torch.nn.functional.pad(value, (1, 0)) for n, value in of_tokens.items()}
+    token = tokenizer.convert_tokens_to_ids(vision.image_token(processor))
+    behind = list(itertools.takewhile(lambda i: i != token, reversed(plain)))[::-1]
+    if behind and ids[-len(behind) :] != behind:
+        raise ModelError(
+            f"{prompt.place}: {type(processor).__name__} cuts the text behind an image into other tokens than its "
+            f"tokenizer does, so what follows cannot be scored. Please report the model."
+        )
+    rest = {n: value for n, value in batch.items() if n not in of_tokens and isinstance(value, torch.Tensor)}
+    return Encoded(ids=tuple(ids), of_images=rest, of_tokens=of_tokens)
+
+
+Continuation = tuple[int, tuple[int, ...]]
+"""What is scored behind a prompt: how many of the prompt's last tokens it takes over, and its ids."""
+
+
+def continuation(prompt: ImagePrompt, text: str, tokenizer: Any) -> Continuation:
+    """A text behind a prompt, with the border of `text.documents.border_ids`."""
+    given, scored = border_ids(prompt.text, text, tokenizer, chat=prompt.chat)
+    return len(prompt_ids(prompt.text, tokenizer, chat=prompt.chat)) - len(given), tuple(scored)
+
+
+def answers_with_images(
+    on: Subject,
+    scorer: Scorer,
+    prompts: Sequence[ImagePrompt],
+    asked: Sequence[Sequence[Continuation]],
+    *,
+    name: str,
+    length: int,
+    find: Callable[[PackedRow], Iterable[Any]] | None = None,
+    report: Report,
+) -> list[list[Any]]:
+    """What `find` gives for every continuation of every prompt, in order; what an interrupted call had is not asked
+    again, and several processes deal the prompts out.
+
+    Args:
+        on: the model, in evaluation mode, with its processor.
+        scorer: of the model's texts.
+        prompts: with images.
+        asked: of every prompt what is scored behind it.
+        name, find: as of `Scorer.answers`; `index` of a path counts the continuations of all prompts.
+        length: the most tokens that the model takes.
+        report: called with (continuations done, continuations in all).
+
+    Raises:
+        DataError: the processor or the model refuses a prompt, or it is longer than the model's context.
+    """
+    if not prompts:
+        return []
+    from holdfast.ops.heads import backbone_of
+
+    assert on.processor is not None, "rows with images are refused where there is none"
+    processor = on.processor()
+    ends = list(itertools.accumulate(map(len, asked)))
+    numbers = [range(end - len(held), end) for end, held in zip(ends, asked, strict=True)]
+
+    def paths_of(i: int) -> tuple[Encoded, list[TokenPath]]:
+        encoded = encode(prompts[i], processor)
+        texts = [(*encoded.ids[: len(encoded.ids) - taken], *ids) for taken, ids in asked[i]]
+        longest = max(map(len, texts)) - 1
+        if longest > length:
+            raise DataError(
+                f"{prompts[i].place}: has {longest} tokens with its images, more than the model's context of {length}, "
+                f"and an image is never cut. Have the processor make smaller images, or take the row out."
+            )
+        return encoded, [
+            TokenPath(index=number, ids=text[:-1], targets=ids)
+            for number, text, (_, ids) in zip(numbers[i], texts, asked[i], strict=True)
+        ]
+
+    @functools.cache
+    def shares() -> bool:
+        """Whether what is asked behind one prompt may stand in one row; tried on the first prompt where it parts."""
+        first = next((i for i in range(len(prompts)) if _parts(prompts[i], asked[i], processor.tokenizer)), None)
+        if first is None or not scorer.shares:
+            return scorer.shares
+        if hasattr(backbone_of(on.model), "get_rope_index"):
+            return False  # positions of images in three dimensions, which a row that branches would not have
+        encoded, paths = paths_of(first)
+        pair = branching_pair(paths, tokens=length)
+        assert pair is not None, "texts that part behind a prompt part behind its images"
+        token = processor.tokenizer.convert_tokens_to_ids(vision.image_token(processor))
+        return branches_stay_apart(scorer, *pair, images=encoded.along, reserved=(token,))
+
+    def answers_to(i: int) -> list[Any]:
+        encoded, paths = paths_of(i)
+        within = scorer.window is None or max(len(path.ids) for path in paths) <= scorer.window
+        share = within and shares()  # a mask of our own would not respect a sliding window
+        together = [sorted(paths, key=lambda path: path.ids)] if share else [[path] for path in paths]
+        found: dict[int, Any] = {}
+        for held in together:
+            with _refusals(prompts[i]):
+                answers = scorer.answers_of(row_of(held, encoded.along), find)
+            found |= {path.index: answer for path, answer in zip(held, answers, strict=True)}
+        return [found[number] for number in numbers[i]]
+
+    batches = ((held, i) for i, held in enumerate(numbers))
+    flat = on.partial.resumed(name, batches, answers_to, total=ends[-1], report=report)
+    return [[flat[number] for number in held] for held in numbers]
+
+
+def _parts(prompt: ImagePrompt, asked: Sequence[Continuation], tokenizer: Any) -> bool:
+    """Whether the texts that are asked behind a prompt part before they end, so that a row of them branches."""
+    if len(asked) < 2:
+        return False
+    given = prompt_ids(prompt.text, tokenizer, chat=prompt.chat)
+    texts = [(*given[: len(given) - taken], *ids)[:-1] for taken, ids in asked]
+    paths = [TokenPath(index=n, ids=text, targets=(0,)) for n, text in enumerate(texts)]
+    return branching_pair(paths, tokens=max(map(len, texts))) is not None
+
+
+@contextlib.contextmanager
+def _refusals(prompt: ImagePrompt) -> Iterator[None]:
+    """What a model has against a prompt's images, with the row."""
+    try:
+        yield
+    except (ValueError, TypeError, IndexError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise DataError(
+            f"{prompt.place}: the model cannot read its images: {_line(error)}. Check that the processor beside the "
+            f"model is its own (processor_config.json)."
+        ) from error
+
+
+def _line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0].rstrip(".") if text else type(error).__name__
+
+
+def _bytes(image: Mapping[str, Any]) -> bytes:
+    content = image.get("bytes")
+    return content if content is not None else Path(str(image["path"])).read_bytes()

@@ -1,0 +1,568 @@
+"""Vision-language models measured: on text with the figures of the language model inside, and on questions with images
+beside a plain reference."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.cli.main import main
+from holdfast.errors import ConfigError, DataError, ModelError
+from holdfast.evaluation.entries import ChoicesEntry, EvaluationPlan, LetteredEntry, TaskEntry
+from holdfast.evaluation.measures import Subject, check, measure
+from holdfast.evaluation.partial import Partial
+from holdfast.evaluation.text.shared_prefix import Scorer
+from holdfast.models import Loaded, load
+from tiny import build_tokenizer
+from vision_models import ARCHITECTURES, COLOURS, build_vision_model, image, write_vision_model
+
+OPTIONS = [" red", " green as grass", " blue", " It is white."]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model of each architecture."""
+    folder = tmp_path_factory.mktemp("models")
+    for architecture in ARCHITECTURES:
+        write_vision_model(folder / architecture, architecture)
+    return folder
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def desk(request: pytest.FixtureRequest, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model and questions about pictures."""
+    return prepared(models / request.param, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def llava(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return prepared(models / "llava", tmp_path, monkeypatch)
+
+
+def prepared(model: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(place)
+    shutil.copytree(model, place / "whole")
+    (place / "pictures").mkdir()
+    for colour in COLOURS:
+        image(colour).save(place / "pictures" / f"{colour}.png")
+    write("questions.jsonl", *(question(number) for number in range(6)))
+    return place
+
+
+def question(number: int, **columns: Any) -> dict[str, Any]:
+    colour = list(COLOURS)[number % 4]
+    row = {"prompt": f"<image>{number}. Which colour is it?", "options": OPTIONS, "answer": number % 4}
+    return {**row, "image": f"pictures/{colour}.png", **columns}
+
+
+def write(name: str, *rows: dict[str, Any]) -> str:
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return name
+
+
+def choices(data: str = "questions.jsonl", **how: Any) -> ChoicesEntry:
+    return ChoicesEntry(suite="source", name="seen", data=data, **how)
+
+
+def on(loaded: Loaded, **how: Any) -> Subject:
+    return Subject(model=loaded.model, tokenizer=loaded.tokenizer, processor=loaded.processor, **how)
+
+
+def reference(loaded: Loaded, text: str, picture: str, option: str) -> tuple[float, int]:
+    """The log-likelihood of an option and its tokens, by the processor and the model's own logits, one text a row."""
+    from PIL import Image
+
+    assert loaded.processor is not None
+    processor, pictures = loaded.processor(), [Image.open(picture)]
+    given, whole = (
+        dict(processor(text=[t], images=[pictures], add_special_tokens=False, return_tensors="pt"))
+        for t in (text, text + option)
+    )
+    ids = whole["input_ids"][0]
+    start = int(given["input_ids"].shape[1])
+    assert torch.equal(given["input_ids"][0], ids[:start])
+    with torch.no_grad():
+        logp = loaded.model(**whole).logits[0].log_softmax(-1)
+    return float(sum(logp[t - 1, ids[t]] for t in range(start, len(ids)))), len(ids) - start
+
+
+def test_options_behind_an_image_have_the_models_own_likelihoods(desk: Path) -> None:
+    loaded = load("whole")
+    found = measure(choices(), on(loaded))
+    assert [row["images"] for row in found.rows[:2]] == [["red.png"], ["green.png"]]
+    for number, row in enumerate(found.rows):
+        asked = question(number)
+        for value, option in zip(row["loglikelihoods"], OPTIONS, strict=True):
+            nats, _ = reference(loaded, asked["prompt"], asked["image"], option)
+            assert value == pytest.approx(nats, abs=2e-5)
+        assert row["tokens"] == reference(loaded, asked["prompt"], asked["image"], OPTIONS[row["gold"]])[1]
+    assert found.levels["acc"] == {"chance": 0.25}
+    shown = {tuple(row["loglikelihoods"]) for row in found.rows}
+    write("others.jsonl", *(question(n, image="pictures/white.png") for n in range(4)))
+    others = measure(choices("others.jsonl"), on(loaded)).rows
+    assert shown.isdisjoint(tuple(row["loglikelihoods"]) for row in others[:3])  # pictures matter
+    assert others[0]["doc"] != found.rows[0]["doc"] and others[3]["doc"] == found.rows[3]["doc"]
+
+
+def test_an_image_is_read_once_a_question_and_one_text_a_row_says_the_same(
+    desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, rows = load("whole"), []
+    states = Scorer.states
+    monkeypatch.setattr(Scorer, "states", lambda scorer, row: [rows.append(row), states(scorer, row)][1])
+    together = measure(choices(), on(loaded)).rows
+    assert len(rows) == 3 + 6  # three to find out that branches stay apart
+    rows.clear()
+    monkeypatch.setattr("holdfast.evaluation.text.perplexity.takes_positions", lambda model: False)
+    apart = measure(choices(), on(loaded)).rows
+    assert len(rows) == 6 * 4
+    for one, other in zip(together, apart, strict=True):
+        assert one["loglikelihoods"] == pytest.approx(other["loglikelihoods"], abs=2e-5)
+
+
+class Squares:
+    """What a processor of Qwen2-VL does, whose own reads videos and needs torchvision: 16 patches an image, which are
+    four tokens in two rows, and which tokens those are."""
+
+    image_token = "<|image_pad|>"
+
+    def __init__(self) -> None:
+        self.tokenizer = build_tokenizer(300)
+        names = [self.image_token, "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
+        self.tokenizer.add_special_tokens({"additional_special_tokens": names})
+
+    def __call__(self, *, text: list[str], images: list[Any], **how: Any) -> dict[str, torch.Tensor]:
+        whole = text[0].replace(self.image_token, 4 * self.image_token)
+        ids = torch.tensor([self.tokenizer(whole, add_special_tokens=False)["input_ids"]])
+        colours = torch.tensor([picture.convert("RGB").getpixel((0, 0)) for picture in images[0]])
+        return {
+            "input_ids": ids,
+            "attention_mask": torch.ones_like(ids),
+            "mm_token_type_ids": (ids == 300).long(),
+            "pixel_values": (colours / 255).repeat_interleave(2 * 8 * 8, dim=1).repeat_interleave(16, dim=0),
+            "image_grid_thw": torch.tensor([[1, 4, 4]] * len(images[0])),
+        }
+
+
+def test_positions_in_three_dimensions(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts behind an image are rows of their own there: branches would have positions in one."""
+    model, processor = build_vision_model("qwen2_vl").eval(), Squares()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():  # so that positions matter
+            weight.mul_(8 if name.endswith(("q_proj.weight", "k_proj.weight")) else 1)
+    place = "<|vision_start|><|image_pad|><|vision_end|>"
+    write("squares.jsonl", *(question(n, prompt=f"{place}{n}. Which colour is it?") for n in range(4)))
+    loaded = Loaded(model=model, tokenizer=processor.tokenizer, identity={}, processor=lambda: processor)
+    passes, states = [], Scorer.states
+    monkeypatch.setattr(Scorer, "states", lambda scorer, row: [passes.append(row), states(scorer, row)][1])
+    rows = measure(choices("squares.jsonl"), on(loaded)).rows
+    assert len(passes) == 4 * 4
+    for number, row in enumerate(rows):
+        asked = question(number)
+        for value, option in zip(row["loglikelihoods"], OPTIONS, strict=True):
+            nats, _ = reference(loaded, f"{place}{number}. Which colour is it?", asked["image"], option)
+            assert value == pytest.approx(nats, abs=2e-5)
+
+
+def test_branches_are_tried_where_options_part(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not on a question whose options begin alike and end one after another."""
+    one_after_another = [" red", " red and blue", " red and blue and green"]
+    write("alike.jsonl", question(0, options=one_after_another, answer=0), question(1))
+    loaded, tried = load("whole"), []
+    from holdfast.evaluation import images
+
+    apart = images.branches_stay_apart
+    monkeypatch.setattr(images, "branches_stay_apart", lambda *a, **how: [tried.append(1), apart(*a, **how)][1])
+    rows = measure(choices("alike.jsonl"), on(loaded)).rows
+    assert tried == [1]
+    for row, options in zip(rows, (one_after_another, OPTIONS), strict=True):
+        asked = question(rows.index(row))
+        expected = [reference(loaded, asked["prompt"], asked["image"], option)[0] for option in options]
+        assert row["loglikelihoods"] == pytest.approx(expected, abs=2e-5)
+    tried.clear()
+    write("alike.jsonl", question(0, options=one_after_another, answer=0))
+    assert len(measure(choices("alike.jsonl"), on(loaded)).rows) == 1 and not tried
+
+
+def test_the_chat_template_puts_images_first(desk: Path) -> None:
+    loaded = load("whole")
+    write("plain.jsonl", *(question(n, prompt="Which colour?") for n in range(2)))
+    rows = measure(choices("plain.jsonl", apply_chat_template=True), on(loaded)).rows
+    nats, _ = reference(loaded, "user: <image>Which colour?\nassistant: ", "pictures/red.png", OPTIONS[0])
+    assert rows[0]["loglikelihoods"][0] == pytest.approx(nats, abs=2e-5)
+    assert rows[0]["question"] == "Which colour?"
+
+
+def test_rows_with_and_without_images_in_one_file(desk: Path) -> None:
+    loaded = load("whole")
+    plain = {"prompt": "Two and two?", "options": [" four", " five of them"], "answer": 0}
+    write("mixed.jsonl", {**plain, "images": []}, {**question(0), "image": None, "images": ["pictures/red.png"]})
+    write("text.jsonl", plain)
+    found = measure(choices("mixed.jsonl"), on(loaded)).rows
+    assert found[0] == measure(choices("text.jsonl"), on(loaded)).rows[0]
+    assert found[1]["loglikelihoods"] == pytest.approx(measure(choices(), on(loaded)).rows[0]["loglikelihoods"])
+
+
+def test_two_images_and_bytes_in_parquet(desk: Path) -> None:
+    from datasets import Dataset, Features, Image, List, Value
+
+    loaded = load("whole")
+    both = ["pictures/red.png", "pictures/blue.png"]
+    rows = [question(0, prompt="<image>Here <image>there?", images=both) | {"image": None}, question(1)]
+    write("two.jsonl", {k: v for k, v in rows[0].items() if k != "image"})
+    features = Features(
+        {"prompt": Value("string"), "options": List(Value("string")), "answer": Value("int64"), "images": List(Image())}
+    )
+    held = {k: v for k, v in rows[0].items() if k != "image"} | {"images": [image("red"), image("blue")]}
+    Dataset.from_list([held], features=features).to_parquet("two.parquet")
+    by_path, by_bytes = (measure(choices(name), on(loaded)).rows[0] for name in ("two.jsonl", "two.parquet"))
+    assert by_path["loglikelihoods"] == by_bytes["loglikelihoods"]
+    assert by_path["images"] == ["red.png", "blue.png"]
+
+
+def test_letters_for_options(desk: Path) -> None:
+    loaded = load("whole")
+    entry = LetteredEntry(suite="source", name="letters", data="questions.jsonl")
+    rows = measure(entry, on(loaded)).rows
+    text = "<image>0. Which colour is it?\nA. red\nB. green as grass\nC. blue\nD. It is white.\nAnswer:"
+    nats, tokens = reference(loaded, text, "pictures/red.png", "A")
+    assert tokens == 1
+    assert rows[0]["nats"] == pytest.approx(-nats, abs=2e-5)
+    assert rows[0]["images"] == ["red.png"] and 0 < rows[0]["mass"] < 1
+
+
+def test_an_interrupted_measurement_goes_on(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.evaluation import images
+
+    loaded = load("whole")
+    whole = measure(choices(), on(loaded)).rows
+    asked: list[str] = []
+    encode = images.encode
+
+    def interrupted(prompt: Any, processor: Any) -> Any:
+        asked.append(prompt.place)
+        if len(asked) == 5:
+            raise KeyboardInterrupt
+        return encode(prompt, processor)
+
+    monkeypatch.setattr(images, "encode", interrupted)
+    partial = Partial(llava / ".key.partial.jsonl")
+    with pytest.raises(KeyboardInterrupt):
+        measure(choices(), on(loaded, partial=partial))
+    partial.flush()
+    again = measure(choices(), on(loaded, partial=Partial(llava / ".key.partial.jsonl"))).rows
+    assert again == whole
+    assert len(asked) == 5 + 1 + 3  # one more to find out about shared beginnings, and the rows that were missing
+
+
+def test_two_processes_deal_the_questions_out(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other here, the main one with what the other has found."""
+    from holdfast.evaluation import images
+    from holdfast.evaluation.processes import ProcessGroup
+
+    class Dealt(ProcessGroup):
+        world_size = 2
+
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def all_gather(self, make: Any) -> list[Any]:
+            shares.setdefault(self.rank, []).append(make())
+            turn = len(shares[self.rank]) - 1
+            return [shares.get(rank, [{}] * 9)[turn] for rank in range(2)]
+
+    shares: dict[int, list[Any]] = {}
+    asked: list[str] = []
+    encode = images.encode
+    monkeypatch.setattr(images, "encode", lambda prompt, p: [asked.append(prompt.place), encode(prompt, p)][1])
+    loaded = load("whole")
+    whole = measure(choices(), on(loaded)).rows
+    asked.clear()
+    with pytest.raises(TypeError):  # the other half is not there yet
+        measure(choices(), on(loaded, partial=Partial(None, processes=Dealt(1))))
+    assert measure(choices(), on(loaded, partial=Partial(None, processes=Dealt(0)))).rows == whole
+    assert len(asked) == 2 * (1 + 3)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_two_processes_by_the_command(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    shown()
+    Path("suite.yaml").write_text("source:\n  - {choices: questions.jsonl}\n  - {task: shown.yaml}\n")
+    words = ["evaluate", "whole", "--suite", "suite.yaml", "--output_dir"]
+    assert main([*words, "one"]) == 0
+    assert main([*words, "two", "--num_processes", "2"]) == 0
+    for name in ("questions", "shown"):
+        one, two = (Path(f"{out}/whole/source.{name}.samples.jsonl").read_text() for out in ("one", "two"))
+        assert one == two and len(one.splitlines()) == 6
+
+
+def test_other_pixels_are_another_question(llava: Path) -> None:
+    Path("suite.yaml").write_text("source:\n  - {choices: questions.jsonl}\n  - {lettered: questions.jsonl, name: l}\n")
+    words = ["evaluate", "whole", "--suite", "suite.yaml", "--output_dir", "out"]
+    samples = Path("out/whole/source.questions.samples.jsonl")
+    assert main(words) == 0
+    before, when = samples.read_text(), samples.stat().st_mtime_ns
+    assert main(words) == 0
+    assert samples.stat().st_mtime_ns == when
+    image("blue").save("pictures/red.png")
+    assert main(words) == 0
+    rows = [[json.loads(line) for line in text.splitlines()] for text in (before, samples.read_text())]
+    changed = [number for number, (one, other) in enumerate(zip(*rows, strict=True)) if one["doc"] != other["doc"]]
+    assert changed == [0, 4]
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:60])
+
+
+def bomb(path: Path) -> None:
+    from PIL import Image
+
+    Image.new("1", (10_000, 9_000)).save(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda path: path.unlink(), r"got no such image: pictures/green\.png .* in row 1 and 1 more"),
+        (cut, r"green\.png is cut short or damaged .* in row 1"),
+        (lambda path: path.write_text("no image"), r"green\.png is no image that Pillow can read in row 1"),
+        (bomb, r"10,000 x 9,000 pixels, .* Make it smaller in row 1"),
+    ],
+)
+def test_images_that_cannot_be_used(change: Any, said: str, llava: Path) -> None:
+    change(llava / "pictures" / "green.png")
+    loaded = load("whole")
+    with pytest.raises(DataError, match=rf"questions\.jsonl: expected images that can be read.*{said}"):
+        check(choices(), loaded.tokenizer, loaded.processor)
+
+
+@pytest.mark.parametrize(
+    ("columns", "how", "said"),
+    [
+        ({"prompt": "Which?"}, {}, "1 image, but its text says <image> nowhere in row 0"),
+        ({"prompt": "<image> or <image>?"}, {}, "1 image, but its text says <image> 2 times in row 0"),
+        ({"prompt": "<image> or <image>?"}, {"apply_chat_template": True}, "have 2 parts of type image to fill"),
+        ({"image": None}, {}, "an image for each place in the prompt, got none, and the text says <image> in row 0"),
+        ({"image": "http://x/y.png"}, {}, "is on the network"),
+    ],
+)
+def test_images_and_places_that_do_not_match(columns: Any, how: Any, said: str, llava: Path) -> None:
+    write("wrong.jsonl", question(0, **columns))
+    loaded = load("whole")
+    with pytest.raises(DataError, match=said):
+        check(choices("wrong.jsonl", **how), loaded.tokenizer, loaded.processor)
+
+
+def test_templates_without_a_slot_and_models_without_eyes(llava: Path, model_folder: Path) -> None:
+    template = Path("whole/chat_template.jinja")
+    template.write_text(template.read_text().replace("<image>", ""))
+    loaded = load("whole")
+    with pytest.raises(DataError, match=r"questions\.jsonl, row 0: the chat template writes no slots \(<image>\)"):
+        check(choices(apply_chat_template=True), loaded.tokenizer, loaded.processor)
+    with pytest.raises(DataError, match=r"row 0 holds images \(column 'image'\), but the model takes text only"):
+        check(choices(), loaded.tokenizer)
+    Path("whole/processor_config.json").unlink()
+    with pytest.raises(ModelError, match="Expected a processor beside the vision-language model at whole"):
+        check(choices(), loaded.tokenizer, load("whole").processor)
+
+
+def test_the_command_names_all_of_it_before_anything_is_measured(
+    llava: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("suite.yaml").write_text("source:\n  - {choices: questions.jsonl}\n")
+    assert main(["evaluate", f"text={model_folder}", "whole", "--suite", "suite.yaml", "--output_dir", "out"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "holds images (column 'image'), but the model takes text only" in said
+    assert not Path("out").exists()
+
+
+def test_an_image_is_never_cut(llava: Path) -> None:
+    write("long.jsonl", question(0, prompt="<image>" + "Which colour is it? " * 60))
+    loaded = load("whole")
+    with pytest.raises(DataError, match=r"long\.jsonl, row 0: has \d+ tokens with its images, more than the .* of 128"):
+        measure(choices("long.jsonl"), on(loaded))
+
+
+def test_a_processor_that_is_not_the_models(llava: Path) -> None:
+    settings = json.loads(Path("whole/processor_config.json").read_text())
+    Path("whole/processor_config.json").write_text(json.dumps({**settings, "patch_size": 4}))
+    loaded = load("whole")
+    with pytest.raises(DataError, match=r"row 0: the model cannot read its images: .* processor beside the model"):
+        measure(choices(), on(loaded))
+
+
+# ------------------------------------------------------------------------------------------------------------- on text
+
+SUITE = """\
+source:
+  - {perplexity: texts.jsonl, text: "{text}"}
+  - {memorisation: texts.jsonl, text: "{text}", window: 24}
+  - {perplexity: chat.jsonl, name: chat}
+  - {task: colours.yaml}
+  - {task: open.yaml}
+  - {answers: letters.yaml}
+  - {choices: texts.jsonl, name: chosen}
+  - {choices: texts.jsonl, name: chosen_in_chat, apply_chat_template: true}
+  - {classes: texts.jsonl, name: classified, prompt: "{text} is", options: [" the", " a list"]}
+  - {lettered: texts.jsonl, name: in_letters}
+  - {instructions: texts.jsonl, name: followed, max_new_tokens: 4, apply_chat_template: true}
+batch_size: 3
+"""
+TASK = """\
+task: colours
+dataset_path: json
+dataset_kwargs: {data_files: {test: texts.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{text}}\\nAnswer:"
+doc_to_choice: options
+doc_to_target: answer
+metric_list:
+  - {metric: acc, aggregation: mean, higher_is_better: true}
+"""
+
+
+def test_text_entries_give_the_figures_of_the_language_model_inside(desk: Path) -> None:
+    shared = {"options": ["red", "a list"], "instruction_id_list": ["plain:capitals"], "kwargs": [{}]}
+    rows = [
+        {"text": f"The fox {i} jumps over {'a lazy dog ' * (i % 5)}", "prompt": f"Say {i}", **shared, "answer": i % 2}
+        | {"label": i % 2}
+        for i in range(7)
+    ]
+    write("texts.jsonl", *rows)
+    said = [{"role": "user", "content": "Which?"}, {"role": "assistant", "content": "Red."}]
+    write("chat.jsonl", {"messages": said})
+    Path("colours.yaml").write_text(TASK)
+    Path("letters.yaml").write_text(
+        TASK.replace("colours", "letters").replace("doc_to_choice: options", 'doc_to_choice: ["A", "B"]')
+    )
+    Path("open.yaml").write_text(
+        TASK.replace("colours", "open")
+        .replace("multiple_choice", "generate_until")
+        .replace("doc_to_choice: options\n", "generation_kwargs: {until: ['.'], max_gen_toks: 6}\n")
+        .replace("metric: acc,", "metric: exact_match,")
+    )
+    Path("suite.yaml").write_text(SUITE)
+    assert main(["models", "extract-language", "whole", "--output_dir", "language"]) == 0
+    Path("whole/processor_config.json").unlink()  # text needs none
+    assert main(["evaluate", "whole", "language", "--suite", "suite.yaml", "--output_dir", "out"]) == 0
+    names = sorted(path.name for path in Path("out/whole").glob("*"))
+    assert len(names) == 2 * 11 and names == sorted(path.name for path in Path("out/language").glob("*"))
+    for name in names:
+        whole, language = (Path(f"out/{which}/{name}").read_text() for which in ("whole", "language"))
+        if name.endswith(".samples.jsonl"):
+            assert whole == language, name
+        else:
+            assert json.loads(whole)["metrics"] == json.loads(language)["metrics"], name
+
+
+# ------------------------------------------------------------------------------------------------------ harness's tasks
+
+SHOWN = """\
+task: shown
+dataset_path: parquet
+dataset_kwargs: {data_files: {test: shown.parquet}}
+test_split: test
+output_type: generate_until
+doc_to_image: [image]
+doc_to_text: "<image>{{question}}"
+doc_to_target: "{{answer}}"
+generation_kwargs: {until: ["\\n"], max_gen_toks: 6, temperature: 0.0, do_sample: false}
+metric_list:
+  - {metric: exact_match, aggregation: mean, higher_is_better: true}
+"""
+
+
+def shown(**changes: str) -> TaskEntry:
+    from datasets import Dataset, Features, Image, Value
+
+    text = SHOWN
+    for old, new in changes.values():
+        assert old in text
+        text = text.replace(old, new)
+    Path("shown.yaml").write_text(text)
+    rows = [{"question": f"{n}. Which?", "answer": "red", "image": image(list(COLOURS)[n % 4])} for n in range(6)]
+    features = Features({"question": Value("string"), "answer": Value("string"), "image": Image()})
+    Dataset.from_list(rows, features=features).to_parquet("shown.parquet")
+    return TaskEntry(suite="source", name="shown", task="shown.yaml")
+
+
+def test_a_harness_task_with_images(desk: Path) -> None:
+    loaded, entry = load("whole"), shown()
+    plan = EvaluationPlan(entries=(entry,), batch_size=3)
+    check(entry, loaded.tokenizer, loaded.processor)
+    found = measure(entry, on(loaded, plan=plan))
+    assert found.primary == "exact_match" and len(found.rows) == 6
+    processor = loaded.processor()  # type: ignore[misc]
+    for number in (0, 3):
+        batch = dict(
+            processor(text=[f"<image>{number}. Which?"], images=[[image(list(COLOURS)[number])]], return_tensors="pt")
+        )
+        ids = loaded.model.generate(**batch, max_new_tokens=6, do_sample=False)[0, batch["input_ids"].shape[1] :]
+        assert found.rows[number]["output"] == processor.tokenizer.decode(ids, skip_special_tokens=True).split("\n")[0]
+    again = measure(entry, on(load("whole"), plan=plan)).rows
+    assert again == found.rows  # the hashes of questions, too
+    assert len({row["doc"] for row in again}) == 6
+    in_chat = dataclasses.replace(entry, apply_chat_template=True)
+    assert len(measure(in_chat, on(loaded, plan=plan)).rows) == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "how", "said"),
+    [
+        ({"kind": ("generate_until", "multiple_choice")}, {}, "the harness asks about images by generate_until only"),
+        ({}, {"answers": True}, "shows images, and answers entries ask by text"),
+        ({"sound": ("doc_to_image: [image]", "doc_to_audio: [image]")}, {}, "has sounds in its questions"),
+    ],
+)
+def test_harness_tasks_that_cannot_be_asked(changes: Any, how: Any, said: str, llava: Path) -> None:
+    loaded, entry = load("whole"), shown(**changes)
+    if "kind" in changes:
+        Path("shown.yaml").write_text(Path("shown.yaml").read_text() + "doc_to_choice: [red, blue]\n")
+    with pytest.raises(ConfigError, match=said):
+        check(dataclasses.replace(entry, **how), loaded.tokenizer, *([] if how else [loaded.processor]))
+
+
+def test_harness_tasks_about_images_and_text_models(llava: Path) -> None:
+    loaded, entry = load("whole"), shown()
+    with pytest.raises(ConfigError, match="shows images, but the model takes text only"):
+        check(entry, loaded.tokenizer, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("<image>{{", "{{"), r"question 0 \(from 0\): expected a place \(<image>\) for each of its 1 images, got 0"),
+        (("max_gen_toks: 6", "max_gen_toks: 120"), r"tokens with its images, and 8 of the model's context of 128"),
+        (("[image]", "[question]"), r"question 0 \(from 0\): image 1: expected an image of Pillow, or its bytes"),
+    ],
+)
+def test_harness_questions_that_do_not_fit(change: Any, said: str, llava: Path) -> None:
+    loaded, entry = load("whole"), shown(change=change)
+    with pytest.raises(DataError, match=said):
+        measure(entry, on(loaded, plan=EvaluationPlan(entries=(entry,))))
+
+
+@pytest.mark.slow
+def test_chartqa_by_its_name_on_a_local_file(llava: Path) -> None:
+    from datasets import Dataset, Features, Image, List, Value
+
+    rows = [{"query": "Which?", "label": ["red"], "image": image(colour)} for colour in COLOURS]
+    features = Features({"query": Value("string"), "label": List(Value("string")), "image": Image()})
+    Dataset.from_list(rows, features=features).to_parquet("charts.parquet")
+    settings = json.loads(Path("whole/config.json").read_text())
+    settings["text_config"]["max_position_embeddings"] = 2048
+    Path("whole/config.json").write_text(json.dumps(settings))
+    loaded, entry = load("whole"), TaskEntry(suite="source", name="chartqa", task="chartqa", data="charts.parquet")
+    found = measure(entry, on(loaded, plan=EvaluationPlan(entries=(entry,))))
+    assert found.primary == "exact_match" and {"relaxed_accuracy", "anywhere_accuracy"} <= found.figures.keys()
+    assert len({row["doc"] for row in found.rows}) == 4
