@@ -34,8 +34,7 @@ def prompts_by_name(name: str, tokenizer: Any) -> tuple[list[list[int]], int]:
     """
     rows = load_rows(name, documents="line")
     words = getattr(tokenizer, "tokenizer", tokenizer)
-    alone = "prompt" in rows.column_names and not any(c in rows.column_names for c in COMPLETION_NAMES)
-    if not alone:
+    if not prompts_alone(rows.column_names):
         rows, _ = standardise(rows, tokenizer, files=data_files(name) if is_path(name) else None)
     if "images" in rows.column_names:
         raise DataError(f"{name}: expected prompts of text, got rows with images. Name a file without them.")
@@ -51,13 +50,23 @@ def encoded_prompt(row: Mapping[str, Any], tokenizer: Any) -> list[int]:
     if "text" in row:
         return list(tokenizer(row["text"])["input_ids"])
     if "messages" in row:
-        turns = list(row["messages"])
-        last = next((i for i in reversed(range(len(turns))) if turns[i]["role"] == "assistant"), len(turns))
-        return _conversation(turns[:last], tokenizer, row.get("tools"))
+        return _conversation(before_answer(row["messages"]), tokenizer, row.get("tools"))
     prompt = row["prompt"]
     if isinstance(prompt, list):
         return _conversation(prompt, tokenizer, row.get("tools"))
     return list(tokenizer(prompt)["input_ids"]) if isinstance(prompt, str) and prompt.strip() else []
+
+
+def before_answer(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages before the last one of the assistant; all of them where there is none."""
+    turns = list(messages)
+    last = next((i for i in reversed(range(len(turns))) if turns[i]["role"] == "assistant"), len(turns))
+    return turns[:last]
+
+
+def prompts_alone(columns: Sequence[str]) -> bool:
+    """Whether rows hold prompts and no answers."""
+    return "prompt" in columns and not any(name in columns for name in COMPLETION_NAMES)
 
 
 def prefix(ids: Sequence[int], labels: Sequence[int]) -> list[int]:

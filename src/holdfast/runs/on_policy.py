@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.config.declare import Meta
-from holdfast.data.layouts import COMPLETION_NAMES
+from holdfast.data.prompts import before_answer, encoded_prompt, prompts_alone
 from holdfast.errors import DataError
 from holdfast.retention.method import RetentionMethod, changes_data
 
@@ -101,8 +101,7 @@ def read_prompts(rows: Any, read: Any) -> Any:
     Raises:
         DataError: no known layout, images, no row with a prompt.
     """
-    alone = "prompt" in rows.column_names and not any(name in rows.column_names for name in COMPLETION_NAMES)
-    rows = rows if alone else read(rows)
+    rows = rows if prompts_alone(rows.column_names) else read(rows)
     if "images" in rows.column_names:
         raise DataError(f"{_KEY}: expected prompts of text, got rows with images.")
     if "input_ids" in rows.column_names:
@@ -117,11 +116,7 @@ def read_prompts(rows: Any, read: Any) -> Any:
 def _prompt(row: Mapping[str, Any]) -> Any:
     if "text" in row:
         return row["text"]
-    if "messages" not in row:
-        return row["prompt"]
-    turns = list(row["messages"])
-    last = next((i for i in reversed(range(len(turns))) if turns[i]["role"] == "assistant"), len(turns))
-    return turns[:last]
+    return before_answer(row["messages"]) if "messages" in row else row["prompt"]
 
 
 def check_lengths(config: TrainConfig, rows: Any, tokenizer: Any, context: int | None) -> int:
@@ -137,7 +132,7 @@ def check_lengths(config: TrainConfig, rows: Any, tokenizer: Any, context: int |
         DataError: prompts that leave no room for an answer.
     """
     assert config.on_policy is not None
-    longest, place = max((len(_encoded(row["prompt"], tokenizer)), number) for number, row in enumerate(rows))
+    longest, place = max((len(encoded_prompt(row, tokenizer)), number) for number, row in enumerate(rows))
     room = config.on_policy.max_completion_length
     if context is not None and longest + room > context:
         raise DataError(
@@ -145,9 +140,3 @@ def check_lengths(config: TrainConfig, rows: Any, tokenizer: Any, context: int |
             f"than the {context} that the model reads. Lower max_completion_length, or leave long prompts out."
         )
     return longest
-
-
-def _encoded(prompt: Any, tokenizer: Any) -> Sequence[int]:
-    if isinstance(prompt, str):
-        return list(tokenizer(prompt)["input_ids"])
-    return list(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"])
