@@ -11,7 +11,8 @@ from holdfast.errors import TrainingDiverged
 from holdfast.studies.engine.session import Opened
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.tradeoff.growing import grown
-from holdfast.studies.tradeoff.session import GROWN, Tradeoff
+from holdfast.studies.tradeoff.session import Tradeoff
+from holdfast.studies.tradeoff.study import PARAMS
 
 ANNEALED = {"retention": [{"label_annealing": {"weight": [0.5, 2]}}]}
 
@@ -132,7 +133,7 @@ def test_a_value_that_failed_is_tried_again_and_nothing_follows_before(study_of)
     found.work()
     assert [t.state for t in found.record.trials] == ["complete"] * 3 + ["failed"]
     found.study = found.storage.open_study(found.config)  # as the same command does
-    assert found.study.get_trials()[-1].user_attrs[GROWN] == {"label_annealing.weight": 8.0}
+    assert found.study.get_trials()[-1].user_attrs[PARAMS] == {"label_annealing.weight": 8.0}
     found.work()
     assert [t.state for t in found.record.trials] == ["complete"] * 3 + ["failed", "complete", "complete"]
     assert found.record.status == "finished"

@@ -41,6 +41,14 @@ DIRECT = "direct"
 """The alternative without a method."""
 TRAIN, TEXT = "train", "label"
 """Items of an alternative beside its methods: settings of its own, and what it is called."""
+HOW_FAR = frozenset(
+    {
+        *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "warmup_ratio"),
+        *("num_train_epochs", "max_steps"),
+    }
+)
+"""Settings that say how fast and how far direct fine-tuning goes; with another one (an adapter, a loss) it is another
+way of tuning."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -209,7 +217,7 @@ class Space:
         found: dict[str, list[float]] = {}
         for name, (place, values) in self.axes(alternative).items():
             cls = declared(str(place[2])) if len(place) == 4 and place[0] == "retention" else None
-            if cls is not None and place[-1] in cls.strength[:1]:
+            if cls is not None and place[-1] in cls.strength:
                 numbers = [v for v in values.tried() if isinstance(v, (int, float)) and not isinstance(v, bool)]
                 found[name] = [float(v) for v in numbers if v > 0]
         return {name: values for name, values in found.items() if len(values) > 1}
@@ -265,6 +273,15 @@ class Space:
         """The alternative that a combination belongs to."""
         name = params.get(METHOD)
         return next((a for a in self.alternatives if a.name == name), self.alternatives[0])
+
+    def kind(self, params: Mapping[str, Any]) -> str:
+        """What tables and plots put a combination with: the names of its methods; "direct" for direct fine-tuning, at
+        whichever rate; and where no method but other settings tell it from that, what it is called, else these."""
+        alternative = self.alternative(params)
+        own = [*alternative.train, *(str(place[0]) for place, _ in alternative.vary.values())]
+        if alternative.retention or not set(own) - HOW_FAR:
+            return alternative.kind
+        return re.sub(r"[+#\s]+", " ", alternative.text or ", ".join(own)).strip()
 
     def settings(self, base: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
         """The training configuration of a combination.
