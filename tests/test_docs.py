@@ -96,6 +96,15 @@ def test_every_method_has_its_section():
         assert f"`{name}`" in section(text_of("CHANGELOG.md"), "0.1.0 (not released yet)")
 
 
+def test_the_table_of_methods_says_which_old_data_each_needs():
+    from holdfast.retention.registry import METHODS
+
+    page = text_of("docs/methods.md").split("## How methods are given")[0]
+    rows = re.findall(r"^\| \[`(\w+)`\]\(#\w+\) \|(.*)\|$", page, re.MULTILINE)
+    shown = {name: cells.split(" | ")[2].strip() for name, cells in rows}
+    assert shown == {name: cls.old_data or "no" for name, cls in METHODS.items()}
+
+
 def test_what_a_method_declares_is_there():
     from holdfast.retention.method import RetentionMethod
 

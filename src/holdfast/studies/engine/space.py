@@ -39,6 +39,7 @@ METHOD = "method"
 """The parameter that says which alternative a trial is, where there are several."""
 DIRECT = "direct"
 """The alternative without a method."""
+DIRECT_TITLE = "direct fine-tuning"
 TRAIN, TEXT = "train", "label"
 """Items of an alternative beside its methods: settings of its own, and what it is called."""
 HOW_FAR = frozenset(
@@ -297,14 +298,19 @@ class Space:
                 _inside(settings, place)[place[-1]] = values.value(params[name])
         return settings
 
+    def way(self, params: Mapping[str, Any]) -> str:
+        """The alternative of a combination for people: its methods and what tells it from others with the same; direct
+        fine-tuning is one way at whichever rate."""
+        alternative, kind = self.alternative(params), self.kind(params)
+        if alternative.retention:
+            return _titled(alternative)
+        return DIRECT_TITLE if kind == DIRECT else kind
+
     def label(self, params: Mapping[str, Any]) -> str:
         """What tables and plots call a combination: the method, and what varies."""
         alternative = self.alternative(params)
         methods = [_key(next(iter(m))) for m in alternative.retention] or [DIRECT]
-        number = alternative.name.partition(" #")[2]
-        names = ["direct fine-tuning" if m == DIRECT else title(m) for m in alternative.kind.split("+")]
-        told = alternative.text or number
-        words = [" + ".join(names) + (f" ({told})" if told else "")]
+        words = [_titled(alternative)]
         for name, values in self.parameters(alternative).items():
             if (values.varies or name.startswith(f"{DIRECT}.")) and name in params:
                 value = params[name]
@@ -563,6 +569,12 @@ def _tried_schema(value: dict[str, Any]) -> dict[str, Any]:
 
 
 # -------------------------------------------------------------------------------------------------------------- helpers
+
+
+def _titled(alternative: Alternative) -> str:
+    names = [DIRECT_TITLE if m == DIRECT else title(m) for m in alternative.kind.split("+")]
+    told = alternative.text or alternative.name.partition(" #")[2]
+    return " + ".join(names) + (f" ({told})" if told else "")
 
 
 def _leaves(parameters: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

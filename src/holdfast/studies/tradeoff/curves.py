@@ -193,23 +193,47 @@ def at_equal_target(
         None where the method does not learn that much in every seed.
     """
 
-    def point(trial: TrialRecord) -> Point:
-        beside = None if of is None else of(trial)
-        return Point(target=gain(trial, study, "target"), source=gain(trial, study, "source"), beside=beside)
-
     wanted = gain(study.direct, study, "target").times(share)
+    curves = curves_of(study, method, temperature=temperature)
+    return source_at([[point_of(t, study, of) for t in curve] for curve in curves], wanted)
+
+
+def curves_of(study: StudyRecord, method: Method, *, temperature: float | None = None) -> list[list[TrialRecord]]:
+    """A method's complete trials as curves that are interpolated along: each line from its start on, what is on no line
+    by itself. Direct fine-tuning is one curve along its rates, as is each setting of a method without a strength.
+
+    Args:
+        study: as of `at_equal_target`.
+        method: whose.
+        temperature: as of `at_equal_target`.
+    """
+
+    def along_rates(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+        return sorted(trials, key=lambda t: -gain(t, study, "target").value)
+
     if method == DIRECT:
-        curves = [sorted(map(point, complete_trials(study, DIRECT)), key=lambda p: -p.target.value)]
-    else:
-        curves = [
-            [*([] if line.start is None else [point(line.start)]), *(point(t) for _, t in from_direct(line, study))]
-            for line in lines(study, method)
-            if temperature in (None, line.temperature)
-        ]
-        alone = {t.number for line in lines(study, method) for _, t in line.members}
-        single = complete_trials(study, method) if temperature is None else ()
-        curves += [[point(t)] for t in single if t.number not in alone]
-    return source_at(curves, wanted)
+        return [along_rates(complete_trials(study, DIRECT))]
+    held = lines(study, method)
+    if not held and temperature is None:
+        groups: dict[str, list[TrialRecord]] = {}
+        for trial in complete_trials(study, method):
+            rest = {k: v for k, v in trial.settings.items() if k != "learning_rate"}
+            groups.setdefault(repr(sorted(rest.items())), []).append(trial)
+        return [along_rates(group) for group in groups.values()]
+    curves = [
+        [*([] if line.start is None else [line.start]), *(t for _, t in from_direct(line, study))]
+        for line in held
+        if temperature in (None, line.temperature)
+    ]
+    alone = {t.number for line in held for _, t in line.members}
+    single = complete_trials(study, method) if temperature is None else ()
+    return curves + [[t] for t in single if t.number not in alone]
+
+
+def point_of(trial: TrialRecord, study: StudyRecord, of: Callable[[TrialRecord], OverSeeds] | None = None) -> Point:
+    """A complete trial as a point of a curve; `of` as of `at_equal_target`."""
+    beside = None if of is None else of(trial)
+    return Point(target=gain(trial, study, "target"), source=gain(trial, study, "source"), beside=beside)
 
 
 def avoided_at(study: StudyRecord, method: Method, share: float, confidence: float) -> Share:

@@ -11,6 +11,7 @@ from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Metric
 from holdfast.records.study import FINISHED, Objective, Rung, StudyRecord, TrialRecord, seed_run_from_json
 from holdfast.retention.registry import own_titles
+from holdfast.studies.engine.space import DIRECT_TITLE
 from holdfast.studies.engine.storage import OVERHEAD, REASON
 from holdfast.studies.engine.study import FAILED, LABEL, PRUNED, RUNS, JobState, StudyState
 from holdfast.studies.tradeoff.study import PARAMS, VALIDATION, StudyConfig, Wanted
@@ -204,7 +205,8 @@ def _trial(job: JobState, config: StudyConfig) -> TrialRecord:
         state=state,
         kind=kind,
         titles=own_titles(kind.split("+")),
-        label="direct fine-tuning" if direct else about.get(LABEL, f"trial {job.number}"),
+        way=DIRECT_TITLE if direct else config.space.way(params) if params or PARAMS in about else "",
+        label=DIRECT_TITLE if direct else about.get(LABEL, f"trial {job.number}"),
         params=params,
         settings=about.get(SETTINGS, {}),
         runs=sorted(runs, key=lambda r: r.seed),
