@@ -379,7 +379,9 @@ def _pairs(track: Track, study: StudyRecord | None, ways: Sequence[_Way]) -> Ite
     able = {w.row.way: w.at_headline for w in ways if w.at_headline is not None}
     for role, rival in (("direct", DIRECT_TITLE), ("best", track.best)):
         theirs = able.get(str(rival))
-        for way, ours in able.items() if theirs is not None else ():
+        if theirs is None:
+            continue
+        for way, ours in able.items():
             if way == rival or (role == "best" and rival == DIRECT_TITLE):
                 continue  # where direct fine-tuning is the best, the first role has the pair
             share = difference_share(ours, theirs, study, 0.95)

@@ -88,6 +88,11 @@ class TrackSettings:
     """What ${name} stands for in methods on this track; of a small setting its own names."""
 
 
+def _tracks_schema() -> dict[str, Any]:
+    track = {"anyOf": [{"type": "string"}, object_schema(settings_of(TrackSettings))]}
+    return {"type": "object", "minProperties": 1, "additionalProperties": track}
+
+
 @dataclass(frozen=True, kw_only=True)
 class LeaderboardSettings:
     """Keys of a leaderboard."""
@@ -98,11 +103,7 @@ class LeaderboardSettings:
         dict[str, Any],
         Meta(
             expected="tracks by name, such as 'code: {small: code, train: {...}}'",
-            json_schema=lambda: {
-                "type": "object",
-                "minProperties": 1,
-                "additionalProperties": {"anyOf": [{"type": "string"}, object_schema(settings_of(TrackSettings))]},
-            },
+            json_schema=_tracks_schema,
         ),
     ] = field(default_factory=dict)
     """What is learnt and what is to be kept, by name: keys of a track, or a YAML file with them."""
@@ -381,10 +382,9 @@ def _with_rates(entry: Any, rates: Sequence[float]) -> Any:
     parts = list(entry) if isinstance(entry, list) else [entry]
     own = [p for p in parts if isinstance(p, Mapping) and set(p) == {TRAIN} and isinstance(p[TRAIN], Mapping)]
     train = {key: value for part in own for key, value in part[TRAIN].items()}
-    if "learning_rate" in train:
-        return entry
+    mine = train.get("learning_rate", list(rates))
     rest = [p for p in parts if p not in own]
-    return [*rest, {TRAIN: {**train, "learning_rate": list(rates)}}]
+    return [*rest, {TRAIN: {**train, "learning_rate": mine[0] if isinstance(mine, list) and len(mine) == 1 else mine}}]
 
 
 def _in_order(alternatives: Sequence[Any], folder: Path, where: str, problems: list[str]) -> list[Any]:
@@ -435,21 +435,27 @@ def _has_strength(alternative: Alternative) -> bool:
     return any(cls.strength for _, cls in _methods(alternative))
 
 
-def with_default_grid(entry: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A method as a row: with a tenth and ten times its strength's default, where no values are given.
+def with_default_grid(entry: Any) -> Any:
+    """A method, by its name or with parameters, as a row: where no values of its strength are given, with a tenth and
+    ten times the default; of a share, which ten times may not be, in odds (0.5: 0.0909, 0.5, 0.909).
 
     Raises:
         ConfigError: no such method.
     """
-    from holdfast.retention.registry import method_class
+    from holdfast.retention.registry import NONE, method_class
 
-    cls = method_class(entry)
-    found = dict(parameters)
-    defaults = {s.name: s for s in settings_of(cls)}
-    if cls.strength and not any(isinstance(found.get(name), (list, Mapping)) for name in cls.strength):
-        name = next((n for n in cls.strength if n in found), cls.strength[0])
-        middle = found.get(name, defaults[name].default)
+    name, given = next(iter(entry.items())) if isinstance(entry, Mapping) and len(entry) == 1 else (entry, None)
+    if not isinstance(name, str) or name.lower() in NONE or not isinstance(given, (Mapping, type(None))):
+        return entry
+    cls, found = method_class(name), dict(given or {})
+    defaults = {s.name: s.default for s in settings_of(cls)}
+    if cls.strength and not any(isinstance(found.get(p), (list, Mapping)) for p in cls.strength):
+        leading = next((p for p in cls.strength if p in found), cls.strength[0])
+        middle = found.get(leading, defaults[leading])
         if isinstance(middle, (int, float)) and not isinstance(middle, bool) and middle > 0:
             values = [float(f"{factor * middle:.6g}") for factor in (0.1, 1, 10)]
-            found[name] = [v for v in values if not decode(cls, {**found, name: v})[1]]
-    return {entry: found}
+            if decode(cls, {**found, leading: values[-1]})[1] and middle < 1:
+                odds = [factor * middle / (1 - middle) for factor in (0.1, 1, 10)]
+                values = [float(f"{one / (1 + one):.6g}") for one in odds]
+            found[leading] = [v for v in values if not decode(cls, {**found, leading: v})[1]]
+    return {name: found}

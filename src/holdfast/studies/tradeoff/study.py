@@ -402,8 +402,8 @@ class StudyConfig(Displayed):
         change; trials may be added, and alternatives behind those of a grid."""
         before, now = deciding(old), deciding(self.resolved)
         there, here = before.get(ALTERNATIVES), now.get(ALTERNATIVES)
-        both = isinstance(there, list) and isinstance(here, list)
-        if both and self.search.sampler == "grid" and there == here[: len(there)]:
+        lists = isinstance(there, list) and isinstance(here, list) and self.search.sampler == "grid"
+        if lists and there == list(here or ())[: len(there or ())]:
             before[ALTERNATIVES] = here
         changed = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
         found = [f"{key}: {_brief(before.get(key))} there, {_brief(now.get(key))} now" for key in changed]
