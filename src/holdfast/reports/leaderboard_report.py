@@ -139,8 +139,14 @@ def lead(record: LeaderboardRecord) -> str:
     late = [t.name for t in record.tracks if t.status != "finished"]
     going = f" Not finished: {listed(late)}." if late else ""
     if not ranked:
-        why = "; ".join(f"{t.name}: {t.reason or 'too few seeds'}" for t in record.tracks)
-        return f"No track can be ranked ({why}).{going}"
+        few = [t.name for t in record.tracks if t.reason is None]
+        why = (
+            [f"nothing can be told on {listed([t.name for t in record.tracks if t.reason])}"]
+            if len(few) < len(record.tracks)
+            else []
+        )
+        why += [f"{listed(few)} {'have' if len(few) > 1 else 'has'} too few seeds"] if few else []
+        return f"No track can be ranked: {listed(why)}.{going}"
     first = record.standing[0]
     parts = []
     for track in ranked:
@@ -148,10 +154,10 @@ def lead(record: LeaderboardRecord) -> str:
         at = None if row is None else _at(row, record.headline)
         if at is not None and at.avoided.value is not None:
             parts.append(f"{_share(at.avoided)} on {track.name}")
-    kept = f", avoids {listed(parts)} of what direct fine-tuning loses where it has {_level(record)} of its gain"
+    kept = f"Where it has {_level(record)} of direct fine-tuning's gain, it avoids of the loss {listed(parts)}."
     tied = [s.way for s in record.standing[1:] if set(first.as_good) & set(s.as_good)]
-    text = f"{_capital(first.way)} has the best mean rank, {_rank(first)} over {plural(first.tracks, 'track')}"
-    text += f"{kept if parts else ''}."
+    text = f"{_capital(first.way)} has the best mean rank, {_rank(first)} over {plural(first.tracks, 'track')}."
+    text += f" {kept}" if parts else ""
     text += f" Not told from the best somewhere: {listed(tied)}." if tied else ""
     return f"{text} {_optimism(ranked)}{going}".rstrip()
 

@@ -164,8 +164,9 @@ def _nothing_to_tell(study: StudyRecord) -> str | None:
         return "direct fine-tuning loses nothing of the source"
     if source.interval is None or source.interval[1] >= 0:
         return "direct fine-tuning's loss of the source cannot be told from zero"
-    missed = [p.sentence for look in (moderate, above_chance) for p in look(study) if not p.met]
-    return "; ".join(missed) or None
+    missed = [p for look in (moderate, above_chance) for p in look(study) if not p.met]
+    worst = max(missed, key=lambda p: math.inf if p.by is None else p.by, default=None)
+    return None if worst is None else worst.sentence
 
 
 def _track_notes(study: StudyRecord) -> list[str]:
