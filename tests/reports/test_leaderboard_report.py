@@ -68,3 +68,10 @@ def test_the_charts_have_every_trial_and_every_way(record):
     assert dots is not None and [words(r["way"]) for r in dots.rows] == ["label annealing", "L2", "direct fine-tuning"]
     assert curves_chart(record.tracks[1], record.levels) is not None, "what was measured is drawn all the same"
     assert avoided_chart(record.tracks[1], record) is None and curves_chart(record.tracks[2], record.levels) is None
+
+
+def test_a_record_reads_like_its_page(record):
+    from holdfast.reports.displays import Displays
+
+    shown = Displays().text(record)
+    assert "Label annealing has the best mean rank" in shown and "Better than direct on" in shown

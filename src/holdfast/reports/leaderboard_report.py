@@ -76,7 +76,7 @@ def leaderboard_page(record: LeaderboardRecord) -> Page:
         details=f"{plural(len(record.tracks), 'track')} · {plural(ways, 'way')} · {plural(runs, 'run')}",
         blocks=[
             Tiles(_tiles(record)),
-            Section("Standing", [_standing(record), Paragraph(_standing_note(record), "note")], anchor="standing"),
+            Section("Standing", [standing_table(record), Paragraph(_standing_note(record), "note")], anchor="standing"),
             *(_track(t, record) for t in record.tracks),
             _text_losses(record),
             _pairs(record),
@@ -106,7 +106,7 @@ def print_leaderboard(record: LeaderboardRecord, folder: str | Path, console: Co
     from holdfast.reports.terminal import Printer
 
     blocks: list[Block] = [Paragraph(record.name, "strong"), Paragraph(lead(record)), Paragraph("")]
-    blocks += [_standing(record), Paragraph(_standing_note(record), "note"), Paragraph("")]
+    blocks += [standing_table(record), Paragraph(_standing_note(record), "note"), Paragraph("")]
     for track in record.tracks:
         blocks += [Paragraph(_title(track), "strong"), *_words(track)]
         blocks += [_rows(track, record), Paragraph("")] if track.rows else [Paragraph("")]
@@ -120,7 +120,7 @@ def leaderboard_markdown(record: LeaderboardRecord) -> str:
     from holdfast.reports.markdown import render
 
     blocks: list[Block] = [Heading(record.name, 1), Paragraph(lead(record)), Heading("Standing", 2)]
-    blocks += [_standing(record), Paragraph(_standing_note(record))]
+    blocks += [standing_table(record), Paragraph(_standing_note(record))]
     for track in record.tracks:
         blocks += [Heading(_title(track), 2), *_words(track), _rows(track, record) if track.rows else None]
     if (texts := _text_losses(record)) is not None:
@@ -280,7 +280,9 @@ def _tiles(record: LeaderboardRecord) -> list[Tile]:
     return found
 
 
-def _standing(record: LeaderboardRecord) -> Table:
+def standing_table(record: LeaderboardRecord) -> Table:
+    """Every way over all ranked tracks, the best mean rank first."""
+
     def row(s: Standing) -> list[Text]:
         rank = Span(_rank(s) or "not ranked", value=s.mean_rank)
         cells = [", ".join(names) for names in (s.better, s.worse, s.as_good)]
