@@ -379,6 +379,7 @@ def study_of(table: Table) -> Any:
         )
     first = table.arms[order[0]].rows[seeds[0]]
     target, source = objective("target", [(suite, name)], name), objective("source", TEXTS, "mean of three texts")
+    chooses = VALIDATION[table.target]
     return StudyRecord(
         name=f"SmolLM2-135M-Instruct on {table.target}",
         status="finished",
@@ -390,6 +391,7 @@ def study_of(table: Table) -> Any:
         pairs=[(target, objective("source", [entry], entry[1])) for entry in TEXTS],
         trials=trials,
         selection={"rule": "knee"},
+        validation=objective("validation", [chooses], chooses[1]),
         versions=first["versions"],
         hardware=first["hardware"],
         notes=[

@@ -96,6 +96,15 @@ def test_every_method_has_its_section():
         assert f"`{name}`" in section(text_of("CHANGELOG.md"), "0.1.0 (not released yet)")
 
 
+def test_the_table_of_methods_says_which_old_data_each_needs():
+    from holdfast.retention.registry import METHODS
+
+    page = text_of("docs/methods.md").split("## How methods are given")[0]
+    rows = re.findall(r"^\| \[`(\w+)`\]\(#\w+\) \|(.*)\|$", page, re.MULTILINE)
+    shown = {name: cells.split(" | ")[2].strip() for name, cells in rows}
+    assert shown == {name: cls.old_data or "no" for name, cls in METHODS.items()}
+
+
 def test_what_a_method_declares_is_there():
     from holdfast.retention.method import RetentionMethod
 
@@ -332,6 +341,11 @@ def test_a_yaml_is_a_sound_configuration(content, place):
     if "my_entry.py" in content:
         [code] = re.findall(r"```python\n(# my_entry.py\n.*?)```", text_of("docs/evaluation.md"), re.DOTALL)
         Path("my_entry.py").write_text(code)
+    if "\nmethods:" in content:
+        from holdfast.studies.leaderboard.settings import load_leaderboard
+
+        assert load_leaderboard("example.yaml").tracks
+        return
     if "\nvary:" in content:
         from holdfast.studies.tradeoff.study import load_study
 

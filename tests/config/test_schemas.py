@@ -19,6 +19,7 @@ SHIPPED = ROOT / "src" / "holdfast" / "schemas"
 FILES = {
     "train": [*ROOT.glob("configs/*.yaml"), *ROOT.glob("examples/*/*.yaml")],
     "sweep": [*ROOT.glob("configs/label_annealing/*.yaml")],
+    "leaderboard": [*ROOT.glob("configs/leaderboard/*.yaml")],
     "study": [*ROOT.glob("configs/residual/*.yaml")],
     "suite": [*ROOT.glob("src/holdfast/evaluation/suites/*.yaml")],
 }

@@ -65,6 +65,8 @@ class SeedRun:
     """Start against result, for every entry and metric."""
     references: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """By "suite/name/metric": levels that say what a figure is worth, in its unit, see `Evaluation.references`."""
+    steps: int | None = None
+    """Of the optimiser; None in records of earlier versions."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,9 @@ class TrialRecord:
     """"direct", or the names of its methods joined by "+"."""
     label: str
     """For people: the method and what was varied, such as "label annealing, weight 1"."""
+    way: str = ""
+    """For people: the alternative that it is a setting of, without what varies, such as "label annealing (other text)";
+    empty in records of earlier versions."""
     titles: dict[str, str] = dataclasses.field(default_factory=dict)
     """Titles of those of its methods that are not holdfast's own, by name."""
     params: dict[str, Any]

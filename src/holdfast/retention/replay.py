@@ -59,6 +59,7 @@ class Replay(RetentionMethod):
     title: ClassVar[str] = "replay"
     strength: ClassVar[tuple[str, ...]] = ("fraction",)
     place: ClassVar[str] = "data"
+    old_data: ClassVar[str] = "yes"
     summary: ClassVar[str] = "mix a share of old-task or pre-training-like data into the new data"
     source: ClassVar[str] = "Memory Retaining Finetuning via Distillation, section 5; Soup to Go, section 5"
     repeatable: ClassVar[bool] = True
@@ -118,6 +119,7 @@ class Multitask(RetentionMethod):
     title: ClassVar[str] = "multitask mixing"
     strength: ClassVar[tuple[str, ...]] = ("share",)
     place: ClassVar[str] = "data"
+    old_data: ClassVar[str] = "yes, all of it"
     summary: ClassVar[str] = "train on all tasks' data at once: the upper line, where the old data can be had"
     source: ClassVar[str] = "Soup to Go, section 5 (multitask model); Caruana 1997, Multitask learning"
     repeatable: ClassVar[bool] = True

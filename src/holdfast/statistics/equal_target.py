@@ -13,6 +13,11 @@ interval over them is Student's. The samples' part of a place between two points
 with the halves of a and b added as they are, for they come of the same samples. Where two points have almost the same
 target the second part is large, and nothing can be told. The best of several stretches is rather too good by their
 noise; the mean over the seeds keeps that in.
+
+A method with other settings (a rate, a temperature) has a curve for each of them. `tuned_source_at` lets the other
+seeds choose the curve whose figure a seed gives, so that no curve is taken for that seed's noise. `area` is the figure
+at equal target over all targets from 0 to what direct fine-tuning learns: the hypervolume that the curves dominate,
+without a premium for grids of many values.
 """
 
 from __future__ import annotations
@@ -56,6 +61,70 @@ def source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> OverSeeds
         _, by_seed[seed], half = max(places)
         halves.append(half)
     return OverSeeds(value=statistics.fmean(by_seed.values()), by_seed=by_seed, samples_half=statistics.fmean(halves))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """A method at equal target, its other settings tuned."""
+
+    figure: OverSeeds
+    """Each seed's by the curve that the other seeds choose (with one seed, by its own)."""
+    curve: int
+    """Place of the curve that all seeds together choose."""
+
+
+def tuned_source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> Tuned | None:
+    """The source of a method where its target is at least as high as wanted, at the curve that is best there.
+
+    Args:
+        curves: as of `source_at`.
+        wanted: the target, seed by seed.
+
+    Returns:
+        None where no curve reaches it in every seed.
+    """
+    chosen_by, figures = {}, {}
+    for place, curve in enumerate(curves):
+        alone = source_at([[dataclasses.replace(p, beside=None) for p in curve]], wanted)
+        figure = source_at([curve], wanted)
+        if alone is not None and figure is not None:
+            chosen_by[place], figures[place] = alone.by_seed, figure
+    if not figures:
+        return None
+    seeds = list(wanted.by_seed)
+
+    def best(among: Sequence[int]) -> int:
+        return max(figures, key=lambda place: (sum(chosen_by[place][s] for s in among), -place))
+
+    taken = {seed: figures[best([s for s in seeds if s != seed] or seeds)] for seed in seeds}
+    by_seed = {seed: figure.by_seed[seed] for seed, figure in taken.items()}
+    half = statistics.fmean(figure.samples_half for figure in taken.values())
+    figure = OverSeeds(value=statistics.fmean(by_seed.values()), by_seed=by_seed, samples_half=half)
+    return Tuned(figure=figure, curve=best(seeds))
+
+
+TARGETS = 100
+"""Targets that `area` is a mean over."""
+
+
+def area(curves: Sequence[Sequence[Point]], gained: OverSeeds, lost: float) -> OverSeeds:
+    """The hypervolume of a method's curves, seed by seed: the mean share of a loss that is avoided, between none and
+    all of it, over all targets from 0 to what was gained; 1 keeps everything and learns everything, a target that is
+    not reached counts 0.
+
+    Args:
+        curves: as of `source_at`.
+        gained: by direct fine-tuning on the target, above 0 in every seed.
+        lost: by it on the source, mean over the seeds, above 0.
+    """
+    by_seed = {}
+    for seed, whole in gained.by_seed.items():
+        shares = []
+        for step in range(TARGETS):
+            places = [p for curve in curves for p in _places(curve, seed, (step + 0.5) / TARGETS * whole, 0.0)]
+            shares.append(min(1.0, max(0.0, 1 + max(places)[0] / lost)) if places else 0.0)
+        by_seed[seed] = statistics.fmean(shares)
+    return OverSeeds(value=statistics.fmean(by_seed.values()), by_seed=by_seed, samples_half=0.0)
 
 
 def _places(

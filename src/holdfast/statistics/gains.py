@@ -49,6 +49,20 @@ class OverSeeds:
         """Seeds and samples together; None where neither is known."""
         return seeds_and_samples(list(self.by_seed.values()), self.samples_half, confidence=confidence)
 
+    @property
+    def p_value(self) -> float:
+        """Two-sided, of "it is 0": the chance left at the level at which the interval just holds 0; NaN where there is
+        no interval."""
+        if self.interval_at(CONFIDENCE) is None or not math.isfinite(self.value):
+            return math.nan
+        low, high = 0.0, 50.0  # -log2 of the chance; beyond, 1 - chance is 1
+        for _ in range(60):
+            middle = (low + high) / 2
+            ends = self.interval_at(1 - 2.0**-middle)
+            assert ends is not None
+            low, high = (low, middle) if ends[0] <= 0 <= ends[1] else (middle, high)
+        return float(2.0**-low)
+
     def minus(self, other: OverSeeds) -> OverSeeds:
         """The difference, seeds paired. The samples' parts are taken as independent: they are the same samples, so this
         is rather too wide."""

@@ -7,11 +7,12 @@ import dataclasses
 import pytest
 from stand_in_runs import a_run, weight_of
 
-from holdfast.errors import TrainingDiverged
+from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.studies.engine.session import Opened
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.tradeoff.growing import grown
-from holdfast.studies.tradeoff.session import GROWN, Tradeoff
+from holdfast.studies.tradeoff.session import Tradeoff
+from holdfast.studies.tradeoff.study import PARAMS
 
 ANNEALED = {"retention": [{"label_annealing": {"weight": [0.5, 2]}}]}
 
@@ -132,7 +133,103 @@ def test_a_value_that_failed_is_tried_again_and_nothing_follows_before(study_of)
     found.work()
     assert [t.state for t in found.record.trials] == ["complete"] * 3 + ["failed"]
     found.study = found.storage.open_study(found.config)  # as the same command does
-    assert found.study.get_trials()[-1].user_attrs[GROWN] == {"label_annealing.weight": 8.0}
+    assert found.study.get_trials()[-1].user_attrs[PARAMS] == {"label_annealing.weight": 8.0}
     found.work()
     assert [t.state for t in found.record.trials] == ["complete"] * 3 + ["failed", "complete", "complete"]
     assert found.record.status == "finished"
+
+
+# ------------------------------------------------------------------------------------------------ until: equal_target
+
+
+def until_equal_target(extend, **more):
+    return {"search": {"sampler": "grid", "extend": extend, "until": "equal_target"}, "vary": ANNEALED, **more}
+
+
+def held_back(settings, seed):
+    """Direct fine-tuning gains 1 and loses 1; 0.5 keeps 0.91 of it, 8 keeps 0.38."""
+    weight = weight_of(settings)
+    return a_run(seed, 1 / (1 + 0.2 * weight), -1 / (1 + 4 * weight))
+
+
+def test_it_grows_until_figures_at_equal_target_can_be_had(ran):
+    """At the strong end until less than half is learnt; at the weak end until 95 % are, with 0.125."""
+    found = ran(held_back, **until_equal_target(3))
+    assert sorted(weights(found)) == [0.125, 0.5, 2, 8.0]
+    assert any("it still learns 50 %" in note for note in found.record.notes)
+    assert any("it keeps less than 95 %" in note for note in found.record.notes)
+
+
+def test_a_weight_on_the_new_model_grows_the_other_way_round(ran):
+    """WiSE-FT holds back more at a lower alpha: 0.25 follows at the strong end; its weak end reaches far enough."""
+
+    def averaged(settings, seed):
+        alpha = next((p["alpha"] for m in settings["retention"] for p in m.values()), 1.0)
+        return a_run(seed, alpha, -alpha)
+
+    found = ran(averaged, **until_equal_target(3, vary={"retention": [{"wise_ft": {"alpha": [0.5, 0.96]}}]}))
+    assert [t.params["wise_ft.alpha"] for t in found.record.trials[1:]] == [0.5, 0.96, 0.260417]
+
+
+def test_a_rate_at_which_little_is_learnt_does_not_grow(ran):
+    """Direct fine-tuning at the lower rate learns less than half of what it does at the other."""
+
+    def by_rate(settings, seed):
+        run = 0.3 if settings["learning_rate"] < 1e-3 else 1.0
+        return a_run(seed, run * (1 - 0.01 * weight_of(settings)), -run)
+
+    rates = {"retention": ["direct", {"label_annealing": {"weight": [0.5, 2]}}], "learning_rate": [3e-3, 1e-4]}
+    found = ran(by_rate, **until_equal_target(1, vary=rates))
+    added = [t for t in found.record.trials if t.params.get("label_annealing.weight") not in (None, 0.5, 2)]
+    assert [(t.settings["learning_rate"], t.params["label_annealing.weight"]) for t in added] == [(3e-3, 8.0)]
+
+
+# ------------------------------------------------------------------------------------------------- more alternatives
+
+
+def test_alternatives_are_added_behind_a_grid_that_grew(study_of):
+    """What is there keeps its slots, also what the grid has grown by; the new alternative's trials follow."""
+    first = study_of(fading, **asked_for("paper", 1))
+    first.work()
+    before = [(t.number, t.label, t.way) for t in first.record.trials]
+    assert before[-1][1:] == ("label annealing, weight 8", "label annealing")
+    more = {"retention": [*ANNEALED["retention"], {"l2": {"coefficient": [0.5, 2.0]}}]}
+    second = study_of(fading, **asked_for("paper", 1, vary=more))
+    second.work()
+    record = second.record
+    assert [(t.number, t.label, t.way) for t in record.trials][: len(before)] == before
+    assert len(second.calls) == 3 and [t.way for t in record.trials[len(before) :]] == ["L2"] * 3
+    assert record.status == "finished"
+    third = study_of(fading, **asked_for("paper", 1, vary=more))
+    assert third.work() == 0
+    with pytest.raises(ConfigError, match=r"vary.retention"):
+        study_of(fading, **asked_for("paper", 1))
+
+
+def test_alternatives_may_have_different_values_of_one_setting(ran):
+    """Optuna refuses another list of values under the same name, so a grid is not drawn through it."""
+    own = [
+        [{"l2": {"coefficient": 0.1}}, {"train": {"learning_rate": [1e-3, 2e-3]}}],
+        [{"ema": {"decay": 0.9}}, {"train": {"learning_rate": [3e-3, 4e-3]}}],
+    ]
+    found = ran(lambda settings, seed: a_run(seed, 1.0, -0.1), vary={"retention": own})
+    assert [t.settings["learning_rate"] for t in found.record.trials[1:]] == [1e-3, 2e-3, 3e-3, 4e-3]
+    assert found.states == ["complete"] * 5
+
+
+def test_another_way_without_a_method_is_not_direct_fine_tuning(ran):
+    """An adapter learns more than direct fine-tuning here; shares are still of the latter, at its best rate."""
+    others = [
+        {"direct": {"learning_rate": [1e-3]}},
+        [{"train": {"use_peft": True, "learning_rate": [1e-3, 3e-3]}}, {"label": "LoRA"}],
+    ]
+    found = ran(
+        lambda settings, seed: a_run(seed, 2.0 if settings.get("use_peft") else 1.0, -1.0), vary={"retention": others}
+    )
+    assert [(t.kind, t.way) for t in found.record.trials] == [
+        ("direct", "direct fine-tuning"),
+        ("direct", "direct fine-tuning"),
+        ("LoRA", "LoRA"),
+        ("LoRA", "LoRA"),
+    ]
+    assert found.record.direct.kind == "direct"

@@ -39,8 +39,17 @@ METHOD = "method"
 """The parameter that says which alternative a trial is, where there are several."""
 DIRECT = "direct"
 """The alternative without a method."""
+DIRECT_TITLE = "direct fine-tuning"
 TRAIN, TEXT = "train", "label"
 """Items of an alternative beside its methods: settings of its own, and what it is called."""
+HOW_FAR = frozenset(
+    {
+        *("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "warmup_ratio"),
+        *("num_train_epochs", "max_steps"),
+    }
+)
+"""Settings that say how fast and how far direct fine-tuning goes; with another one (an adapter, a loss) it is another
+way of tuning."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -209,7 +218,7 @@ class Space:
         found: dict[str, list[float]] = {}
         for name, (place, values) in self.axes(alternative).items():
             cls = declared(str(place[2])) if len(place) == 4 and place[0] == "retention" else None
-            if cls is not None and place[-1] in cls.strength[:1]:
+            if cls is not None and place[-1] in cls.strength:
                 numbers = [v for v in values.tried() if isinstance(v, (int, float)) and not isinstance(v, bool)]
                 found[name] = [float(v) for v in numbers if v > 0]
         return {name: values for name, values in found.items() if len(values) > 1}
@@ -266,6 +275,15 @@ class Space:
         name = params.get(METHOD)
         return next((a for a in self.alternatives if a.name == name), self.alternatives[0])
 
+    def kind(self, params: Mapping[str, Any]) -> str:
+        """What tables and plots put a combination with: the names of its methods; "direct" for direct fine-tuning, at
+        whichever rate; and where no method but other settings tell it from that, what it is called, else these."""
+        alternative = self.alternative(params)
+        own = [*alternative.train, *(str(place[0]) for place, _ in alternative.vary.values())]
+        if alternative.retention or not set(own) - HOW_FAR:
+            return alternative.kind
+        return re.sub(r"[+#\s]+", " ", alternative.text or ", ".join(own)).strip()
+
     def settings(self, base: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
         """The training configuration of a combination.
 
@@ -280,14 +298,19 @@ class Space:
                 _inside(settings, place)[place[-1]] = values.value(params[name])
         return settings
 
+    def way(self, params: Mapping[str, Any]) -> str:
+        """The alternative of a combination for people: its methods and what tells it from others with the same; direct
+        fine-tuning is one way at whichever rate."""
+        alternative, kind = self.alternative(params), self.kind(params)
+        if alternative.retention:
+            return _titled(alternative)
+        return DIRECT_TITLE if kind == DIRECT else kind
+
     def label(self, params: Mapping[str, Any]) -> str:
         """What tables and plots call a combination: the method, and what varies."""
         alternative = self.alternative(params)
         methods = [_key(next(iter(m))) for m in alternative.retention] or [DIRECT]
-        number = alternative.name.partition(" #")[2]
-        names = ["direct fine-tuning" if m == DIRECT else title(m) for m in alternative.kind.split("+")]
-        told = alternative.text or number
-        words = [" + ".join(names) + (f" ({told})" if told else "")]
+        words = [_titled(alternative)]
         for name, values in self.parameters(alternative).items():
             if (values.varies or name.startswith(f"{DIRECT}.")) and name in params:
                 value = params[name]
@@ -546,6 +569,12 @@ def _tried_schema(value: dict[str, Any]) -> dict[str, Any]:
 
 
 # -------------------------------------------------------------------------------------------------------------- helpers
+
+
+def _titled(alternative: Alternative) -> str:
+    names = [DIRECT_TITLE if m == DIRECT else title(m) for m in alternative.kind.split("+")]
+    told = alternative.text or alternative.name.partition(" #")[2]
+    return " + ".join(names) + (f" ({told})" if told else "")
 
 
 def _leaves(parameters: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -19,6 +19,7 @@ Optuna is imported inside functions, and in this module only.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import socket
@@ -225,8 +226,11 @@ class Storage:
         for trial in study.get_trials(deepcopy=False):
             if SLOT in trial.user_attrs:
                 by_slot[trial.user_attrs[SLOT]] = trial
-        jobs = dict(enumerate(config.jobs()))
-        later = {s: t.user_attrs[ADDED] for s, t in by_slot.items() if s not in jobs and ADDED in t.user_attrs}
+        later = {s: t.user_attrs[ADDED] for s, t in by_slot.items() if ADDED in t.user_attrs}
+        planned = config.jobs()
+        free = (slot for slot in itertools.count() if slot not in later)  # a plan may go on behind what a study grew by
+        slots = list(itertools.islice(free, len(planned)))
+        jobs = dict(zip(slots, planned, strict=True))
         jobs |= {slot: Job(attributes={**began, ADDED: began}) for slot, began in later.items()}
         for slot, job in jobs.items():
             there = by_slot.get(slot)
@@ -234,7 +238,7 @@ class Storage:
                 continue
             attributes: dict[str, Any] = {SLOT: slot, **job.attributes}
             if job.after:
-                attributes[AFTER] = list(job.after)
+                attributes[AFTER] = [slots[place] for place in job.after]
             fixed = dict(job.params)
             if there is not None:  # failed: the same combination once more
                 fixed = there.system_attrs.get("fixed_params") or there.params

@@ -2,19 +2,19 @@
 direct fine-tuning.
 
 A method is the set of its names ({"replay", "label_annealing"} for both together); direct fine-tuning is the empty one.
-A *line* is a method's complete trials that differ in nothing but its strength, weakest first. Direct fine-tuning with
-the line's other settings is its start, at strength 0, where the study has it.
+A *line* is a method's complete trials that differ in nothing but its strength, weakest first. Fine-tuning without a
+method with the line's other settings is its start, at strength 0, where the study has it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
-from holdfast.retention.registry import METHODS
+from holdfast.retention.registry import declared
 from holdfast.statistics.equal_target import Point, source_at
 from holdfast.statistics.gains import Gain, OverSeeds, incomplete, mean_gain
 from holdfast.statistics.intervals import CONFIDENCE
@@ -47,11 +47,11 @@ class Line:
     name: str
     """Of the strength, such as "weight"."""
     members: list[tuple[float, TrialRecord]]
-    """Strength and trial, weakest first."""
+    """Strength and trial, in the order of the strength."""
     temperature: float
     """Of label annealing, 1 for the others."""
     start: TrialRecord | None
-    """Direct fine-tuning with the line's other settings; None where the study has it not."""
+    """Fine-tuning without a method with the line's other settings; None where the study has it not."""
 
 
 def method_of(trial: TrialRecord) -> Method:
@@ -85,12 +85,13 @@ def paper_choice(study: StudyRecord, method: Method) -> TrialRecord | None:
 def lines(study: StudyRecord, method: Method) -> list[Line]:
     """A method's grid, the longest line first; trials whose strength is not known or 0 are in none."""
     groups: dict[str, Line] = {}
-    directs = {_beside(t): t for t in reversed(complete_trials(study, DIRECT))}
-    leading = next((n for n in sorted(method, key=lambda n: METHODS[n].place == "data") if METHODS[n].strength), None)
-    for trial in complete_trials(study, method) if leading else ():
+    trials = complete_trials(study, method)
+    starts = [t for m in dict.fromkeys(map(method_of, study.trials)) for t in complete_trials(study, m)]
+    without = {_beside(t): t for t in reversed(starts) if not method_settings(t)}
+    leading, name = _strength(trials, method)
+    for trial in trials if leading else ():
         settings = method_settings(trial)
-        name = METHODS[str(leading)].strength[0]
-        strength = settings.get(str(leading), {}).get(name, getattr(METHODS[str(leading)], name, None))
+        strength = settings.get(leading, {}).get(name, getattr(declared(leading), name, None))
         if isinstance(strength, bool) or not isinstance(strength, (int, float)) or strength <= 0:
             continue
         temperature = float(settings.get("label_annealing", {}).get("temperature", 1.0))
@@ -103,15 +104,35 @@ def lines(study: StudyRecord, method: Method) -> list[Line]:
             and (k, v) not in (("temperature", 1), ("temperature", 1.0))
         ]
         key = repr((sorted(rest, key=repr), _beside(trial)))
-        line = Line(name=name, members=[], temperature=temperature, start=directs.get(_beside(trial)))
+        line = Line(name=name, members=[], temperature=temperature, start=without.get(_beside(trial)))
         groups.setdefault(key, line).members.append((float(strength), trial))
     for line in groups.values():
         line.members.sort(key=lambda member: member[0])
     return sorted(groups.values(), key=lambda line: -len(line.members))
 
 
+def from_direct(line: Line, study: StudyRecord) -> list[tuple[float, TrialRecord]]:
+    """A line's members from the end at which more of the target is learnt: some methods hold on less at a higher value,
+    such as a weight on the new model."""
+    first, last = (gain(line.members[place][1], study, "target").value for place in (0, -1))
+    return line.members if first >= last else line.members[::-1]
+
+
+def _strength(trials: Sequence[TrialRecord], method: Method) -> tuple[str, str]:
+    """The method and the parameter that say how strongly a grid holds on: of what their classes declare the first that
+    differs between the trials, those of data last; else the first. Empty where none declares any."""
+    known = {n: cls for n in sorted(method) if (cls := declared(n)) is not None}
+    found = [(n, p) for n in sorted(known, key=lambda n: known[n].place == "data") for p in known[n].strength]
+
+    def values(name: str, parameter: str) -> set[str]:
+        return {repr(method_settings(t).get(name, {}).get(parameter)) for t in trials}
+
+    return next((pair for pair in found if len(values(*pair)) > 1), next(iter(found), ("", "")))
+
+
 def method_settings(trial: TrialRecord) -> dict[str, dict[str, Any]]:
-    """What a trial says of each of its methods, by name; written either way that a configuration takes."""
+    """What a trial says of each of its methods, by the method's own name; written either way that a configuration
+    takes."""
     retention = trial.settings.get("retention") or []
     found: dict[str, dict[str, Any]] = {}
     for method in retention if isinstance(retention, list) else [retention]:
@@ -119,7 +140,8 @@ def method_settings(trial: TrialRecord) -> dict[str, dict[str, Any]]:
             found[str(method["method"])] = {str(k): v for k, v in method.items() if k != "method"}
         elif isinstance(method, Mapping):
             found |= {str(name): dict(about or {}) for name, about in method.items()}
-    return found
+    known = {name: declared(name) for name in found}  # a method of the user's own is named by its file
+    return {name if (cls := known[name]) is None else cls.name: about for name, about in found.items()}
 
 
 def _beside(trial: TrialRecord) -> str:
@@ -171,23 +193,47 @@ def at_equal_target(
         None where the method does not learn that much in every seed.
     """
 
-    def point(trial: TrialRecord) -> Point:
-        beside = None if of is None else of(trial)
-        return Point(target=gain(trial, study, "target"), source=gain(trial, study, "source"), beside=beside)
-
     wanted = gain(study.direct, study, "target").times(share)
+    curves = curves_of(study, method, temperature=temperature)
+    return source_at([[point_of(t, study, of) for t in curve] for curve in curves], wanted)
+
+
+def curves_of(study: StudyRecord, method: Method, *, temperature: float | None = None) -> list[list[TrialRecord]]:
+    """A method's complete trials as curves that are interpolated along: each line from its start on, what is on no line
+    by itself. Direct fine-tuning is one curve along its rates, as is each setting of a method without a strength.
+
+    Args:
+        study: as of `at_equal_target`.
+        method: whose.
+        temperature: as of `at_equal_target`.
+    """
+
+    def along_rates(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+        return sorted(trials, key=lambda t: -gain(t, study, "target").value)
+
     if method == DIRECT:
-        curves = [sorted(map(point, complete_trials(study, DIRECT)), key=lambda p: -p.target.value)]
-    else:
-        curves = [
-            [*([] if line.start is None else [point(line.start)]), *(point(t) for _, t in line.members)]
-            for line in lines(study, method)
-            if temperature in (None, line.temperature)
-        ]
-        alone = {t.number for line in lines(study, method) for _, t in line.members}
-        single = complete_trials(study, method) if temperature is None else ()
-        curves += [[point(t)] for t in single if t.number not in alone]
-    return source_at(curves, wanted)
+        return [along_rates(complete_trials(study, DIRECT))]
+    held = lines(study, method)
+    if not held and temperature is None:
+        groups: dict[str, list[TrialRecord]] = {}
+        for trial in complete_trials(study, method):
+            rest = {k: v for k, v in trial.settings.items() if k != "learning_rate"}
+            groups.setdefault(repr(sorted(rest.items())), []).append(trial)
+        return [along_rates(group) for group in groups.values()]
+    curves = [
+        [*([] if line.start is None else [line.start]), *(t for _, t in from_direct(line, study))]
+        for line in held
+        if temperature in (None, line.temperature)
+    ]
+    alone = {t.number for line in held for _, t in line.members}
+    single = complete_trials(study, method) if temperature is None else ()
+    return curves + [[t] for t in single if t.number not in alone]
+
+
+def point_of(trial: TrialRecord, study: StudyRecord, of: Callable[[TrialRecord], OverSeeds] | None = None) -> Point:
+    """A complete trial as a point of a curve; `of` as of `at_equal_target`."""
+    beside = None if of is None else of(trial)
+    return Point(target=gain(trial, study, "target"), source=gain(trial, study, "source"), beside=beside)
 
 
 def avoided_at(study: StudyRecord, method: Method, share: float, confidence: float) -> Share:

@@ -11,9 +11,10 @@ from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Metric
 from holdfast.records.study import FINISHED, Objective, Rung, StudyRecord, TrialRecord, seed_run_from_json
 from holdfast.retention.registry import own_titles
+from holdfast.studies.engine.space import DIRECT_TITLE
 from holdfast.studies.engine.storage import OVERHEAD, REASON
 from holdfast.studies.engine.study import FAILED, LABEL, PRUNED, RUNS, JobState, StudyState
-from holdfast.studies.tradeoff.study import VALIDATION, StudyConfig, Wanted
+from holdfast.studies.tradeoff.study import PARAMS, VALIDATION, StudyConfig, Wanted
 from holdfast.support.files import from_jsonable
 
 DIRECT, SETTINGS, KIND, RUNGS = "direct", "settings", "kind", "rungs"
@@ -189,22 +190,24 @@ def _singles(whole: Objective) -> list[Objective]:
 
 
 def _trial(job: JobState, config: StudyConfig) -> TrialRecord:
-    about, params, state = job.attributes, job.params, job.state
+    about, state = job.attributes, job.state
+    params = about.get(PARAMS, job.params)
     runs = [seed_run_from_json(from_jsonable(r)) for r in about.get(RUNS, [])]
     direct = bool(about.get(DIRECT))
     if direct:
         params = {}
         if state == PRUNED and len(runs) == len(config.seeds):
             state = FINISHED  # reported as pruned to a sampler that would have crossed it with the others
-    kind = config.space.alternative(params).name.partition(" #")[0] if params else ""
+    kind = config.space.kind(params) if params else ""
     kind = "direct" if direct else about.get(KIND, kind)
     return TrialRecord(
         number=job.number,
         state=state,
         kind=kind,
         titles=own_titles(kind.split("+")),
-        label="direct fine-tuning" if direct else about.get(LABEL, f"trial {job.number}"),
-        params=about.get("params", params),
+        way=DIRECT_TITLE if direct else config.space.way(params) if params or PARAMS in about else "",
+        label=DIRECT_TITLE if direct else about.get(LABEL, f"trial {job.number}"),
+        params=params,
         settings=about.get(SETTINGS, {}),
         runs=sorted(runs, key=lambda r: r.seed),
         rungs=[Rung(**r) for r in about.get(RUNGS, [])],

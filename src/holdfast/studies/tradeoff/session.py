@@ -38,7 +38,7 @@ from holdfast.studies.tradeoff import trial as trials
 from holdfast.studies.tradeoff.growing import grown
 from holdfast.studies.tradeoff.names import run_folder_name
 from holdfast.studies.tradeoff.record import DIRECT, KIND, RUNGS, SETTINGS, gain, study_record
-from holdfast.studies.tradeoff.study import StudyConfig, check_trials, study_config
+from holdfast.studies.tradeoff.study import PARAMS, StudyConfig, check_trials, study_config
 from holdfast.support.environment import say
 from holdfast.support.files import from_jsonable, write_bytes_atomic
 
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from holdfast.studies.engine.worker import Task
 
 CHOSEN = "chosen.yaml"
-GROWN = "grown"
-"""Attribute of a trial by which the grid has grown: its combination."""
 
 
 def run_study(
@@ -146,8 +144,8 @@ class Tradeoff(Study[StudyConfig]):
         """Draws what the trial leaves open, and completes its training configuration."""
         config, params = self.settings, {}
         direct = bool(task.attributes.get(DIRECT))
-        if GROWN in task.attributes:
-            params = dict(task.attributes[GROWN])
+        if PARAMS in task.attributes:
+            params = dict(task.attributes[PARAMS])
         elif not direct:
             everything = config.search.sampler == "nsga2"
             params = task.draw(config, lambda trial: config.space.suggest(trial, everything=everything))
@@ -156,8 +154,8 @@ class Tradeoff(Study[StudyConfig]):
         if note:
             task.note(note)
         label = "direct fine-tuning" if direct else config.space.label(params)
-        kind = "direct" if direct else config.space.alternative(params).name.partition(" #")[0]
-        task.set(**{SETTINGS: settings, LABEL: label, KIND: kind, "params": params})
+        kind = "direct" if direct else config.space.kind(params)
+        task.set(**{SETTINGS: settings, LABEL: label, KIND: kind, PARAMS: params})
         return label
 
     def more(self, state: StudyState) -> list[tuple[Job, str]]:
@@ -167,7 +165,7 @@ class Tradeoff(Study[StudyConfig]):
         # by the study's own rule: a page with another one asks for nothing
         record = dataclasses.replace(self.outcome(state), selection=self.settings.resolved["select"])
         return [
-            (Job(attributes={DIRECT: False, LABEL: self.settings.space.label(g.params), GROWN: g.params}), g.why)
+            (Job(attributes={DIRECT: False, LABEL: self.settings.space.label(g.params), PARAMS: g.params}), g.why)
             for g in grown(record, self.settings)
         ]
 

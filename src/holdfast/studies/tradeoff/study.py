@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[\w.-]+")
 VALIDATION = "validation"
+PARAMS = "params"
+"""Attribute of a trial: its combination, fixed beforehand or drawn."""
 
 
 Sampler = Literal["grid", "random", "tpe", "nsga2"]
@@ -67,8 +69,10 @@ class Search:
     """Beside direct fine-tuning; None for a grid, whose size is its own."""
     seed: Seed = 0
     extend: Annotated[int, Meta(ge=0)] = 0
-    """Values by which a grid may grow at each end of a method's strength, where the study's rule does not see beyond
-    it."""
+    """Values by which a grid may grow at each end of a method's strength, where it does not reach far enough."""
+    until: Literal["rule", "equal_target"] = "rule"
+    """What is far enough: the study's rule sees beyond the end, or figures at 50 to 95 % of direct fine-tuning's gain
+    can be had."""
 
     def problems(self) -> list[Mistake]:
         """A grid counts its trials itself, the other samplers need a number."""
@@ -76,6 +80,9 @@ class Search:
         if self.extend and self.sampler != "grid":
             text = f"only a grid has ends to grow at, got {self.extend} with {self.sampler}. Leave it out."
             return [Mistake(path=("extend",), text=text)]
+        if self.until != "rule" and not self.extend:
+            text = f"says where a growing grid ends, got {self.until} and extend 0. Add 'extend: 2', or leave it out."
+            return [Mistake(path=("until",), text=text)]
         if self.sampler == "grid" and self.trials is not None:
             text = (
                 f"a grid has as many trials as combinations, got {self.trials}. Leave it out, or search with random, "
@@ -84,6 +91,10 @@ class Search:
         elif self.sampler != "grid" and self.trials is None:
             text = f"expected how many combinations {self.sampler} tries, a whole number of at least 1, got nothing."
         return [] if text is None else [Mistake(path=("trials",), text=text)]
+
+
+_SEARCH = {"extend": 0, "until": "rule"}
+"""Settings of the search that a record has only where they differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,11 +231,11 @@ class SweepSettings:
         Search,
         Meta(
             parse=read_search,
-            expected="a sampler, or a mapping of sampler, trials, seed, extend",
+            expected="a sampler, or a mapping of sampler, trials, seed, extend, until",
             json_schema=_or_mapping(Search, {"enum": list(get_args(Sampler))}),
         ),
     ] = Search()
-    """{sampler, trials, seed, extend}: grid, which may extend; random, tpe, nsga2, with trials."""
+    """{sampler, trials, seed, extend, until}: grid, which may extend; random, tpe, nsga2, with trials."""
     pruning: Annotated[
         Pruning | None,
         Meta(
@@ -368,7 +379,7 @@ class StudyConfig(Displayed):
         from holdfast.studies.engine.study import LABEL, Job
 
         named = [
-            Job(params=dict(p), attributes={"direct": False, **({LABEL: self.space.label(p)} if p else {})})
+            Job(attributes={"direct": False, **({LABEL: self.space.label(p), PARAMS: dict(p)} if p else {})})
             for p in self.trials()
         ]
         return [Job(attributes={"direct": True}), *named]
@@ -387,9 +398,13 @@ class StudyConfig(Displayed):
         }
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
-        """What keeps the study whose `resolved` is `old` from being this one, a line a key. Selection, pruning and more
-        trials may change."""
+        """What keeps the study whose `resolved` is `old` from being this one, a line a key. Selection and pruning may
+        change; trials may be added, and alternatives behind those of a grid."""
         before, now = deciding(old), deciding(self.resolved)
+        there, here = before.get(ALTERNATIVES), now.get(ALTERNATIVES)
+        lists = isinstance(there, list) and isinstance(here, list) and self.search.sampler == "grid"
+        if lists and there == list(here or ())[: len(there or ())]:
+            before[ALTERNATIVES] = here
         changed = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
         found = [f"{key}: {_brief(before.get(key))} there, {_brief(now.get(key))} now" for key in changed]
         trials = (old.get("search") or {}).get("trials")
@@ -398,6 +413,9 @@ class StudyConfig(Displayed):
                 f"search.trials: {trials} there, {self.search.trials} now; trials can be added, not taken back"
             )
         return found
+
+
+ALTERNATIVES = "vary.retention"
 
 
 def deciding(resolved: Mapping[str, Any]) -> dict[str, Any]:
@@ -517,7 +535,7 @@ def study_config(
         "vary": asked.vary,
         "objectives": {side: [list(e) for e in w.entries] for side, w in wanted.items()},
         "seeds": list(asked.seeds),
-        "search": {k: v for k, v in dataclasses.asdict(search).items() if k != "extend" or v},
+        "search": {k: v for k, v in dataclasses.asdict(search).items() if k not in _SEARCH or v != _SEARCH[k]},
         "pruning": None if pruning is None else {**dataclasses.asdict(pruning), "at": list(pruning.at)},
         "select": select,
         "keep": asked.keep,

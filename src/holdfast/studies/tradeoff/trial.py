@@ -137,6 +137,7 @@ def run_seed(
         training_seconds=float(record.training.get("seconds", 0.0)),
         comparisons=run.comparisons(),
         references=references_of(run.evaluated("start").all()),
+        steps=record.training.get("steps"),
     )
 
 
