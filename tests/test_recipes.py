@@ -149,6 +149,7 @@ def test_the_recipes_are_these() -> None:
         *(f"ladder/{n}" for n in LADDER),
         *(f"probe/{n}" for n in PUBLIC),
         *(f"overtraining/{n}" for n in OVERTRAINING),
+        *(f"leaderboard/{n}" for n in LEADERBOARDS),
     }
     assert there == {*METHODS, *tiny, *papers}
     package = ROOT / "src" / "holdfast" / "studies" / "recipes" / "residual"
