@@ -109,6 +109,7 @@ ARMS = (
     Arm("ema", [{"ema": {"decay": 0.999}}], rare=1),
     Arm("ema, every 10", [{"ema": {"decay": 0.99, "every": 10}}], rare=RUN // 10),
     Arm("label_annealing, online", [{"label_annealing": {"weight": 1.0, "teacher": "online"}}]),
+    Arm("token_weighting, eaft", [{"token_weighting": {"kind": "eaft"}}]),
     Arm("replay", [{"replay": {"data": "{rows}", "fraction": 0.1}}], data=True),
     Arm("multitask", [{"multitask": {"data": "{rows}"}}], data=True),
 )

@@ -75,7 +75,10 @@ def test_an_active_method_changes_the_run(name, label, tmp_path):
     laws.active_changes_the_run(make, methods(spec(name, label), tmp_path), without=without)
 
 
-@pytest.mark.parametrize(("name", "images"), SEEING[1:])
+@pytest.mark.parametrize(
+    ("name", "images"),
+    [pytest.param(*case, marks=[] if case[0] in KINDS else pytest.mark.slow) for case in SEEING[1:]],
+)
 def test_an_active_method_changes_the_run_on_images(name, images, tmp_path):
     make = maker(tmp_path, images=images)
     without = laws.trained(make, methods(BESIDE[name], tmp_path))[0] if name in BESIDE else direct(images=images)[0]
@@ -131,7 +134,8 @@ def test_documents_itself(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "label"), [pytest.param(*case, marks=[] if case in FIRST else pytest.mark.slow) for case in ALL]
+    ("name", "label"),
+    [pytest.param(*case, marks=[] if case in FIRST and case[0] in KINDS else pytest.mark.slow) for case in ALL],
 )
 def test_keeps_what_it_declares(name, label, tmp_path):
     laws.keeps_what_it_declares(maker(tmp_path), methods(spec(name, label), tmp_path))

@@ -73,7 +73,7 @@ def test_all_off_together_is_trls_own_trainer_bit_for_bit(host, tmp_path):
     laws.off_is_direct(maker(host, tmp_path), retention(OFF), direct=direct)
 
 
-@pytest.mark.parametrize(("host", "name", "methods"), CASES, ids=NAMES)
+@pytest.mark.parametrize(("host", "name", "methods"), MARKED, ids=NAMES)
 def test_an_active_method_changes_the_run(host, name, methods, tmp_path):
     without = laws.trained(maker(host, tmp_path), retention([KL] if name == "budget" else []))[0]
     laws.active_changes_the_run(maker(host, tmp_path), retention(methods), without=without)
@@ -167,7 +167,9 @@ def test_on_policy_distillation_is_trls_but_for_rounding(direction, old, tmp_pat
     assert [a for a in losses if a is not None] == pytest.approx([b for b in wanted if b is not None], rel=1e-4)
 
 
-@pytest.mark.parametrize("name", BESIDE_DISTILLATION)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n == "label_annealing" else pytest.mark.slow) for n in BESIDE_DISTILLATION]
+)
 def test_on_policy_distillation_keeps_the_laws(name, old, tmp_path):
     methods = from_old(BESIDE_DISTILLATION[name], tmp_path)
     make = maker(on_policy, tmp_path)
@@ -293,7 +295,7 @@ def test_under_lora_the_base_is_reference_and_teacher(tmp_path):
     assert [row["kl"] for row in trainer.state.log_history if "kl" in row][-1] > 0
 
 
-@pytest.mark.parametrize("loss_type", ["ipo", "hinge", ["sigmoid", "sft"]])
+@pytest.mark.parametrize("loss_type", [pytest.param("ipo", marks=pytest.mark.slow), ["sigmoid", "sft"]])
 def test_other_losses_and_precomputed_references_are_trls(loss_type, tmp_path):
     """Beside a KL too small to matter, the weights of TRL's trainer."""
     model = build_model()

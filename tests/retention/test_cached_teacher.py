@@ -287,12 +287,13 @@ def test_a_lora_student_stores_the_states_of_its_bare_base(tmp_path):
     model, rows = build_model(), documents(6, 8)
     expected = OnlineTeacher(freeze_copy(model)).hidden(padded(rows, "right"))[0]
     adapted = lora(model)
+    teacher = AdapterOffTeacher(adapted)
     with torch.no_grad():
         for parameter in adapted.parameters():
             if parameter.requires_grad:
                 parameter.normal_()
     store = StateStore(tmp_path, teacher="t")
-    build_states(store, keyed(rows), AdapterOffTeacher(adapted), device=CPU)
+    build_states(store, keyed(rows), teacher, device=CPU)
     store.scan()
     for row, states in zip(rows, expected, strict=True):
         torch.testing.assert_close(store.read(document_key(tokens(row))), states[: len(row)], rtol=1e-5, atol=1e-5)

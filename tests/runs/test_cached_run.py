@@ -222,11 +222,10 @@ def test_a_run_that_waits_for_another_says_so_and_finds_the_work_done(tmp_path):
 
 
 def test_an_error_on_one_process_is_an_error_on_all(tmp_path):
-    from types import SimpleNamespace
-
     from holdfast.errors import HoldfastError
+    from holdfast.training.processes import Processes
 
-    processes = teacher_cache._Processes(SimpleNamespace(process_index=1, num_processes=3))
+    processes = Processes(1, 3)
     processes.gather = lambda value: ["no space left", value, None]
     with pytest.raises(HoldfastError, match="Process 0 failed: no space left"):
         processes.together(lambda: 7)

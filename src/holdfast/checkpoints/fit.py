@@ -90,7 +90,7 @@ def language_config(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
     try:
         with quiet_transformers():
-            whole = AutoConfig.from_pretrained(folder)
+            whole = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except _PLAIN_ERRORS as error:
         raise ModelError(f"Expected a model in {folder}, but its config is unsound: {unbuildable(error)}") from error
     text = whole.get_text_config()
@@ -240,7 +240,7 @@ def module_kinds(folder: str | os.PathLike[str]) -> dict[str, str] | None:
     from transformers.pytorch_utils import Conv1D
 
     with quiet_transformers(), torch.device("meta"):
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         model: Any = auto_class(config.model_type).from_config(config, attn_implementation="eager")
     kinds = {torch.nn.Linear: "linear", Conv1D: "conv1d", torch.nn.Embedding: "embedding"}
     return {f"{name}.weight": kinds[type(module)] for name, module in model.named_modules() if type(module) in kinds}

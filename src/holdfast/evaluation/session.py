@@ -408,7 +408,7 @@ def check_request(
         if found:
             break  # what is wrong with tasks and data is wrong for all
     if problems:
-        raise ConfigError(problems, source="the evaluation")
+        raise ConfigError(list(dict.fromkeys(problems)), source="the evaluation")
     return kept
 
 

@@ -87,8 +87,7 @@ class TokenWeighting(RetentionMethod):
     weighs_tokens: ClassVar[bool] = True
     summary: ClassVar[str] = "each token's cross-entropy weighed by entropy, probability or the start model's surprise"
     source: ClassVar[str] = (
-        "EAFT (arXiv:2601.02151), section 3.3; DFT (arXiv:2508.05629); TALR (arXiv:2509.20758); selective token "
-        "masking (arXiv:2501.14315); FLOW (arXiv:2502.02797)"
+        "arXiv:2601.02151, section 3.3 (EAFT); 2508.05629 (DFT); 2509.20758 (TALR); 2501.14315 (STM); 2502.02797 (FLOW)"
     )
 
     kind: Literal["eaft", "dft", "talr", "stm", "flow"] = "eaft"
