@@ -6,22 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.training.method_laws import SETTINGS
 from tiny import SENTENCES, build_model, build_tokenizer
-
-SETTINGS: dict[str, Any] = {
-    "max_steps": 6,
-    "per_device_train_batch_size": 4,
-    "learning_rate": 1e-2,
-    "lr_scheduler_type": "constant",
-    "bf16": False,
-    "use_cpu": True,
-    "report_to": "none",
-    "save_strategy": "no",
-    "logging_steps": 2,
-    "gradient_checkpointing": False,
-    "disable_tqdm": True,
-    "seed": 3,
-}
 
 
 def pairs() -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from extending import write_method
-from holdfast.training.method_laws import largest_difference, weights
+from holdfast.training.method_laws import SETTINGS, largest_difference, weights
 from tiny import SENTENCES, build_model, build_tokenizer
 from vision_models import ARCHITECTURES, build_processor, build_vision_model, build_vision_tokenizer, vision_rows
 
@@ -225,22 +225,7 @@ def make_trainer(
     from holdfast.training.hosts import SFTRetentionTrainer
 
     disable_progress_bars()
-    defaults = dict(
-        output_dir=str(folder / "run"),
-        max_steps=6,
-        per_device_train_batch_size=4,
-        learning_rate=1e-2,
-        lr_scheduler_type="constant",
-        bf16=False,
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        logging_steps=2,
-        gradient_checkpointing=False,
-        disable_tqdm=True,
-        max_length=64,
-        seed=3,
-    )
+    defaults = {"output_dir": str(folder / "run"), "max_length": 64, **SETTINGS}
     tokenizer = build_tokenizer() if images is None else build_processor(images)
     if images is not None:
         model = build_vision_model(images) if model is None else model

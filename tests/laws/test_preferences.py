@@ -323,6 +323,10 @@ def test_data_without_pairs_is_refused(tmp_path):
         "answers": (Dataset.from_list([{"prompt": "a", "completion": "b"}]), "is missing"),
         "none": (Dataset.from_dict({"prompt": [], "chosen": [], "rejected": []}), "at least one pair"),
         "empty": (Dataset.from_list([{"prompt": "a", "chosen": "b", "rejected": ""}]), "in row 0"),
+        "empty, far down": (
+            Dataset.from_list([{"prompt": "a", "chosen": "b", "rejected": "c"}] * 1500 + [{"chosen": "b"}]),
+            "in row 1500",
+        ),
         "same": (Dataset.from_list([{"prompt": "a", "chosen": "b", "rejected": "b"}] * 2), "the same"),
     }.values():
         with pytest.raises(DataError, match=said):

@@ -232,3 +232,16 @@ def test_the_share_is_of_what_is_trained_on(strategy: str, tmp_path: Path) -> No
     trained = sum(len(row["input_ids"]) for row in trainer.train_dataset)
     generated = trainer.data_info["mixed"][0]["replay_tokens"]
     assert abs(generated / trained - 0.3) < 0.03
+
+
+def test_another_forward_with_the_same_weights_is_another_start() -> None:
+    """All of a configuration that a forward pass depends on is in the key, not only what some architectures have."""
+    from holdfast.training.data_host import StartModel
+
+    model = build_model()
+    first = StartModel(model, adapter=None, first=True).key
+    assert StartModel(build_model(), adapter=None, first=True).key == first
+    for name, value in {"sliding_window": 4, "attention_multiplier": 0.5, "final_logit_softcapping": 3.0}.items():
+        other = build_model()
+        setattr(other.config, name, value)
+        assert StartModel(other, adapter=None, first=True).key != first, name

@@ -82,7 +82,7 @@ def drawn_before(config: TrainConfig, found: Look) -> list[str]:
     """What the start model has to write before the first step, and how long that takes at least: decoding reads all
     weights once a pass, whatever is computed with them."""
     from holdfast.runs.cost.plan import BYTES
-    from holdfast.training.data_host import AT_ONCE
+    from holdfast.training.data_host import BATCH_SIZES
 
     seen, cost, lines = found.preview, found.estimate, list[str]()
     if seen is None:
@@ -93,7 +93,7 @@ def drawn_before(config: TrainConfig, found: Look) -> list[str]:
             rows=seen.of,
             tokens=found.tokens,
             window=int(length or 1 << 30),
-            at_once=AT_ONCE["cpu" if config.training.use_cpu else "cuda"],
+            at_once=BATCH_SIZES["cpu" if config.training.use_cpu else "cuda"],
         )
         if wanted is None:
             continue

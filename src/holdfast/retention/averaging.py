@@ -44,7 +44,7 @@ from holdfast.retention.anchor import START, Anchors, KeepAuto, aligned, anchor_
 from holdfast.retention.held_out import DROP, points
 from holdfast.retention.method import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo, WeightCopy
 from holdfast.retention.paths import data_problems
-from holdfast.retention.rewinding import SteppedBack
+from holdfast.retention.rewinding import Rewinding
 
 if TYPE_CHECKING:
     import torch
@@ -215,7 +215,7 @@ class WiseFT(RetentionMethod):
     def start(self, anchors: Anchors) -> ActiveMethod:
         anchor = anchors.keep(self.anchor, self.keep)
         if self.alpha == "auto":
-            return SteppedBack(
+            return Rewinding(
                 anchors.named,
                 anchor,
                 name=self.anchor,

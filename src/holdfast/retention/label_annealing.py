@@ -161,8 +161,8 @@ class LabelAnnealing(RetentionMethod):
         return [{**parameters, **base}]
 
     def check_weights(self, named: NamedParams) -> list[str]:
-        if any(".lora_" in name for name in named):
-            return []  # the teacher is a whole model, which these are not; it is held against one when it is copied
+        if any(name.startswith("base_model.model.") for name in named):
+            return []  # an adapter's parameters; the teacher is compared with the whole model when it is copied
         return anchor_problems("label_annealing.teacher_model", self.teacher_model, named)
 
     def start(self, anchors: Anchors) -> ActiveMethod:

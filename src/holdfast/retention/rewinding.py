@@ -65,7 +65,7 @@ def step_back(lost: Callable[[float], float], *, limit: float, tries: int) -> tu
     return within, tried
 
 
-class SteppedBack(Passive):
+class Rewinding(Passive):
     """What WiSE-FT with `alpha: auto` holds during a run.
 
     Args:

@@ -122,7 +122,6 @@ def teacher_key(
         ModelError: the weights are not whole in this process (sharded, or not loaded).
     """
     lm = causal_lm(model)
-    config = lm.config.to_dict()
     text = lm.config.get_text_config() if hasattr(lm.config, "get_text_config") else lm.config
     attention = getattr(text, "_attn_implementation", None)
     autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
@@ -130,7 +129,7 @@ def teacher_key(
         "format": FORMAT,
         "model": type(lm).__name__,
         "weights": weights_digest(model),
-        "config": json.loads(json.dumps(_without(config, _NO_EFFECT), default=str, sort_keys=True)),
+        "config": forward_configuration(lm),
         "attention": "sdpa"
         if attention == IMPLEMENTATION
         else str(attention),  # documents go through it one by one, which is sdpa
@@ -140,6 +139,14 @@ def teacher_key(
         **({"kept": kept} if kept != "states" else {}),
     }
     return fingerprint(facts, length=32), facts
+
+
+def forward_configuration(lm: nn.Module) -> dict[str, Any]:
+    """All of a causal LM's configuration but what no forward pass depends on, as plain JSON."""
+    found: dict[str, Any] = json.loads(
+        json.dumps(_without(lm.config.to_dict(), _NO_EFFECT), default=str, sort_keys=True)
+    )
+    return found
 
 
 def _without(value: Any, names: set[str]) -> Any:

@@ -130,10 +130,10 @@ class TokenWeighting(RetentionMethod):
         return 1 if self.kind in ("stm", "flow") else 0
 
     def start(self, anchors: Anchors) -> ActiveMethod:
-        return {"talr": _TALR, "stm": _STM, "flow": _FLOW}.get(self.kind, _OfThePass)(self)
+        return {"talr": _TALR, "stm": _STM, "flow": _FLOW}.get(self.kind, _FusedWeights)(self)
 
 
-class _OfThePass(Passive):
+class _FusedWeights(Passive):
     """EAFT and DFT: the loss op computes the weights."""
 
     def __init__(self, method: TokenWeighting) -> None:
@@ -200,8 +200,8 @@ class _TALR(Passive):
         self.tau = state["tau"]
 
 
-class _OfTheStart(Passive):
-    """A base of what goes by the start model's losses."""
+class _StartLossWeights(Passive):
+    """Base of the kinds that weigh by the start model's losses."""
 
     def __init__(self, method: TokenWeighting) -> None:
         self.method = method
@@ -219,7 +219,7 @@ class _OfTheStart(Passive):
         return self.losses.of(inputs)
 
 
-class _STM(_OfTheStart):
+class _STM(_StartLossWeights):
     """Masks what surprises the start model."""
 
     def __init__(self, method: TokenWeighting) -> None:
@@ -239,7 +239,7 @@ class _STM(_OfTheStart):
         return self._interpolated(kept_BS.float())
 
 
-class _FLOW(_OfTheStart):
+class _FLOW(_StartLossWeights):
     """Weighs documents by how easy the start model finds them."""
 
     def __init__(self, method: TokenWeighting) -> None:

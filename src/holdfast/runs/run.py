@@ -287,11 +287,11 @@ class _Run:
     def on_own_text(self, hosted: dict[str, Any], settings: OnPolicySettings) -> OnPolicyTrainer:
         """The trainer of a run with `on_policy`."""
         from holdfast.runs.on_policy import check_lengths
-        from holdfast.training.preferences import OnPolicyTrainer, with_sampling
+        from holdfast.training.preferences import OnPolicyTrainer, add_sampling
 
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         check_lengths(self.config, self.rows, self.tokenizer, limit)
-        with_sampling(hosted["args"], **dataclasses.asdict(settings))
+        add_sampling(hosted["args"], **dataclasses.asdict(settings))
         return OnPolicyTrainer(**hosted)
 
     def check_evaluation(self) -> None:
@@ -353,7 +353,7 @@ class _Run:
         measures = self.measures_along(metrics)
         with self.status("Tokenising the training data") as spinner:
 
-            def told(text: str) -> None:
+            def announce(text: str) -> None:
                 if spinner is not None:  # what follows has a bar of its own
                     spinner.stop()
                 say(self.console, text)
@@ -385,7 +385,7 @@ class _Run:
                 }
                 if config.on_policy is None:
                     read = rows_by_name(self.processor or self.tokenizer)
-                    self.trainer = SFTRetentionTrainer(**hosted, load_rows=read, say=told)
+                    self.trainer = SFTRetentionTrainer(**hosted, load_rows=read, say=announce)
                 else:
                     self.trainer = self.on_own_text(hosted, config.on_policy)
         self.trackers = Trackers(args)

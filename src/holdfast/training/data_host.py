@@ -17,14 +17,14 @@ from holdfast.errors import ConfigError, ModelError
 from holdfast.generation import Sampling, continued, end_tokens
 from holdfast.ops.heads import causal_lm
 from holdfast.retention.method import PrepareData, Sample
-from holdfast.retention.teacher_states import weights_digest
+from holdfast.retention.teacher_states import forward_configuration, weights_digest
 from holdfast.support.files import fingerprint
 from holdfast.training.adapters import new_adapters_off
 from holdfast.training.processes import Processes
 from holdfast.training.zero import is_partitioned
 
-AT_ONCE = {"cpu": 32, "cuda": 256}
-"""Prompts that are continued at once, by kind of device."""
+BATCH_SIZES = {"cpu": 32, "cuda": 256}
+"""Prompts of a generation batch, by kind of device."""
 SCORED = 2**22
 """Elements of the logits that are held at a time while texts are scored (rows x tokens x vocabulary)."""
 
@@ -60,19 +60,12 @@ class StartModel:
             return
         try:
             lm = causal_lm(model)
-            self.key = fingerprint([type(lm).__name__, weights_digest(lm), _shape(lm.config)], length=32)
+            self.key = fingerprint([type(lm).__name__, weights_digest(lm), forward_configuration(lm)], length=32)
         except ModelError as error:
             raise ConfigError(
                 f"self_replay: cannot tell whose samples to look for. {error} Draw them in a run that holds the model "
                 f"whole (DDP, FSDP2 or one process)."
             ) from error
-
-
-def _shape(config: Any) -> dict[str, Any]:
-    """What of a configuration a forward pass depends on, beside the weights."""
-    names = ("rope_theta", "rope_parameters", "rope_scaling", "rms_norm_eps", "num_attention_heads", "hidden_act")
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    return {name: repr(getattr(text, name)) for name in names if hasattr(text, name)}
 
 
 class TrainerDataHost:
@@ -138,7 +131,7 @@ class TrainerDataHost:
 
     def batch_size(self) -> int:
         """See `DataHost.batch_size`."""
-        return AT_ONCE.get(self._args.device.type, max(AT_ONCE.values()))
+        return BATCH_SIZES.get(self._args.device.type, max(BATCH_SIZES.values()))
 
     def prompts(self, data: str) -> tuple[list[list[int]], int]:
         """See `DataHost.prompts`.

@@ -55,8 +55,9 @@ class LossRequest:
     """What each token's cross-entropy counts in the loss."""
     router_scale: float = 0.0
     """Factor of a mixture-of-experts model's load-balancing loss; 0 for dense models."""
-    beside: bool = False
-    """The host computes its loss of the model's own outputs, which come as `outputs`; here is the KL alone."""
+    kl_only: bool = False
+    """Leaves the cross-entropy out of the loss: the host computes its own loss from the model's outputs, which are
+    returned as `outputs`."""
 
 
 def successor_mask(inputs: dict[str, Any]) -> Tensor:
@@ -100,7 +101,7 @@ def install_forward(lm: nn.Module) -> None:
             if v is not None and k not in ("return_dict", "output_attentions", "output_hidden_states")
         }
         router_loss = outputs = None
-        if request.beside:
+        if request.kl_only:
             hidden_BTH, outputs = with_hidden(self, original, args, kwargs)
         elif request.router_scale:
             hidden_BTH, router_loss = _run_experts(self, *args, **kwargs)
@@ -115,7 +116,7 @@ def install_forward(lm: nn.Module) -> None:
             r.labels_BT[:, 1:].flatten(),
             teacher_hidden_NK=None if teacher is None else teacher[:, :-1].flatten(0, 1),
             teacher_head=r.teacher_head,
-            ce_scale=0.0 if r.beside else r.ce_scale,
+            ce_scale=0.0 if r.kl_only else r.ce_scale,
             kl_scale=r.kl_scale,
             kl_mask_N=None if r.kl_mask_BS is None else r.kl_mask_BS.flatten(),
             ce_weights_N=None if weights_BS is None else weights_BS.flatten(),

@@ -67,8 +67,8 @@ class TrainerHost:
         prepare = getattr(self._trainer, "_prepare_other", None)
         if prepare is None:
             raise ConfigError(
-                f"{data}: {type(self._trainer).__name__} takes tokenised data only and cannot read it. Use "
-                f"SFTRetentionTrainer."
+                f"{data}: {type(self._trainer).__name__} cannot read data beside its own. Use SFTRetentionTrainer; "
+                f"Fisher information can be computed beforehand ('holdfast fisher')."
             )
         rows, window = prepare(data, self._trainer.processing_class, self._trainer.args), self._window()
         if "images" in rows.column_names or int(token_lengths(rows).max(initial=0)) <= window:

@@ -52,8 +52,6 @@ from holdfast.training.mixin import RetentionMixin
 
 _NOT_THE_MODELS = ("completion_mask", "ref_chosen_logps", "ref_rejected_logps")
 """Columns of a batch of pairs that the model does not take."""
-_LOOKED_AT = 1000
-"""Pairs of the training data that are looked at for their two completions."""
 
 
 class _OwnLoss(RetentionMixin):
@@ -98,6 +96,7 @@ class DPORetentionTrainer(_OwnLoss, DPOTrainer):
         arguments = DPOConfig("dpo") if args is None else args
         wrapped = kwargs.get("peft_config") is not None or hasattr(model, "disable_adapter")
         self._shared: nn.Module | None = None
+        self._shards = _shards(arguments)
         if ref_model is None and not wrapped and not arguments.precompute_ref_log_probs:
             # TRL would load it again from where the model came from, which need not be there, or be as it was
             ref_model = self._shared = freeze_copy(model).requires_grad_(False).eval()
@@ -106,7 +105,7 @@ class DPORetentionTrainer(_OwnLoss, DPOTrainer):
     def _frozen_copy(self, model: nn.Module, asked: TeacherSettings, cast: torch.dtype | None) -> nn.Module:
         """The reference, where it is this very model and stays whole in this process."""
         plain = asked == dataclasses.replace(TeacherSettings(), kind=asked.kind) and cast is None
-        if self._shared is not None and plain and not _shards():
+        if self._shared is not None and plain and not self._shards:
             return self._shared
         return super()._frozen_copy(model, asked, cast)
 
@@ -119,7 +118,7 @@ class DPORetentionTrainer(_OwnLoss, DPOTrainer):
             labels = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, IGNORE)
             tokens = {name: value for name, value in inputs.items() if name not in _NOT_THE_MODELS}
             request = self._request(tokens, labels, num_items_in_batch)
-            policy = _Annealed(model, dataclasses.replace(request, beside=True))
+            policy = _Annealed(model, dataclasses.replace(request, kl_only=True))
         try:
             found = DPOTrainer.compute_loss(self, policy, inputs, return_outputs)
         except NonFiniteLogits as error:
@@ -276,7 +275,7 @@ class OnPolicyTrainer(_OwnLoss, DistillationTrainer):
         return _prompts(inputs, limit)
 
 
-def with_sampling(args: TrainingArguments, **sampling: Any) -> TrainingArguments:
+def add_sampling(args: TrainingArguments, **sampling: Any) -> TrainingArguments:
     """Adds to training arguments of another kind (`SFTConfig`) what `DistillationTrainer` reads of its own, in place.
 
     Args:
@@ -343,9 +342,8 @@ def _check_pairs(data: Any) -> None:
         )
     if not len(data):
         raise DataError("Preference data: expected at least one pair, got none.")
-    looked = data.select_columns(["chosen", "rejected"]).select(range(min(len(data), _LOOKED_AT)))
     empty, same = [], 0
-    for number, row in enumerate(looked):
+    for number, row in enumerate(data.select_columns(["chosen", "rejected"])):
         empty += [number] if not row["chosen"] or not row["rejected"] else []
         same += row["chosen"] == row["rejected"]
     if empty:
@@ -353,10 +351,10 @@ def _check_pairs(data: Any) -> None:
             f"Preference data: expected a chosen and a rejected completion in every row, got an empty one in row "
             f"{', '.join(map(str, empty[:5]))}{' and others' if len(empty) > 5 else ''}. Remove these rows."
         )
-    if same == len(looked):
+    if same == len(data):
         raise DataError(
             f"Preference data: expected completions of which one is preferred, but chosen and rejected are the same "
-            f"in all {same} rows that were looked at."
+            f"in all {same} rows."
         )
 
 
@@ -370,8 +368,8 @@ def _refuse_cached(retain: Sequence[RetentionMethod], where: str, why: str) -> N
             )
 
 
-def _shards() -> bool:
-    """Whether the launcher asks for FSDP or DeepSpeed, which shard the reference."""
-    return any(
-        os.environ.get(name, "").lower() == "true" for name in ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
-    )
+def _shards(args: TrainingArguments) -> bool:
+    """Whether the launcher or the arguments ask for FSDP or DeepSpeed, which shard the reference."""
+    names = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+    launched = any(os.environ.get(name, "").lower() in ("1", "true") for name in names)
+    return launched or bool(getattr(args, "fsdp", None) or getattr(args, "deepspeed", None))

@@ -11,6 +11,7 @@ from claim_studies import annealing, comparison, l2, study
 from claim_studies import trial as made_up
 from holdfast.records.leaderboard import LeaderboardRecord, Track
 from holdfast.records.study import StudyRecord
+from holdfast.retention.method import RetentionMethod
 from holdfast.studies.leaderboard.figures import leaderboard_record, track_figures
 
 ALIKE = {"noise": 0.0, "half": 0.001}
@@ -225,3 +226,13 @@ def test_the_p_value_of_a_difference_is_that_of_its_interval():
     assert math.isnan(OverSeeds(value=0.3, by_seed={0: 0.3}, samples_half=0.0).p_value)
     sampled = OverSeeds(value=0.3, by_seed={0: 0.3}, samples_half=0.3)
     assert sampled.p_value == pytest.approx(0.05, rel=1e-6)
+
+
+def test_a_method_from_outside_that_does_not_state_it_is_not_said_to_need_no_old_data():
+    from holdfast.retention.l2 import L2
+    from holdfast.retention.replay import Replay
+    from holdfast.studies.leaderboard.figures import _old_data
+
+    silent = type("Silent", (RetentionMethod,), {"__module__": "somebody.elses"})
+    frank = type("Frank", (RetentionMethod,), {"__module__": "somebody.elses", "old_data": ""})
+    assert [_old_data(cls) for cls in (silent, frank, L2, Replay)] == ["not declared", "", "", "yes"]

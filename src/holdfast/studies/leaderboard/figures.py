@@ -33,6 +33,7 @@ from holdfast.records.leaderboard import (
 )
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.reports.methods import kind_title
+from holdfast.retention.method import RetentionMethod
 from holdfast.retention.registry import declared
 from holdfast.statistics.equal_target import Tuned, area, tuned_source_at
 from holdfast.statistics.family_wise import adjust
@@ -52,6 +53,7 @@ from holdfast.studies.tradeoff.curves import (
 )
 from holdfast.studies.tradeoff.growing import LEVELS, open_for_equal_target
 from holdfast.studies.tradeoff.preconditions import above_chance, converged, moderate
+from holdfast.support.own_code import is_ours
 
 HEADLINE = 0.8
 """The level that ranks and pairs go by; one of `LEVELS`."""
@@ -181,12 +183,18 @@ def _track_notes(study: StudyRecord) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------------- ways
 
 
+def _old_data(cls: type[RetentionMethod]) -> str:
+    """What a method declares of the old data it needs; one from outside that declares nothing may need some."""
+    declares = any("old_data" in vars(base) for base in cls.__mro__ if base is not RetentionMethod)
+    return cls.old_data if is_ours(cls) or declares else "not declared"
+
+
 def _way(way: str, trials: Sequence[TrialRecord], study: StudyRecord, *, judged: bool) -> _Way:
     whole = [t for t in trials if incomplete(t, study) is None]
     classes = [cls for n in dict.fromkeys(n for t in trials for n in t.kind.split("+")) if (cls := declared(n))]
     row = Row(
         way=way,
-        old_data="; ".join(dict.fromkeys(cls.old_data for cls in classes if cls.old_data)),
+        old_data="; ".join(dict.fromkeys(text for cls in classes if (text := _old_data(cls)))),
         trials=len(trials),
         complete=len(whole),
         levels=[],
