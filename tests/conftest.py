@@ -152,6 +152,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     if len(sys.modules) > stash.get(MODULES, 0) + 300:
         stash[MODULES] = len(sys.modules)
         gc.collect()
+        if gc.get_freeze_count() == 0:
+            atexit.register(gc.unfreeze)  # libraries in C++ take themselves down by the collector, or list what is left
         gc.freeze()
 
 

@@ -187,6 +187,13 @@ def imports() -> list[Import]:
     return [found for file, tree in sources().items() for found in imports_of(file, tree)]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def let_go_of_the_trees() -> Iterator[None]:
+    """A million objects, which the collector would look through at every run of a trainer of the same process."""
+    yield
+    sources.cache_clear()
+
+
 def imports_of(file: str, node: ast.AST, when: str = "at import") -> Iterator[Import]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):

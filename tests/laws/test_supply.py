@@ -10,7 +10,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,13 @@ def nodes() -> list[tuple[str, ast.Call | ast.Import | ast.ImportFrom]]:
             if isinstance(node, (ast.Call, ast.Import, ast.ImportFrom)):
                 found.append((f"{file.relative_to(SOURCE)}:{node.lineno}", node))
     return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def let_go_of_the_trees() -> Iterator[None]:
+    """Every node holds its tree: objects that the collector would look through for the rest of the process."""
+    yield
+    nodes.cache_clear()
 
 
 def calls(name: str) -> list[tuple[str, ast.Call]]:

@@ -9,6 +9,7 @@ with what it has on disk.
 from __future__ import annotations
 
 import contextlib
+import atexit
 import gc
 import threading
 import time
@@ -261,6 +262,8 @@ def free_memory() -> None:
     if gc.get_freeze_count() == 0:
         # the libraries' own objects stay for good: looking through them after every job takes half a second
         gc.freeze()
+        # which they are taken down by, in the end: a library in C++ would print a list of what the collector left
+        atexit.register(gc.unfreeze)
     if "torch" in sys.modules:
         import torch
 
