@@ -8,8 +8,8 @@ with what it has on disk.
 
 from __future__ import annotations
 
-import contextlib
 import atexit
+import contextlib
 import gc
 import threading
 import time
