@@ -238,6 +238,22 @@ def test_an_arm_of_one_seed_is_no_part_of_the_study_of_two(bench, table):
     assert any("one seed alone" in note for note in record.notes)
 
 
+def test_a_run_of_one_seed_is_held_against_direct_runs_of_that_seed(bench, table):
+    found = made_table(bench, table, lost=0.2)
+    arms = [
+        table.Arm(name=a.name, rows={**a.rows, 1: made_row(bench, a.name, a.rate, second, seed=1)})
+        for a, second in zip(
+            found.arms[:2],
+            [{"target": -0.6, "validation": -0.6, "source": 9.0}, {"target": -0.5, "validation": -0.5, "source": 9.0}],
+            strict=True,
+        )
+    ]
+    mixed = table.Table(target="articles", start=found.start, arms=[*arms, found.arms[2]])
+    assert mixed.lost.change[0] == pytest.approx((0.2 + 9.0) / 2, abs=1e-3)
+    assert mixed.worth[2] == found.worth[2]
+    assert np.array_equal(mixed.worth_draws[:, 2], found.worth_draws[:, 2])
+
+
 @pytest.mark.slow
 def test_the_machinery_makes_a_table(bench, table, tmp_path, capsys):
     assert bench.quick(tmp_path) == 0
