@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import types
 
 import pytest
@@ -167,9 +166,10 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
 def test_help_is_quick() -> None:
     times = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = os.times()
         subprocess.run([sys.executable, "-m", "holdfast", "--help"], check=True, capture_output=True)
-        times.append(time.perf_counter() - start)
+        end = os.times()
+        times.append(end.children_user + end.children_system - start.children_user - start.children_system)
     assert min(times) < 0.5, times
 
 

