@@ -206,7 +206,7 @@ def run_plan(
     weights = str(model.dtype or "float32")
     weights = weights_dtype if weights == "auto" else weights
     loaded = weights
-    sharding, offloaded = _sharding(config.launch, config.processes)
+    sharding, offloaded = sharding_of(config.launch, config.processes)
     if sharding == "fsdp" and autocast and not model.use_peft:
         weights = "float32"  # accelerate keeps what is trained in float32 under FSDP2
     if sharding.startswith("zero") and autocast:
@@ -253,7 +253,7 @@ def planned_autocast(config: TrainConfig) -> str | None:
     return "float16" if args.fp16 else None
 
 
-def _sharding(launch: Mapping[str, Any], processes: int) -> tuple[str, bool]:
+def sharding_of(launch: Mapping[str, Any], processes: int) -> tuple[str, bool]:
     """How parameters are shared out over processes, and whether optimiser states are kept in host memory."""
     found = accelerate_file(launch)
     kind = str(found.distributed_type).upper()
