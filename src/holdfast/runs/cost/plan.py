@@ -104,6 +104,8 @@ class RunPlan:
     """8 or 4 bits of a frozen base; None: not quantised."""
     use_peft: bool
     lora_dropout: float
+    half_frozen: bool
+    """Whether half of the adapter is not trained, though computed and kept like the other (`lora_init`)."""
     sharding: str
     """"none", "ddp", "fsdp", "zero1", "zero2" or "zero3"."""
     offloaded: bool
@@ -233,6 +235,7 @@ def run_plan(
         quantised=4 if model.load_in_4bit else 8 if model.load_in_8bit else None,
         use_peft=bool(model.use_peft),
         lora_dropout=float(model.lora_dropout or 0.0) if model.use_peft else 0.0,
+        half_frozen=bool(model.use_peft and config.adapter.lora_init),
         sharding=sharding,
         offloaded=offloaded,
         optimiser=str(getattr(args.optim, "value", args.optim)),
