@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import largest_difference, make_trainer, weights
+from cases import CASES, largest_difference, make_trainer, spec, weights
 from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -38,7 +38,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def begun(folder: Path, old: Path, how: str, spec: Any = (), *, freeze_a: bool = False, **settings: Any) -> Any:
+def begun(folder: Path, old: Path, how: str, methods: Any = (), *, freeze_a: bool = False, **settings: Any) -> Any:
     """A trainer that begins so. `lora_*` and `use_*` among the settings are TRL's for the adapter."""
     from trl import ModelConfig
 
@@ -46,7 +46,7 @@ def begun(folder: Path, old: Path, how: str, spec: Any = (), *, freeze_a: bool =
     adapter = AdapterArguments(lora_init=how, lora_init_data=str(old), lora_init_freeze_a=freeze_a)  # type: ignore[arg-type]
     asked = {"lora_r": RANK, "lora_alpha": ALPHA, "lora_dropout": 0.0, "lora_target_modules": TARGETS, **named}
     peft = adapter_config(ModelConfig(use_peft=True, **asked), adapter)
-    return make_trainer(folder, spec, peft=peft, adapter=adapter, **{"max_steps": 4, **settings})
+    return make_trainer(folder, methods, peft=peft, adapter=adapter, **{"max_steps": 4, **settings})
 
 
 def layers(model: nn.Module) -> dict[str, Any]:
@@ -249,6 +249,23 @@ def test_the_other_half_stays_bit_for_bit(freeze_a: bool, old: Path, tmp_path: P
     assert trained == sum(b.numel() // 2 + (0 if freeze_a else a.numel() // 2) for b, a in start.values())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CASES if name != "mofo"])
+def test_every_method_acts_and_leaves_the_other_half(name: str, old: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"freeze_a": name in ("sfa", "wise_ft"), "weight_decay": 0.1, "optim": "adamw_torch"}
+    direct, held = (
+        begun(tmp_path / str(number), old, "corda", methods, learning_rate=1e-2, **settings)
+        for number, methods in enumerate(({}, spec(name, next(iter(CASES[name])))))
+    )
+    start = second_halves(held.model)
+    for trainer in (direct, held):
+        trainer.train()
+    assert largest_difference(start, second_halves(held.model)) == 0.0
+    assert largest_difference(weights(direct), weights(held)) > 1e-6
+    assert all(bool(torch.isfinite(t).all()) for t in weights(held).values())
+
+
+@pytest.mark.slow
 def test_without_restoring_weight_decay_would_take_the_other_half(old: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(LoraStart, "restore", lambda self: None)
     trainer = begun(tmp_path, old, "corda", optim="adamw_torch", weight_decay=0.5, learning_rate=1e-2)
@@ -257,6 +274,7 @@ def test_without_restoring_weight_decay_would_take_the_other_half(old: Path, tmp
     assert largest_difference(start, second_halves(trainer.model)) > 1e-3
 
 
+@pytest.mark.slow
 def test_an_average_is_that_of_the_weights_where_a_stays(old: Path, tmp_path: Path) -> None:
     start = dict(build_model().named_parameters())
     plain, held = (
@@ -285,6 +303,7 @@ def test_a_continued_run_is_the_same_and_computes_no_factors(old: Path, tmp_path
     assert largest_difference(weights(whole), weights(resumed)) == 0.0
 
 
+@pytest.mark.slow
 def test_a_checkpoints_other_half_is_what_stays(old: Path, tmp_path: Path) -> None:
     """Also where the factors were computed anew, on a processor that gives other signs."""
     saves = {"save_strategy": "steps", "save_steps": 2}
@@ -301,6 +320,7 @@ def test_a_checkpoints_other_half_is_what_stays(old: Path, tmp_path: Path) -> No
     assert largest_difference(start, second_halves(resumed.model)) == 0.0
 
 
+@pytest.mark.slow
 def test_factors_of_other_text_are_made_anew(old: Path, tmp_path: Path) -> None:
     first = second_halves(begun(tmp_path, old, "lora_null").model)
     other = tmp_path / "other.jsonl"
@@ -417,9 +437,7 @@ def test_a_mistake_is_said_once(settings: dict[str, Any], said: str, place: Path
     assert said in problem
 
 
-def test_what_decides_a_run_and_what_the_dry_run_says(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from holdfast.cli.main import main
-
+def test_each_setting_decides_a_run(place: Path) -> None:
     keys = {
         configured(**settings).key
         for settings in (
@@ -429,6 +447,14 @@ def test_what_decides_a_run_and_what_the_dry_run_says(place: Path, capsys: pytes
     }  # fmt: skip
     assert len(keys) == 6
     configured(**BEGUN, lora_init_freeze_a=True, retention=["sfa", "wise_ft"])
+
+
+@pytest.mark.slow
+def test_the_dry_run_says_both_ranks_and_finds_matrices_that_are_too_small(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from holdfast.cli.main import main
+
     words = ["train", "--model_name_or_path", "tiny", "--dataset_name", "train.jsonl", "--dry_run"]
     words += [word for key, value in BEGUN.items() for word in (f"--{key}", str(value).lower())]
     assert main([*words, "--lora_r", "4", "--lora_alpha", "8"]) == 0

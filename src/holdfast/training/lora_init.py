@@ -13,9 +13,9 @@ factors of a low-rank part of W out of it that matters little to the text:
     lora_null   N = eigenvectors of the r smallest eigenvalues of C,  U S V' = SVD(W N N') of rank r
                 B0 = U (S / s)^1/2,  A0 = (S / s)^1/2 V'                 s: LoRA's scaling
 
-CorDA: Yang et al. 2024, arXiv:2406.05223, section 3.3, knowledge-preserved adaptation; as in PEFT's `corda.py` C gets
-0.01 of its mean diagonal added, twice as much until its inverse is one. LoRA-Null: Tang et al. 2025, arXiv:2503.02659,
-section 3; `freeze_a` is its second version.
+CorDA: Yang et al. 2024, arXiv:2406.05223, knowledge-preserved adaptation; as in PEFT's `corda.py` C gets 0.01 of its
+mean diagonal added, and twice as much again until its inverse is one. LoRA-Null: Tang et al. 2025, arXiv:2503.02659;
+with the frozen down-projections of its second version under `lora_init_freeze_a`.
 
 **The base stays as it is.** The authors take s B0 A0 off the base. Here the adapter has twice the rank,
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from holdfast.training.adapters import AdapterArguments
 
-FILE = "lora_init.safetensors"
+FILE = "lora_init/factors.safetensors"
 """In a run's folder: B0 and A0, so that a continued run has those it began with, on any processor."""
 Factors = tuple[Tensor, Tensor]
 """B `[out, r]` and A `[r, in]`."""
@@ -284,7 +284,7 @@ class LoraStart:
     @property
     def frozen(self) -> int:
         """How many numbers of the parameters that have a gradient are not trained."""
-        return sum(half.numel() for layer in self._layers.values() for half in _halves(layer)[1] if half.requires_grad)
+        return sum(p.numel() // 2 for layer in self._layers.values() for p in _weights(layer) if p.requires_grad)
 
     def hold(self) -> None:
         """Takes the second half as it is for what it is to stay; to be called when a checkpoint was loaded."""
@@ -343,7 +343,7 @@ class LoraStart:
         }  # fmt: skip
         widest = max(layer.get_base_layer().in_features for layer in self._layers.values())
         if tokens < widest:
-            host.say(
+            trainer.data_notes.append(
                 f"lora_init: {tokens:,} tokens span fewer directions than the {widest:,} inputs of the widest layer; "
                 f"which of the others are taken is up to rounding. Give more text, or raise lora_init_samples."
             )
@@ -407,23 +407,29 @@ def _read(place: Path | None, key: str) -> dict[str, Tensor] | None:
         return None
 
 
+def _weights(layer: Any) -> Factors:
+    """B `[out, 2 r]` and A `[2 r, in]`."""
+    (adapter,) = layer.r
+    return layer.lora_B[adapter].weight, layer.lora_A[adapter].weight
+
+
 def _halves(layer: Any) -> tuple[Factors, Factors]:
     """The trained half of B and A, and the other, as views."""
-    (adapter,), rank = layer.r, rank_of(layer)
-    b, a = layer.lora_B[adapter].weight, layer.lora_A[adapter].weight
+    (b, a), rank = _weights(layer), rank_of(layer)
     return (b[:, :rank], a[:rank]), (b[:, rank:], a[rank:])
 
 
 def _train_first_half(layer: Any, *, freeze_a: bool) -> None:
     """Leaves gradients of the first half only; `freeze_a`: of B's."""
-    (adapter,), rank = layer.r, rank_of(layer)
-    layer.lora_B[adapter].weight.register_hook(functools.partial(_first, rank=rank, dim=1))
+    (b, a), rank = _weights(layer), rank_of(layer)
+    b.register_hook(functools.partial(_first, rank=rank, dim=1))
     if freeze_a:
-        # PEFT asks for gradients anew whenever adapters were off, but of what is declared here.
+        # PEFT asks for gradients anew whenever adapters were off, but not of what is declared here.
+        (adapter,) = layer.r
         layer.frozen_peft_weight_names = {**layer.frozen_peft_weight_names, adapter: ("lora_A",)}
-        layer.lora_A[adapter].weight.requires_grad_(False)
+        a.requires_grad_(False)
     else:
-        layer.lora_A[adapter].weight.register_hook(functools.partial(_first, rank=rank, dim=0))
+        a.register_hook(functools.partial(_first, rank=rank, dim=0))
 
 
 def _first(gradient: Tensor, *, rank: int, dim: int) -> Tensor:
