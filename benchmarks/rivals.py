@@ -14,6 +14,8 @@ Python source (the target) for 100 steps. Each arm is an ordinary `holdfast trai
 | arm | whose code | what it does |
 |---|---|---|
 | `lora` | PEFT `LoraConfig` | trains a low-rank change: "learns less and forgets less" (Biderman et al. 2024) |
+| `lora + corda` | PEFT's, begun by us | begins LoRA where weights matter little to old data (Yang et al. 2024) |
+| `lora + lora_null` | PEFT's, begun by us | begins LoRA in directions that old data leaves empty (Tang et al. 2025) |
 | `osf` | PEFT `OSFConfig` | trains each matrix's small singular directions only (Nayak et al. 2025) |
 | `dft` | TRL `loss_type: dft` | weighs each token's cross-entropy by its probability (Wu et al. 2025) |
 
@@ -45,6 +47,8 @@ LORA: dict[str, Any] = {
     "lora_dropout": 0.0,
     "lora_target_modules": "all-linear",
 }
+CORDA: dict[str, Any] = {**LORA, "lora_init": "corda", "lora_init_data": "{prose}"}
+NULL: dict[str, Any] = {**CORDA, "lora_init": "lora_null"}
 OSF: dict[str, Any] = {"use_peft": True, "peft_method": "osf", "osf_effective_rank": 0.5}
 DFT: dict[str, Any] = {"loss_type": "dft"}
 
@@ -57,7 +61,7 @@ class Rival:
     retention: list[dict[str, Any]] = field(default_factory=list)
     """As in a config; {prose}: the file of old data."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Keys of the config beside the quickstart's."""
+    """Keys of the config beside the quickstart's; {prose} as above."""
     rate: float = 1.0
     """Learning rate, in that of the quickstart."""
 
@@ -73,6 +77,11 @@ RIVALS = (
     Rival("lora", settings=LORA),
     Rival("lora, rate x 5", settings=LORA, rate=5.0),
     Rival("lora, rate x 5, + KL", [ANNEALING], LORA, 5.0),
+    Rival("lora + corda", settings=CORDA),
+    Rival("lora + corda, rate x 5", settings=CORDA, rate=5.0),
+    Rival("lora + lora_null", settings=NULL),
+    Rival("lora + lora_null, rate x 5", settings=NULL, rate=5.0),
+    Rival("lora + lora_null, A frozen, rate x 5", settings={**NULL, "lora_init_freeze_a": True}, rate=5.0),
     Rival("osf", settings=OSF),
     Rival("osf, keeps 0.9", settings={**OSF, "osf_effective_rank": 0.9}),
     Rival("osf + KL", [ANNEALING], OSF),
@@ -180,20 +189,17 @@ def run(rival: Rival, root: Path, base: Path, files: dict[str, Path], *, seed: i
     from holdfast.runs.run import train
     from holdfast.studies import quickstart
 
-    spec = [
-        {
-            n: {k: v.format(prose=files["prose_train"]) if isinstance(v, str) else v for k, v in g.items()}
-            for n, g in e.items()
-        }
-        for e in rival.retention
-    ]
+    def filled(values: dict[str, Any]) -> dict[str, Any]:
+        return {k: v.format(prose=files["prose_train"]) if isinstance(v, str) else v for k, v in values.items()}
+
+    spec = [{n: filled(g) for n, g in e.items()} for e in rival.retention]
     words = "".join(c if c.isalnum() else "-" for c in rival.name)
     arm = quickstart.QuickArm(name=f"{words}.{seed}", label=rival.name, kind=words, retention=spec)
     paths = {name: str(path) for name, path in files.items()}
     quick_settings = quickstart.QuickSettings(
         output_dir=root, arms=(arm,), base=str(base), files=paths, seed=seed, quick=quick, workers=None
     )
-    settings = {**quick_settings.run(arm), **rival.settings}
+    settings = {**quick_settings.run(arm), **filled(rival.settings)}
     settings["learning_rate"] *= rival.rate
     folder = train(train_config(settings), console=Console(file=io.StringIO()), evaluation_cache=root / "evaluations")
     found: dict[str, float] = {}

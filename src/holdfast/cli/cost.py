@@ -235,6 +235,8 @@ def show(estimate: CostEstimate, target: Any, *, title: str = "") -> None:
         out.line(title, "bold")
     precision = f"weights in {plan.weights}" + (f", {plan.autocast} autocast" if plan.autocast else "")
     kind = f"LoRA, {count(a.trainable)} parameters trained" if plan.use_peft else "all weights trained"
+    if plan.half_frozen:
+        kind = f"LoRA, at most {count(a.trainable // 2)} parameters trained, as many kept beside them"
     out.line(f"{e.model}: {count(a.parameters)} parameters ({kind}, {precision})", "bold")
     experts = f", of {a.experts} experts {a.experts_used:g} a token" if a.experts else ""
     out.line(

@@ -36,7 +36,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError, ModelError
-from holdfast.retention.anchor import START, Anchors, Keep, anchor_problems, kept_anchor, open_anchor
+from holdfast.retention.anchor import (
+    START,
+    Anchors,
+    Keep,
+    anchor_problems,
+    kept_anchor,
+    lora_init_problems,
+    open_anchor,
+)
 from holdfast.retention.fisher import (
     Diagonal,
     Estimator,
@@ -142,6 +150,9 @@ class EWC(RetentionMethod):
                 f"its fisher instead"
             )
         return found + data_problems("ewc.data", self.data) + anchor_problems("ewc.anchor", self.anchor)
+
+    def check_lora_init(self, *, freeze_a: bool) -> list[str]:
+        return lora_init_problems("ewc.anchor", self.anchor)
 
     def check_weights(self, named: NamedParams) -> list[str]:
         found = anchor_problems("ewc.anchor", self.anchor, named)

@@ -81,7 +81,7 @@ class TrainConfig(Displayed):
     model: ModelConfig
     """TRL's model arguments: name, revision, dtype, LoRA, quantisation."""
     adapter: AdapterArguments
-    """Which PEFT method `use_peft` means, and OSF's settings."""
+    """Which PEFT method `use_peft` means, OSF's settings, and how LoRA begins."""
     mixture: DatasetMixtureConfig
     """TRL's `datasets:` list; empty where `dataset_name` is used."""
     retention: list[RetentionMethod]
@@ -320,6 +320,9 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     add(config_checks.check_forecast(bool(found.get("forecast")), found.get("forecast_predictor"), plan))
     add(config_checks.check_ranges(values))
     add(config_checks.check_combinations(values, has_accelerator=machine.accelerator))
+    add(config_checks.check_lora_init(values, raw, methods, launching))
+    if values.get("lora_init") is not None and found.get("on_policy") is not None:
+        add(["lora_init: is not computed in a run with on_policy. Leave one of the two out."])
     packages = check_packages(values, here=machine.here) if machine.runs else []
     if machine.here:
         add([*packages, *(judges_need(plan) if machine.runs else [])])

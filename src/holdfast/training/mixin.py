@@ -178,6 +178,7 @@ class RetentionMixin(WholeCheckpoints):
             )  # the engine would later; teachers and methods look at the start model before
         install_forward(causal_lm(self.model))
         take_stored_names(causal_lm(self.model))
+        self._complete_start()
         self._teacher: Teacher | None = None
         self._cache: TeacherCache | None = None
         self.teacher_info: dict[str, Any] = {}
@@ -200,6 +201,9 @@ class RetentionMixin(WholeCheckpoints):
 
     def _complete_data(self) -> None:
         """Called once the trainer has its data, before methods look at it."""
+
+    def _complete_start(self) -> None:
+        """Called once the model is ready to be run, before teacher and methods take it for the start."""
 
     # --------------------------------------------------------------------------------------------------- the teacher
 

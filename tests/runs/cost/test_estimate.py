@@ -62,6 +62,22 @@ def test_osf_is_refused_with_the_reason(estimate_of):
         estimate_of(use_peft=True, peft_method="osf")
 
 
+def test_a_start_out_of_data_is_counted_with_both_halves(estimate_of, capsys):
+    from rich.console import Console
+
+    from holdfast.cli.cost import show
+
+    lora = {"use_peft": True, "lora_r": 4, "lora_target_modules": ["q_proj"]}
+    plain, doubled = (
+        estimate_of(**lora, **more) for more in ({}, {"lora_init": "lora_null", "lora_init_data": "owner/old"})
+    )
+    assert doubled.architecture.trainable == 2 * plain.architecture.trainable
+    (said,) = (text for text in doubled.assumptions if text.startswith("lora_init"))
+    assert "an adapter of rank 8, of which rank 4 is trained" in said
+    show(doubled, Console())
+    assert f"at most {plain.architecture.trainable:,} parameters trained" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_model_that_is_not_there(tmp_path):
     with pytest.raises(ConfigError, match="no such folder"):
         planned_config({"model_name_or_path": str(tmp_path / "nowhere")}, data_needed=False)

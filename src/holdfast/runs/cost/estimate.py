@@ -304,8 +304,15 @@ def _with_replay(config: TrainConfig, corpus: Corpus) -> Corpus:
 
 
 def _replayed(config: TrainConfig) -> list[str]:
-    """What of the methods' data is not counted."""
-    return list(dict.fromkeys(f"{m.name}: {m.not_in_cost}" for m in config.retention if m.not_in_cost and not m.off))
+    """What of the methods' data is not counted, and of an adapter's start."""
+    found = list(dict.fromkeys(f"{m.name}: {m.not_in_cost}" for m in config.retention if m.not_in_cost and not m.off))
+    if config.model.use_peft and config.adapter.lora_init is not None:
+        rank = config.model.lora_r
+        found.append(
+            f"lora_init: an adapter of rank {2 * rank}, of which rank {rank} is trained, is counted whole; the pass "
+            f"over lora_init_data and the decompositions before the first step are not"
+        )
+    return found
 
 
 # --------------------------------------------------------------------------------------------------- what was assumed

@@ -104,6 +104,8 @@ class RunPlan:
     """8 or 4 bits of a frozen base; None: not quantised."""
     use_peft: bool
     lora_dropout: float
+    half_frozen: bool
+    """Whether half of the adapter is not trained, though computed and kept like the other (`lora_init`)."""
     sharding: str
     """"none", "ddp", "fsdp", "zero1", "zero2" or "zero3"."""
     offloaded: bool
@@ -206,7 +208,7 @@ def run_plan(
     weights = str(model.dtype or "float32")
     weights = weights_dtype if weights == "auto" else weights
     loaded = weights
-    sharding, offloaded = _sharding(config.launch, config.processes)
+    sharding, offloaded = sharding_of(config.launch, config.processes)
     if sharding == "fsdp" and autocast and not model.use_peft:
         weights = "float32"  # accelerate keeps what is trained in float32 under FSDP2
     if sharding.startswith("zero") and autocast:
@@ -233,6 +235,7 @@ def run_plan(
         quantised=4 if model.load_in_4bit else 8 if model.load_in_8bit else None,
         use_peft=bool(model.use_peft),
         lora_dropout=float(model.lora_dropout or 0.0) if model.use_peft else 0.0,
+        half_frozen=bool(model.use_peft and config.adapter.lora_init),
         sharding=sharding,
         offloaded=offloaded,
         optimiser=str(getattr(args.optim, "value", args.optim)),
@@ -253,7 +256,7 @@ def planned_autocast(config: TrainConfig) -> str | None:
     return "float16" if args.fp16 else None
 
 
-def _sharding(launch: Mapping[str, Any], processes: int) -> tuple[str, bool]:
+def sharding_of(launch: Mapping[str, Any], processes: int) -> tuple[str, bool]:
     """How parameters are shared out over processes, and whether optimiser states are kept in host memory."""
     found = accelerate_file(launch)
     kind = str(found.distributed_type).upper()
