@@ -53,7 +53,7 @@ class Arm:
 
     label: str
     kind: str
-    """The methods' names joined by "+", or "direct"."""
+    """The methods' names joined by "+", "direct", or what a way without a method is called, such as "LoRA"."""
     rates: list[float]
     """Ascending."""
 
@@ -68,6 +68,8 @@ class Scored:
     metric: str
     unit: str
     higher_is_better: bool
+    chance: float | None = None
+    """What guessing gives, where that is known."""
 
     @property
     def key(self) -> str:
@@ -88,7 +90,10 @@ class TunedFigure:
     cost_interval: tuple[float, float] | None
     cost_by_seed: dict[str, float] = field(default_factory=dict)
     samples_half: float = 0.0
-    """Half-width of the samples' part at 95 %."""
+    """Half-width of the samples' part of the cost at 95 %."""
+    value_by_seed: dict[str, float] = field(default_factory=dict)
+    value_half: float = 0.0
+    """Half-width of the samples' part of the value at 95 %, the model taken by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -308,7 +308,7 @@ def _tunings(config: OvertrainingConfig, name: str, task: TaskSettings) -> list[
                 Tuning(
                     task=name,
                     arm=space.label(arm),
-                    kind=alternative.kind,
+                    kind=space.kind(params),
                     rate=float(settings[RATE]),
                     settings=settings,
                 )
