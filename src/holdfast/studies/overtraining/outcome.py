@@ -50,7 +50,17 @@ from holdfast.statistics.intervals import CONFIDENCE, rescaled
 from holdfast.statistics.powers import exponent, exponent_over_seeds
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.study import COMPLETE, StudyState
-from holdfast.studies.overtraining.plan import CHECKPOINT, KIND, LINE, MODEL, PROBE, TEXTS, OvertrainingConfig
+from holdfast.studies.overtraining.plan import (
+    ALIGN,
+    CHECKPOINT,
+    KIND,
+    LINE,
+    MODEL,
+    PROBE,
+    TEXTS,
+    OvertrainingConfig,
+)
+from holdfast.studies.overtraining.seen import seen_examples, seen_groups
 from holdfast.support.environment import shown_name
 from holdfast.support.files import record_from
 
@@ -74,7 +84,7 @@ def overtraining_record(
         made, kind = list(results.get(job.number, ())), job.attributes[KIND]
         reason = job.attributes.get(stored.REASON)
         notes += [n for one in made for n in one.get("notes", ()) if n not in notes]
-        if kind in (TEXTS, PROBE, LINE):
+        if kind in (TEXTS, PROBE, ALIGN, LINE):
             if reason is not None:
                 notes.append(f"{job.label} failed: {reason}")
             if made and kind == LINE and made[0].get("sharpness"):
@@ -152,7 +162,9 @@ def with_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> Over
     if (most := config.asked.most_perplexity) is not None:
         left_out, told = _left_out(record, most)
         record = dataclasses.replace(record, left_out=left_out, notes=[*record.notes, *told])
-    return _Judged(record, config, figures).record()
+    record = _Judged(record, config, figures).record()
+    groups = seen_groups(record, config, figures.folder)
+    return dataclasses.replace(record, groups=groups, examples=seen_examples(record, config, figures.folder))
 
 
 def _with_probed(record: OvertrainingRecord, config: OvertrainingConfig) -> OvertrainingRecord:
