@@ -12,8 +12,8 @@ PAPER = Paper(
         "pictures": "the same ladder with a vision tower: pictures are learnt, language is to be kept",
     },
     durations={
-        "quick": "four minutes",
-        "look": "an hour by estimate: 35 minutes for the ladder and its text, the rest for pictures",
+        "quick": "two minutes a recipe",
+        "look": "an hour by estimate: 35 minutes for the ladder and its text, 20 for pictures",
         "thorough": "a day by estimate: four hours for the ladder, six for its text, the rest for pictures",
     },
     function="holdfast.studies.overtraining.reproduction:reproduce",
