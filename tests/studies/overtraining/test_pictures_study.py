@@ -264,9 +264,8 @@ def test_a_stage_1_that_failed_is_named(asked: dict[str, Any], monkeypatch: pyte
     def failing(*args: Any, **kwargs: Any) -> Path:
         raise HoldfastError("no projector today")
 
-    monkeypatch.setattr(wrapping, "wrap_language_model", failing)
-    with pytest.raises(HoldfastError, match=r"no projector today|stage 1 of"):
-        run_of(asked)
-    monkeypatch.undo()
-    monkeypatch.chdir(Path(asked["ladder"][0]["model"]).absolute().parent)
+    with monkeypatch.context() as patch:
+        patch.setattr(wrapping, "wrap_language_model", failing)
+        with pytest.raises(HoldfastError, match=r"no projector today|stage 1 of"):
+            run_of(asked)
     assert run_of(asked).status == "finished", "the same command tries it again"
