@@ -119,6 +119,20 @@ def test_stage_1_comes_before_what_begins_with_it(asked: dict[str, Any]) -> None
     assert stage["per_device_train_batch_size"] == 8 and stage["output_dir"].endswith("seed-1")
 
 
+@pytest.mark.parametrize(("size", "runs"), [("look", 48), ("thorough", 288)])
+def test_the_recipe_shares_the_ladder_with_the_one_of_text(size: str, runs: int, tmp_path: Path) -> None:
+    from holdfast.studies.overtraining.reproduction import TWINS
+
+    text, pictures = (TWINS._recipe(name, size, tmp_path / name, None).settings for name in TWINS.studies)
+    assert text.ladder.resolved == pictures.ladder.resolved
+    assert [text.model(label) for label in text.rungs] == [pictures.model(label) for label in pictures.rungs]
+    assert text.ladder.output_dir == tmp_path / "budgets-ladder", "as it was called before pictures came"
+    kinds = [job.attributes["kind"] for job in pictures.jobs()]
+    assert kinds.count("tune") * len(pictures.asked.seeds) == runs and kinds.count("align") == len(pictures.rungs)
+    small = {"look": "pictures_tiny", "thorough": "pictures"}[size]
+    assert str(pictures.resolved["small"]).partition("@")[0] == small and len(pictures.asked.seeds) == 3
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
