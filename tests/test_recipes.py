@@ -78,6 +78,8 @@ OVERTRAINING = {
     "olmo-1b-sft": (6, 63),
     "forecast": (3, 40),
     "forecast-tiny": (3, 40),
+    "pictures": (5, 16),
+    "olmo-1b-llava": (6, 20),
 }
 """Checkpoints and fine-tunings of each."""
 PUBLIC = {"olmo-1b": (41e9, 3094e9), "olmo-2-7b": (80e9, 3896e9), "amber": (0.12e12, 1.3e12)}
@@ -419,10 +421,44 @@ def test_an_overtraining_study_is_sound(name: str, model_folder: Path) -> None:
         for part in ("train", "test"):
             Path("gsm8k").mkdir(exist_ok=True)
             Path("gsm8k", f"{part}.jsonl").write_text('{"question": "a", "answer": "b"}\n' * 4)
+        for task in values["tasks"].values():
+            if "align" in task:
+                put_tower(task["align"]["tower"])
     config = overtraining_config(values, source=name)
     assert (len(config.rungs), len(config.tunings)) == OVERTRAINING[name]
     assert config.name == f"overtraining-{name}" and config.output_dir == Path("runs") / f"overtraining-{name}"
     assert text.startswith("# ") and f"configs/overtraining/{name}.yaml" in text
+
+
+def put_tower(folder: str) -> None:
+    """A CLIP vision model with as many layers as the large one has, and its image processor."""
+    from transformers import CLIPVisionConfig, CLIPVisionModel
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    shape = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1, "num_hidden_layers": 24}
+    CLIPVisionModel(CLIPVisionConfig(**shape, image_size=336, patch_size=14)).save_pretrained(folder)
+    CLIPImageProcessorPil().save_pretrained(folder)
+
+
+def test_llavas_two_stages_have_the_papers_settings() -> None:
+    """Table 2: batches of 256, cosine, AdamW without weight decay; 1e-3 after 50 steps, five rates after 40."""
+    from holdfast.studies.overtraining.plan import overtraining_config
+
+    values = read("overtraining/olmo-1b-llava")
+    config = overtraining_config(values, check=False)
+    (way,) = config.ways_to_see
+    direct = [t for t in config.tunings.values() if t.kind == "direct"]
+    assert [t.rate for t in direct] == [8e-6, 1e-5, 2e-5, 4e-5, 1e-4]
+    first, *others = config.rungs
+    stages = [config.aligning(first, way, 0), *(config.training(first, t.name, 0) for t in direct)]
+    for number, stage in enumerate(stages):
+        assert stage["per_device_train_batch_size"] * stage["gradient_accumulation_steps"] == 256
+        assert (stage["lr_scheduler_type"], stage["weight_decay"]) == ("cosine", 0.0) and "optim" not in stage
+        assert stage["warmup_steps"] == (40 if number else 50)
+    assert stages[0]["learning_rate"] == 1e-3 and stages[0]["train_only"] == ["multi_modal_projector"]
+    assert config.ways_to_see[way].tower == "openai/clip-vit-large-patch14-336" and len(others) == 5
+    for missing in ("MME", "GQA", "AI2D", "POPE", "TextVQA"):
+        assert missing in head("overtraining/olmo-1b-llava") and missing in head("overtraining/pictures")
 
 
 @pytest.mark.parametrize("name", PUBLIC)

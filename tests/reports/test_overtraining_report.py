@@ -10,14 +10,18 @@ from pathlib import Path
 import pytest
 from synthetic_overtraining import overtraining
 
-from holdfast.records.overtraining import read_overtraining, write_overtraining
+from holdfast.records.overtraining import SeenExample, SeenGroup, read_overtraining, write_overtraining
 from holdfast.reports.blocks import words
+from holdfast.reports.html import render
+from holdfast.reports.markdown import document as as_markdown
 from holdfast.reports.overtraining_report import (
     _at_rates,
     _tuned_chart,
+    example_table,
     lead,
     overtraining_page,
     print_overtraining,
+    seen_table,
     shift_table,
     tuned_table,
     turn_table,
@@ -81,3 +85,32 @@ def test_page_terminal_and_file(tmp_path: Path, capsys: pytest.CaptureFixture[st
     print_overtraining(record, tmp_path)
     told = capsys.readouterr().out
     assert "reviews at tuned rates" in told and "note: a note" in told
+
+
+def test_what_models_see_stands_with_its_pictures_and_with_guessing() -> None:
+    plain = overtraining()
+    assert "what the models see" not in render(overtraining_page(plain))
+    target = dataclasses.replace(plain.scored["reviews"][1], chance=0.4)
+    groups = [
+        SeenGroup(task="reviews", arm="direct", checkpoint=c, group=g, value=v, chance=0.25, n=8)
+        for c, v in (("1B", 0.5), ("4B", 0.875)) for g in ("count", "reading")
+    ]  # fmt: skip
+    example = SeenExample(
+        task="reviews", group="count", picture="UE5H", question="<image>\nHow many <b>?", options=[" one", " two"],
+        right=1, answers={"1B": 0, "4B": 1},
+    )  # fmt: skip
+    scored = {"reviews": [plain.scored["reviews"][0], target, plain.scored["reviews"][2]]}
+    record = dataclasses.replace(plain, scored=scored, groups=groups, examples=[example])
+    chart = _tuned_chart(record, "reviews", target, "the task")
+    assert chart is not None and [rule.y for rule in chart.rules] == [0.4] and "guessing, 0.4." in chart.caption
+    held = _at_rates(record, "reviews", record.arms[0], target, cost=True)
+    assert held is not None and not held.rules, "what fine-tuning costs is not held against guessing"
+    rows = [[words(cell) for cell in row] for row in seen_table(record, groups).rows]
+    assert rows == [["direct", "1 B", "0.500", "0.500"], ["direct", "4 B", "0.875", "0.875"]]
+    (row,) = example_table(record, [example]).rows
+    assert [words(cell) for cell in row] == ["a picture", "How many <b>?\ncount", "two", "one", "two"]
+    page = render(overtraining_page(record))
+    assert (
+        '<img src="data:image/png;base64,UE5H" alt="a picture" class="picture">' in page and "How many <b>" not in page
+    )
+    assert "UE5H" not in as_markdown(overtraining_page(record)), "a text names the picture and leaves it out"

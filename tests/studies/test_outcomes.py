@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from claim_studies import paper_like
 from holdfast.studies.claims import RECIPES, STATEMENTS, check_claims
-from holdfast.studies.engine.claims import FAILS, HOLDS, RULES, UNKNOWN, claims_json, family_line
+from holdfast.studies.engine.claims import FAILS, HOLDS, RULES, UNKNOWN, Statement, claims_json, family_line
 from holdfast.studies.engine.outcomes import NOT_RUN, claims_page, known_papers, with_verdicts
 from holdfast.studies.engine.papers import papers
 from holdfast.support.files import write_json
@@ -86,3 +87,18 @@ def test_a_precondition_that_is_not_met_is_named(tmp_path):
 def test_outcomes_of_other_rules_and_of_a_quick_check_are_not_shown(tmp_path, changes):
     page = written(tmp_path, paper_like(), **changes)
     assert "**holds**" not in page and page.count(NOT_RUN) == 3 * len(STATEMENTS)
+
+
+def test_claims_that_were_judged_apart_stand_in_one_table(tmp_path):
+    """Each file keeps its own line on what holds at once."""
+    claim = {"verdict": "holds", "figures": [], "preconditions": []}
+    for name, number in (("sfa-look", "1"), ("sfa-more-look", "2")):
+        about = {"rules": RULES, "size": "look", "family": f"family of {number}"}
+        (tmp_path / f"{name}.json").write_text(json.dumps({**about, "claims": [{**claim, "number": number}]}))
+    statements = [Statement(number=n, recipe="r", text="t", paper="p", check=lambda r, a: []) for n in "123"]
+    page = claims_page({"sfa": ("Soup", statements)}, tmp_path)
+    rows = [line for line in page.splitlines() if line.startswith(("| 1", "| 2", "| 3"))]
+    assert ["**holds**" in row for row in rows] == [True, True, False]
+    assert "family of 1" in page and "family of 2" in page
+    told = with_verdicts("<!-- verdict: sfa -->\n<!-- /verdict -->", tmp_path)
+    assert "holds 2" in told and "family of 1" in told and "family of 2" in told

@@ -17,13 +17,13 @@ from holdfast.cli.main import main
 from holdfast.data.images import read_images
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.records.run import RunFolder
+from holdfast.runs.wrapping import check_tower, wrap_language_model
 from holdfast.worlds.pictures import scenes, tower
-from holdfast.worlds.pictures.build import PicturesRecipe, build_pictures
-from holdfast.worlds.pictures.wrapping import wrap_language_model
+from holdfast.worlds.pictures.build import HELD_OUT, VALID, PicturesRecipe, build_pictures
 from tiny import build_model, build_tokenizer
 
 TOWER = tower.TowerRecipe(width=32, layers=1, heads=2, steps=60, batch_size=32, learning_rate=5e-3)
-RECIPE = PicturesRecipe(captions=24, instructions=40, questions=8, tower=TOWER)
+RECIPE = PicturesRecipe(captions=24, instructions=40, questions=8, validation=4, tower=TOWER)
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,9 @@ def test_the_files_of_a_world(world: dict[str, Path]) -> None:
     for family in scenes.FAMILIES:
         asked = load_dataset("parquet", data_files=str(world[family]), split="train")
         assert len(asked) == 8 and not seen & {row["images"][0].tobytes() for row in asked}
+    held, valid = (load_dataset("parquet", data_files=str(world[name]), split="train") for name in (HELD_OUT, VALID))
+    assert Counter(held["family"]) == dict.fromkeys(scenes.FAMILIES, 8)
+    assert Counter(valid["family"]) == dict.fromkeys(scenes.FAMILIES, 4)
     when = world["captions"].stat().st_mtime_ns
     place = world["captions"].parent
     again = build_pictures(RECIPE, place, cache=world["tower"].parent)
@@ -108,11 +111,53 @@ def test_the_files_of_a_world(world: dict[str, Path]) -> None:
         build_pictures(PicturesRecipe(seed=1, tower=TOWER), place, cache=world["tower"].parent)
 
 
+def test_what_is_asked_is_asked_once_and_in_handwritings_of_its_own() -> None:
+    """Digits that differ by a pixel in the corner tell whose they are: training, validation and test share none."""
+    from holdfast.worlds.pictures.build import halves
+
+    pixels = np.zeros((60, 8, 8), np.uint8)
+    pixels[:, 0, 0], labels = np.arange(60), np.arange(60) % 10
+    parts = halves(scenes.Digits(pixels=pixels, labels=labels))
+    own = [set(part.pixels[:, 0, 0].tolist()) for part in parts]
+    assert not own[0] & own[1] and own[0] | own[1] == set(range(60))
+    assert all(Counter(part.labels.tolist()) == dict.fromkeys(range(10), 3) for part in parts)
+    rows = scenes.question_rows("parity", 100, parts[0], seed="0")
+    keys = [(row["prompt"], row["images"][0]["bytes"]) for row in rows]
+    assert len(set(keys)) == 100
+    few = scenes.Digits(pixels=pixels[:10], labels=labels[:10])
+    with pytest.raises(DataError, match="400 different questions of parity"):
+        scenes.question_rows("parity", 400, few, seed="0")  # 10 digits, 9 places, 3 wordings
+    with pytest.raises(DataError, match=r"fewer of \[0, 1,"):
+        halves(few)
+
+
+def test_a_tower_has_to_be_one(world: dict[str, Path], language: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    check_tower(world["tower"], -2)
+    with pytest.raises(ModelError, match=r"Expected one of the 1 layers .* got 2"):
+        check_tower(world["tower"], 2)
+    with pytest.raises(ModelError, match=r"Expected a vision model at .*nowhere"):
+        check_tower(tmp_path / "nowhere", -1)
+    with pytest.raises(ModelError, match=r"Expected a CLIP vision model.* of type 'llama'"):
+        check_tower(language, -1)
+    broken = shutil.copytree(world["tower"], tmp_path / "broken")
+    weights = load_file(broken / "model.safetensors")
+    save_file({n: w for n, w in weights.items() if "embeddings" in n}, broken / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"lacks .* which would be random"):
+        wrap_language_model(language, broken, tmp_path / "never", layer=-1)
+    shutil.copy(world["tower"] / "model.safetensors", broken)
+    (broken / "preprocessor_config.json").unlink()
+    with pytest.raises(ModelError, match="Expected an image processor"):
+        check_tower(broken, -1)
+    assert not list(tmp_path.glob("never*"))
+
+
 def test_a_wrapped_language_model_says_what_it_said(world: dict[str, Path], language: Path, tmp_path: Path) -> None:
     from holdfast.checkpoints.language import extract_language
     from holdfast.models import load
 
-    whole = wrap_language_model(language, world["tower"], tmp_path / "whole", seed=3)
+    whole = wrap_language_model(language, world["tower"], tmp_path / "whole", layer=-1, seed=3)
     own, wrapped = load(str(language)), load(str(whole))
     ids = torch.randint(2, 200, (1, 12), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -126,9 +171,9 @@ def test_a_wrapped_language_model_says_what_it_said(world: dict[str, Path], lang
     inside = load(str(tmp_path / "language"))
     assert len(inside.tokenizer) == len(own.tokenizer) + 1
     with pytest.raises(ConfigError, match="expected a new folder"):
-        wrap_language_model(language, world["tower"], whole)
+        wrap_language_model(language, world["tower"], whole, layer=-1)
     with pytest.raises(ModelError, match="reads images already"):
-        wrap_language_model(whole, world["tower"], tmp_path / "twice")
+        wrap_language_model(whole, world["tower"], tmp_path / "twice", layer=-1)
 
 
 STAGE = """
@@ -153,7 +198,7 @@ def test_training_leaves_the_tower_as_it_is_and_questions_have_chance_levels(
 
     monkeypatch.chdir(tmp_path)
     shutil.copytree(world["captions"].parent, "world")
-    wrap_language_model(language, world["tower"], "whole")
+    wrap_language_model(language, world["tower"], "whole", layer=-1)
     Path("run.yaml").write_text(STAGE)
     assert main(["train", "--config", "run.yaml"]) == 0
     start, end = (load_file(f"{folder}/model.safetensors") for folder in ("whole", "out"))

@@ -4,6 +4,7 @@ runs that read them."""
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -45,11 +46,17 @@ def made(tmp_path_factory):
 
 
 def rows(path):
+    if Path(path).suffix == ".parquet":
+        import pyarrow.parquet
+
+        return pyarrow.parquet.read_table(path).to_pylist()
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 def words(row):
-    """Everything that is said in a row."""
+    """Everything that is said in a row; of one with pictures, what it shows."""
+    if "images" in row:
+        return hashlib.sha256(b"".join(image["bytes"] for image in row["images"])).hexdigest() + row["prompt"]
     if "messages" in row:
         return " ".join(m["content"] for m in row["messages"])
     if "options" in row:
@@ -71,6 +78,8 @@ def test_the_table_says_what_there_is(made):
         "pretraining_tiny",
         "overtraining",
         "overtraining_tiny",
+        "pictures",
+        "pictures_tiny",
         "digits",
         "niche_knowledge",
     ]
@@ -81,7 +90,7 @@ def test_the_table_says_what_there_is(made):
 
 
 def test_the_study_files_use_what_there_is(made):
-    for name in set(SETTINGS) - {"stages_narrow"}:  # it is a size of stages, and has its file
+    for name in set(SETTINGS) - {"stages_narrow", "pictures_tiny"}:  # sizes of others, whose files they have
         texts = [t for t in (f.read_text() for f in RECIPES.rglob("*.yaml")) if yaml.safe_load(t).get("small") == name]
         named = {part.partition("}")[0] for text in texts for part in text.split("${")[1:]}
         assert texts and named <= set(made[name]), name
@@ -149,7 +158,8 @@ def test_files_of_another_base_are_not_found_made(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", [n for n, s in SETTINGS.items() if s.start != "network"])
 def test_nothing_held_out_is_trained_on(made, name):
     paths = made[name]
-    read = [p for p in paths if p.endswith("train") or p.startswith("replay")]
+    stages = {"captions", "instructions"} if "captions" in paths else set()  # elsewhere instructions are asked
+    read = [p for p in paths if p.endswith("train") or p.startswith("replay") or p in stages]
     learnt = {words(row) for part in read for row in rows(paths[part])}
     running = "\n".join(sorted(learnt))
     for part in (p for p in paths if p.endswith(("_heldout", "_valid"))):

@@ -15,9 +15,9 @@ Takes the checkpoints of a ladder (one model at rising pre-training budgets) and
 and pruning without training, and fine-tuning on your tasks over learning rates, batch sizes, schedules, LoRA and
 retention methods. It shows what each modification costs at each budget, where longer pre-training turns from help to
 harm (the inflection point), the learning rate that validation data chooses at each budget, and whether retention moves
-any of it. In-domain and generalist figures are paired with the checkpoint's own; intervals cover seeds and samples.
-Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast overtraining
-worker' on the others.
+any of it. Checkpoints of a task with images get a vision tower first (align). In-domain and generalist figures are
+paired with the checkpoint's own; intervals cover seeds and samples. Interrupted? The same command continues. Several
+machines: one --storage and a shared folder, 'holdfast overtraining worker' on the others.
 """
 EPILOG = """\
 overtraining.yaml

@@ -221,6 +221,27 @@ def image_files(dataset: datasets.Dataset, columns: Sequence[str], folders: Sequ
     return found
 
 
+def stored_images(row: Row, columns: Sequence[str], folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """The images in a row's columns as `datasets.Image` stores them: bytes, or None, and path.
+
+    Raises:
+        BadRow: an image that is nowhere.
+    """
+    return [_stored(image, folders) for image in given_images(row, columns)]
+
+
+def picture_hashes(row: Row, columns: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """SHA-256 (hexadecimal) of the stored bytes of each image in a row's columns: by these a picture is known again.
+
+    Raises:
+        BadRow: an image that is nowhere.
+    """
+    import hashlib
+
+    stored = stored_images(row, columns, folders)
+    return [hashlib.sha256(s["bytes"] or Path(s["path"]).read_bytes()).hexdigest() for s in stored]
+
+
 def content_of_images(dataset: datasets.Dataset) -> str:
     """SHA-256 (hexadecimal) over the files that the images of prepared rows lie in, in order; those within the rows are
     part of the data's own hash.

@@ -4,6 +4,7 @@
 overtraining.json                 this record
 study.db                          the queue
 probed/CHECKPOINT/CHANGE/         evaluations of every checkpoint as it is and under every change
+aligned/CHECKPOINT/WAY/seed-N/    stage 1 of models that see, ordinary run folders
 runs/CHECKPOINT/MODEL/seed-N/     the fine-tunings, ordinary run folders
 report.html                       the page
 ```
@@ -53,7 +54,7 @@ class Arm:
 
     label: str
     kind: str
-    """The methods' names joined by "+", or "direct"."""
+    """The methods' names joined by "+", "direct", or what a way without a method is called, such as "LoRA"."""
     rates: list[float]
     """Ascending."""
 
@@ -68,6 +69,8 @@ class Scored:
     metric: str
     unit: str
     higher_is_better: bool
+    chance: float | None = None
+    """What guessing gives, where that is known."""
 
     @property
     def key(self) -> str:
@@ -88,7 +91,10 @@ class TunedFigure:
     cost_interval: tuple[float, float] | None
     cost_by_seed: dict[str, float] = field(default_factory=dict)
     samples_half: float = 0.0
-    """Half-width of the samples' part at 95 %."""
+    """Half-width of the samples' part of the cost at 95 %."""
+    value_by_seed: dict[str, float] = field(default_factory=dict)
+    value_half: float = 0.0
+    """Half-width of the samples' part of the value at 95 %, the model taken by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +233,39 @@ class DistanceTrend:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SeenGroup:
+    """One family of questions about pictures, asked of models at the tuned rate of their budget."""
+
+    task: str
+    arm: str
+    checkpoint: str
+    group: str
+    value: float
+    """Share of right answers, mean over the seeds."""
+    chance: float
+    """What guessing gives."""
+    n: int
+    """Questions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenExample:
+    """A question about a picture, and what every checkpoint answers after direct fine-tuning at its tuned rate."""
+
+    task: str
+    group: str
+    """Its family, "" where there are none."""
+    picture: str
+    """PNG in base64; "" of a question without."""
+    question: str
+    options: list[str]
+    right: int
+    """Index of the right option."""
+    answers: dict[str, int]
+    """By checkpoint, the index of the option that it chose, with the first seed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OvertrainingRecord:
     """overtraining.json."""
 
@@ -257,6 +296,9 @@ class OvertrainingRecord:
     growth: list[Growth] = field(default_factory=list)
     shifts: list[Shift] = field(default_factory=list)
     distances: list[DistanceTrend] = field(default_factory=list)
+    groups: list[SeenGroup] = field(default_factory=list)
+    examples: list[SeenExample] = field(default_factory=list)
+    """The last two: of tasks whose checkpoints have a vision tower."""
     left_out: list[float] = field(default_factory=list)
     """Rates that are not drawn: `most_perplexity`."""
     notes: list[str] = field(default_factory=list)

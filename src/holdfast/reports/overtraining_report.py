@@ -25,6 +25,8 @@ from holdfast.records.overtraining import (
     Growth,
     OvertrainingRecord,
     Scored,
+    SeenExample,
+    SeenGroup,
     Shift,
     TunedFigure,
     TunedModel,
@@ -32,7 +34,21 @@ from holdfast.records.overtraining import (
 )
 from holdfast.records.probe import ProbeRecord
 from holdfast.reports import blocks as b
-from holdfast.reports.blocks import Block, Fold, Page, Panel, Paragraph, Section, Table, Text, Tile, Tiles, chip, figure
+from holdfast.reports.blocks import (
+    Block,
+    Fold,
+    Page,
+    Panel,
+    Paragraph,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tile,
+    Tiles,
+    chip,
+    figure,
+)
 from holdfast.reports.charts import (
     COLOURS,
     DASHES,
@@ -42,6 +58,7 @@ from holdfast.reports.charts import (
     Col,
     Mark,
     Row,
+    Rule,
     Value,
     log_ticks,
     rounded,
@@ -270,6 +287,7 @@ def _task_sections(record: OvertrainingRecord, task: str) -> list[Section]:
             "paper).",
         )
     ]
+    sections += _seen(record, task)
     if any(s.task == task for s in record.shifts):
         sections.append(
             Section(
@@ -305,6 +323,86 @@ def _task_sections(record: OvertrainingRecord, task: str) -> list[Section]:
         elif any(charts):
             others.append(Fold(arm.label, shown))
     return [*sections, *([Section(f"{task}: the other ways at fixed rates", others)] if others else [])]
+
+
+def _seen(record: OvertrainingRecord, task: str) -> list[Section]:
+    """What models that see answer: families of questions, and examples with their pictures."""
+    groups = [g for g in record.groups if g.task == task]
+    examples = [e for e in record.examples if e.task == task]
+    if not groups and not examples:
+        return []
+    intro = (
+        "The score is the mean over all questions. The paper's VLM score (MME, GQA, AI2D, POPE, TextVQA) is another: "
+        "figures are not comparable with its."
+    )
+    blocks: list[Block | None] = [seen_table(record, groups) if groups else None]
+    blocks += [example_table(record, examples)] if examples else []
+    return [Section(f"{task}: what the models see", blocks, intro=intro)]
+
+
+def seen_table(record: OvertrainingRecord, groups: list[SeenGroup]) -> Table:
+    """Right answers by family of questions, a line a way and budget, with what guessing gives.
+
+    Args:
+        record: of the study.
+        groups: of one task.
+    """
+    by_model: dict[tuple[str, str], dict[str, SeenGroup]] = {}
+    for g in groups:
+        by_model.setdefault((g.arm, g.checkpoint), {})[g.group] = g
+    tokens = {c.label: c.tokens for c in record.checkpoints}
+    first = next(iter(by_model.values()))
+
+    def right(name: str) -> Any:
+        return lambda item: number(item[1][name].value, 3) if name in item[1] else ""
+
+    return tabulate(
+        list(by_model.items()),
+        [
+            Col("Way", lambda item: item[0][0], numeric=False),
+            Col("Tokens", lambda item: figure(count(tokens[item[0][1]]), value=tokens[item[0][1]])),
+            *(
+                Col((name, b.sub(f"{g.n} questions; guessing {number(g.chance, 2)}")), right(name))
+                for name, g in first.items()
+            ),
+        ],
+        kind="dense",
+        title="Right answers by family, at tuned rates",
+    )
+
+
+def example_table(record: OvertrainingRecord, examples: list[SeenExample]) -> Table:
+    """Questions with their pictures, and what each checkpoint answers.
+
+    Args:
+        record: of the study.
+        examples: of one task.
+    """
+
+    def answer(label: str) -> Any:
+        def of(e: SeenExample) -> Text:
+            place = e.answers.get(label)
+            return "" if place is None else chip(e.options[place].strip(), "good" if place == e.right else "bad")
+
+        return of
+
+    answered = [c for c in record.checkpoints if any(c.label in e.answers for e in examples)]
+    return tabulate(
+        examples,
+        [
+            Col("Picture", lambda e: Span("a picture", picture=e.picture) if e.picture else "", numeric=False),
+            Col("Question", lambda e: (asked_words(e.question), b.sub(e.group) if e.group else None), numeric=False),
+            Col("Right", lambda e: e.options[e.right].strip(), numeric=False),
+            *(Col(f"{count(c.tokens)} tokens", answer(c.label), numeric=False) for c in answered),
+        ],
+        kind="dense",
+        title=f"The first question of each family: answers after {record.direct} at the tuned rate, first seed",
+    )
+
+
+def asked_words(question: str) -> str:
+    """A question without the place of its picture."""
+    return " ".join(question.replace("<image>", " ").split())
 
 
 def _of(record: OvertrainingRecord, task: str, arm: str, checkpoint: str, rate: float | None) -> TunedModel | None:
@@ -389,9 +487,19 @@ def _tuned_chart(record: OvertrainingRecord, task: str, scored: Scored, what: st
         marks=[*([_BASE] if base else []), *marks],
         x=_tokens_axis(record),
         y=Axis(title=scored.unit),
-        caption=f"At tuned rates; {better} is better.",
+        rules=_guessing(scored),
+        caption=f"At tuned rates; {better} is better.{_guessing_words(scored)}",
         height=380,
     )
+
+
+def _guessing(scored: Scored) -> list[Rule]:
+    """The line of what guessing gives."""
+    return [] if scored.chance is None else [Rule(y=scored.chance)]
+
+
+def _guessing_words(scored: Scored) -> str:
+    return "" if scored.chance is None else f" Dotted: guessing, {significant(rounded(scored.chance, 3))}."
 
 
 def _rate_chart(record: OvertrainingRecord, task: str) -> Chart | None:
@@ -459,7 +567,12 @@ def _at_rates(record: OvertrainingRecord, task: str, arm: Arm, scored: Scored, *
         marks=[*([_BASE] if base else []), *marks],
         x=_tokens_axis(record),
         y=Axis(title=f"cost, {scored.unit}" if cost else scored.unit, zero=cost),
-        caption=(f"Diverged, so not drawn: {listed(lost)}." if lost else "") + left,
+        rules=[] if cost else _guessing(scored),
+        caption=(
+            (f"Diverged, so not drawn: {listed(lost)}." if lost else "")
+            + left
+            + ("" if cost else _guessing_words(scored))
+        ).strip(),
         height=360,
     )
 

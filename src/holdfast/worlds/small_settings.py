@@ -451,6 +451,23 @@ def _overtraining(making: _Making) -> dict[str, Path]:
     }
 
 
+def _pictures(making: _Making) -> dict[str, Path]:
+    """Captions and questions about pictures, and a tower that sees them, for the ladder's checkpoints."""
+    from holdfast.worlds.pictures.build import HELD_OUT, VALID, PicturesRecipe, build_pictures
+    from holdfast.worlds.pictures.tower import TowerRecipe
+
+    making = _quick_world(making)
+    recipe = PicturesRecipe(seed=making.seed)
+    if making.quick:
+        tower = TowerRecipe(width=32, layers=1, heads=2, steps=30, batch_size=32, learning_rate=5e-3)
+        recipe = PicturesRecipe(
+            seed=making.seed, captions=64, instructions=128, questions=12, validation=6, tower=tower
+        )
+    found = build_pictures(recipe, making.folder / "pictures", console=making.console)
+    names = ("tower", "captions", "instructions", VALID, HELD_OUT)
+    return {**{name: found[name] for name in names}, **_of_pretraining(making)}
+
+
 def _months(making: _Making) -> dict[str, Path]:
     """The world's new people, a twelfth of them each month, and the articles that tell of them."""
     from holdfast.worlds.people.questions import chat_choices
@@ -569,6 +586,15 @@ _OVERTRAINING = {
     "functions_train": "instructions to write a function, with the function",
     "functions_valid": "other functions, to choose settings by: prompt, completion",
     "functions_heldout": "other functions, to report",
+    **_OF_PRETRAINING,
+}
+_PICTURES = {
+    "tower": "a small vision tower that reads digits, to be left as it is",
+    "captions": "pictures of digits, and what is in them",
+    "instructions": "questions of five families about pictures, and the right answers",
+    "vision_valid": "other questions, as many of each family, about pictures in handwritings of their own: to choose "
+    "settings by",
+    "vision_heldout": "others again, to report: family, prompt, options, answer, images",
     **_OF_PRETRAINING,
 }
 _STAGES = {
@@ -738,6 +764,23 @@ SETTINGS: dict[str, SmallSetting] = {
             stands_for="the same of a smaller ladder",
             placeholders=_OVERTRAINING,
             make=_overtraining,
+            start="tasks",
+        ),
+        SmallSetting(
+            name="pictures",
+            sentence="Pictures of digits with captions and questions, for the ladder that `pretraining` is for.",
+            stands_for="LLaVA's two stages, which longer and longer pre-trained checkpoints go through",
+            placeholders=_PICTURES,
+            make=_pictures,
+            start="tasks",
+            base=PRETRAINING,
+        ),
+        SmallSetting(
+            name="pictures_tiny",
+            sentence="The same for the ladder that `pretraining_tiny` is for.",
+            stands_for="the same of a smaller ladder",
+            placeholders=_PICTURES,
+            make=_pictures,
             start="tasks",
         ),
         SmallSetting(

@@ -21,7 +21,7 @@ from holdfast.records.overtraining import (
 )
 from holdfast.records.probe import Inflection, Line, Sensitivity, Sharpness
 from holdfast.studies.engine.claims import FAILS, HOLDS, UNKNOWN, Claim
-from holdfast.studies.overtraining.claims import STATEMENTS, check_claims
+from holdfast.studies.overtraining.claims import LANGUAGE, PICTURES, STATEMENTS, check_claims
 
 BUDGETS = (1e6, 2e6, 4e6, 8e6)
 LABELS = ("1M", "2M", "4M", "8M")
@@ -141,7 +141,7 @@ def verdicts(record: OvertrainingRecord, **changes: Any) -> dict[str, str]:
 
 def test_a_study_as_the_paper_has_it(record: OvertrainingRecord) -> None:
     found = judged(record)
-    assert {n: c.verdict for n, c in found.items()} == {s.number: HOLDS for s in STATEMENTS}
+    assert {n: c.verdict for n, c in found.items()} == {s.number: HOLDS for s in STATEMENTS if s.recipe == LANGUAGE}
     assert all(c.family is not None and c.recipe == "budgets" for c in found.values())
     assert all(s.rule and s.paper for s in STATEMENTS)
 
@@ -244,3 +244,105 @@ def test_what_has_to_be_so_before(record: OvertrainingRecord) -> None:
 def test_fine_tunings_that_are_still_to_come(record: OvertrainingRecord) -> None:
     waiting = [*record.models, dataclasses.replace(record.models[0], rate=9e-3, state="waiting")]
     assert set(verdicts(record, models=waiting).values()) == {UNKNOWN}
+
+
+# --------------------------------------------------------------------------------------------------- models that see
+
+SEES, CHANCE = "target/vision", 0.4
+SCORES = (0.55, 0.6, 0.65, 0.7)
+
+
+def seen(score: float, lost: float, *, half: float = 0.01) -> dict[str, TunedFigure]:
+    """A VLM score and what was lost of language; three seeds near each other."""
+    by_seed = {str(s): score + d for s, d in enumerate((-0.001, 0.0, 0.001))}
+    gained = TunedFigure(
+        value=score, interval=None, cost=CHANCE - score, cost_interval=None, value_by_seed=by_seed, value_half=half
+    )
+    return {KEPT: figure(lost), SEES: gained}
+
+
+def looking(arm: str, rate: float, place: int, score: float, lost: float, **changes: Any) -> TunedModel:
+    own = seen(score, lost)
+    own[KEPT] = dataclasses.replace(own[KEPT], value=3.0 - 0.2 * place + lost)
+    return model(rate, place, lost, arm=arm, figures=own, **changes)
+
+
+@pytest.fixture
+def pictures(record: OvertrainingRecord) -> OvertrainingRecord:
+    """A study of pictures in which everything is as the paper says, and every method keeps more."""
+    about: dict[str, Any] = {"name": "vision", "metric": "acc", "unit": "accuracy", "higher_is_better": True}
+    kinds = ("direct", "label_annealing", "sfa", "LoRA")
+    return dataclasses.replace(
+        record,
+        arms=[Arm(label=k, kind=k, rates=list(RATES)) for k in kinds],
+        scored={"problems": [record.scored["problems"][0], Scored(suite="target", chance=CHANCE, **about)]},
+        sensitivities=[], inflections=[], sharpness=[], turns=[], shifts=[],
+        models=[
+            looking(k, rate, n, score, 60 * rate * cost * (1.0 if k == "direct" else 0.3))
+            for k in kinds for rate in RATES for n, (score, cost) in enumerate(zip(SCORES, GROWING, strict=True))
+        ],
+    )  # fmt: skip
+
+
+def of_pictures(record: OvertrainingRecord, **changes: Any) -> dict[str, str]:
+    return {c.number: c.verdict for c in check_claims({PICTURES: dataclasses.replace(record, **changes)})}
+
+
+def test_models_that_see_as_the_paper_has_them(pictures: OvertrainingRecord) -> None:
+    asked = [s.number for s in STATEMENTS if s.recipe == PICTURES]
+    assert of_pictures(pictures) == dict.fromkeys(asked, HOLDS) and asked == [f"10{letter}" for letter in "abcdefg"]
+    assert {c.verdict for c in check_claims({PICTURES: None})} == {UNKNOWN}
+
+
+def test_both_recipes_are_one_family(record: OvertrainingRecord, pictures: OvertrainingRecord) -> None:
+    found = check_claims({LANGUAGE: record, PICTURES: pictures})
+    assert [(c.number, c.recipe) for c in found] == [(s.number, s.recipe) for s in STATEMENTS]
+    assert all(c.family is not None for c in found)
+
+
+def changed_at(record: OvertrainingRecord, arm: str, place: int, score: float, lost: float) -> list[TunedModel]:
+    wanted = (arm, LABELS[place])
+    return [looking(arm, m.rate, place, score, lost) if (m.arm, m.checkpoint) == wanted else m for m in record.models]
+
+
+def test_scores_and_costs_along_the_budget(pictures: OvertrainingRecord) -> None:
+    falling = of_pictures(pictures, models=changed_at(pictures, "direct", 3, 0.5, 0.5))
+    assert (falling["10a"], falling["10c"]) == (FAILS, FAILS) and falling["10b"] == HOLDS
+    same = of_pictures(pictures, models=changed_at(pictures, "direct", 3, 0.7, 0.0))
+    assert (same["10b"], same["10d"]) == (FAILS, FAILS) and same["10a"] == HOLDS
+    few = [
+        dataclasses.replace(m, figures={**m.figures, SEES: dataclasses.replace(m.figures[SEES], value_half=0.12)})
+        for m in pictures.models
+    ]
+    unsure = of_pictures(pictures, models=few)
+    assert unsure["10a"] == unsure["10c"] == UNKNOWN
+    one = [m for m in pictures.models if m.rate != 1e-2]
+    worse = [looking("direct", 1e-2, n, 0.6, 0.1) for n in range(4)]
+    at_one = of_pictures(pictures, models=[*one, *worse])
+    assert (at_one["10a"], at_one["10c"], at_one["10d"]) == (HOLDS, FAILS, FAILS), "every rate counts"
+
+
+def test_language_at_equal_score(pictures: OvertrainingRecord) -> None:
+    dearer = of_pictures(pictures, models=changed_at(pictures, "sfa", 3, 0.7, 0.9))
+    assert dearer["10f"] == FAILS and dearer["10e"] == dearer["10g"] == HOLDS
+    blind = of_pictures(pictures, models=changed_at(pictures, "label_annealing", 3, 0.6, 0.0))
+    assert blind["10e"] == UNKNOWN, "what does not reach the score says nothing of it"
+    near = of_pictures(pictures, models=changed_at(pictures, "label_annealing", 3, 0.685, 0.01))
+    assert near["10e"] == HOLDS, "two points of the score are no difference"
+    none = [m for m in pictures.models if m.arm != "LoRA"]
+    assert of_pictures(pictures, models=none, arms=pictures.arms[:3])["10g"] == UNKNOWN
+
+
+def test_what_has_to_be_so_before_models_that_see_are_judged(pictures: OvertrainingRecord) -> None:
+    at_chance = of_pictures(pictures, models=changed_at(pictures, "direct", 0, CHANCE + 0.005, 0.01))
+    assert set(at_chance.values()) == {UNKNOWN}
+    edge = [*pictures.rates[:-1], dataclasses.replace(pictures.rates[-1], edge="largest")]
+    found = of_pictures(pictures, rates=edge)
+    assert {n for n, v in found.items() if v == HOLDS} == {"10c", "10d"}, "fixed rates need no tuned one"
+
+    def as_good(m: TunedModel) -> TunedModel:
+        kept = m.figures[KEPT]
+        return dataclasses.replace(m, figures={**m.figures, KEPT: dataclasses.replace(kept, value=3.0 + kept.cost)})
+
+    alike = [as_good(m) for m in pictures.models]
+    assert set(of_pictures(pictures, models=alike).values()) == {UNKNOWN}, "the checkpoints do not get better"

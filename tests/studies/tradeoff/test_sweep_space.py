@@ -236,3 +236,12 @@ def test_a_single_value_is_a_constant():
     found = space_of({"learning_rate": 1e-5, "retention": [{"l2": {"coefficient": 0.1}}]})
     assert found.grid() == [{"learning_rate": 1e-5}]
     assert found.label(found.grid()[0]) == "L2"
+
+
+def test_what_an_alternative_sets_itself_does_not_vary_with_the_others() -> None:
+    problems: list[str] = []
+    held = [{"label_annealing": {"weight": 1}}, {"train": {"learning_rate": 3e-3}}]
+    vary = {"learning_rate": [1e-3, 1e-2], "retention": ["direct", held]}
+    space = read_space(vary, None, grid=True, known=["learning_rate"], problems=problems)
+    rates = [space.settings({}, params)["learning_rate"] for params in space.grid()]
+    assert not problems and rates == [1e-3, 1e-2, 3e-3]

@@ -64,9 +64,18 @@ class AskedStudy(Generic[A]):
     def differences(self, old: Mapping[str, Any]) -> list[str]:
         """What keeps the study whose `resolved` is `old` from being this one, a sentence each."""
         aside = {"output_dir", *self.may_change(old)}
-        keys = [k for k in dict.fromkeys([*old, *self.resolved]) if k not in aside]
-        changed = [k for k in keys if old.get(k) != self.resolved.get(k)]
-        return [f"{k}: was {old.get(k)!r}, is {self.resolved.get(k)!r}" for k in changed]
+        begun = self._with_defaults(old)
+        keys = [k for k in dict.fromkeys([*begun, *self.resolved]) if k not in aside]
+        changed = [k for k in keys if begun.get(k) != self.resolved.get(k)]
+        return [f"{k}: was {begun.get(k)!r}, is {self.resolved.get(k)!r}" for k in changed]
+
+    def _with_defaults(self, old: Mapping[str, Any]) -> dict[str, Any]:
+        """A record of settings, at any depth with the defaults of those that there were not when it was written."""
+        asked, mistakes = decode(self.settings_class, Given(values=dict(old)).set_here(self.settings_class))
+        if asked is None or mistakes:
+            return dict(old)
+        known = to_jsonable(asked)
+        return {**old, **{k: v for k, v in known.items() if k not in (*NOT_DECIDING, "small", "output_dir")}}
 
     def may_change(self, old: Mapping[str, Any]) -> Collection[str]:
         """Settings of the study whose `resolved` is `old` that may be others when it goes on."""

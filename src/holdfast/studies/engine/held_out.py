@@ -1,11 +1,15 @@
-"""Whether training text holds what a study measures, said by file and document (`holdfast.data.overlap` decides)."""
+"""Whether training data holds what a study measures, said by file and document (`holdfast.data.overlap` decides).
+
+Questions about pictures are known by the pictures: their words may be alike by design.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import DataError
 from holdfast.studies.engine.study import CannotJudge
 
 if TYPE_CHECKING:
@@ -27,34 +31,43 @@ class HeldOut:
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._texts: dict[str, list[str]] = {}
+        self._asked: dict[str, list[tuple[str, frozenset[str]]]] = {}
         self._unseen: list[str] = []
         for entry in entries:
-            texts = _documents(entry)
-            if texts is None:
+            found = _documents(entry)
+            if found is None:
                 self._unseen.append(_shown(entry))
-            else:
-                self._texts[_shown(entry)] = texts
+                continue
+            self._texts[_shown(entry)] = [text for text, pictures in found if not pictures]
+            self._asked[_shown(entry)] = [(text, pictures) for text, pictures in found if pictures]
 
-    def stands_in(self, training: Iterable[str], *, what: str) -> list[str]:
-        """What of it training text holds, a sentence a file.
+    def stands_in(self, training: Iterable[str], *, what: str, pictures: Iterable[str] = ()) -> list[str]:
+        """What of it training data holds, a sentence a file and kind.
 
         Args:
             training: texts, each one looked at on its own.
-            what: the text in words, as "the training data".
+            what: the data in words, as "the training data".
+            pictures: the hashes of its pictures, see `pictures_in`.
         """
         from holdfast.data.overlap import held_in
 
         documents = [(name, text) for name, texts in self._texts.items() for text in texts]
-        if not documents:
-            return []
         by_name: dict[str, list[str]] = {}
-        for place in held_in([text for _, text in documents], training):
+        for place in held_in([text for _, text in documents], training) if documents else ():
             by_name.setdefault(documents[place][0], []).append(documents[place][1])
-        return [
+        found = [
             f"{len(own)} of {len(self._texts[name])} documents of {name} stand in {what} "
             f"({'; '.join(_begin(text) for text in own[:_SHOWN])})."
             for name, own in by_name.items()
         ]
+        known = frozenset(pictures) if any(self._asked.values()) else frozenset()
+        for name, asked in self._asked.items():
+            if seen := [text for text, own in asked if own & known]:
+                found.append(
+                    f"{len(seen)} of {len(asked)} questions of {name} are about pictures that stand in {what} "
+                    f"({'; '.join(_begin(text) for text in seen[:_SHOWN])})."
+                )
+        return found
 
     def judged(self, found: list[str], *, overlap: str, what: str) -> list[str]:
         """What the page says of it.
@@ -92,14 +105,38 @@ def _shown(entry: Entry) -> str:
     return f"{name} ({Path(data).name})" if isinstance(data, str) else name
 
 
-def _documents(entry: Entry) -> list[str] | None:
-    """What an entry measures, a text a row; None where it is no file here."""
+def pictures_in(name: str, *, split: str = "train", config: str | None = None) -> Iterator[list[str]]:
+    """The hashes of the pictures of each row of a data set (`data.vision.picture_hashes`).
+
+    Raises:
+        DataError: the data cannot be read, or an image is nowhere.
+    """
+    from holdfast.data.layouts import BadRow
+    from holdfast.data.sources import data_files, load_rows
+    from holdfast.data.vision import image_columns, is_metadata, picture_hashes, undecoded
+
+    rows = undecoded(load_rows(name, split=split, config=config))
+    files = data_files(name, split=split) if Path(name).exists() else []
+    columns = image_columns(rows.column_names, metadata=is_metadata(files))
+    folders = list(dict.fromkeys(file.absolute().parent for file in files))
+    for number, row in enumerate(rows.select_columns(columns) if columns else [{}] * len(rows)):
+        try:
+            yield picture_hashes(row, columns, folders)
+        except BadRow as problem:
+            raise DataError(f"{name}, row {number}: {problem}.") from problem
+
+
+def _documents(entry: Entry) -> list[tuple[str, frozenset[str]]] | None:
+    """What an entry measures, a text a row with its pictures; None where it is no file here."""
     from holdfast.data.overlap import texts_of
     from holdfast.data.sources import is_path, load_rows
+    from holdfast.data.vision import undecoded
     from holdfast.evaluation.entries import DataEntry
 
     if not isinstance(entry, DataEntry) or not is_path(entry.data):
         return None
-    rows = load_rows(entry.data, split=entry.split, config=entry.config)
+    rows = undecoded(load_rows(entry.data, split=entry.split, config=entry.config))
     asked = "prompt" in rows.column_names and entry.kind != "perplexity"
-    return ["\n".join(texts_of(row["prompt"] if asked else row)) for row in rows]
+    texts = ["\n".join(texts_of(row["prompt"] if asked else row)) for row in rows]
+    pictures = pictures_in(entry.data, split=entry.split, config=entry.config)
+    return [(text, frozenset(own)) for text, own in zip(texts, pictures, strict=True)]

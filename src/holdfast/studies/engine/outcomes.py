@@ -7,6 +7,9 @@
     cp reproduce-label-annealing-thorough/claims.json docs/outcomes/label-annealing-toy.json
     python -m holdfast.studies.engine.outcomes            # writes docs/claims.md, and the verdicts in docs/papers.md
 
+Claims that were judged in a family of their own, as by `--recipes pictures`, have a file of their own beside it:
+`docs/outcomes/<paper>-<recipe>-<scale>.json`.
+
 An outcome counts only under the rules that it was judged by (`claims.RULES`); one of other rules is shown as not run,
 and so is a quick check, whose verdicts mean nothing.
 """
@@ -47,13 +50,14 @@ def claims_page(papers: Mapping[str, tuple[str, Sequence[Statement[Any]]]], fold
     """
     parts = [HEAD]
     for name, (title, statements) in papers.items():
-        outcomes = {scale: _outcome(folder / f"{name}-{scale}.json") for scale in SCALES}
+        outcomes = {scale: _joined(_outcomes(folder, name, scale)) for scale in SCALES}
         heads = ["claim", "the paper", *SCALES.values(), "precondition"]
         rows = [[*_row(s, outcomes)] for s in statements]
         table = [heads, ["---"] * len(heads), *rows]
         families = [
             f"{SCALES[k]}{f', {size}' if (size := found.get('size')) else ''}: {found['family']}"
-            for k, found in outcomes.items()
+            for k in SCALES
+            for found in _outcomes(folder, name, k)
             if found.get("family")
         ]
         parts.append("\n".join([f"## {title}\n", *(f"| {' | '.join(row)} |" for row in table)]) + "\n")
@@ -73,11 +77,23 @@ def _verdict(paper: str, folder: Path) -> str:
     """How many claims hold, scale by scale, and which of them in the one decision over all."""
     lines = []
     for scale, words in SCALES.items():
-        if found := _outcome(folder / f"{paper}-{scale}.json"):
-            counts = Counter(claim["verdict"] for claim in found["claims"].values())
+        if found := _outcomes(folder, paper, scale):
+            counts = Counter(claim["verdict"] for claim in _joined(found)["claims"].values())
             sums = ", ".join(f"{verdict} {counts[verdict]}" for verdict in (HOLDS, FAILS, UNKNOWN))
-            lines.append(f"- {words.removeprefix('ours, ')}: {sums}.\n  {found['family']}")
+            families = "\n  ".join(one["family"] for one in found)
+            lines.append(f"- {words.removeprefix('ours, ')}: {sums}.\n  {families}")
     return "\n".join(["**Our verdicts** ([claim by claim](claims.md)):\n", *lines])
+
+
+def _outcomes(folder: Path, paper: str, scale: str) -> list[dict[str, Any]]:
+    """What a paper has at a scale: of all its claims, and of those that were judged apart."""
+    files = [folder / f"{paper}-{scale}.json", *sorted(folder.glob(f"{paper}-*-{scale}.json"))]
+    return [found for file in files if (found := _outcome(file))]
+
+
+def _joined(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Their claims by number; where a claim was judged twice, the file of its own counts."""
+    return {"claims": {number: claim for one in outcomes for number, claim in one["claims"].items()}}
 
 
 def _outcome(path: Path) -> dict[str, Any]:

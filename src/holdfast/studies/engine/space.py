@@ -203,8 +203,8 @@ class Space:
     """Settings of the training configuration that vary under every alternative."""
 
     def axes(self, alternative: Alternative) -> dict[str, Axis]:
-        """What varies under an alternative, by parameter."""
-        own = {place for place, _ in alternative.vary.values()}
+        """What varies under an alternative, by parameter: what it sets itself does not."""
+        own = {place for place, _ in alternative.vary.values()} | {(name,) for name in alternative.train}
         shared: dict[str, Axis] = {name: ((name,), values) for name, values in self.shared.items()}
         return {**alternative.vary, **{name: axis for name, axis in shared.items() if axis[0] not in own}}
 

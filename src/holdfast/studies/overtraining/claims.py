@@ -18,9 +18,15 @@ small budgets with one seed had been looked at:
 - In proportion to the rate: an exponent within `EXPONENT` of 1. Independent of the budget: distances at one rate differ
   by no more than `ALIKE` between the smallest and the largest budget.
 - A rate at which a model diverged is as bad as can be, and is no rate that a rule is judged on.
+- *VLM score*, of a study whose task has images: the first entry of its test, a share of questions about pictures.
+  *Rises, grows with the budget*: from the smallest budget to the largest by more than `SCORE` of the questions (the
+  score), by more than `LEAST` (the cost).
+- *At equal VLM score*: where a way to fine-tune, along its rates, reaches the score of direct fine-tuning at its tuned
+  rate but for `SCORE` of the questions (`statistics.equal_target`), direct fine-tuning by the same measure.
 
 What has to be so before a rule may speak: the checkpoints get better along the ladder; where rates are tuned, the tuned
-one is no end of what was tried, and direct fine-tuning learns the task at every budget.
+one is no end of what was tried, and direct fine-tuning learns the task at every budget. Of a task with images: direct
+fine-tuning at its tuned rates is above guessing at the smallest and at the largest budget with the whole interval.
 """
 
 from __future__ import annotations
@@ -32,8 +38,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from holdfast.records.overtraining import EARLIER, LATER, OvertrainingRecord, Shift, TunedModel
 from holdfast.records.probe import AS_IT_IS, NOISE
+from holdfast.statistics.equal_target import Point, source_at
 from holdfast.statistics.gains import OverSeeds
 from holdfast.statistics.inflection import FALLS, TURNS
+from holdfast.statistics.intervals import CONFIDENCE
 from holdfast.studies.engine import claims as engine
 from holdfast.studies.engine.claims import (
     FAILS,
@@ -59,6 +67,8 @@ IMPROVES = 0.1
 """Nats a token that the checkpoints' own loss falls along the ladder, at least."""
 LEARNS = 0.1
 """Nats a token (or of the class) that direct fine-tuning at the tuned rate brings at every budget, at least."""
+SCORE = 0.02
+"""Share of the questions about pictures: what a VLM score rises by at least, and what equal scores may differ by."""
 NEAR, FAR = 0.1, 0.1
 """Claim 7: deviation from the quadratic as a share of what it predicts, at the smallest and at the largest noise."""
 NATS = "nats/token"
@@ -67,7 +77,11 @@ READING = (
     "nothing of another pre-training.",
     "Turns: the modified model is at its best before the largest budget, and the largest is shown to be worse.",
     "Claims 9 are ours: the paper expects regularised fine-tuning to delay the inflection point, and does not try it.",
+    "Claims 10 are of models that see. The paper's VLM score is the mean of MME, GQA, AI2D, POPE and TextVQA, which "
+    "are not run here; ours is the mean of five families of questions about pictures of digits. 10e to 10g are ours.",
 )
+LANGUAGE, PICTURES = "budgets", "pictures"
+"""Recipes: a study of text, and one whose checkpoints get a vision tower."""
 
 
 def check_claims(records: Mapping[str, OvertrainingRecord | None]) -> list[Claim]:
@@ -76,11 +90,7 @@ def check_claims(records: Mapping[str, OvertrainingRecord | None]) -> list[Claim
     Args:
         records: by recipe, finished or not; None: not run.
     """
-    found: list[Claim] = []
-    for recipe, record in records.items():
-        statements = [dataclasses.replace(s, recipe=recipe) for s in STATEMENTS]
-        found += engine.check_claims(statements, {recipe: _evidence(record)})
-    return found
+    return engine.check_claims(STATEMENTS, {recipe: _evidence(record) for recipe, record in records.items()})
 
 
 def _evidence(record: OvertrainingRecord | None) -> Evidence[OvertrainingRecord]:
@@ -120,6 +130,23 @@ def _models(record: OvertrainingRecord, rate: float) -> list[TunedModel]:
     """Direct fine-tuning at a rate, the smallest budget first."""
     found = [record.model(_task(record), record.direct, rate, c.label) for c in record.checkpoints]
     return [m for m in found if m is not None]
+
+
+def _tuned(record: OvertrainingRecord) -> list[TunedModel]:
+    """Direct fine-tuning at each budget's tuned rate, the smallest budget first."""
+    own = {r.checkpoint: r for r in record.rates if (r.task, r.arm) == (_task(record), record.direct)}
+    rates = [own[c.label] for c in record.checkpoints if c.label in own]
+    found = [record.model(r.task, r.arm, r.rate, r.checkpoint) for r in rates]
+    return [m for m in found if m is not None]
+
+
+def _score(record: OvertrainingRecord, model: TunedModel) -> OverSeeds | None:
+    """The VLM score of a model; None where a seed has diverged."""
+    f = model.figures.get(_lead(record, "target"))
+    if f is None or not f.value_by_seed or not math.isfinite(f.value):
+        return None
+    by_seed = {int(s): v for s, v in f.value_by_seed.items()}
+    return OverSeeds(value=f.value, by_seed=by_seed, samples_half=f.value_half)
 
 
 def _cost(model: TunedModel, entry: str) -> OverSeeds | None:
@@ -415,6 +442,125 @@ def costs_grow_less(kind: str) -> Callable[[OvertrainingRecord, float], list[Par
     return rule
 
 
+def score_rises_when_tuned(record: OvertrainingRecord, level: float) -> list[Part]:
+    """At the tuned rates the VLM score of the largest budget is above that of the smallest by more than 0.02."""
+    return [_score_rises(record, _tuned(record), "tuned rates", level)]
+
+
+def language_costs_more_when_tuned(record: OvertrainingRecord, level: float) -> list[Part]:
+    """At the tuned rates the cost in what should be kept at the largest budget is above that at the smallest by more
+    than 0.02 nats a token."""
+    return [_language_costs(record, _tuned(record), "tuned rates", level)]
+
+
+def score_rises_at_every_rate(record: OvertrainingRecord, level: float) -> list[Part]:
+    """At every rate the VLM score of the largest budget is above that of the smallest by more than 0.02."""
+    return _at_every_rate(record, lambda models, at: _score_rises(record, models, at, level))
+
+
+def language_costs_more_at_every_rate(record: OvertrainingRecord, level: float) -> list[Part]:
+    """At every rate the cost in what should be kept at the largest budget is above that at the smallest by more than
+    0.02 nats a token."""
+    return _at_every_rate(record, lambda models, at: _language_costs(record, models, at, level))
+
+
+def _at_every_rate(record: OvertrainingRecord, part: Callable[[Sequence[TunedModel], str], Part]) -> list[Part]:
+    parts = [part(_models(record, rate), f"learning rate {rate:g}") for rate in _rates(record)]
+    return parts or [unknown("there is no rate at which no model diverged")]
+
+
+def _score_rises(record: OvertrainingRecord, models: Sequence[TunedModel], at: str, level: float) -> Part:
+    scores = [_score(record, m) for m in models]
+    return _along(
+        record, scores, f"VLM score at {at}", SCORE, level, unit="share of the questions",
+        yes=f"at {at} the VLM score rises with the budget", no=f"at {at} the VLM score does not rise with the budget",
+    )  # fmt: skip
+
+
+def _language_costs(record: OvertrainingRecord, models: Sequence[TunedModel], at: str, level: float) -> Part:
+    costs = [_cost(m, _kept(record)) for m in models]
+    return _along(
+        record, costs, f"cost in language at {at}", LEAST, level, unit=_unit(record, "source") or NATS,
+        yes=f"at {at} more language is lost after longer pre-training",
+        no=f"at {at} no more language is lost after longer pre-training",
+    )  # fmt: skip
+
+
+def _along(
+    record: OvertrainingRecord,
+    line: Sequence[OverSeeds | None],
+    what: str,
+    least: float,
+    level: float,
+    *,
+    unit: str,
+    yes: str,
+    no: str,
+) -> Part:
+    """Whether a figure grows from the smallest budget to the largest by more than what counts."""
+    if len(line) < len(record.checkpoints) or len(line) < 2 or line[0] is None or line[-1] is None:
+        return unknown(f"the {what} was not measured at both ends of the ladder")
+    over = line[-1].minus(line[0])
+    first, last = (record.checkpoints[place].label for place in (0, -1))
+    figure = Figure(
+        what=f"{what}: {last} - {first}",
+        value=over.value,
+        interval=over.interval_at(level),
+        n=f"{len(over.by_seed)} seeds, paired",
+        unit=unit,
+    )
+    return above(figure, least, yes=yes, no=no)
+
+
+def keeps_more_at_equal_score(kind: str) -> Callable[[OvertrainingRecord, float], list[Part]]:
+    """A rule: at the largest budget, a way to fine-tune keeps more language than direct fine-tuning at equal VLM
+    score."""
+
+    def rule(record: OvertrainingRecord, level: float) -> list[Part]:
+        last = record.checkpoints[-1].label if record.checkpoints else ""
+        arm = next((a.label for a in record.arms if a.kind == kind), None)
+        tuned = next((s for m in _tuned(record) if m.checkpoint == last and (s := _score(record, m))), None)
+        if arm is None or tuned is None:
+            return [unknown("there is no such fine-tuning at the largest budget")]
+        by_seed = {seed: score - SCORE for seed, score in tuned.by_seed.items()}
+        wanted = OverSeeds(value=tuned.value - SCORE, by_seed=by_seed, samples_half=0.0)
+        curves = {a: _score_and_language(record, a, last) for a in (arm, record.direct)}
+        if short := [a for a, curve in curves.items() if any(p.target.by_seed.keys() != by_seed.keys() for p in curve)]:
+            return [unknown(f"{' and '.join(short)}: not every seed is there")]
+        kept = {a: source_at([curve], wanted) for a, curve in curves.items()}
+        mine, direct = kept[arm], kept[record.direct]
+        if mine is None or direct is None:
+            missed = arm if mine is None else record.direct
+            return [unknown(f"{missed} does not reach the VLM score {wanted.value:.3f} in every seed")]
+        over = mine.minus(direct)
+        figure = Figure(
+            what=f"language kept at VLM score {wanted.value:.3f}: {arm} - {record.direct}",
+            value=over.value,
+            interval=over.interval_at(level),
+            n=f"{len(over.by_seed)} seeds, paired",
+            unit=_unit(record, "source") or NATS,
+        )
+        return [above(figure, LEAST, yes="it keeps more language", no="it does not keep more language")]
+
+    rule.says = (  # type: ignore[attr-defined]
+        "At the largest budget and at equal VLM score (that of direct fine-tuning at its tuned rate, less 0.02) the "
+        "cost in what should be kept is below that of direct fine-tuning by more than 0.02 nats a token."
+    )
+    return rule
+
+
+def _score_and_language(record: OvertrainingRecord, arm: str, checkpoint: str) -> list[Point]:
+    """A way to fine-tune a checkpoint along its rates, those at which it diverged left out: VLM score, and language
+    kept."""
+    own = [m for m in record.models if (m.task, m.arm, m.checkpoint) == (_task(record), arm, checkpoint)]
+    found = []
+    for m in sorted(own, key=lambda m: m.rate):
+        score, cost = _score(record, m), _cost(m, _kept(record))
+        if score is not None and cost is not None:
+            found.append(Point(target=score, source=cost.times(-1.0)))
+    return found
+
+
 def _shift(record: OvertrainingRecord, kind: str) -> Part | Shift:
     arms = [a.label for a in record.arms if a.kind == kind]
     wanted = [(_task(record), arm, None, _kept(record)) for arm in arms]
@@ -426,8 +572,13 @@ def _shift(record: OvertrainingRecord, kind: str) -> Part | Shift:
 
 
 def _falls(record: OvertrainingRecord) -> float | None:
-    """How far the checkpoints' own loss falls along the ladder."""
+    """How far the checkpoints' own loss falls along the ladder; where nothing was probed, as the fine-tunings have
+    measured their start."""
     own = {s.model: s.before for s in record.sensitivities if s.entry == _kept(record) and not s.higher_is_better}
+    lead = record.leading(_task(record), "source")
+    if not record.sensitivities and lead is not None and not lead.higher_is_better:
+        starts = [(m.checkpoint, m.figures[lead.key]) for m in record.models if lead.key in m.figures]
+        own = {label: f.value - f.cost for label, f in starts if math.isfinite(f.value)}
     ends = [own.get(record.checkpoints[place].label) for place in (0, -1)]
     return None if None in ends else float(ends[0]) - float(ends[1])  # type: ignore[arg-type]
 
@@ -444,6 +595,18 @@ def _learnt(record: OvertrainingRecord) -> float | None:
     models = [record.model(r.task, r.arm, r.rate, r.checkpoint) for r in own]
     gains = [-m.figures[entry].cost for m in models if m is not None and entry in m.figures]
     return min(gains) if gains and len(gains) == len(record.checkpoints) else None
+
+
+def _above_chance(record: OvertrainingRecord) -> float | None:
+    """By how much direct fine-tuning at its tuned rates is above guessing at the ends of the ladder: the least lower
+    end of an interval, less chance."""
+    lead, models = record.leading(_task(record), "target"), _tuned(record)
+    if lead is None or lead.chance is None or len(models) < len(record.checkpoints):
+        return None
+    scores = [_score(record, models[place]) for place in (0, -1)]
+    intervals = [s.interval_at(CONFIDENCE) for s in scores if s is not None]
+    lows = [interval[0] - lead.chance for interval in intervals if interval is not None]
+    return min(lows) if len(lows) == 2 else None
 
 
 IMPROVING: Requirement[OvertrainingRecord] = Requirement(
@@ -467,7 +630,16 @@ LEARNING: Requirement[OvertrainingRecord] = Requirement(
     figure="least gain on the task's test at tuned rates",
     advice="train longer, or on more rows",
 )
+SEEING: Requirement[OvertrainingRecord] = Requirement(
+    name="direct fine-tuning sees, at the smallest and at the largest budget",
+    of=_above_chance,
+    at_least=0.0,
+    figure="lower end of the VLM score's interval at tuned rates, less guessing",
+    advice="train longer, or on more pictures",
+)
 TUNED = (IMPROVING, INSIDE, LEARNING)
+SEEN = (IMPROVING, SEEING)
+SEEN_TUNED = (IMPROVING, INSIDE, SEEING)
 
 
 # ---------------------------------------------------------------------------------------------------------- statements
@@ -479,9 +651,10 @@ def _statement(
     check: Callable[[OvertrainingRecord, float], list[Part]],
     paper: str,
     preconditions: Sequence[Requirement[OvertrainingRecord]] = (IMPROVING,),
+    recipe: str = LANGUAGE,
 ) -> Statement[OvertrainingRecord]:
     return Statement(
-        number=number, recipe="budgets", text=text, paper=paper, check=check, preconditions=tuple(preconditions)
+        number=number, recipe=recipe, text=text, paper=paper, check=check, preconditions=tuple(preconditions)
     )
 
 
@@ -498,6 +671,52 @@ def _retention() -> Iterator[Statement[OvertrainingRecord]]:
         yield _statement(f"9{next(letters)}", text, moves(kind), _OURS, TUNED)
         text = f"{name} lets the cost grow less with the budget."
         yield _statement(f"9{next(letters)}", text, costs_grow_less(kind), _OURS, TUNED)
+
+
+_SCORE = '"extended pre-training translates to continuous improvements in the VLM score" (section 2, figure 2 right)'
+_LOST = (
+    '"models pre-trained on more tokens show greater forgetting and larger drops in performance across the various OOD '
+    'benchmarks" (section 2, figure 2 right)'
+)
+_OF_SEEING = {"label_annealing": "label annealing", "sfa": "SFA", "LoRA": "LoRA"}
+"""By the kind of a way to fine-tune."""
+
+
+def _seeing() -> Iterator[Statement[OvertrainingRecord]]:
+    for number, text, check, paper, needs in (
+        (
+            "10a",
+            "With the learning rate tuned for it, the VLM score rises with the budget.",
+            score_rises_when_tuned,
+            _SCORE,
+            SEEN_TUNED,
+        ),
+        (
+            "10b",
+            "With the learning rate tuned for the VLM score, more language is lost after longer pre-training.",
+            language_costs_more_when_tuned,
+            _LOST,
+            SEEN_TUNED,
+        ),
+        (
+            "10c",
+            "At every fixed learning rate, the VLM score rises with the budget.",
+            score_rises_at_every_rate,
+            "all learning rates: figures 24, 26 and 28 (appendix E); a sentence on them is not there",
+            SEEN,
+        ),
+        (
+            "10d",
+            "At every fixed learning rate, more language is lost after longer pre-training.",
+            language_costs_more_at_every_rate,
+            "all learning rates: figures 24, 26 and 28 (appendix E); a sentence on them is not there",
+            SEEN,
+        ),
+    ):
+        yield _statement(number, text, check, paper, needs, PICTURES)
+    for letter, (kind, name) in zip("efg", _OF_SEEING.items(), strict=True):
+        text = f"At the largest budget, {name} keeps more language at equal VLM score."
+        yield _statement(f"10{letter}", text, keeps_more_at_equal_score(kind), _OURS, SEEN_TUNED, PICTURES)
 
 
 STATEMENTS: tuple[Statement[OvertrainingRecord], ...] = (
@@ -579,4 +798,5 @@ STATEMENTS: tuple[Statement[OvertrainingRecord], ...] = (
         TUNED,
     ),
     *_retention(),
+    *_seeing(),
 )

@@ -46,11 +46,21 @@ from holdfast.statistics.gains import Gain, OverSeeds, gain_over_seeds
 from holdfast.statistics.inflection import CANNOT_TELL as NO_TURN
 from holdfast.statistics.inflection import FALLS as NEVER_TURNS
 from holdfast.statistics.inflection import TURNS, Turn
-from holdfast.statistics.intervals import CONFIDENCE
+from holdfast.statistics.intervals import CONFIDENCE, rescaled
 from holdfast.statistics.powers import exponent, exponent_over_seeds
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.study import COMPLETE, StudyState
-from holdfast.studies.overtraining.plan import CHECKPOINT, KIND, LINE, MODEL, PROBE, TEXTS, OvertrainingConfig
+from holdfast.studies.overtraining.plan import (
+    ALIGN,
+    CHECKPOINT,
+    KIND,
+    LINE,
+    MODEL,
+    PROBE,
+    TEXTS,
+    OvertrainingConfig,
+)
+from holdfast.studies.overtraining.seen import seen_examples, seen_groups
 from holdfast.support.environment import shown_name
 from holdfast.support.files import record_from
 
@@ -74,7 +84,7 @@ def overtraining_record(
         made, kind = list(results.get(job.number, ())), job.attributes[KIND]
         reason = job.attributes.get(stored.REASON)
         notes += [n for one in made for n in one.get("notes", ()) if n not in notes]
-        if kind in (TEXTS, PROBE, LINE):
+        if kind in (TEXTS, PROBE, ALIGN, LINE):
             if reason is not None:
                 notes.append(f"{job.label} failed: {reason}")
             if made and kind == LINE and made[0].get("sharpness"):
@@ -152,7 +162,9 @@ def with_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> Over
     if (most := config.asked.most_perplexity) is not None:
         left_out, told = _left_out(record, most)
         record = dataclasses.replace(record, left_out=left_out, notes=[*record.notes, *told])
-    return _Judged(record, config, figures).record()
+    record = _Judged(record, config, figures).record()
+    groups = seen_groups(record, config, figures.folder)
+    return dataclasses.replace(record, groups=groups, examples=seen_examples(record, config, figures.folder))
 
 
 def _with_probed(record: OvertrainingRecord, config: OvertrainingConfig) -> OvertrainingRecord:
@@ -209,6 +221,7 @@ class _Figures:
                 metric=e.primary,
                 unit=e.metrics[e.primary].unit,
                 higher_is_better=e.metrics[e.primary].higher_is_better,
+                chance=e.references.get(e.primary, {}).get("chance"),
             )
             for e in wanted
         ]
@@ -236,8 +249,23 @@ class _Figures:
             if not all(any((c.suite, c.name, c.metric) == key for c in one) for one in compared.values()):
                 raise DataError(f"{s.key} of {model.checkpoint}, {model.arm}, {model.rate:g} was not compared.")
             gain = gain_over_seeds(compared, [key])
-            found[s.key] = _worst(s) if gain is None else _figure(gain)  # without a gain one of them is not finite
+            after = {
+                seed: next(c.after for c in one if (c.suite, c.name, c.metric) == key) for seed, one in compared.items()
+            }
+            # without a gain one of them is not finite
+            found[s.key] = _worst(s) if gain is None else _figure(gain, after, self._half(model, s))
         return dataclasses.replace(model, figures=found)
+
+    def _half(self, model: TunedModel, scored: Scored) -> float:
+        """Half-width at 95 % of the samples' interval of a figure, mean over the seeds; 0 where there is none."""
+        halves = []
+        for seed in model.seeds:
+            evaluation = self.folder(model, seed).find(scored.suite, scored.name)
+            metric = None if evaluation is None else evaluation.metrics.get(scored.metric)
+            if metric is not None and metric.interval is not None and all(map(math.isfinite, metric.interval)):
+                low, high = metric.interval
+                halves.append(rescaled(CONFIDENCE, known=metric.confidence) * (high - low) / 2)
+        return statistics.fmean(halves) if halves else 0.0
 
     def columns(self, model: TunedModel | None, seeds: Sequence[int], key: str) -> list[Columns | None]:
         """One entry of a model, seed by seed; None of a seed whose figures are not finite."""
@@ -255,7 +283,7 @@ class _Figures:
         return found
 
 
-def _figure(gain: Gain) -> TunedFigure:
+def _figure(gain: Gain, after: Mapping[int, float], half: float) -> TunedFigure:
     return TunedFigure(
         value=gain.after,
         interval=gain.interval_after,
@@ -263,6 +291,8 @@ def _figure(gain: Gain) -> TunedFigure:
         cost_interval=None if gain.interval is None else (-gain.interval[1], -gain.interval[0]),
         cost_by_seed={str(seed): -v for seed, v in gain.by_seed.items()},
         samples_half=gain.samples_half,
+        value_by_seed={str(seed): v for seed, v in after.items()},
+        value_half=half,
     )
 
 

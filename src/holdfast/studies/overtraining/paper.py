@@ -7,11 +7,14 @@ PAPER = Paper(
     title="Overtrained Language Models Are Harder to Fine-Tune",
     short="Overtrained Language Models",
     about="Overtraining: does longer pre-training make a model harder to fine-tune, and does retention help?",
-    recipes={"budgets": "a ladder of a small world's text, probed and fine-tuned in several ways"},
+    recipes={
+        "budgets": "a ladder of a small world's text, probed and fine-tuned in several ways",
+        "pictures": "the same ladder with a vision tower: pictures are learnt, language is to be kept",
+    },
     durations={
-        "quick": "two minutes",
-        "look": "35 minutes",
-        "thorough": "ten hours by estimate: four for the ladder, and six for the study",
+        "quick": "two minutes a recipe",
+        "look": "an hour by estimate: 35 minutes for the ladder and its text, 20 for pictures",
+        "thorough": "a day by estimate: four hours for the ladder, six for its text, the rest for pictures",
     },
     function="holdfast.studies.overtraining.reproduction:reproduce",
     full="the paper's own ladders take study files: 'holdfast ladder train --config configs/ladder/paper.yaml' and "

@@ -2,6 +2,7 @@
 
 texts                        whether training text holds what is measured on
 probe CHECKPOINT             as it is and under every change
+align CHECKPOINT             with a vision tower, its projector trained with every seed
 tune CHECKPOINT TASK ARM     at every rate, with every seed
 line CHECKPOINT              along the direction of one of its fine-tunings
 """
@@ -23,7 +24,19 @@ from holdfast.studies.engine.asked import AskedStudy
 from holdfast.studies.engine.held_out import overlap_may_change
 from holdfast.studies.engine.models import folder_name, training_problems
 from holdfast.studies.engine.space import DIRECT, METHOD, Space, read_space
-from holdfast.studies.overtraining.settings import EARLY, OWN, RATE, TRAIN, OvertrainingSettings, TaskSettings
+from holdfast.studies.overtraining.settings import (
+    ADAPTED,
+    BUT_THE_TOWER,
+    EARLY,
+    OWN,
+    RATE,
+    STAGE_1,
+    TRAIN,
+    WHICH_PARAMETERS,
+    AlignSettings,
+    OvertrainingSettings,
+    TaskSettings,
+)
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import EvaluationPlan
@@ -32,8 +45,9 @@ if TYPE_CHECKING:
     from holdfast.studies.engine.study import Job
 
 KIND, CHECKPOINT, MODEL = "kind", "checkpoint", "model"
-"""Attributes of a job: `TEXTS`, `PROBE`, `TUNE` or `LINE`; the rung's label; the fine-tuning's name."""
-TEXTS, PROBE, TUNE, LINE = "texts", "probe", "tune", "line"
+"""Attributes of a job: `TEXTS`, `PROBE`, `ALIGN`, `TUNE` or `LINE`; the rung's label; the name of the fine-tuning, or
+of the way to see."""
+TEXTS, PROBE, ALIGN, TUNE, LINE = "texts", "probe", "align", "tune", "line"
 SOURCE, VALIDATION, TEST = "source", "validation", "target"
 """Suites: what should be kept, what chooses the rate, what is reported."""
 
@@ -73,15 +87,16 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     def training_parts(asked: OvertrainingSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
         """See `AskedStudy`."""
         parts = {"train": asked.train, **{f"tasks.{n}.train": t.train for n, t in asked.tasks.items()}}
+        parts |= {f"tasks.{n}.align.train": t.align.train for n, t in asked.tasks.items() if t.align is not None}
         return {where: (train, (*OWN, *EARLY)) for where, train in parts.items()}
 
     @staticmethod
     def settings_problems(asked: OvertrainingSettings) -> list[str]:
         """What is wrong with what varies and with how it is measured."""
-        from holdfast.runs.settings import known_settings
+        from holdfast.runs.settings import training_keys
 
         problems: list[str] = []
-        read_space(asked.vary, None, grid=True, known=[*known_settings()], problems=problems)
+        read_space(asked.vary, None, grid=True, known=training_keys(), problems=problems)
         return problems + _measuring_problems(asked)
 
     def plan_problems(self) -> list[str]:
@@ -164,9 +179,9 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     @functools.cached_property
     def space(self) -> Space:
         """What is tried of each task."""
-        from holdfast.runs.settings import known_settings
+        from holdfast.runs.settings import training_keys
 
-        return read_space(self.asked.vary, None, grid=True, known=[*known_settings()], problems=[])
+        return read_space(self.asked.vary, None, grid=True, known=training_keys(), problems=[])
 
     @functools.cached_property
     def tunings(self) -> dict[str, Tuning]:
@@ -199,6 +214,19 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
             Job(attributes={LABEL: f"{label}: noise, few bits, pruning", KIND: PROBE, CHECKPOINT: label})
             for label in (self.rungs if self.changes else ())
         ]
+        aligned = {(label, name): len(checks) + len(probes) + n for n, (label, name) in enumerate(self.alignments())}
+        alignments = [
+            Job(
+                attributes={
+                    LABEL: f"{label}: a projector for its vision tower",
+                    KIND: ALIGN,
+                    CHECKPOINT: label,
+                    MODEL: n,
+                },
+                after=after,
+            )
+            for label, n in aligned
+        ]
         tunings = [
             Job(
                 attributes={
@@ -207,12 +235,12 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
                     CHECKPOINT: label,
                     MODEL: name,
                 },
-                after=after,
+                after=(*after, *([aligned[label, self.way_to_see(t.task)]] if self.way_to_see(t.task) else [])),
             )
             for name, t in self.tunings.items()
             for label in self.rungs
         ]
-        jobs = [*checks, *probes, *tunings]
+        jobs = [*checks, *probes, *alignments, *tunings]
         if (followed := self.direction) is not None:
             made = {
                 (j.attributes[KIND], j.attributes.get(CHECKPOINT), j.attributes.get(MODEL)): n
@@ -231,6 +259,50 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
                 for label in self.rungs
             ]
         return jobs
+
+    # -------------------------------------------------------------------------------------------------- models that see
+
+    def way_to_see(self, task: str) -> str:
+        """The name of how a task's checkpoints come to see, "" for a task without; tasks with the same settings share
+        it."""
+        align = self.asked.tasks[task].align
+        return "" if align is None else folder_name(["align"], [align.tower, align.layer, self._stage_1(align)])
+
+    @functools.cached_property
+    def ways_to_see(self) -> dict[str, AlignSettings]:
+        """How checkpoints come to see, by name."""
+        return {self.way_to_see(name): task.align for name, task in self.asked.tasks.items() if task.align is not None}
+
+    def alignments(self) -> list[tuple[str, str]]:
+        """Every checkpoint that gets a tower, with the name of the way."""
+        return [(label, name) for name in self.ways_to_see for label in self.rungs]
+
+    def aligned(self, label: str, name: str, seed: int) -> Path:
+        """Where a checkpoint's projector is trained; the model before lies beside it while that is done."""
+        return self.output_dir / "aligned" / label / name / f"seed-{seed}"
+
+    def aligning(self, label: str, name: str, seed: int) -> dict[str, Any]:
+        """The configuration of stage 1, as `holdfast train --config` takes it; its model is the checkpoint's language
+        model with a projector that is not trained."""
+        from holdfast.runs.wrapping import PROJECTOR
+
+        folder = self.aligned(label, name, seed)
+        return {
+            **self.filled(self._stage_1(self.ways_to_see[name])),
+            "model_name_or_path": str(folder.with_name(f"{folder.name}-start")),
+            "train_only": [PROJECTOR],
+            "seed": seed,
+            "output_dir": str(folder),
+        }
+
+    def _stage_1(self, align: AlignSettings) -> dict[str, Any]:
+        shared = {k: v for k, v in self.asked.train.items() if k not in WHICH_PARAMETERS}
+        return {**STAGE_1, **shared, **align.train}
+
+    def start(self, label: str, task: str, seed: int) -> str:
+        """What a fine-tuning begins with: the checkpoint, or the model that sees."""
+        way = self.way_to_see(task)
+        return str(self.aligned(label, way, seed)) if way else self.model(label)
 
     # ------------------------------------------------------------------------------------------------------- measuring
 
@@ -287,7 +359,7 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         return {
             **early,
             **self.filled(tuning.settings),
-            "model_name_or_path": self.model(label),
+            "model_name_or_path": self.start(label, tuning.task, seed),
             "seed": seed,
             "evaluation": self.evaluation(tuning.task),
             "output_dir": str(self.run_folder(label, name, seed)),
@@ -303,12 +375,15 @@ def _tunings(config: OvertrainingConfig, name: str, task: TaskSettings) -> list[
         arm = {k: v for k, v in params.items() if k == METHOD or axes[k][0] != (RATE,)}
         settings = space.settings(base, params)
         settings["retention"] = settings["retention"] or "none"
+        if task.align is not None:
+            own = ("lora_target_modules", ADAPTED) if settings.get("use_peft") else ("train_only", BUT_THE_TOWER)
+            settings.setdefault(own[0], list(own[1]))
         if RATE in settings:
             found.append(
                 Tuning(
                     task=name,
                     arm=space.label(arm),
-                    kind=alternative.kind,
+                    kind=space.kind(params),
                     rate=float(settings[RATE]),
                     settings=settings,
                 )
@@ -385,6 +460,8 @@ def check_parts(config: OvertrainingConfig) -> list[str]:
     models = [config.model(label) for label in config.rungs]
     trusted = bool(config.asked.train.get("trust_remote_code"))
     problems = [f"ladder: {text}" for text in unlike(models, trust_remote_code=trusted)]
+    if not problems and config.ways_to_see:
+        problems += _blind(config, models[0], trusted)
     problems += [f"{_place(p, None)}" for p in parse_evaluation(config.evaluation(None))[1]]
     for name in config.asked.tasks if not problems else ():
         problems += [_place(p, name) for p in parse_evaluation(config.evaluation(name))[1]]
@@ -397,15 +474,46 @@ def check_parts(config: OvertrainingConfig) -> list[str]:
             problems += error.problems
     if problems:
         return problems
-    first = next(iter(config.rungs))
+    first, seed = next(iter(config.rungs)), config.asked.seeds[0]
+    # what a model that sees is made of stands in for it: it is not there yet
+    checked = {"model_name_or_path": models[0], "output_dir": str(config.output_dir / "runs" / "checked")}
+    for name in config.ways_to_see:
+        problems += [f"align: {p}" for p in training_problems({**config.aligning(first, name, seed), **checked})]
     for tuning in config.tunings.values():
         try:
-            settings = config.training(first, tuning.name, config.asked.seeds[0])
+            settings = config.training(first, tuning.name, seed)
         except UserError as error:
             return getattr(error, "problems", [str(error)])
-        found = training_problems({**settings, "output_dir": str(config.output_dir / "runs" / "checked")})
+        found = training_problems({**settings, **checked})
         problems += [f"{tuning.task}, {tuning.arm}: {p}" for p in found if not any(p in known for known in problems)]
     return problems
+
+
+def _blind(config: OvertrainingConfig, model: str, trusted: bool) -> list[str]:
+    """Why checkpoints cannot come to see."""
+    from holdfast.models import takes_images
+    from holdfast.runs.wrapping import check_tower
+
+    problems = []
+    if takes_images(model, trust_remote_code=trusted):
+        problems.append(f"ladder: expected language models, to which `align` puts a tower, but {model} reads images.")
+    for name, task in config.asked.tasks.items():
+        if task.align is None:
+            continue
+        try:
+            check_tower(config.filled(task.align.tower), task.align.layer)
+        except UserError as error:
+            problems.append(f"tasks.{name}.align: {error}")
+    for tuning in config.tunings.values():
+        targets = tuning.settings.get("lora_target_modules")
+        if (
+            config.asked.tasks[tuning.task].align
+            and tuning.settings.get("use_peft")
+            and "all-linear" in (targets or ())
+        ):
+            text = "all-linear would train the tower, too. Leave lora_target_modules out, or give a pattern."
+            problems.append(f"{tuning.task}, {tuning.arm}: {text}")
+    return list(dict.fromkeys(problems))
 
 
 def _place(problem: str, task: str | None) -> str:

@@ -13,13 +13,15 @@ from holdfast.records.overtraining import OvertrainingRecord, read_overtraining
 from holdfast.studies.engine.reproduction import Twin, Twins, changed
 from holdfast.studies.ladder.plan import LadderConfig, ladder_config
 from holdfast.studies.ladder.study import run_ladder
-from holdfast.studies.overtraining.claims import READING, check_claims
+from holdfast.studies.overtraining.claims import LANGUAGE, PICTURES, READING, check_claims
 from holdfast.studies.overtraining.paper import PAPER
 from holdfast.studies.overtraining.plan import OvertrainingConfig, overtraining_config
 from holdfast.studies.overtraining.study import run_overtraining
 
 PRETRAINING = "pretraining"
 """Key of a twin: which ladder (a file below `studies/recipes`), which of its sizes, and what differs from the file."""
+LADDER = f"{LANGUAGE}-ladder"
+"""Folder of the one ladder that the studies share, beside theirs."""
 _SHORT: dict[str, Any] = {"small": "pretraining_tiny"}
 LADDERS: dict[str, dict[str, Any]] = {
     "quick": {**_SHORT, "sizes": {"1M": {"layers": 1, "width": 32, "heads": 1, "budgets": [40_000, 80_000, 160_000]}}},
@@ -55,6 +57,29 @@ SIZES: dict[str, dict[str, Any]] = {
     "thorough": {},
 }
 """By size, what differs from the study's file; chosen for the time it takes."""
+SEEING: dict[str, dict[str, Any]] = {
+    "quick": {
+        "tasks": {"pictures": {"align": {"train": {"warmup_steps": 1}}}},
+        "train": {"num_train_epochs": 1},
+        "vary": {"learning_rate": [1.0e-3, 1.0e-2], "retention": ["direct", {"label_annealing": {"weight": 1}}]},
+        "seeds": [0],
+    },
+    "look": {
+        "small": "pictures_tiny",
+        "generalist": [
+            {"perplexity": "${people_heldout}", "name": "people"},
+            {"choices": "${facts}", "name": "old_knowledge", "max_documents": 200},
+            {"perplexity": "${prose_heldout}", "name": "prose"},
+        ],
+        "train": {"num_train_epochs": 1},
+        "vary": {
+            "learning_rate": [1.0e-3, 3.0e-3, 1.0e-2],
+            "retention": ["direct", [{"label_annealing": {"weight": 1}}, {"train": {"learning_rate": 3.0e-3}}]],
+        },
+    },
+    "thorough": {},
+}
+"""The same of the study whose models see."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +105,8 @@ def twin_config(values: Mapping[str, Any], *, source: str | None = None) -> Twin
     asked = given.pop(PRETRAINING)
     file = Path(__file__).resolve().parents[1] / "recipes" / asked["file"]
     ladder_values = changed(yaml.safe_load(file.read_text(encoding="utf-8")), asked["changes"])
-    folder = f"{given['output_dir']}-ladder"
-    size = str(asked["size"])
-    own = {"name": f"{given['name']}-ladder", "output_dir": folder, "sizes": {size: ladder_values["sizes"][size]}}
+    folder, size = Path(given["output_dir"]).with_name(LADDER), str(asked["size"])
+    own = {"name": LADDER, "output_dir": str(folder), "sizes": {size: ladder_values["sizes"][size]}}
     ladder = ladder_config({**ladder_values, **own}, source=file.name)
     rungs = [
         {"model": str(ladder.run_folder(rung, ladder.asked.seeds[0])), "tokens": rung.tokens, "label": rung.name}
@@ -108,7 +132,7 @@ def _summary(record: OvertrainingRecord | None) -> dict[str, Any]:
     return {
         "seeds": [] if record is None else [int(s) for s in record.config["seeds"]],
         "trials": 0 if record is None else sum(m.state == "complete" for m in record.models),
-        "target": "word problems",
+        "target": "word problems" if record is None else ", ".join(record.tasks),
         "source": "the text that it was pre-trained on",
     }
 
@@ -116,12 +140,16 @@ def _summary(record: OvertrainingRecord | None) -> dict[str, Any]:
 TWINS = Twins(
     paper=PAPER,
     studies={
-        "budgets": Twin(
-            file="overtraining/world.yaml",
+        name: Twin(
+            file=f"overtraining/{file}",
             sizes={
                 size: {**own, PRETRAINING: {"file": "ladder/world.yaml", "size": "1M", "changes": LADDERS[size]}}
-                for size, own in SIZES.items()
+                for size, own in sizes.items()
             },
+        )
+        for name, file, sizes in (
+            (LANGUAGE, "world.yaml", SIZES),
+            (PICTURES, "pictures.yaml", SEEING),
         )
     },
     config=twin_config,

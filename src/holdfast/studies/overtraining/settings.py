@@ -15,6 +15,18 @@ vary:
   retention: [direct, {label_annealing: {weight: 1}}, sfa, [{train: {use_peft: true}}, {label: LoRA}]]
 seeds: [0, 1, 2]
 ```
+
+A task whose data has images gets a vision tower, as LLaVA does: a projector is trained first (stage 1), with each seed,
+and the task (stage 2) begins with the model that came of it.
+
+```yaml
+tasks:
+  pictures:
+    align: {tower: clip-vit-large-patch14-336, train: {dataset_name: captions.jsonl}}
+    train: {dataset_name: instructions.jsonl}
+    validation: [{choices: asked.jsonl, split: "train[:500]"}]
+    test: [{choices: asked.jsonl, split: "train[500:]"}]
+```
 """
 
 from __future__ import annotations
@@ -58,6 +70,55 @@ EARLY: dict[str, Any] = {
     "greater_is_better": False,
 }
 """Early stopping over the epochs by the held-out loss. `ce` is the same of every method; a method's own loss is not."""
+STAGE_1: dict[str, Any] = {
+    "num_train_epochs": 1,
+    "per_device_train_batch_size": 256,
+    "learning_rate": 1e-3,
+    "weight_decay": 0.0,
+    "warmup_steps": 50,
+    "lr_scheduler_type": "cosine",
+    "report_to": "none",
+}
+"""Of a projector's training, where nothing else is said: Overtrained Language Models, table 2; LLaVA's one epoch."""
+WHICH_PARAMETERS = ("train_only", "use_peft")
+"""Keys that say what is trained; in stage 1 that is the projector."""
+BUT_THE_TOWER = ("^(?!.*vision_tower)",)
+"""Names of the parameters that stage 2 trains: an untied head is among them."""
+ADAPTED = (r".*(language_model.*_proj|multi_modal_projector\.linear_\d)",)
+"""Names of the modules that an adapter gets in stage 2: the matrices of decoder and projector."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignSettings:
+    """How checkpoints come to see: LLaVA's stage 1."""
+
+    tower: Annotated[str, Meta(metavar="MODEL")]
+    """A CLIP vision model with its image processor: folder, or hub id with `@revision`. It is frozen in both stages."""
+    layer: int = -2
+    """Of the tower, whose states the projector gets: 0 its patches, -1 the last one. LLaVA takes the last but one."""
+    train: dict[str, Any] = field(default_factory=dict)
+    """Keys of 'holdfast train' for the projector: its data, and what differs from the common ones (table 2: batch of
+    256, 1e-3, cosine after 50 steps of warm-up; one epoch)."""
+
+
+def read_align(value: Any) -> AlignSettings:
+    """How checkpoints come to see.
+
+    Raises:
+        ValueError: no mapping.
+        Refused: what is wrong with it.
+    """
+    if isinstance(value, AlignSettings):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError
+    found, mistakes = decode(AlignSettings, value)
+    if found is not None and not isinstance(found.train.get("dataset_name"), str):
+        text = "is missing: pictures with captions, that the projector learns."
+        mistakes = [*mistakes, Mistake(path=("train", "dataset_name"), text=text)]
+    if found is None or mistakes:
+        raise Refused(*mistakes)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +134,16 @@ class TaskSettings:
     held_out: str | None = None
     """Rows like those that are trained on, which early stopping looks at; default: the data of the first validation
     entry."""
+    align: Annotated[
+        AlignSettings | None,
+        Meta(
+            parse=read_align,
+            expected="a mapping such as {tower: MODEL, train: {dataset_name: captions.jsonl}}",
+            json_schema=lambda: {"type": "object"},
+        ),
+    ] = None
+    """Puts a vision tower to every checkpoint and trains the projector between them, before the task begins: {tower:
+    MODEL, layer: -2, train: {dataset_name: ...}}."""
 
 
 def read_tasks(value: Any) -> dict[str, TaskSettings]:
@@ -212,6 +283,7 @@ class _What:
                         "validation": {"type": "array", "minItems": 1},
                         "test": {"type": "array", "minItems": 1},
                         "held_out": {"type": "string"},
+                        "align": {"type": "object"},
                     },
                     "required": ["train", "validation", "test"],
                     "additionalProperties": False,
@@ -220,7 +292,8 @@ class _What:
         ),
     ] = field(default_factory=dict)
     """What is learnt, by name: `train` (its data at least), `validation`, whose first entry chooses the learning rate,
-    and `test`, whose first entry is reported."""
+    and `test`, whose first entry is reported. A task with images: `align`, the vision tower, and how its projector is
+    trained."""
     generalist: list[Any] = field(default_factory=list)
     """What should be kept: entries as in 'holdfast train'; the first one leads."""
 
@@ -251,7 +324,8 @@ class OvertrainingSettings(_How, _What):
     name: str = "overtraining"
     """Of the study in its storage and on its page; default: the file's name."""
     small: Annotated[str | None, Meta(json_schema=_small_schema)] = None
-    """Make tasks and held-out text offline, for a ladder of the same small world: overtraining or overtraining_tiny."""
+    """Make tasks and held-out text offline, for a ladder of the same small world: overtraining, overtraining_tiny,
+    pictures or pictures_tiny."""
     seeds: tuple[Seed, ...] = (0,)
     """Every fine-tuning is done with each; of order and dropout."""
     keep: Literal["all", "none"] = "none"
@@ -297,13 +371,16 @@ class OvertrainingSettings(_How, _What):
             wrong("vary", text)
         if len(set(self.seeds)) < len(self.seeds) or not self.seeds:
             wrong("seeds", "expected at least one, each once.")
-        for path, train in (
-            (("train",), self.train),
-            *((("tasks", name, "train"), task.train) for name, task in self.tasks.items()),
-        ):
-            own = (*OWN, *(EARLY if self.early_stopping else ()))
+        parts: list[tuple[tuple[str, ...], Mapping[str, Any], bool]] = [(("train",), self.train, False)]
+        for name, task in self.tasks.items():
+            parts.append((("tasks", name, "train"), task.train, False))
+            if task.align is not None:
+                parts.append((("tasks", name, "align", "train"), task.align.train, True))
+        for path, train, projector in parts:
+            own = (*OWN, *(EARLY if self.early_stopping and not projector else ()))
+            own = (*own, *WHICH_PARAMETERS) if projector else own
             found += [Mistake(path=(*path, k), text=_set_by_study(k)) for k in train if k in own]
-            if RATE in train:
+            if RATE in train and not projector:
                 text = "is what the study varies; say it under `vary`."
                 found.append(Mistake(path=(*path, RATE), text=text))
         return found

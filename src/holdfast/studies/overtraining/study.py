@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.errors import NotFinite, TrainingDiverged
+from holdfast.errors import HoldfastError, NotFinite, TrainingDiverged
 from holdfast.records.overtraining import RECORD_FILE, OvertrainingRecord, write_overtraining
 from holdfast.records.probe import ProbedModel, Sharpness
 from holdfast.records.run import RunFolder
@@ -21,6 +21,7 @@ from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.storage import GRACE_SECONDS
 from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState, Writer
 from holdfast.studies.overtraining.plan import (
+    ALIGN,
     CHECKPOINT,
     KIND,
     LINE,
@@ -92,7 +93,7 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
     config_class: ClassVar[type[OvertrainingConfig]] = OvertrainingConfig
     noun: ClassVar[str] = "job"
     one_in_process: ClassVar[bool] = True  # a single one then shows how far it is itself
-    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "probed", "runs")
+    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "probed", "aligned", "runs")
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -100,20 +101,26 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         return self.settings.asked.seeds
 
     def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
-        """Only fine-tunings are repeated."""
-        return super().cells(attributes) if attributes[KIND] == TUNE else [("", self.seeds[0])]
+        """Only trainings are repeated."""
+        return super().cells(attributes) if attributes[KIND] in (ALIGN, TUNE) else [("", self.seeds[0])]
 
     # ------------------------------------------------------------------------------------------------------------ jobs
 
     def make(self, task: Task) -> JobResult:
-        """A look at the texts, a checkpoint's changes, or one fine-tuning.
+        """A look at the texts, a checkpoint's changes, or one training.
 
         Raises:
-            CannotJudge: training text holds what is measured on.
+            CannotJudge: training data holds what is measured on.
             HoldfastError: the job failed.
         """
         began, kind = time.monotonic(), task.attributes[KIND]
-        makers = {TEXTS: lambda task: self._texts(), PROBE: self._probe, TUNE: self._tune, LINE: self._along}
+        makers = {
+            TEXTS: lambda task: self._texts(),
+            PROBE: self._probe,
+            ALIGN: self._align,
+            TUNE: self._tune,
+            LINE: self._along,
+        }
         made = makers[kind](task)
         return dataclasses.replace(made, seconds=round(time.monotonic() - began, 3))
 
@@ -124,8 +131,12 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         held = HeldOut(self._entries())
         for task, settings in config.asked.tasks.items():
             methods = [t.settings["retention"] for t in config.tunings.values() if t.task == task]
-            trained = _trained_on(config.filled(dict(settings.train)), config.filled(methods))
-            found += [f"tasks.{task}: {sentence}" for sentence in held.stands_in(trained, what=what)]
+            stages = [settings.train] if settings.align is None else [settings.align.train, settings.train]
+            parts = list(_trained_on(config.filled([dict(stage) for stage in stages]), config.filled(methods)))
+            texts = (text for part in parts for text in _texts_of(*part))
+            pictures = (one for name, split, subset in parts for one in _pictures_of(name, split, subset))
+            sentences = held.stands_in(texts, what=what, pictures=pictures)
+            found += [f"tasks.{task}: {sentence}" for sentence in sentences]
         return JobResult(notes=held.judged(found, overlap=config.asked.overlap, what=what))
 
     def _entries(self) -> Iterator[Entry]:
@@ -173,11 +184,35 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         release_memory()
         return made
 
+    def _align(self, task: Task) -> JobResult:
+        import shutil
+
+        from holdfast.runs.wrapping import wrap_language_model
+
+        config, label, name = self.settings, str(task.attributes[CHECKPOINT]), str(task.attributes[MODEL])
+        settings, way = config.aligning(label, name, task.seed), config.ways_to_see[name]
+        start, tower = Path(settings["model_name_or_path"]), config.filled(way.tower)
+        if not start.is_dir():
+            trusted = bool(settings.get("trust_remote_code"))
+            wrap_language_model(
+                config.model(label), tower, start, layer=way.layer, seed=task.seed, trust_remote_code=trusted
+            )
+        trained = train_model(settings, (), 0, cache=config.output_dir / "evaluations", task=task)
+        shutil.rmtree(start, ignore_errors=True)
+        return JobResult(tokens=trained.tokens)
+
     def _tune(self, task: Task) -> JobResult:
         from holdfast.checkpoints.distance import distance
 
         config, label, name = self.settings, str(task.attributes[CHECKPOINT]), str(task.attributes[MODEL])
-        settings = config.training(label, name, task.seed)
+        settings, start = (
+            config.training(label, name, task.seed),
+            config.start(label, config.tunings[name].task, task.seed),
+        )
+        if config.way_to_see(config.tunings[name].task) and not any(Path(start).glob("*.safetensors")):
+            raise HoldfastError(
+                f"Expected the model that sees in {start}, found none: stage 1 of {label} with seed {task.seed} failed."
+            )
         run = RunFolder(settings["output_dir"])
         try:
             trained = train_model(settings, (), 0, cache=config.output_dir / "evaluations", task=task)
@@ -186,7 +221,7 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         return JobResult(
             tokens=trained.tokens,
             epochs=round(float(run.read().training.get("epochs") or 0.0), 3),
-            distance=distance(config.model(label), run.path).total.l2,
+            distance=distance(start, run.path).total.l2,
         )
 
     def values(self, task: Task) -> Sequence[float]:
@@ -219,9 +254,22 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
                 folder = config.run_folder(job.attributes[CHECKPOINT], job.attributes[MODEL], seed)
                 remove_checkpoints(folder)
                 kept = config.asked.keep == "all" or (job.attributes[CHECKPOINT], job.attributes[MODEL]) in needed
-                for file in () if kept else folder.glob("*.safetensors"):
-                    with contextlib.suppress(FileNotFoundError):
-                        file.unlink()
+                if not kept:
+                    _remove_weights(folder)
+        waiting = {
+            (job.attributes[CHECKPOINT], config.way_to_see(config.tunings[job.attributes[MODEL]].task))
+            for job in state.latest
+            if job.attributes[KIND] == TUNE and job.state != COMPLETE
+        }
+        for job in state.latest:
+            if job.attributes[KIND] != ALIGN or job.state != COMPLETE:
+                continue
+            label, way = job.attributes[CHECKPOINT], job.attributes[MODEL]
+            for seed in self.seeds:
+                folder = config.aligned(label, way, seed)
+                remove_checkpoints(folder)
+                if config.asked.keep != "all" and (label, way) not in waiting:
+                    _remove_weights(folder)
 
     # --------------------------------------------------------------------------------------------------------- outcome
 
@@ -262,20 +310,43 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         return overtraining_page(record)
 
 
-def _trained_on(settings: Mapping[str, Any], methods: Sequence[Any]) -> Iterator[str]:
-    """The texts of training data, a row each, those that methods mix in or learn from among them.
+def _remove_weights(folder: Path) -> None:
+    for file in folder.glob("*.safetensors"):
+        with contextlib.suppress(FileNotFoundError):
+            file.unlink()
+
+
+Part = tuple[str, str, str | None]
+"""Data by name, split and configuration."""
+
+
+def _trained_on(stages: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> Iterator[Part]:
+    """The data of trainings, what methods mix in or learn from among it.
 
     Args:
-        settings: of the training.
+        stages: the settings of each training.
         methods: the `retention` of each way to fine-tune.
     """
+    for settings in stages:
+        split, config = str(settings.get("dataset_train_split") or "train"), settings.get("dataset_config")
+        yield settings["dataset_name"], split, config
+    named = [p.get("data") for one in methods if one != "none" for method in one for p in method.values() if p]
+    yield from ((name, "train", None) for name in dict.fromkeys(n for n in named if isinstance(n, str) and n))
+
+
+def _texts_of(name: str, split: str, config: str | None) -> Iterator[str]:
+    """The texts of data, a row each."""
     from holdfast.data.overlap import texts_of
     from holdfast.data.sources import load_rows
+    from holdfast.data.vision import undecoded
 
-    split, config = str(settings.get("dataset_train_split") or "train"), settings.get("dataset_config")
-    parts = [load_rows(settings["dataset_name"], split=split, config=config)]
-    named = [p.get("data") for one in methods if one != "none" for method in one for p in method.values() if p]
-    parts += [load_rows(name) for name in dict.fromkeys(n for n in named if isinstance(n, str) and n)]
-    for rows in parts:
-        for row in rows:
-            yield "\n".join(texts_of(row))
+    for row in undecoded(load_rows(name, split=split, config=config)):
+        yield "\n".join(texts_of(row))
+
+
+def _pictures_of(name: str, split: str, config: str | None) -> Iterator[str]:
+    """The hashes of the pictures of data."""
+    from holdfast.studies.engine.held_out import pictures_in
+
+    for own in pictures_in(name, split=split, config=config):
+        yield from own

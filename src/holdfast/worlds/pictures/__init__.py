@@ -3,6 +3,7 @@ once to read digits, and vision-language models built around small language mode
 
     scenes     pictures, captions and questions of five families, drawn from a seed
     tower      a tiny ViT that reads digits, trained once and cached
-    wrapping   a LLaVA of a tower, a projector and a language model
     build      the files of a world: two stages of training data, held-out questions, a suite
+
+`runs.wrapping` puts the tower to a language model.
 """

@@ -6,7 +6,8 @@ paths["captions"], paths["instructions"], paths["suite"], paths["tower"]
 ```
 
 Stage 1 of LLaVA's training reads captions, stage 2 questions of five families. The held-out questions are of the same
-families and wordings, about pictures of digits in handwritings that neither the tower nor the training data has.
+families and wordings, about pictures of digits in handwritings that neither the tower nor the training data has: one
+half of these for questions that settings are chosen by, the other for those that are reported.
 """
 
 from __future__ import annotations
@@ -21,19 +22,21 @@ from typing import Any, ClassVar
 from holdfast.config.declare import Seed
 from holdfast.config.decode import mistakes_in
 from holdfast.data.images import DIGITS, read_images
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, DataError
 from holdfast.support.environment import quiet_datasets
 from holdfast.support.files import fingerprint, read_object, to_jsonable, write_bytes_atomic, write_json
 from holdfast.support.paths import expanded
-from holdfast.worlds.pictures.scenes import FAMILIES, caption_rows, instruction_rows, question_rows
+from holdfast.worlds.pictures.scenes import FAMILIES, Digits, caption_rows, instruction_rows, question_rows
 from holdfast.worlds.pictures.tower import RECORD, TowerRecipe, cached_tower, digits_of
 from holdfast.worlds.pretrain import Count
 from holdfast.worlds.tuned import deciding_libraries
 
-WORLD_VERSION = 1
+WORLD_VERSION = 2
 """Raised when the files come out differently."""
 AVERAGE = "vision"
 """Mean of the five families' accuracies, in the suite."""
+VALID, HELD_OUT = "vision_valid", "vision_heldout"
+"""Files with the questions of all families, as many of each, so that the accuracy is the mean of the five."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,9 @@ class PicturesRecipe:
     instructions: Count = 4000
     """Pictures with questions and answers."""
     questions: Count = 200
-    """Held-out questions of each family."""
+    """Held-out questions of each family, to report."""
+    validation: Count = 80
+    """The same to choose settings by."""
     tower: TowerRecipe = field(default_factory=TowerRecipe)
     """The vision tower."""
 
@@ -68,8 +73,9 @@ def build_pictures(
         console: a `rich.console.Console` for progress.
 
     Returns:
-        Paths: "captions" and "instructions" (rows of prompt, completion and images), one for each of `FAMILIES` (rows
-        of prompt, options, answer and images), "suite", "tower".
+        Paths: "captions" and "instructions" (rows of prompt, completion and images); `VALID` and `HELD_OUT` (rows of
+        family, prompt, options, answer and images), the latter also with a file for each of `FAMILIES`; "suite",
+        "tower".
 
     Raises:
         ConfigError: a value that cannot be, all of them; a folder that holds another world.
@@ -78,7 +84,7 @@ def build_pictures(
     if problems := [mistake.sentence() for mistake in mistakes_in(recipe)]:
         raise ConfigError(problems)
     place = expanded(folder)
-    names = {name: place / f"{name}.parquet" for name in ("captions", "instructions", *FAMILIES)}
+    names = {name: place / f"{name}.parquet" for name in ("captions", "instructions", VALID, HELD_OUT, *FAMILIES)}
     key = fingerprint([WORLD_VERSION, to_jsonable(dataclasses.asdict(recipe)), deciding_libraries()])
     record = place / "pictures.json"
     tower = cached_tower(recipe.tower, recipe.source, cache=cache, console=console)
@@ -90,15 +96,37 @@ def build_pictures(
     place.mkdir(parents=True, exist_ok=True)
     images = read_images(recipe.source, seed=recipe.tower.seed)  # what the tower has not seen is asked
     known, unknown = (digits_of(images, held_out=held_out) for held_out in (False, True))
+    choosing, reporting = halves(unknown)
     seed = f"pictures {recipe.seed}"
     _write(names["captions"], caption_rows(recipe.captions, known, seed=seed))
     _write(names["instructions"], instruction_rows(recipe.instructions, known, seed=seed))
-    for family in FAMILIES:
-        _write(names[family], question_rows(family, recipe.questions, unknown, seed=seed))
+    asked = {family: question_rows(family, recipe.questions, reporting, seed=seed) for family in FAMILIES}
+    chosen_by = [question_rows(f, recipe.validation, choosing, seed=f"{seed} validation") for f in FAMILIES]
+    for family, rows in asked.items():
+        _write(names[family], rows)
+    # in turn, so that the beginning of a file has as many questions of each family, too
+    _write(names[HELD_OUT], [row for turn in zip(*asked.values(), strict=True) for row in turn])
+    _write(names[VALID], [row for turn in zip(*chosen_by, strict=True) for row in turn])
     write_bytes_atomic(paths["suite"], _suite().encode())
     read = read_object(tower / RECORD)["accuracy"]
     write_json(record, {"key": key, "recipe": dataclasses.asdict(recipe), "tower": str(tower), "tower_accuracy": read})
     return paths
+
+
+def halves(digits: Digits) -> tuple[Digits, Digits]:
+    """Single digits in two parts, each with every second image of each digit.
+
+    Raises:
+        DataError: a digit with one image only.
+    """
+    import numpy as np
+
+    places = [np.flatnonzero(digits.labels == digit) for digit in range(10)]
+    if few := [digit for digit, own in enumerate(places) if len(own) < 2]:
+        raise DataError(f"Expected two held-out images and more of each digit, got fewer of {few}.")
+    parts = [np.sort(np.concatenate([own[start::2] for own in places])) for start in (0, 1)]
+    one, other = (Digits(pixels=digits.pixels[part], labels=digits.labels[part]) for part in parts)
+    return one, other
 
 
 def _suite() -> str:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import DataError
 from holdfast.worlds.drawing import dealt
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ PLACES = (
     "top left", "top", "top right", "left", "middle", "right", "bottom left", "bottom", "bottom right",
 )  # fmt: skip
 COUNTED = ("one", "two", "three", "four")
+_TRIES = 100
 SLOT = "<image>\n"
 """How a prompt begins: with its picture."""
 
@@ -190,17 +192,24 @@ def instruction_rows(count: int, digits: Digits, *, seed: str) -> list[dict[str,
 
 
 def question_rows(family: str, count: int, digits: Digits, *, seed: str) -> list[dict[str, Any]]:
-    """Rows of prompt, options, answer and images, for the entry kind `choices`."""
-    rng = random.Random(f"{seed} held out {family}")
-    return [
-        _row(
-            one.scene.drawn(digits, rng),
-            prompt=_prompt(one.question),
-            options=[f" {option}" for option in one.options],
-            answer=one.answer,
-        )
-        for one in asked(family, count, seed=f"{seed} held out")
-    ]
+    """Rows of family, prompt, options, answer and images, for the entry kind `choices`; no question stands twice.
+
+    Raises:
+        DataError: too few digits for so many different questions.
+    """
+    rng, rows, seen = random.Random(f"{seed} held out {family}"), list[dict[str, Any]](), set[tuple[str, bytes]]()
+    for one in asked(family, count, seed=f"{seed} held out"):
+        pixels = one.scene.drawn(digits, rng)
+        for _ in range(_TRIES):
+            if (key := (one.question, pixels.tobytes())) not in seen:
+                break
+            pixels = one.scene.drawn(digits, rng)  # the same digits at the same places in other handwritings
+        else:
+            raise DataError(f"Expected handwritings for {count} different questions of {family}; ask fewer.")
+        seen.add(key)
+        options = [f" {option}" for option in one.options]
+        rows.append(_row(pixels, family=family, prompt=_prompt(one.question), options=options, answer=one.answer))
+    return rows
 
 
 def png(pixels: np.ndarray) -> bytes:

@@ -27,8 +27,8 @@ from holdfast.worlds.pictures.scenes import CELL, ROWS, SIZE, Digits, scene
 from holdfast.worlds.pretrain import Count, Rate
 from holdfast.worlds.tuned import deciding_libraries, exclusive_lock, tuning_cache
 
-_VERSION = 1
-"""Raised when the same recipe gives other weights."""
+_VERSION = 2
+"""Raised when the same recipe gives other weights or files."""
 _BLANK = 10
 """Class of an empty place."""
 RECORD = "tower.json"
@@ -85,8 +85,8 @@ def digits_of(images: Images, *, held_out: bool) -> Digits:
 
 
 def cached_tower(recipe: TowerRecipe, source: str = DIGITS, *, cache: Path | None = None, console: Any = None) -> Path:
-    """The folder of a tower, from the cache or trained now: a `CLIPVisionModel`, and `tower.json` with the share of
-    held-out digits that it reads.
+    """The folder of a tower, from the cache or trained now: a `CLIPVisionModel`, its image processor, and `tower.json`
+    with the share of held-out digits that it reads.
 
     Args:
         recipe: architecture and schedule.
@@ -171,8 +171,18 @@ def train_tower(recipe: TowerRecipe, digits: Digits, held_out: Digits, folder: P
     accuracy = float(right[labels != _BLANK].double().mean())
     with quiet_libraries():
         model.save_pretrained(folder)
+        _image_processor().save_pretrained(folder)
     write_json(folder / RECORD, {"recipe": asdict(recipe), "accuracy": accuracy, "versions": deciding_libraries()})
     return accuracy
+
+
+def _image_processor() -> Any:
+    """What makes pixels of pictures of 24 x 24; its operations are Pillow's, which need no torchvision."""
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    return CLIPImageProcessorPil(
+        do_resize=False, do_center_crop=False, do_convert_rgb=True, image_mean=[MEAN] * 3, image_std=[STD] * 3
+    )
 
 
 def _batch(digits: Digits, count: int, rng: random.Random) -> tuple[Any, Any]:

@@ -1,0 +1,192 @@
+"""A LLaVA around a language model: a vision tower's states go through a projector of two layers into the places that
+the text has for a picture (Liu et al. 2023, "Visual Instruction Tuning"; "Improved Baselines with Visual Instruction
+Tuning" for the second layer).
+
+Tower and language model keep their weights; the projector is drawn from a seed, and the tokenizer gets `<image>`. So
+the whole says on text what the language model said. What is not done: any training; towers that are not CLIP's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from holdfast import models
+from holdfast.checkpoints.fit import unbuildable
+from holdfast.checkpoints.named import at_revision
+from holdfast.checkpoints.sources import listing
+from holdfast.data.vision import MARKER
+from holdfast.errors import ConfigError, ModelError
+from holdfast.support.environment import quiet_libraries
+from holdfast.support.resources import is_out_of_memory
+
+PROJECTOR = "multi_modal_projector"
+"""Part of the names of the projector's parameters."""
+_KINDS = {"clip_vision_model", "clip"}
+
+
+def check_tower(tower: str | os.PathLike[str], layer: int) -> None:
+    """Finds out whether a tower can be put to a language model. Weights that are not on disk are not looked at.
+
+    Args:
+        tower: folder, or hub id with `@revision`.
+        layer: whose states are taken, as of `wrap_language_model`.
+
+    Raises:
+        ModelError: no model, one that is no CLIP vision model, weights that are missing, no image processor beside
+            them, or no such layer.
+    """
+    config = _tower_config(os.fspath(tower))
+    layers = int(config.num_hidden_layers)
+    if not -layers - 1 <= layer <= layers:
+        raise ModelError(
+            f"Expected one of the {layers} layers of {tower}, 0 (its patches) to {layers} or {-layers - 1} to -1 from "
+            f"the end, got {layer}."
+        )
+    if models.model_folder(os.fspath(tower)) is not None:
+        _loaded_tower(os.fspath(tower))
+        _image_processor(os.fspath(tower))
+
+
+def wrap_language_model(
+    language: str | os.PathLike[str],
+    tower: str | os.PathLike[str],
+    output_dir: str | os.PathLike[str],
+    *,
+    layer: int,
+    seed: int = 0,
+    trust_remote_code: bool = False,
+) -> Path:
+    """Writes a vision-language model: weights, processor, tokenizer; nothing where it fails.
+
+    Args:
+        language: a causal language model, as `models.load` takes it.
+        tower: a CLIP vision model with its image processor, folder or hub id.
+        output_dir: a new folder.
+        layer: of the tower whose states are taken: 0 the patches, -1 the last layer (before the final
+            norm), -2 the one before it (LLaVA).
+        seed: of the projector's weights.
+        trust_remote_code: runs Python code that comes with the language model.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigError: the folder is there already.
+        ModelError: no such language model, one that reads images already, or a tower that `check_tower` refuses.
+    """
+    import torch
+    from transformers import LlavaConfig, LlavaForConditionalGeneration
+
+    out = Path(output_dir)
+    if out.exists():
+        raise ConfigError(f"output_dir: expected a new folder, got {out}, which is there.")
+    if models.takes_images(os.fspath(language), trust_remote_code=trust_remote_code):
+        raise ModelError(f"Expected a language model, got {language}, which reads images already.")
+    check_tower(tower, layer)
+    loaded = models.load(os.fspath(language), device="cpu", trust_remote_code=trust_remote_code)
+    text, tokenizer = loaded.model, loaded.tokenizer
+    if MARKER not in tokenizer.get_vocab():
+        tokenizer.add_special_tokens({"additional_special_tokens": [MARKER]})
+    eyes = _loaded_tower(os.fspath(tower)).to(text.dtype)
+    side, patch = int(eyes.config.image_size), int(eyes.config.patch_size)
+    with quiet_libraries(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if len(tokenizer) > text.get_input_embeddings().weight.shape[0]:
+            text.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        config = LlavaConfig(
+            vision_config=eyes.config,
+            text_config=text.config,
+            image_token_id=tokenizer.convert_tokens_to_ids(MARKER),
+            image_seq_length=(side // patch) ** 2,
+            projector_hidden_act="gelu",
+            vision_feature_select_strategy="default",
+            vision_feature_layer=layer,
+            tie_word_embeddings=bool(text.config.tie_word_embeddings),
+        )
+        whole = LlavaForConditionalGeneration(config).to(text.dtype)
+    whole.model.language_model.load_state_dict(text.base_model.state_dict())
+    whole.get_output_embeddings().load_state_dict(text.get_output_embeddings().state_dict())
+    whole.model.vision_tower.load_state_dict(eyes.state_dict())
+    whole.generation_config = text.generation_config
+    aside = out.with_name(f"{out.name}.part")
+    shutil.rmtree(aside, ignore_errors=True)
+    with quiet_libraries():
+        whole.save_pretrained(aside)
+        _processor(tokenizer, _image_processor(os.fspath(tower)), patch).save_pretrained(aside)
+    os.replace(aside, out)
+    return out
+
+
+def _tower_config(tower: str) -> Any:
+    """The configuration of a tower's vision part."""
+    from transformers import AutoConfig
+
+    place, revision = at_revision(tower)
+    local = os.path.isdir(place)
+    try:
+        config = AutoConfig.from_pretrained(place, revision=revision)
+    except Exception as error:  # what absurd values raise has no common base
+        if is_out_of_memory(error):
+            raise
+        where = "this folder" if local else "a local folder or, with a network, the hub"
+        raise ModelError(
+            f"Expected a vision model at {tower} ({where}), but its config cannot be read: {unbuildable(error)}"
+        ) from error
+    if config.model_type not in _KINDS:
+        raise ModelError(
+            f"Expected a CLIP vision model, such as openai/clip-vit-large-patch14-336, got {tower}, which is of type "
+            f"{config.model_type!r}."
+        )
+    return getattr(config, "vision_config", config)
+
+
+def _loaded_tower(tower: str) -> Any:
+    """The vision model, none of its weights drawn at random."""
+    from transformers import CLIPVisionModel
+
+    place, revision = at_revision(tower)
+    try:
+        with quiet_libraries():
+            model, info = CLIPVisionModel.from_pretrained(
+                place, revision=revision, output_loading_info=True, use_safetensors=True
+            )
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise ModelError(f"Could not load the vision model {tower}: {unbuildable(error)}") from error
+    if missing := sorted(info["missing_keys"]):
+        raise ModelError(
+            f"Expected all weights of a CLIP vision model in {tower}, but it lacks {listing(missing)}, which would be "
+            f"random. Copy or download it again."
+        )
+    return model.eval()
+
+
+def _image_processor(tower: str) -> Any:
+    """What makes pixels of pictures for a tower."""
+    from transformers import AutoImageProcessor
+
+    place, revision = at_revision(tower)
+    try:
+        return AutoImageProcessor.from_pretrained(place, revision=revision)
+    except Exception as error:  # transformers raises whatever the file makes it stumble over
+        raise ModelError(
+            f"Expected an image processor (preprocessor_config.json) beside the vision model {tower}: "
+            f"{unbuildable(error)}"
+        ) from error
+
+
+def _processor(tokenizer: Any, images: Any, patch: int) -> Any:
+    from transformers import LlavaProcessor
+
+    return LlavaProcessor(
+        images,
+        tokenizer,
+        patch_size=patch,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=getattr(tokenizer, "chat_template", None),
+    )
