@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from real_model import RATE, RESULTS, ROOT, SEEDS, runs
+from real_model import RATE, RESULTS, ROOT, SEEDS, runs, seeds_of
 
 TARGETS = {"gsm8k": ("target", "answers"), "articles": ("target", "facts")}
 VALIDATION = {"gsm8k": ("validation", "answers_validation"), "articles": ("validation", "facts_validation")}
@@ -233,7 +233,7 @@ class Table:
     @property
     def planned(self) -> int:
         """Rows of the whole plan."""
-        return sum(len(run.seeds) * (1 + len(run.halfway)) for run in runs(self.target))
+        return sum(len(seeds_of(self.target, run)) * (1 + len(run.halfway)) for run in runs(self.target))
 
     @property
     def tuned(self) -> int | None:
@@ -351,7 +351,7 @@ def study_of(table: Table) -> Any:
     from holdfast.records.study import FINISHED, Objective, SeedRun, StudyRecord, TrialRecord
     from holdfast.studies.tradeoff.trial import references_of
 
-    planned = {run.name: run.seeds for run in runs(table.target)}
+    planned = {run.name: seeds_of(table.target, run) for run in runs(table.target)}
     seeds = [s for s in SEEDS if all(s in arm.rows for arm in table.arms if s in planned.get(arm.name, SEEDS))]
     short = [arm for arm in table.arms if not set(seeds) <= set(arm.rows)]
     suite, name = TARGETS[table.target]

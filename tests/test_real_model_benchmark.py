@@ -224,6 +224,14 @@ def test_questions_are_asked_of_a_few_models_of_the_first_seed(bench):
         ]
 
 
+def test_what_was_cut_of_the_second_seed_keeps_its_first(bench, table, tmp_path):
+    for target, cut in bench.CUT.items():
+        made = {run.name: bench.seeds_of(target, run) for run in bench.runs(target)}
+        assert {name for name in made if name in cut} == cut and all(made[name] == (0,) for name in cut)
+        assert all(made[f"direct-{rate}"] == (0, 1) for rate in ("0.0001", "0.0002", "0.0005"))
+        assert made["label_annealing-1"] == made["replay-0.1"] == (0, 1)
+
+
 def test_an_arm_of_one_seed_is_no_part_of_the_study_of_two(bench, table):
     found = made_table(bench, table, lost=0.2)
     arms = [table.Arm(name=a.name, rows={**a.rows, 1: {**a.rows[0], "seed": 1}}) for a in found.arms]
