@@ -94,6 +94,7 @@ def action(server: dict[str, str], models: Path, **inputs: str) -> list[int]:
     return codes
 
 
+@pytest.mark.slow
 def test_the_action_passes_where_nothing_was_lost(server: dict[str, str], models: Path, tmp_path: Path) -> None:
     inputs = {"before": "base", "after": "same", "suite": "suite.yaml", "output_dir": str(tmp_path / "gate")}
     assert action(server, models, **inputs, strict="true", fail_if="\nsource rise > 5%\nany drop > 2%\n") == [
@@ -141,6 +142,7 @@ def test_the_gitlab_job(server: dict[str, str], models: Path, tmp_path: Path, af
     assert all((tmp_path / path).is_dir() for path in GITLAB["artifacts"]["paths"])
 
 
+@pytest.mark.slow
 def test_the_pre_commit_hook(server: dict[str, str], models: Path, tmp_path: Path) -> None:
     [hook] = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     data = models / "prose.jsonl"

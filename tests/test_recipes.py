@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from declared_commands import command_of
+from holdfast.cli.main import main
 from holdfast.errors import ConfigError
 from holdfast.runs.config import load_train_config, train_config
 from holdfast.studies.residual.plan import study_config
@@ -152,6 +153,7 @@ def test_the_recipes_are_these() -> None:
         *(f"probe/{n}" for n in PUBLIC),
         *(f"overtraining/{n}" for n in OVERTRAINING),
         *(f"leaderboard/{n}" for n in LEADERBOARDS),
+        "without_old_data/functions",
     }
     assert there == {*METHODS, *tiny, *papers}
     package = ROOT / "src" / "holdfast" / "studies" / "recipes" / "residual"
@@ -171,6 +173,19 @@ def test_a_recipe_is_sound_with_every_alternative(name: str) -> None:
     assert config.training.max_length >= 1024 and config.training.num_train_epochs > 0
     assert config.training.save_total_limit and config.resolved["output_dir"].startswith("runs/")
     assert all("trust_remote_code" not in note for note in config.notes)
+
+
+def test_the_search_without_old_data_uses_none(capsys: pytest.CaptureFixture[str]) -> None:
+    from holdfast.retention.registry import METHODS as KNOWN
+
+    study = read("without_old_data/functions")
+    used = {name for ways in study["vary"]["retention"] for method in ways for name in method}
+    assert used == {"self_replay", "label_annealing", "token_weighting", "wise_ft", "l2"}
+    assert not {name for name in used if KNOWN[name].old_data}
+    assert "replay" not in re.sub("self_replay", "", yaml.safe_dump(study["vary"]))
+    config = str(CONFIGS / "without_old_data/functions.yaml")
+    assert main(["sweep", "--config", config, "--dry_run"]) == 0
+    assert "nsga2, 160 trials" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -185,6 +185,7 @@ def test_a_mistake_is_said_once(desk: Path) -> None:
     assert not (desk / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_ends_the_others(desk: Path) -> None:
     """The main process says which one ended, and what was measured is kept."""
     (desk / "own.py").write_text(

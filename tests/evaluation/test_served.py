@@ -244,6 +244,7 @@ with server:
 """
 
 
+@pytest.mark.slow
 def test_vllm_is_started_for_a_model_and_ends_with_it(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """`vllm serve` is a script here, which answers as vLLM does."""
     command = ["evaluate", "tuned", "--suite", "suite.yaml", "--backend", "vllm", "--output_dir", "there"]

@@ -57,6 +57,7 @@ def run_of(settings: dict[str, Any], *callbacks: TrainerCallback) -> tuple[RunFo
     return train(train_config(settings), console=Console(file=shown, width=200), callbacks=callbacks), shown.getvalue()
 
 
+@pytest.mark.slow
 def test_early_signs_leave_no_trace_in_the_run(asked: dict[str, Any], tmp_path: Path) -> None:
     run, shown = run_of(asked)
     plain, _ = run_of({**asked, "forecast": False, "output_dir": str(tmp_path / "plain")})
@@ -98,6 +99,7 @@ class Stop(TrainerCallback):
             raise Interrupted("here")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_continued_before_it_was_looked_at(asked: dict[str, Any], tmp_path: Path) -> None:
     whole, _ = run_of({**asked, "output_dir": str(tmp_path / "whole")})
     asked["save_steps"] = 1
@@ -108,6 +110,7 @@ def test_a_run_that_is_continued_before_it_was_looked_at(asked: dict[str, Any], 
     assert RunForecast.in_folder(run.path) == RunForecast.in_folder(whole.path)
 
 
+@pytest.mark.slow
 def test_texts_that_changed_in_between_make_no_forecast(asked: dict[str, Any], tmp_path: Path) -> None:
     asked["save_steps"] = 1
     with pytest.raises(Interrupted):

@@ -90,6 +90,7 @@ def test_tensorboard(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, 
         assert not file.is_file() or SECRET.encode() not in file.read_bytes()
 
 
+@pytest.mark.slow
 def test_mlflow(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("mlflow", reason="the extra 'track'")
     store = tmp_path / "mlflow.db"
@@ -147,6 +148,7 @@ def test_wandb(settings: dict[str, Any], tmp_path: Path) -> None:
     assert not any(SECRET.encode() in f.read_bytes() for f in (tmp_path / "wandb").rglob("*") if f.is_file())
 
 
+@pytest.mark.slow
 def test_trackio(settings: dict[str, Any], tmp_path: Path) -> None:
     """In a process of its own: trackio looks at its folder's variable when it is imported."""
     pytest.importorskip("trackio", reason="the extra 'track'")

@@ -26,6 +26,7 @@ def plan(tmp_path: Path) -> Any:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.timeout(240)
 def test_an_update_measures_in_as_many_processes_as_it_trains(

@@ -127,7 +127,7 @@ def _tower_config(tower: str) -> Any:
     place, revision = at_revision(tower)
     local = os.path.isdir(place)
     try:
-        config = AutoConfig.from_pretrained(place, revision=revision)
+        config = AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=False)
     except Exception as error:  # what absurd values raise has no common base
         if is_out_of_memory(error):
             raise
@@ -171,7 +171,7 @@ def _image_processor(tower: str) -> Any:
 
     place, revision = at_revision(tower)
     try:
-        return AutoImageProcessor.from_pretrained(place, revision=revision)
+        return AutoImageProcessor.from_pretrained(place, revision=revision, trust_remote_code=False)
     except Exception as error:  # transformers raises whatever the file makes it stumble over
         raise ModelError(
             f"Expected an image processor (preprocessor_config.json) beside the vision model {tower}: "

@@ -226,6 +226,7 @@ def test_seeds_have_runs_and_ladders_of_their_own(asked: dict[str, Any]) -> None
     ]
 
 
+@pytest.mark.slow
 def test_a_new_queue_finds_the_rungs_that_are_there(asked: dict[str, Any]) -> None:
     """Budgets are added by starting the queue anew: what was trained, here or on another machine, is found."""
     small = {**asked, "sizes": {"small": asked["sizes"]["small"]}}

@@ -231,6 +231,7 @@ def test_a_whole_study(asked: dict[str, Any]) -> None:
     assert again.models == record.models and before == {p: p.stat().st_mtime_ns for p in Path("out").rglob("*.jsonl")}
 
 
+@pytest.mark.slow
 def test_the_loss_is_followed_along_a_fine_tuning(asked: dict[str, Any]) -> None:
     """Figure 10: at the whole way it is the fine-tuned model's, at none the checkpoint's, and the quadratic touches it
     there."""
@@ -263,6 +264,7 @@ def test_longer_pretraining_costs_more_and_annealing_holds_on(asked: dict[str, A
     assert not record.sensitivities and all(r.edge == "" for r in record.rates)
 
 
+@pytest.mark.slow
 def test_a_fine_tuning_that_diverges_is_a_result(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.errors import TrainingDiverged
     from holdfast.studies.overtraining import study
@@ -309,6 +311,7 @@ def test_training_text_that_holds_what_is_measured_is_refused(asked: dict[str, A
     assert any("1 of 12 documents of source/old (old.jsonl) stand in the training data" in n for n in record.notes)
 
 
+@pytest.mark.slow
 def test_rates_beyond_a_perplexity_are_left_aside(asked: dict[str, Any]) -> None:
     small = {"seeds": [0], "probe": False, "vary": {"learning_rate": [1e-4, 3e-1]}}
     record = run_of(asked, **small, most_perplexity=1e6)
@@ -342,6 +345,7 @@ def test_a_study_that_was_stopped_goes_on(asked: dict[str, Any], monkeypatch: py
     assert record.sensitivities == whole.sensitivities
 
 
+@pytest.mark.slow
 def test_one_model_alone_has_a_card(asked: dict[str, Any]) -> None:
     record = run_of(asked, ladder=["l"], seeds=[0])
     assert [c.tokens for c in record.checkpoints] == [None] and not record.growth and not record.turns
@@ -351,6 +355,7 @@ def test_one_model_alone_has_a_card(asked: dict[str, Any]) -> None:
     assert "A fine-tune on new at" in page and "With label annealing at" in page
 
 
+@pytest.mark.slow
 def test_a_method_that_averages_at_the_end_trains_for_all_epochs(asked: dict[str, Any]) -> None:
     vary = {"learning_rate": [1e-2], "retention": ["direct", "sfa", [{"train": {"use_peft": True}}, {"label": "LoRA"}]]}
     config = overtraining_config({**asked, "vary": vary})
@@ -361,6 +366,7 @@ def test_a_method_that_averages_at_the_end_trains_for_all_epochs(asked: dict[str
     assert all(m.state == "complete" and m.distance and m.figures for m in record.models)
 
 
+@pytest.mark.slow
 def test_what_was_not_compared_is_no_loss(asked: dict[str, Any]) -> None:
     """An entry without a comparison is left out and named; a model that lacks one that others have is an error."""
     small = {**asked, "probe": False, "seeds": [0], "vary": {"learning_rate": [1e-3]}}
@@ -379,6 +385,7 @@ def test_what_was_not_compared_is_no_loss(asked: dict[str, Any]) -> None:
     assert any("source/old has no figures here" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_a_perplexity_of_what_is_no_text_leaves_nothing_out(asked: dict[str, Any]) -> None:
     rows = [{"prompt": "The quick brown fox jumps over the", "options": [" dog", " moon"], "answer": 0}] * 3
     Path("asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

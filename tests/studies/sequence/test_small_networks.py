@@ -82,6 +82,7 @@ def test_every_arm(files, tmp_path):
     assert "accuracy" in (config.output_dir / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_what_the_base_knows_and_another_base_with_the_residual(files, tmp_path):
     """A start that knows the even digits goes on to three tasks; so does its base, to which the residual is added."""
     start = Path(files["base"]).with_name("start")
@@ -144,6 +145,7 @@ def test_a_finished_run_is_found_done(files, tmp_path):
     assert len(steps) == 10, "another rate is another run"
 
 
+@pytest.mark.slow
 def test_a_base_that_changed_since_is_not_gone_on_from(files, tmp_path):
     base = save_network(Network(inputs=64, hidden=(16,), outputs=10), tmp_path / "base")
     values = asked({**files, "base": str(base)}, tmp_path / "out", arms=["single"], curve=0)
@@ -190,6 +192,7 @@ def test_a_network_of_nan_is_not_measured(files, tmp_path):
         train_classifier(classifier_config(values)[0])
 
 
+@pytest.mark.slow
 def test_an_arm_that_diverged_is_named(files, tmp_path):
     values = asked(files, tmp_path / "out", arms=["single", {"l2": {"coefficient": 1000.0}}], curve=0)
     values["train"] |= {"max_steps": 4, "learning_rate": 0.2}

@@ -177,6 +177,7 @@ def test_a_fine_tuning_is_measured_on_the_way_where_that_is_asked(files: dict[st
         stages_config({**files, "tuned": ["one"], "along": {"steps": [1]}})
 
 
+@pytest.mark.slow
 def test_questions_are_read_before_the_fine_tuning(files: dict[str, Any], model_folder: Path) -> None:
     from holdfast.studies.stages.study import StagesStudy
 

@@ -50,6 +50,7 @@ def test_it_grows_as_often_as_it_may(ran, extend, grid):
     assert weights(ran(fading, **asked_for("paper", extend))) == grid
 
 
+@pytest.mark.slow
 def test_it_grows_at_the_weak_end_where_nothing_is_learnt(ran):
     """All of 16 and 64 is dropped, 4 improves the target: the rule sees both sides of its choice's edge, but 4 is the
     last value, so 1 follows; then the choice lies inside."""
@@ -59,6 +60,7 @@ def test_it_grows_at_the_weak_end_where_nothing_is_learnt(ran):
     assert "drops all of its values" in found.record.notes[0]
 
 
+@pytest.mark.slow
 def test_an_allowance_looks_the_other_way(ran):
     """`target_within`: a source that loses less than 0.2 is at 8, more is lost at 2."""
     found = ran(fading, **asked_for("target_within", 1, select={"rule": "target_within", "points": 0.2}))
@@ -171,6 +173,7 @@ def test_a_weight_on_the_new_model_grows_the_other_way_round(ran):
     assert [t.params["wise_ft.alpha"] for t in found.record.trials[1:]] == [0.5, 0.96, 0.260417]
 
 
+@pytest.mark.slow
 def test_a_rate_at_which_little_is_learnt_does_not_grow(ran):
     """Direct fine-tuning at the lower rate learns less than half of what it does at the other."""
 
@@ -206,6 +209,7 @@ def test_alternatives_are_added_behind_a_grid_that_grew(study_of):
         study_of(fading, **asked_for("paper", 1))
 
 
+@pytest.mark.slow
 def test_alternatives_may_have_different_values_of_one_setting(ran):
     """Optuna refuses another list of values under the same name, so a grid is not drawn through it."""
     own = [
@@ -217,6 +221,7 @@ def test_alternatives_may_have_different_values_of_one_setting(ran):
     assert found.states == ["complete"] * 5
 
 
+@pytest.mark.slow
 def test_another_way_without_a_method_is_not_direct_fine_tuning(ran):
     """An adapter learns more than direct fine-tuning here; shares are still of the latter, at its best rate."""
     others = [

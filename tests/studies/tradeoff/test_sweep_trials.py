@@ -122,6 +122,7 @@ def test_ctrl_c_gives_the_trial_back(study_of):
     assert [seed for _, seed in found.calls] == [1]  # the first seed is not run again
 
 
+@pytest.mark.slow
 def test_a_trial_that_another_worker_took_is_not_touched(study_of):
     """The lease is still this process's, so that nobody takes the trial: it stays as it was left."""
     first = [True]
