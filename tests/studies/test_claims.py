@@ -32,6 +32,7 @@ from holdfast.studies.tradeoff.curves import (
     FLEXIBLE,
     STRICT,
     by_win_rate,
+    formats,
     lines,
     paper_choice,
     share_of_direct,
@@ -461,6 +462,16 @@ def test_l2_restores_the_form_of_the_answers(form, verdict):
         assert found.verdict == verdict, found.reason
     else:
         assert found.verdict != HOLDS, "where L2 has learnt 90 % of it, between direct fine-tuning's form and its own"
+
+
+def test_what_one_seed_alone_was_asked_stands_in_no_figure_over_seeds():
+    whole = with_others()
+    first, *later = whole.direct.runs
+    assert later and len(formats(whole)) == 1
+    later = [dataclasses.replace(r, comparisons=[c for c in r.comparisons if c.name != "gsm8k"]) for r in later]
+    alone = dataclasses.replace(whole.direct, runs=[first, *later])
+    trials = [alone if trial is whole.direct else trial for trial in whole.trials]
+    assert formats(dataclasses.replace(whole, trials=trials)) == []
 
 
 def test_strict_and_flexible_stand_side_by_side():

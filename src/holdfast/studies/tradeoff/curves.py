@@ -262,10 +262,15 @@ STRICT, FLEXIBLE = "strict-match", "flexible-extract"
 
 
 def _reported(study: StudyRecord) -> list[Comparison]:
-    """What direct fine-tuning was measured by, but for the entries that it was chosen by."""
+    """What direct fine-tuning was measured by with every seed, but for the entries that it was chosen by."""
     aside = set() if study.validation is None else {(suite, name) for suite, name, _ in study.validation.entries}
-    runs = study.direct.runs[:1] if study.direct else []
-    return [c for run in runs for c in run.comparisons if (c.suite, c.name) not in aside]
+    runs = study.direct.runs if study.direct else []
+    measured = [{(c.suite, c.name, c.metric) for c in run.comparisons} for run in runs]
+    return [
+        c
+        for c in (runs[0].comparisons if runs else ())
+        if (c.suite, c.name) not in aside and all((c.suite, c.name, c.metric) in one for one in measured)
+    ]
 
 
 def related_skill(study: StudyRecord) -> Objective | None:
