@@ -21,9 +21,12 @@ from synthetic_studies import (
     trial,
 )
 
+from holdfast.reports.study_figures import kept_text
+from holdfast.reports.study_report import share_tiles
 from holdfast.reports.study_text import StudyProgress, planned, print_status, print_study, rung_text, status_view
 from holdfast.reports.terminal import plain_table
 from holdfast.statistics.selection import select_all
+from holdfast.statistics.shares import Share
 
 NOW = BEGAN + datetime.timedelta(minutes=88)
 
@@ -199,3 +202,14 @@ def test_the_status_draws_itself_and_prints_plain_lines_elsewhere():
     assert "alpha:4100" in drawn
     assert "failed: trial 19" in drawn
     assert not any("\x1b[" in line or "─" in line for line in status_lines(frontier(), NOW))
+
+
+def test_a_share_of_a_loss_that_cannot_be_told_from_zero_is_not_said():
+    study = finished_frontier()
+    chosen = next(s for s in select_all(study) if s.chosen is not None and s.kept and s.kept.interval)
+    untold = Share(value=5.8, interval=None, reason="direct fine-tuning's own loss cannot be told from zero")
+    words = kept_text(dataclasses.replace(chosen, avoided=untold), study)
+    assert words.startswith("keeps ") and f" and changes {study.source.label} by " in words and "580" not in words
+    of_one_seed = dataclasses.replace(untold, reason="neither seeds nor samples give an interval")
+    assert "580" in kept_text(dataclasses.replace(chosen, avoided=of_one_seed), study)
+    assert [(t.label, t.figure) for t in share_tiles("trial 3", None, untold)] == [("Loss avoided, trial 3", "n/a")]

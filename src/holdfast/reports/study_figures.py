@@ -136,25 +136,27 @@ def counts_text(record: StudyRecord) -> str:
 
 
 def kept_text(selection: Selection, record: StudyRecord) -> str:
-    """What the chosen trial keeps and loses, as words that follow "it": shares of what direct fine-tuning did, else the
-    gains themselves."""
+    """What the chosen trial keeps and loses, as words that follow "it": shares of what direct fine-tuning did, where
+    that can be told from zero, else the gains themselves."""
     target, source, kept, avoided = selection.target, selection.source, selection.kept, selection.avoided
     if target is None or source is None:
         return ""
-    if kept is not None and kept.value is not None:
+    verb = ""
+    if kept is not None and kept.value is not None and not kept.open:
+        verb = "changes "
         first = (
             f"keeps {covered(share_text(kept), share_interval_text(kept))} of direct fine-tuning's gain on "
             f"{record.target.label}"
         )
     else:
         first = f"changes {record.target.label} by {covered(gain_text(target), gain_interval(target))} {target.unit}"
-    if avoided is not None and avoided.value is not None:
+    if avoided is not None and avoided.value is not None and not avoided.open:
         return (
             f"{first} and avoids {covered(share_text(avoided), share_interval_text(avoided))} of its loss on "
             f"{record.source.label}"
         )
     return (
-        f"{first} and {record.source.label} by {covered(gain_text(source), gain_interval(source))} {source.unit} "
+        f"{first} and {verb}{record.source.label} by {covered(gain_text(source), gain_interval(source))} {source.unit} "
         f"(more is better)"
     )
 

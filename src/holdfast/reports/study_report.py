@@ -155,7 +155,9 @@ def share_tiles(who: str, kept: Share | None, avoided: Share | None) -> list[Til
     """Shares of what direct fine-tuning did, as far as they exist."""
     found = []
     for name, share in (("Gain kept", kept), ("Loss avoided", avoided)):
-        if share is not None and share.value is not None:
+        if share is not None and share.open:
+            found.append(Tile(f"{name}, {who}", "n/a", typographic(f"{share.reason}")))
+        elif share is not None and share.value is not None:
             interval = f"95 % interval {share_interval_text(share)}" if share.interval else "no interval"
             found.append(Tile(f"{name}, {who}", share_text(share), f"of direct's, {interval}"))
     return found

@@ -32,6 +32,8 @@ from holdfast.records.study import StudyRecord, TrialRecord
 from holdfast.statistics.gains import OverSeeds, incomplete, mean_gain
 from holdfast.statistics.intervals import CONFIDENCE, rescaled, t_quantile
 
+UNTOLD = "cannot be told from zero"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Share:
@@ -43,6 +45,11 @@ class Share:
     """Fieller's at `CONFIDENCE`."""
     reason: str | None
     """Why there is no value, or no interval."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it is a share of what cannot be told from zero: it might be any number, its value says nothing."""
+        return self.interval is None and UNTOLD in (self.reason or "")
 
     def taken_from(self, whole: float) -> Share:
         """`whole` - share, with its interval: the share avoided (1), or the opposite sign (0)."""
@@ -95,7 +102,7 @@ def share_over_seeds(
     if n == 1 and 0 in (ours.samples_half, direct.samples_half):
         return Share(value=value, interval=None, reason="neither seeds nor samples give an interval")
     interval = fieller(a, b, v_aa=v_aa, v_ab=v_ab, v_bb=v_bb)
-    open_gain = f"direct fine-tuning's own {what} cannot be told from zero"
+    open_gain = f"direct fine-tuning's own {what} {UNTOLD}"
     return Share(value=value, interval=interval, reason=open_gain if interval is None else None)
 
 
