@@ -418,11 +418,9 @@ def _with_bounds(share: Share) -> str:
 
 def _reading(f: ArmFigures, s: ComparisonRow, t: ComparisonRow) -> str:
     label = f.arm.label
-    if f.kept.value is None:
-        first = (
-            f"{label}: direct fine-tuning gained nothing on the target, so there is no gain to keep a share of; "
-            f"here the target {_changed(t)}"
-        )
+    if f.kept.value is None or f.kept.open:
+        why = f.kept.reason if f.kept.open else "direct fine-tuning gained nothing on the target"
+        first = f"{label}: {why}, so there is no gain to keep a share of; here the target {_changed(t)}"
     elif t.raw.gain <= 0:
         first = f"{label} kept none of the target gain of direct fine-tuning: the target {_changed(t)}"
     else:
@@ -432,6 +430,8 @@ def _reading(f: ArmFigures, s: ComparisonRow, t: ComparisonRow) -> str:
         return f"{first} and {second}."
     if f.lost.value is None:
         return f"{first}; the source {_changed(s)}, where direct fine-tuning lost nothing."
+    if f.lost.open:
+        return f"{first}; the source {_changed(s)}; {f.lost.reason}."
     noise = {KEPT: ", a loss that is not shown and does not matter", NOT_SHOWN: ", a loss that is not shown"}.get(
         s.verdict, ""
     )

@@ -103,8 +103,8 @@ def tone(gain: Gain | None) -> str:
 
 
 def share_text(share: Share | None) -> str:
-    """`91.2 %`; "n/a" where there is nothing to take a share of."""
-    return "n/a" if share is None or share.value is None else percent(100 * share.value, sign=False)
+    """`91.2 %`; "n/a" where there is nothing to take a share of, or that cannot be told from nothing."""
+    return "n/a" if share is None or share.value is None or share.open else percent(100 * share.value, sign=False)
 
 
 def share_interval_text(share: Share | None) -> str:
@@ -141,9 +141,7 @@ def kept_text(selection: Selection, record: StudyRecord) -> str:
     target, source, kept, avoided = selection.target, selection.source, selection.kept, selection.avoided
     if target is None or source is None:
         return ""
-    verb = ""
     if kept is not None and kept.value is not None and not kept.open:
-        verb = "changes "
         first = (
             f"keeps {covered(share_text(kept), share_interval_text(kept))} of direct fine-tuning's gain on "
             f"{record.target.label}"
@@ -156,8 +154,8 @@ def kept_text(selection: Selection, record: StudyRecord) -> str:
             f"{record.source.label}"
         )
     return (
-        f"{first} and {verb}{record.source.label} by {covered(gain_text(source), gain_interval(source))} {source.unit} "
-        f"(more is better)"
+        f"{first} and changes {record.source.label} by {covered(gain_text(source), gain_interval(source))} "
+        f"{source.unit} (more is better)"
     )
 
 

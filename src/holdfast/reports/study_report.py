@@ -155,11 +155,10 @@ def share_tiles(who: str, kept: Share | None, avoided: Share | None) -> list[Til
     """Shares of what direct fine-tuning did, as far as they exist."""
     found = []
     for name, share in (("Gain kept", kept), ("Loss avoided", avoided)):
-        if share is not None and share.open:
-            found.append(Tile(f"{name}, {who}", "n/a", typographic(f"{share.reason}")))
-        elif share is not None and share.value is not None:
+        if share is not None and share.value is not None:
             interval = f"95 % interval {share_interval_text(share)}" if share.interval else "no interval"
-            found.append(Tile(f"{name}, {who}", share_text(share), f"of direct's, {interval}"))
+            below = str(share.reason) if share.open else f"of direct's, {interval}"
+            found.append(Tile(f"{name}, {who}", share_text(share), below))
     return found
 
 
@@ -329,7 +328,7 @@ def _gain_cell(gain: Gain | None, *, whole: bool) -> Text:
 
 def _share_cell(share: Share, t: TrialFigures) -> Text:
     if share.value is not None:
-        return figure(share_text(share), share_interval_text(share), value=share.value)
+        return figure(share_text(share), share_interval_text(share), value=math.nan if share.open else share.value)
     if not t.whole:
         return ""
     return Span("reference" if t.trial.kind == "direct" else "n/a", value=math.nan)

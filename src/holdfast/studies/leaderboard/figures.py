@@ -39,7 +39,7 @@ from holdfast.statistics.equal_target import Tuned, area, tuned_source_at
 from holdfast.statistics.family_wise import adjust
 from holdfast.statistics.gains import Gain, OverSeeds, incomplete
 from holdfast.statistics.rules import ROUNDING
-from holdfast.statistics.shares import Share, avoided_share
+from holdfast.statistics.shares import UNTOLD, Share, avoided_share
 from holdfast.studies.engine.space import DIRECT_TITLE
 from holdfast.studies.leaderboard.settings import LEAST_SEEDS
 from holdfast.studies.tradeoff.curves import (
@@ -165,7 +165,7 @@ def _nothing_to_tell(study: StudyRecord) -> str | None:
     if source.value >= 0:
         return "direct fine-tuning loses nothing of the source"
     if source.interval is None or source.interval[1] >= 0:
-        return "direct fine-tuning's loss of the source cannot be told from zero"
+        return f"direct fine-tuning's loss of the source {UNTOLD}"
     missed = [p for look in (moderate, above_chance) for p in look(study) if not p.met]
     worst = max(missed, key=lambda p: math.inf if p.by is None else p.by, default=None)
     return None if worst is None else worst.sentence
