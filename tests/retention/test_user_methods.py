@@ -46,6 +46,17 @@ def test_a_file_and_a_class(place):
         assert said in str(caught.value)
 
 
+def test_of_two_of_one_name_the_one_named_last_is_meant(place):
+    """Which is which decides what pages call it, in processes that have seen both."""
+    text = (place / "my_method.py").read_text()
+    (place / "other.py").write_text(text.replace("dropback to the start", "another way back"))
+    retention([REFERENCE])
+    retention(["other.py:Dropback"])
+    assert title("dropback") == "another way back"
+    retention([REFERENCE])
+    assert title("dropback") == "dropback to the start"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -64,7 +64,8 @@ GROUP = "holdfast.methods"
 NEEDED = ("name", "title", "summary", "source", "place")
 """What a class has to say of itself."""
 _own: dict[str, type[RetentionMethod]] = {}
-"""The user's own methods that this process has loaded, by the name the user gave."""
+"""The user's own methods that this process has loaded, by the name the user gave, the one that was named last at the
+end."""
 
 
 def method_class(name: str, *, load: bool = True, also: Sequence[str] = ()) -> type[RetentionMethod]:
@@ -113,13 +114,16 @@ def _load_own(name: str) -> type[RetentionMethod] | None:
         raise ConfigError(f"{name}: expected a frozen dataclass; write @dataclass(frozen=True, kw_only=True) above it.")
     if cls.origin is None or cls.origin.reference != name:
         cls.origin = Origin(reference=name, sha256=str(origin(cls).get("code_sha256", "")))
+    _own.pop(name, None)  # the newest stands last
     _own[name] = cls
     return cls
 
 
 def declared(name: str) -> type[RetentionMethod] | None:
-    """The class of a method by its name in a record (or by the name a config gives), where this process knows it."""
-    return METHODS.get(name) or _own.get(name) or next((c for c in _own.values() if c.name == name), None)
+    """The class of a method by its name in a record (or by the name a config gives), where this process knows it; of
+    several classes of the user's own with this name the one that was named last."""
+    own = (cls for given, cls in reversed(_own.items()) if name in (given, cls.name))
+    return METHODS.get(name) or next(own, None)
 
 
 def parse_retention(value: Any, *, load: bool = True) -> tuple[list[RetentionMethod], list[Mistake]]:
