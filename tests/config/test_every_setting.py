@@ -91,7 +91,7 @@ def test_its_schema_takes_the_default(setting: Setting) -> None:
     if dataclasses.is_dataclass(given):
         given = {k: v for k, v in dataclasses.asdict(given).items() if v is not None}  # type: ignore[arg-type]
     if given is not None or setting.optional:
-        jsonschema.validate(to_jsonable(given), setting_schema(setting))
+        jsonschema.Draft202012Validator(setting_schema(setting)).validate(to_jsonable(given))
 
 
 @pytest.mark.parametrize("setting", PLAIN)
