@@ -39,6 +39,8 @@ from tiny import build_model, build_tokenizer
 
 pytest_plugins = ["durations"]
 
+os.fsync = lambda fd: None  # no test takes the power away: nothing waits for a disk
+
 
 @pytest.fixture(scope="session")
 def tokenizer():

@@ -325,6 +325,7 @@ def test_evaluations_of_before_are_found_again(tmp_path, monkeypatch):
     from holdfast.evaluation.text import sentences
 
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "1")
+    monkeypatch.setattr(runner, "package_version", lambda name: "1")
     monkeypatch.setattr(sentences, "sentence_model", lambda: "s")
     (tmp_path / "prose.jsonl").write_text('{"text": "a", "label": 0}\n')
     (tmp_path / "asked.jsonl").write_text('{"prompt": "a", "instruction_id_list": ["plain:quotes"], "kwargs": [{}]}\n')

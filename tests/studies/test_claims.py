@@ -531,8 +531,7 @@ def test_what_holds_by_itself_need_not_hold_among_all():
         return {c.number: c.family for c in check_claims(dict.fromkeys(RECIPES, paper_like(half=half)))}
 
     assert set(survivors(0.005).values()) == {True, None}, "None: it does not hold at all"
-    loose = [half / 1000 for half in range(10, 60, 2)]
-    mixed = [found for half in loose if False in (found := survivors(half)).values()]
+    mixed = [found for half in (0.02, 0.05, 0.058) if False in (found := survivors(half)).values()]
     assert mixed, "somewhere between all and nothing a claim holds only by itself"
 
 

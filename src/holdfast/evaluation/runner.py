@@ -17,7 +17,6 @@ reads and writes the folder, and all return the same.
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -34,6 +33,7 @@ from holdfast.evaluation.processes import SINGLE, ProcessGroup
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, read_samples, write_evaluation
 from holdfast.records.run import RunFolder
+from holdfast.support.environment import package_version
 from holdfast.support.files import fingerprint, read_as
 from holdfast.support.progress import counted
 
@@ -333,12 +333,7 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:
 
 
 def _versions(entry: Entry) -> dict[str, str]:
-    found = {}
-    for package in (*_LIBRARIES, *entry.libraries):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "unknown"
+    found = {name: package_version(name) or "unknown" for name in (*_LIBRARIES, *entry.libraries)}
     return {**found, **versions(entry)}
 
 

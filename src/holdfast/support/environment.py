@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
+import importlib.metadata
 import logging
 import os
 import platform
@@ -114,10 +116,18 @@ def quiet_datasets(rows: int = 0) -> Iterator[None]:
         enable_progress_bars()
 
 
+@functools.cache
+def package_version(name: str) -> str | None:
+    """The version of an installed package, None where it is not installed; read once a process, since reading takes as
+    long as a step of a small model and records name a dozen packages each."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def versions() -> dict[str, str]:
     """Versions of everything that can change a figure."""
-    from importlib.metadata import PackageNotFoundError, version
-
     found = {"python": platform.python_version()}
     for name in (
         "holdfast",
@@ -132,8 +142,8 @@ def versions() -> dict[str, str]:
         "safetensors",
         "numpy",
     ):
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
+        if version := package_version(name):
+            found[name] = version
     return found
 
 

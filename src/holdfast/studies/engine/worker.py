@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import threading
 import time
@@ -254,16 +255,20 @@ def _stop_where_all_fail(storage: Storage, queue: optuna.Study, study: Study[Any
         )
 
 
+@functools.cache
+def _pass_over_libraries() -> None:
+    """Once a process: libraries' own objects stay for good, and looking through them after every job takes half a
+    second."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # a library in C++ would print a list of what the collector left
+
+
 def free_memory() -> None:
     """Gives memory back between two jobs of one process."""
     import sys
 
     release_memory()
-    if gc.get_freeze_count() == 0:
-        # the libraries' own objects stay for good: looking through them after every job takes half a second
-        gc.freeze()
-        # which they are taken down by, in the end: a library in C++ would print a list of what the collector left
-        atexit.register(gc.unfreeze)
+    _pass_over_libraries()
     if "torch" in sys.modules:
         import torch
 
