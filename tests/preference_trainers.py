@@ -94,3 +94,34 @@ def on_policy(folder: Path, retain: Sequence[Any] = (), *, host: Any = None, **s
         **more,
         **own,
     )
+
+
+def self_distilling(folder: Path, retain: Sequence[Any] = (), *, host: Any = None, **settings: Any) -> Any:
+    """A trainer of prompts with answers; arguments as of `dpo`. The model comes from a folder, from which TRL's own
+    loads its teacher."""
+    from datasets import disable_progress_bars
+    from transformers import AutoModelForCausalLM
+    from trl.experimental.sdft import SDFTConfig
+
+    from holdfast.training.self_distillation import BEHIND, SelfDistillationTrainer
+
+    disable_progress_bars()
+    own = {k: settings.pop(k) for k in ("peft_config", "train_dataset") if k in settings}
+    if not (folder / "start").is_dir():
+        build_model().save_pretrained(folder / "start")
+    defaults: Mapping[str, Any] = {
+        "max_completion_length": 8,
+        "num_generations": 1,
+        "distillation_mode": "full_logits",
+        "distillation_alpha": 1.0,
+        "teacher_prompt_template": BEHIND,
+    }
+    rows = pairs().select_columns(["prompt", "chosen"]).rename_column("chosen", "privileged_context")
+    more = {"retain": list(retain)} if host is None else {}
+    return (host or SelfDistillationTrainer)(
+        model=AutoModelForCausalLM.from_pretrained(folder / "start"),
+        args=SDFTConfig(**{"output_dir": str(folder / "run"), **SETTINGS, **defaults, **settings}),
+        processing_class=build_tokenizer(),
+        **{"train_dataset": rows, **own},
+        **more,
+    )

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from holdfast.training.hosts import RetentionTrainer, SFTRetentionTrainer
     from holdfast.training.mixin import RetentionMixin
     from holdfast.training.preferences import DPORetentionTrainer, GRPORetentionTrainer, OnPolicyTrainer
+    from holdfast.training.self_distillation import SelfDistillationTrainer
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "checkpoints.distance": ("checkpoint_distance",),
@@ -134,6 +135,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "training.hosts": ("RetentionTrainer", "SFTRetentionTrainer"),
     "training.mixin": ("RetentionMixin",),
     "training.preferences": ("DPORetentionTrainer", "GRPORetentionTrainer", "OnPolicyTrainer"),
+    "training.self_distillation": ("SelfDistillationTrainer",),
     "runs.run": ("train",),
 }
 """Module below `holdfast`: the public names that live there."""
@@ -177,6 +179,7 @@ __all__ = [
     "RunFolder",
     "RunFolderError",
     "SFTRetentionTrainer",
+    "SelfDistillationTrainer",
     "SelfReplay",
     "SequentialAveraging",
     "ShapeError",

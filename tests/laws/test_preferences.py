@@ -12,12 +12,13 @@ from preference_worker import BATCH, SETTINGS
 from preference_worker import CASES as RANKS
 from safetensors.torch import load_file
 from trl import DistillationTrainer, DPOTrainer, GRPOTrainer
+from trl.experimental.sdft import SDFTTrainer
 
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.ops.heads import describe_head, run_backbone
 from holdfast.retention.registry import METHODS, retention
 from holdfast.training import method_laws as laws
-from preference_trainers import dpo, grpo, on_policy, pairs
+from preference_trainers import dpo, grpo, on_policy, pairs, self_distilling
 from tiny import build_model
 from two_processes import launch
 
@@ -223,6 +224,42 @@ def test_on_policy_distillation_without_a_teacher_or_prompts_is_refused(tmp_path
             train_dataset=Dataset.from_list([{"text": "a"}]),
             retain=retention([KL]),
         )
+
+
+# ---------------------------------------------------------------------------------------------------- self-distillation
+
+
+def test_self_distillation_is_trls(tmp_path):
+    ours = self_distilling(tmp_path)
+    before = laws.weights(ours)
+    loss = ours.train().training_loss
+    plain = self_distilling(tmp_path, host=SDFTTrainer)
+    assert plain.train().training_loss == loss > 0
+    assert laws.largest_difference(laws.weights(ours), laws.weights(plain)) == 0
+    assert laws.largest_difference(laws.weights(ours), before) > 1e-4
+
+
+@pytest.mark.parametrize("name", ["l2", pytest.param("sfa", marks=pytest.mark.slow)])
+def test_self_distillation_keeps_the_laws(name, tmp_path):
+    make, methods = maker(self_distilling, tmp_path), retention(BESIDE_SAMPLES[name])
+    laws.resumes(make, methods)
+    laws.accumulates(make, methods)
+    laws.active_changes_the_run(make, methods)
+
+
+def test_under_lora_the_model_without_its_adapter_is_the_teacher(tmp_path):
+    from cases import lora
+
+    trainer = self_distilling(tmp_path, peft_config=lora())
+    assert trainer.teacher_model is trainer.model
+    assert trainer.train().training_loss > 0
+
+
+def test_self_distillation_without_demonstrations_or_with_a_teacher_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="label_annealing has a teacher of its own"):
+        self_distilling(tmp_path, retention([KL]))
+    with pytest.raises(DataError, match="expected rows with prompt and privileged_context, got prompt"):
+        self_distilling(tmp_path, train_dataset=pairs().select_columns(["prompt"]))
 
 
 # ------------------------------------------------------------------------------------------------------------- the KL

@@ -62,7 +62,8 @@ def test_a_run_comes_nearer_to_its_teacher_and_is_recorded(place):
     folder = RunFolder("out")
     record = folder.read()
     assert record.status == "finished" and record.data["format"] == "prompts"
-    assert record.config["on_policy"] == {"max_completion_length": 8, "temperature": 1.0, "top_p": 1.0}
+    sampling = {"max_completion_length": 8, "temperature": 1.0, "top_p": 1.0}
+    assert record.config["on_policy"] == {**sampling, "self_distillation": None}
     logged = [row for row in folder.metrics() if "kl" in row]
     assert len(logged) == 6 and all(row["kl"] > 0 and row["loss"] > 0 for row in logged)
     assert record.training["teacher"]["model"] == "old"
@@ -97,9 +98,28 @@ def test_conversations_are_prompts_up_to_the_answer(place, capsys):
     assert run("--dataset_name", "chat.jsonl", "--output_dir", "out", "--max_steps", "1") == 0
 
 
+ITSELF = ["--on_policy", "{max_completion_length: 8, self_distillation: reverse}", "--retention", "none"]
+
+
+def test_a_model_that_reads_the_answers_is_its_own_teacher(place, capsys):
+    chat = [*ITSELF, "--dataset_name", "chat.jsonl"]
+    assert run(*chat, "--dry_run") == 0
+    assert f"{len(SENTENCES)} prompts of up to" in capsys.readouterr().out
+    assert run(*chat, "--output_dir", "out") == 0
+    folder = RunFolder("out")
+    assert folder.read().status == "finished"
+    losses = [row["loss"] for row in folder.metrics() if "loss" in row]
+    assert len(losses) == 6 and all(loss > 0 for loss in losses)
+    before, after = (load_file(f"{name}/model.safetensors") for name in ("new", "out"))
+    assert max(float((before[k] - after[k]).abs().max()) for k in after) > 1e-3
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
+        (ITSELF, "rows, none with both"),
+        (ITSELF[:2], "label_annealing has a teacher of its own"),
+        ([*ITSELF, "--on_policy", "{self_distillation: backwards}"], "on_policy.self_distillation: expected"),
         (["--retention", "none"], "on_policy: expected label_annealing with a weight above 0"),
         (["--retention", "label_annealing:teacher=cached"], "expected online or adapter_off with on_policy"),
         (
@@ -111,7 +131,7 @@ def test_conversations_are_prompts_up_to_the_answer(place, capsys):
         (["--on_policy", "{max_completion_lenght: 8}"], "max_completion_length"),
         (["--on_policy", "{temperature: 0}"], "on_policy.temperature: expected"),
         (["--on_policy", "{max_completion_length: 1000}"], "than the 128 that the model reads"),
-        (["--dataset_name", "empty.jsonl"], "expected prompts, got 2 rows without one"),
+        (["--dataset_name", "empty.jsonl"], "expected prompts, got 2 rows, none with one"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_training(more, expected, place, capfd):

@@ -18,6 +18,11 @@ from holdfast.data.layouts import COMPLETION_NAMES
 from holdfast.data.sources import data_files, is_path, load_rows
 from holdfast.errors import DataError
 
+DEMONSTRATION = "privileged_context"
+"""TRL's name of the column with what only a teacher reads: an answer, behind the same prompt."""
+BEHIND = "{prompt}\n\n{privileged_context}"
+"""How the two stand together, TRL's own."""
+
 
 def prompts_by_name(name: str, tokenizer: Any) -> tuple[list[list[int]], int]:
     """Token ids of the prompts in a file, folder or hub data set, in the order of its rows.
@@ -62,6 +67,25 @@ def before_answer(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
     turns = list(messages)
     last = next((i for i in reversed(range(len(turns))) if turns[i]["role"] == "assistant"), len(turns))
     return turns[:last]
+
+
+def after_prompt(row: Mapping[str, Any]) -> str:
+    """What stands behind the prompt of one row, as text: the last answer of a conversation, a completion; "" where
+    nothing does, or where a text is not told apart from its prompt."""
+    if "messages" in row:
+        behind: Any = row["messages"][len(before_answer(row["messages"])) :][:1]
+    else:
+        behind = row.get("completion") or ""
+    return behind if isinstance(behind, str) else "\n".join(str(turn["content"]) for turn in behind)
+
+
+def with_demonstration(row: Mapping[str, Any]) -> str | list[Mapping[str, Any]]:
+    """The prompt that a teacher reads in a row with `prompt` and `privileged_context`, as TRL composes it."""
+    prompt = row["prompt"]
+    if isinstance(prompt, str):
+        return BEHIND.format(prompt=prompt, privileged_context=row[DEMONSTRATION])
+    asked = BEHIND.format(prompt=prompt[-1]["content"], privileged_context=row[DEMONSTRATION])
+    return [*prompt[:-1], {"role": "user", "content": asked}]
 
 
 def prompts_alone(columns: Sequence[str]) -> bool:

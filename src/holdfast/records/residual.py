@@ -56,6 +56,8 @@ class StudiedModel:
     """Whether it was tuned on the instruct model's conversations after it was continued (the paper's setting S2)."""
     distilled: bool = False
     """Whether it was held to the instruct model on its own answers after it was continued."""
+    self_distilled: bool = False
+    """Whether it was held to itself with the conversations' answers in the prompt after it was continued (SDFT)."""
     seed: int = 0
     """Of training; of a small world's models that of the world, which decides people, texts and weights."""
     width: int = 0
@@ -84,9 +86,11 @@ class StudiedModel:
 
     @property
     def restored(self) -> str:
-        """What brought instruction following back: "residual", "tuning", "distillation" or ""."""
+        """What brought instruction following back: "residual", "tuning", "distillation", "self-distillation" or ""."""
         if self.residual is not None:
             return "residual"
+        if self.self_distilled:
+            return "self-distillation"
         return "tuning" if self.tuned else "distillation" if self.distilled else ""
 
     @property

@@ -27,6 +27,7 @@ STYLES = {
     "residual": ("with residual", "third", "diamond"),
     "tuning": ("tuned again", "flat", "star"),
     "distillation": ("distilled", "good", "cross"),
+    "self-distillation": ("self-distilled", "good", "triangle-down"),
     DERIVED: ("derived", "fourth", "triangle-up"),
     "others": ("other", "flat", "pentagon"),
 }
@@ -364,7 +365,7 @@ def width_charts(results: Results, scores: Sequence[Measure], *, most: int = 4) 
     for g in sorted((g for t in results.tables for g in t.groups), key=lambda g: g.model.width):
         m = g.model
         own = m.residual is None or (m.residual == m.family and m.scale in (None, 1))
-        if m.family == family and own and not m.tuned and not m.distilled and (m.given or m.budget == largest):
+        if m.family == family and own and m.restored in ("", "residual") and (m.given or m.budget == largest):
             name = f"{m.start}{', continued' if m.continued else ''}{', with residual' if m.restored else ''}"
             if all(g.members != other.members for other in held.setdefault(name, [])):
                 held[name].append(g)

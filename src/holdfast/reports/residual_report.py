@@ -317,6 +317,7 @@ def _study_answer(r: Results) -> list[str]:
                 "residual": "base with residual",
                 "tuning": "base with tuning",
                 "distillation": "instruct with distillation",
+                "self-distillation": "instruct with self-distillation",
             }.get(block.kind, block.kind)
             texts += (
                 [f"{name} {' and '.join(f'{score_texts(m, score)[0]} ({g.header})' for g, m in ends)}"] if held else []
@@ -367,6 +368,8 @@ def made_text(model: StudiedModel, r: Results) -> str:
         parts.append("tuned on the instruct model's conversations")
     if model.distilled:
         parts.append("held to the instruct model on its own answers")
+    if model.self_distilled:
+        parts.append("held to itself with the conversations' answers in the prompt")
     if model.width:
         parts.append(f"width {model.width}, world {model.seed}")
     return ", ".join(parts)

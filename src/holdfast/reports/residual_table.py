@@ -350,7 +350,7 @@ class Results:
         """Every table that the models make: pairs by what they were continued on, siblings, derived models."""
         found: dict[tuple[str, str], dict[tuple[str, str, str], dict[object, tuple[str, list[StudiedModel]]]]] = {}
         for m in self.models:
-            made = (m.start, m.residual, m.scale, m.budget, m.continued, m.tuned, m.distilled, m.width)
+            made = (m.start, m.residual, m.scale, m.budget, m.continued, m.restored, m.width)
             for table, block, header in self._places(m):
                 found.setdefault(table, {}).setdefault(block, {}).setdefault(made, (header, []))[1].append(m)
         return [
@@ -378,8 +378,8 @@ class Results:
         foreign = [m for m in own if m.start == BASE and m.residual not in (None, family)]
         if model.tuned:
             yield continued, ("tuning", family, "Base + tuning"), tokens
-        elif model.distilled:
-            yield continued, ("distillation", family, "Instruct + distillation"), tokens
+        elif model.distilled or model.self_distilled:
+            yield continued, (model.restored, family, f"Instruct + {model.restored}"), tokens
         elif start == DERIVED:
             yield ("derived", "Derived models"), (DERIVED, family, given), tokens if residual is None else added
         elif residual == family:

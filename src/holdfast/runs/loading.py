@@ -329,7 +329,8 @@ def load_training_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str]:
         return standardise(rows, tokenizer, templates=_templates(config), files=files, read_from=_read_from(config))
 
     if config.on_policy is not None:
-        return read_prompts(rows, lambda rows: read(rows)[0]), "prompts"
+        answers = config.on_policy.self_distillation is not None
+        return read_prompts(rows, lambda rows: read(rows)[0], answers=answers), "prompts"
     return read(rows)
 
 

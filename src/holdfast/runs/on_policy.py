@@ -10,16 +10,31 @@ retention:
 
 The model answers the prompts, and label annealing's divergence from its teacher at the sampled tokens is the whole loss
 (`training.preferences.OnPolicyTrainer`).
+
+```yaml
+dataset_name: conversations.jsonl         # prompts with answers
+on_policy: {self_distillation: reverse}
+```
+
+Here the teacher is the model of the start, which reads the answer of the data behind the prompt
+(`training.self_distillation`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from holdfast.config.declare import Meta
-from holdfast.data.prompts import before_answer, encoded_prompt, prompts_alone
+from holdfast.data.prompts import (
+    DEMONSTRATION,
+    after_prompt,
+    before_answer,
+    encoded_prompt,
+    prompts_alone,
+    with_demonstration,
+)
 from holdfast.errors import DataError
 from holdfast.retention.method import RetentionMethod, changes_data
 
@@ -41,7 +56,7 @@ _ONLY_LABELS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnPolicySettings:
+class SamplingSettings:
     """How a model answers prompts while it is trained; names as in `trl.DistillationConfig`."""
 
     max_completion_length: Annotated[int, Meta(ge=1)] = 256
@@ -50,6 +65,15 @@ class OnPolicySettings:
     """Of sampling; that of the divergence is label annealing's."""
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Samples from the likeliest tokens that have this probability together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicySettings(SamplingSettings):
+    """How a model answers prompts while it is trained, and who its teacher is."""
+
+    self_distillation: Literal["forward", "reverse", "jsd"] | None = None
+    """The teacher is the model of the start, which reads the data's answer behind the prompt (SDFT), and this the
+    direction of the divergence; null: the teacher and its divergence are label annealing's."""
 
 
 def problems(methods: Sequence[RetentionMethod], values: Mapping[str, Any], given: Collection[str]) -> Iterator[str]:
@@ -62,7 +86,13 @@ def problems(methods: Sequence[RetentionMethod], values: Mapping[str, Any], give
     """
     active = [method for method in methods if not method.off]
     terms = [term for method in active if (term := method.token_loss()) is not None]
-    if not terms:
+    alone = values[_KEY].self_distillation is not None
+    if alone and terms:
+        yield (
+            f"retention: label_annealing has a teacher of its own, and with {_KEY}.self_distillation the model of the "
+            f"start is the teacher. Leave one of the two out."
+        )
+    if not terms and not alone:
         yield (
             f"{_KEY}: expected label_annealing with a weight above 0 under retention, whose divergence from the "
             f"teacher is what is trained on. Add it, with the model of before as its teacher_model."
@@ -91,25 +121,30 @@ def problems(methods: Sequence[RetentionMethod], values: Mapping[str, Any], give
             yield f"{key}: has no effect with {_KEY}, where the model writes what is trained on. Leave it out."
 
 
-def read_prompts(rows: Any, read: Any) -> Any:
+def read_prompts(rows: Any, read: Any, *, answers: bool = False) -> Any:
     """Rows with nothing but a `prompt`: text, or messages up to where an answer begins.
 
     Args:
         rows: as the files have them.
         read: what makes one of the known layouts of them (see `data.formats.standardise`), for all but prompts alone.
+        answers: also keep the answer, text, as `privileged_context`, and leave rows without one out.
 
     Raises:
-        DataError: no known layout, images, no row with a prompt.
+        DataError: no known layout, images, no row with a prompt, and an answer where they are asked for.
     """
     rows = rows if prompts_alone(rows.column_names) else read(rows)
     if "images" in rows.column_names:
         raise DataError(f"{_KEY}: expected prompts of text, got rows with images.")
     if "input_ids" in rows.column_names:
         raise DataError(f"{_KEY}: expected prompts as text or messages, got rows that are tokenised.")
-    found = rows.map(lambda row: {"prompt": _prompt(row)}, remove_columns=rows.column_names)
-    kept = found.filter(lambda row: bool(row["prompt"]))
+    found = rows.map(
+        lambda row: {"prompt": _prompt(row), **({DEMONSTRATION: after_prompt(row)} if answers else {})},
+        remove_columns=rows.column_names,
+    )
+    kept = found.filter(lambda row: all(row.values()))
     if not len(kept):
-        raise DataError(f"{_KEY}: expected prompts, got {len(found)} rows without one.")
+        asked, got = ("prompts with answers", "none with both") if answers else ("prompts", "none with one")
+        raise DataError(f"{_KEY}: expected {asked}, got {len(found)} rows, {got}.")
     return kept
 
 
@@ -132,7 +167,7 @@ def check_lengths(config: TrainConfig, rows: Any, tokenizer: Any, context: int |
         DataError: prompts that leave no room for an answer.
     """
     assert config.on_policy is not None
-    longest, place = max((len(encoded_prompt(row, tokenizer)), number) for number, row in enumerate(rows))
+    longest, place = max((_tokens(row, tokenizer), number) for number, row in enumerate(rows))
     room = config.on_policy.max_completion_length
     if context is not None and longest + room > context:
         raise DataError(
@@ -140,3 +175,8 @@ def check_lengths(config: TrainConfig, rows: Any, tokenizer: Any, context: int |
             f"than the {context} that the model reads. Lower max_completion_length, or leave long prompts out."
         )
     return longest
+
+
+def _tokens(row: Mapping[str, Any], tokenizer: Any) -> int:
+    """Of the longer of the prompts that model and teacher read."""
+    return len(encoded_prompt({"prompt": with_demonstration(row)} if DEMONSTRATION in row else row, tokenizer))

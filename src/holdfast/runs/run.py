@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from holdfast.runs.on_policy import OnPolicySettings
     from holdfast.support.leftovers import NewFolder
     from holdfast.training.callbacks import MetricsFile
-    from holdfast.training.preferences import OnPolicyTrainer
+    from holdfast.training.preferences import OwnLoss
 
 
 def train(
@@ -284,14 +284,22 @@ class _Run:
                 raise ConfigError(misfits, source="retention")
         self.write()
 
-    def on_own_text(self, hosted: dict[str, Any], settings: OnPolicySettings) -> OnPolicyTrainer:
+    def on_own_text(self, hosted: dict[str, Any], settings: OnPolicySettings) -> OwnLoss:
         """The trainer of a run with `on_policy`."""
+        from trl import DistillationConfig
+
         from holdfast.runs.on_policy import check_lengths
-        from holdfast.training.preferences import OnPolicyTrainer, add_sampling
+        from holdfast.training.preferences import OnPolicyTrainer, add_settings
 
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         check_lengths(self.config, self.rows, self.tokenizer, limit)
-        add_sampling(hosted["args"], **dataclasses.asdict(settings))
+        args, sampling = hosted["args"], dataclasses.asdict(settings)
+        if direction := sampling.pop("self_distillation"):
+            from holdfast.training.self_distillation import SelfDistillationTrainer, sampling_arguments
+
+            sampling_arguments(args, direction, **sampling)
+            return SelfDistillationTrainer(**hosted)
+        add_settings(args, DistillationConfig, **sampling)
         return OnPolicyTrainer(**hosted)
 
     def check_evaluation(self) -> None:

@@ -41,7 +41,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor, nn
 from transformers import TrainingArguments
-from trl import DistillationConfig, DistillationTrainer, DPOConfig, DPOTrainer, GRPOTrainer
+from trl import DistillationTrainer, DPOConfig, DPOTrainer, GRPOTrainer
 
 from holdfast.errors import ConfigError, DataError
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
@@ -54,7 +54,7 @@ _NOT_THE_MODELS = ("completion_mask", "ref_chosen_logps", "ref_rejected_logps")
 """Columns of a batch of pairs that the model does not take."""
 
 
-class _OwnLoss(RetentionMixin):
+class OwnLoss(RetentionMixin):
     """What hosts with a loss of their own have in common."""
 
     own_loss = True
@@ -66,7 +66,7 @@ class _OwnLoss(RetentionMixin):
             super()._send_telemetry()  # type: ignore[misc]
 
 
-class DPORetentionTrainer(_OwnLoss, DPOTrainer):
+class DPORetentionTrainer(OwnLoss, DPOTrainer):
     """`trl.DPOTrainer` with retention methods: every loss, precomputed references, LoRA, DDP and FSDP2 as in TRL.
 
     Args:
@@ -96,7 +96,7 @@ class DPORetentionTrainer(_OwnLoss, DPOTrainer):
         arguments = DPOConfig("dpo") if args is None else args
         wrapped = kwargs.get("peft_config") is not None or hasattr(model, "disable_adapter")
         self._shared: nn.Module | None = None
-        self._shards = _shards(arguments)
+        self._shards = shards(arguments)
         if ref_model is None and not wrapped and not arguments.precompute_ref_log_probs:
             # TRL would load it again from where the model came from, which need not be there, or be as it was
             ref_model = self._shared = freeze_copy(model).requires_grad_(False).eval()
@@ -159,7 +159,7 @@ class DPORetentionTrainer(_OwnLoss, DPOTrainer):
         return batch["completion_mask"][:, 1:] if self._token_loss.tokens == "trained" else successor_mask(dict(batch))
 
 
-class GRPORetentionTrainer(_OwnLoss, GRPOTrainer):
+class GRPORetentionTrainer(OwnLoss, GRPOTrainer):
     """`trl.GRPOTrainer` with retention methods of the gradient and of the weights.
 
     Args:
@@ -198,10 +198,10 @@ class GRPORetentionTrainer(_OwnLoss, GRPOTrainer):
 
     def describe_samples(self, inputs: Any, rows: list[int] | None = None, *, limit: int = 4) -> list[str]:
         """The prompts of a batch."""
-        return _prompts(inputs, limit)
+        return prompts_of(inputs, limit)
 
 
-class OnPolicyTrainer(_OwnLoss, DistillationTrainer):
+class OnPolicyTrainer(OwnLoss, DistillationTrainer):
     """On-policy distillation: label annealing on the model's own samples is the loss, without labels.
 
     Args:
@@ -272,21 +272,22 @@ class OnPolicyTrainer(_OwnLoss, DistillationTrainer):
 
     def describe_samples(self, inputs: Any, rows: list[int] | None = None, *, limit: int = 4) -> list[str]:
         """The prompts of a batch."""
-        return _prompts(inputs, limit)
+        return prompts_of(inputs, limit)
 
 
-def add_sampling(args: TrainingArguments, **sampling: Any) -> TrainingArguments:
-    """Adds to training arguments of another kind (`SFTConfig`) what `DistillationTrainer` reads of its own, in place.
+def add_settings(args: TrainingArguments, config: type, **values: Any) -> TrainingArguments:
+    """Adds to training arguments of another kind (`SFTConfig`) what a trainer that samples reads of its own, in place.
 
     Args:
         args: of a run.
-        sampling: values other than `DistillationConfig`'s defaults, by its names.
+        config: the trainer's own class of arguments, such as `DistillationConfig`.
+        values: other than its defaults, by its names.
     """
-    for field in dataclasses.fields(DistillationConfig):
+    for field in dataclasses.fields(config):
         if not hasattr(args, field.name):
             factory = field.default_factory
             setattr(args, field.name, field.default if factory is dataclasses.MISSING else factory())
-    for name, value in sampling.items():
+    for name, value in values.items():
         setattr(args, name, value)
     args.remove_unused_columns = False  # the prompts are rows that no model takes
     return args
@@ -312,7 +313,8 @@ class _Annealed:
         return found["outputs"]
 
 
-def _prompts(inputs: Any, limit: int) -> list[str]:
+def prompts_of(inputs: Any, limit: int) -> list[str]:
+    """The prompts of a batch of rows, each once, to be shown."""
     prompts = [str(row.get("prompt"))[:200] for row in inputs] if isinstance(inputs, list) else []
     return [repr(prompt) for prompt in dict.fromkeys(prompts)][:limit]
 
@@ -368,7 +370,7 @@ def _refuse_cached(retain: Sequence[RetentionMethod], where: str, why: str) -> N
             )
 
 
-def _shards(args: TrainingArguments) -> bool:
+def shards(args: TrainingArguments) -> bool:
     """Whether the launcher or the arguments ask for FSDP or DeepSpeed, which shard the reference."""
     names = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
     launched = any(os.environ.get(name, "").lower() in ("1", "true") for name in names)

@@ -122,6 +122,17 @@ def test_what_is_restored_stands_behind_the_continued_instruct_model():
     assert {m.restored for m in made} == {"distillation"}
 
 
+def test_each_teacher_makes_a_model():
+    restore = {"by": ["distillation", "self_distillation"]}
+    models = study_config({**WORLD, "budgets": [600], "restore": restore, "widths": [32, 16]}).models()
+    made = {m.name.rpartition("world0")[2]: m for m in models if m.restored.endswith("distillation") and m.seed == 0}
+    assert {name: m.restored for name, m in made.items()} == {
+        "-distilled": "distillation",
+        "-self-distilled": "self-distillation",
+    }
+    assert made["-self-distilled"].label == "first instruct + 600 tokens + self-distillation"
+
+
 def test_a_small_world_is_kept_in_full():
     """A study of a world that another version made by other defaults is another study."""
     begun = study_config(WORLD).resolved
@@ -177,6 +188,8 @@ def test_the_resolved_configuration_is_one_itself(request_of):
         ({"restore": {"prompts": "none.jsonl"}}, "restore.prompts: no such file or folder: none.jsonl"),
         ({"restore": {"prompts": "o/prompts", "train": {"packing": True}}}, "restore: packing: has no effect"),
         ({"restore": {"stesp": 3}}, "restore: unknown key 'stesp'. Did you mean 'steps'"),
+        ({"restore": {"prompts": "o/prompts", "by": []}}, "restore.by: expected"),
+        ({"restore": {"prompts": "o/prompts", "by": ["sdft"]}}, "restore.by[0]: expected"),
         ({"small": "world", "restore": {}, "starts": ["base"]}, "restore: begins with the continued instruct model"),
         ({"small": "world", "restore": {}, "train": {"use_peft": True}}, "restore: expected whole weights"),
         ({"small": "world", "world": ["sibling"]}, "world: expected a mapping, got ['sibling'] (list)"),

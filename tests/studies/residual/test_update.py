@@ -19,6 +19,9 @@ from holdfast.studies.residual import session
 from holdfast.studies.residual.plan import update_config
 from holdfast.support.files import read_jsonl
 
+SAID = (("user", "Say"), ("assistant", "I say"))
+WAYS = ("distillation", "self_distillation")
+
 
 def run(keys, console=None):
     return session.update(update_config(keys), console=console or Console(file=io.StringIO(), width=120))
@@ -30,9 +33,9 @@ def finished(request, tmp_path_factory):
     pair, news = request.getfixturevalue("pair"), request.getfixturevalue("news")
     out = tmp_path_factory.mktemp("update") / "out"
     prompts = out.parent / "prompts.jsonl"
-    prompts.write_text(
-        "".join(json.dumps({"prompt": [{"role": "user", "content": f"Say {n}."}]}) + "\n" for n in range(9))
-    )
+    turns = [[{"role": role, "content": f"{say} {n}."}] for n in range(9) for role, say in SAID]
+    rows = [{"prompt": asked, "completion": answer} for asked, answer in zip(turns[::2], turns[1::2], strict=True)]
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
     keys = {
         "base": str(pair[0]),
         "instruct": str(pair[1]),
@@ -42,7 +45,7 @@ def finished(request, tmp_path_factory):
         "tokens": 600,
         "epochs": 3,
         "continued_instruct": True,
-        "restore": {"prompts": str(prompts), "steps": 12, "max_completion_length": 8},
+        "restore": {"prompts": str(prompts), "steps": 12, "max_completion_length": 8, "by": list(WAYS)},
         "output_dir": str(out),
         "train": request.getfixturevalue("training"),
     }
@@ -72,8 +75,9 @@ def test_the_instruct_models_template_travels(finished):
 def test_all_models_are_measured_and_compared(finished):
     _, out, record = finished
     assert record.status == "finished" and record.result == "base-600-residual"
-    names = ["base", "instruct", "base-600", "instruct-600", "instruct-600-distilled", "base-600-residual"]
-    assert sorted(m.name for m in record.models) == sorted(names)
+    names = {"base", "instruct", "base-600", "instruct-600", "base-600-residual"}
+    names |= {"instruct-600-distilled", "instruct-600-self-distilled"}
+    assert {m.name for m in record.models} == names and len(record.models) == len(names)
     for model in record.models:
         entry = EvaluationFolder(out / model.evaluations).find("new_text", "held_out")
         assert entry is not None and entry.model["hash"] == model.hash
@@ -87,6 +91,10 @@ def test_all_models_are_measured_and_compared(finished):
         ("instruct", "instruct-600-distilled"),
         ("instruct-600", "instruct-600-distilled"),
         ("base-600-residual", "instruct-600-distilled"),
+        ("instruct", "instruct-600-self-distilled"),
+        ("instruct-600", "instruct-600-self-distilled"),
+        ("base-600-residual", "instruct-600-self-distilled"),
+        ("instruct-600-distilled", "instruct-600-self-distilled"),
         ("base-600", "base-600-residual"),
         ("base", "base-600-residual"),
     }
@@ -110,6 +118,17 @@ def test_the_second_stage_holds_the_continued_instruct_model_to_the_one_before(f
     assert model.seconds > record.model("instruct-600").seconds
     kl = [row["kl"] for row in run.metrics() if "kl" in row]
     assert kl and all(value > 0 for value in kl)
+
+
+def test_or_to_itself_with_the_answers_in_the_prompt(finished):
+    _, out, record = finished
+    model = record.model("instruct-600-self-distilled")
+    run = RunFolder(out / model.path)
+    config = run.read().config
+    assert config["on_policy"]["self_distillation"] == "reverse" and config["retention"] == []
+    before, after = (load_file(out / "runs" / n / "model.safetensors") for n in ("instruct-600", model.name))
+    assert sum(float((after[n] - before[n]).norm()) for n in before) > 0
+    assert "Instruct + self-distillation" in (out / "report.html").read_text()
 
 
 def test_budget_and_epochs_are_kept(finished):

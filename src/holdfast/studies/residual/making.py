@@ -51,7 +51,7 @@ class Workshop:
         started = self._continued(model) if model.continued else model
         if model.tuned:
             return self._tuned(model, started)
-        if model.distilled:
+        if model.distilled or model.self_distilled:
             return self._distilled(model, started)
         return started if model.residual is None else self._with_residual(model, started)
 
@@ -120,12 +120,13 @@ class Workshop:
         return dataclasses.replace(started, path=str(path), seconds=started.seconds + time.monotonic() - began)
 
     def _distilled(self, model: StudiedModel, started: StudiedModel) -> StudiedModel:
-        """The continued instruct model, held to the one of before on its own answers."""
+        """The continued instruct model, held to the one of before on its own answers, or to itself with the
+        conversations' answers in the prompt."""
         from holdfast.runs.config import train_config
         from holdfast.runs.run import train
 
         run = RunFolder(self.out / "runs" / model.name)
-        onto, teacher = str(self.out / started.path), self.config.given(model)
+        onto, teacher = str(self.out / started.path), self.config.given(model) if model.distilled else None
         settings = restoring_settings(self.config, onto, teacher, run.path, seed=model.seed)
         with wait_for_lock(self.out / "runs" / f".{model.name}"):
             if not (run.exists() and run.read().status == "finished"):

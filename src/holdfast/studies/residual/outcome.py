@@ -23,15 +23,20 @@ NEW_INSTRUCT = [
     ((BASE, True, ""), "What does {restored} bring?"),
     ((BASE, False, ""), "What is gained over the base?"),
 ]
+RESTORED_INSTRUCT = [
+    ((INSTRUCT, False, ""), "Is what the instruct model could kept, and what is gained?"),
+    ((INSTRUCT, True, ""), "What does {restored} bring?"),
+    ((BASE, True, "residual"), "Does it restore more than the residual?"),
+]
 QUESTIONS: dict[Kind, list[tuple[Kind, str]]] = {
     (INSTRUCT, False, ""): [((BASE, False, ""), "What did instruction tuning bring?")],
     (BASE, True, ""): [((BASE, False, ""), "What does continuing the base gain and lose?")],
     (INSTRUCT, True, ""): [((INSTRUCT, False, ""), "What does continuing the instruct model gain and lose?")],
     (BASE, True, "tuning"): NEW_INSTRUCT,
-    (INSTRUCT, True, "distillation"): [
-        ((INSTRUCT, False, ""), "Is what the instruct model could kept, and what is gained?"),
-        ((INSTRUCT, True, ""), "What does {restored} bring?"),
-        ((BASE, True, "residual"), "Does it restore more than the residual?"),
+    (INSTRUCT, True, "distillation"): RESTORED_INSTRUCT,
+    (INSTRUCT, True, "self-distillation"): [
+        *RESTORED_INSTRUCT,
+        ((INSTRUCT, True, "distillation"), "Does it restore more than distillation from the instruct model?"),
     ],
     (BASE, True, "residual"): [*NEW_INSTRUCT, ((BASE, True, "tuning"), "Is it as good as tuning once more?")],
     (BASE, False, "residual"): [

@@ -41,8 +41,9 @@ from holdfast.config.values import Mistake
 from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.errors import ConfigError
 from holdfast.records.residual import BASE, DERIVED, INSTRUCT, StudiedModel
-from holdfast.runs.on_policy import OnPolicySettings
+from holdfast.runs.on_policy import SamplingSettings
 from holdfast.studies.residual.settings import (
+    SELF_DISTILLATION,
     CommonSettings,
     FamilySettings,
     StudySettings,
@@ -177,8 +178,7 @@ class ResidualConfig(StudySettings):
                 yield dataclasses.replace(made[0], name=tuned, label=label, tuned=True)
             for one in made if self.restore is not None else ():
                 if one.start == INSTRUCT:
-                    label, name = f"{one.label} + distillation", f"{one.name}-distilled"
-                    yield dataclasses.replace(one, name=name, label=label, distilled=True)
+                    yield from self._restored(one)
         for family in self.families if self.siblings else ():
             for other in self.families:
                 yield from self._with_residual(self._model(family, BASE), other) if other != family else ()
@@ -187,6 +187,18 @@ class ResidualConfig(StudySettings):
             yield derived
             for family in self.families:
                 yield from self._with_residual(derived, family)
+
+    def _restored(self, continued: StudiedModel) -> Iterator[StudiedModel]:
+        assert self.restore is not None
+        for way in dict.fromkeys(self.restore.by):
+            by_itself = way == SELF_DISTILLATION
+            yield dataclasses.replace(
+                continued,
+                name=f"{continued.name}-{'self-' * by_itself}distilled",
+                label=f"{continued.label} + {'self-' * by_itself}distillation",
+                distilled=not by_itself,
+                self_distilled=by_itself,
+            )
 
     def _model(
         self,
@@ -356,10 +368,11 @@ def _config(asked: UpdateSettings | StudySettings, given: Given, out: Path, **gr
     if config.continued and config.corpus and config.small is None:
         pair = next(iter(config.families.values()))
         base, instruct = str(pair.base), str(pair.instruct)
-        wanted = {"train": training_settings(config, base, Path("run"), Path(config.corpus[0]), seed=0)}
-        if config.restore is not None:
-            wanted["restore"] = restoring_settings(config, instruct, instruct, Path("run"), seed=0)
-        for key, settings in wanted.items():
+        wanted = [("train", training_settings(config, base, Path("run"), Path(config.corpus[0]), seed=0))]
+        for way in config.restore.by if config.restore is not None else ():
+            teacher = None if way == SELF_DISTILLATION else instruct
+            wanted.append(("restore", restoring_settings(config, instruct, teacher, Path("run"), seed=0)))
+        for key, settings in wanted:
             try:
                 train_config(settings)
             except ConfigError as error:
@@ -409,19 +422,23 @@ _NOT_RESTORING = ("retention", "packing", "packing_strategy", "num_train_epochs"
 """Keys of the continuation that say nothing of the second stage."""
 
 
-def restoring_settings(config: ResidualConfig, model: str, teacher: str, out: Path, *, seed: int) -> dict[str, Any]:
+def restoring_settings(
+    config: ResidualConfig, model: str, teacher: str | None, out: Path, *, seed: int
+) -> dict[str, Any]:
     """The configuration of the second stage of one model, as `holdfast train --config` takes it.
 
     Args:
         config: with `restore`.
         model: the continued instruct model.
-        teacher: the instruct model of before.
+        teacher: the instruct model of before; None: the model itself, which reads the prompts' answers.
         out: the run's folder.
     """
     asked = config.restore
     assert asked is not None and asked.prompts is not None
     annealing = {"direction": asked.direction, "teacher": "online", "teacher_model": teacher}
-    sampling = {f.name: getattr(asked, f.name) for f in dataclasses.fields(OnPolicySettings)}
+    sampling = {f.name: getattr(asked, f.name) for f in dataclasses.fields(SamplingSettings)}
+    if teacher is None:
+        sampling["self_distillation"] = asked.direction
     return {
         **{k: v for k, v in config.train.items() if k not in _NOT_RESTORING},
         **asked.train,
@@ -430,6 +447,6 @@ def restoring_settings(config: ResidualConfig, model: str, teacher: str, out: Pa
         "output_dir": str(out),
         "max_steps": asked.steps,
         "on_policy": sampling,
-        "retention": [{"label_annealing": annealing}],
+        "retention": [] if teacher is None else [{"label_annealing": annealing}],
         "seed": seed,
     }

@@ -20,7 +20,7 @@ from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.data.sources import is_path
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.residual import BASE, INSTRUCT
-from holdfast.runs.on_policy import OnPolicySettings
+from holdfast.runs.on_policy import SamplingSettings
 from holdfast.support.paths import expanded
 from holdfast.support.token_counts import read_tokens
 
@@ -117,17 +117,23 @@ DAY = Meta(
 )
 
 
+SELF_DISTILLATION = "self_distillation"
+
+
 @dataclass(frozen=True, kw_only=True)
-class RestoreSettings(OnPolicySettings):
-    """On-policy distillation as a second stage: the continued instruct model answers prompts, and is held to the
-    instruct model of before at its own tokens (see `training.preferences.OnPolicyTrainer`)."""
+class RestoreSettings(SamplingSettings):
+    """On-policy distillation as a second stage: the continued instruct model answers prompts, and is held to a teacher
+    at its own tokens (see `training.preferences.OnPolicyTrainer` and `training.self_distillation`)."""
 
     prompts: Annotated[str | None, Meta(metavar="FILE")] = None
     """Prompts, alone or with answers that are left out (those of the small world, where there is one)."""
     steps: Annotated[int, Meta(ge=1)] = 100
     """Optimiser steps."""
+    by: Annotated[tuple[Literal["distillation", "self_distillation"], ...], Meta(least=1)] = ("distillation",)
+    """Who the teacher is. distillation: the instruct model of before; self_distillation: the continued model itself,
+    which reads the prompt's answer (SDFT). Each makes a model."""
     direction: Literal["forward", "reverse", "jsd"] = "reverse"
-    """Of the divergence: forward: KL(instruct || model); reverse: KL(model || instruct); jsd: between them."""
+    """Of the divergence: forward: KL(teacher || model); reverse: KL(model || teacher); jsd: between them."""
     train: Annotated[
         dict[str, Any],
         Meta(parse=train_keys, expected="keys of 'holdfast train' or a YAML file"),

@@ -1,0 +1,124 @@
+"""Self-distillation fine-tuning (SDFT) beside retention methods: a model learns answers as it would give them itself.
+
+    loss = mean over answers of the mean over sampled tokens of D(p0(. | prompt, demonstration) || p(. | prompt))
+
+The model p answers a prompt; p0, the model as it was at the start, reads a demonstration behind the same prompt, the
+answer that the data has, and the model is held to what p0 then says at the sampled tokens. So what is learnt is the
+demonstration in the model's own words, and what it could is moved less than by training on the demonstration itself.
+TRL's experimental `SDFTTrainer` computes it: one sampled answer a prompt, the divergence over the whole vocabulary, and
+the teacher frozen, the very weights that training starts from.
+
+TRL averages over the tokens of each answer, then over the answers of a micro-batch, then over micro-batches: every
+answer counts alike, whatever its length.
+
+References: Shenfeld et al. 2026, Self-Distillation Enables Continual Learning (arXiv 2601.19897), sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from datasets import Dataset
+from torch import nn
+from transformers import TrainingArguments
+from trl.experimental.sdft import SDFTConfig, SDFTTrainer
+
+from holdfast.data.prompts import BEHIND, DEMONSTRATION
+from holdfast.errors import ConfigError, DataError
+from holdfast.retention.method import RetentionMethod
+from holdfast.retention.teacher import freeze_copy
+from holdfast.training.preferences import OwnLoss, add_settings, prompts_of, shards
+
+Direction = Literal["forward", "reverse", "jsd"]
+ALPHA: dict[Direction, float] = {"forward": 0.0, "jsd": 0.5, "reverse": 1.0}
+
+
+class SelfDistillationTrainer(OwnLoss, SDFTTrainer):
+    """TRL's `SDFTTrainer` with retention methods of the gradient and of the weights.
+
+    Args:
+        model: the loaded model that is trained.
+        args: as `sampling_arguments` makes them, or `trl.experimental.sdft.SDFTConfig`.
+        retain: methods; those of the data and of the loss are refused.
+        train_dataset: rows with `prompt`, text or messages, and `privileged_context`, the demonstration, text.
+        **kwargs: `SDFTTrainer`'s own, and `RetentionMixin`'s.
+
+    Raises:
+        ConfigError: methods that do not fit.
+        DataError: rows without a prompt or without a demonstration.
+    """
+
+    def __init__(self, model: nn.Module, *, retain: Sequence[RetentionMethod] = (), **kwargs: Any) -> None:
+        data = kwargs.get("train_dataset")
+        if not isinstance(data, Dataset) or not {"prompt", DEMONSTRATION} <= set(data.column_names) or not len(data):
+            columns = ", ".join(getattr(data, "column_names", None) or ()) or "no columns"
+            raise DataError(f"Self-distillation: expected rows with prompt and {DEMONSTRATION}, got {columns}.")
+        if loss := [method.name for method in retain if not method.off and method.token_loss() is not None]:
+            raise ConfigError(
+                f"retention: {', '.join(loss)} has a teacher of its own, and in self-distillation the model as it was "
+                f"at the start is the teacher. Leave one of the two out."
+            )
+        super().__init__(model=model, retain=retain, **kwargs)
+        self.data_info: dict[str, Any] = {"examples": len(data), "packed": False}
+        """What a run records of its data."""
+        self.data_notes: list[str] = []
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Left to the run, as `SFTRetentionTrainer` does."""
+
+    def _setup_teacher_model(self) -> None:
+        """A frozen copy of the model at hand: TRL would load it again from where it came from, which need not be there,
+        or be as it was. Under LoRA it is the model without its adapter, and sharded weights are TRL's to copy."""
+        whole = not hasattr(self.model, "disable_adapter") and not shards(self.args)
+        if self.args.teacher_model_kind == "base" and whole:
+            self.teacher_model = freeze_copy(self.model).requires_grad_(False).eval()
+        else:
+            super()._setup_teacher_model()
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """As TRL's."""
+        loss = SDFTTrainer.compute_loss(self, model, inputs, return_outputs, num_items_in_batch)
+        self._add_sums(None, inputs["prompt_mask"].sum() + inputs["completion_mask"].sum())
+        return loss
+
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Any:
+        """As TRL's."""
+        return SDFTTrainer.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
+        """None: what is counted is sampled later."""
+        return None
+
+    def describe_samples(self, inputs: Any, rows: list[int] | None = None, *, limit: int = 4) -> list[str]:
+        """The prompts of a batch."""
+        return prompts_of(inputs, limit)
+
+
+def sampling_arguments(args: TrainingArguments, direction: Direction, **sampling: Any) -> TrainingArguments:
+    """Adds to training arguments of another kind (`SFTConfig`) what `SDFTTrainer` reads of its own, in place: one
+    answer a prompt and the divergence over the whole vocabulary.
+
+    Args:
+        args: of a run.
+        direction: of the divergence; forward: KL(teacher || model); reverse: KL(model || teacher); jsd: between them.
+        sampling: values of `SDFTConfig`, by its names.
+    """
+    steps = args.gradient_accumulation_steps
+    return add_settings(
+        args,
+        SDFTConfig,
+        distillation_mode="full_logits",
+        distillation_alpha=ALPHA[direction],
+        num_generations=1,
+        steps_per_generation=steps,
+        generation_batch_size=args.per_device_train_batch_size * args.world_size * steps,
+        max_prompt_length=None,
+        teacher_prompt_template=BEHIND,
+        **sampling,
+    )
