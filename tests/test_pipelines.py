@@ -129,7 +129,7 @@ def test_the_actions_outputs_and_steps_are_there() -> None:
     assert {one["description"].endswith(".") for one in ACTION["inputs"].values()} == {True}
 
 
-@pytest.mark.parametrize(("after", "code"), [("same", 0), ("worse", 3)])
+@pytest.mark.parametrize(("after", "code"), [pytest.param("same", 0, marks=pytest.mark.slow), ("worse", 3)])
 def test_the_gitlab_job(server: dict[str, str], models: Path, tmp_path: Path, after: str, code: int) -> None:
     given = {**GITLAB["variables"], "BEFORE": str(models / "base"), "AFTER": str(models / after)}
     given |= {"FAIL_IF": "source rise > 90%\nany drop > 2%", "SUITE": "suite.yaml"}

@@ -16,11 +16,6 @@ from holdfast.worlds.world import WorldRecipe, build_world
 from holdfast.worlds.world_models import pretraining_texts
 
 
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path_factory):
-    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path_factory.getbasetemp() / "shared-base-cache"))
-
-
 def test_it_reads_four_kinds_of_text_in_the_shares_that_the_recipe_says():
     recipe, corpus = shared_world(), embedded_corpus()
     texts = pretraining_texts(recipe)

@@ -38,11 +38,9 @@ RECIPES = Path(__file__).parents[2] / "src" / "holdfast" / "studies" / "recipes"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """All of them, quick, with a cache of their own."""
+    """All of them, quick; their bases are in the cache that all test processes share."""
     place = tmp_path_factory.mktemp("settings")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOLDFAST_CACHE", str(place / "cache"))
-        return {name: make_setting(name, place / name, quick=True) for name in SETTINGS}
+    return {name: make_setting(name, place / name, quick=True) for name in SETTINGS}
 
 
 def rows(path):
@@ -121,10 +119,9 @@ def test_a_second_call_does_nothing(made, monkeypatch):
     assert {p: p.stat().st_mtime_ns for p in place.rglob("*") if p.is_file()} == before
 
 
-def test_a_file_that_went_is_made_again(made, monkeypatch):
+def test_a_file_that_went_is_made_again(made):
     place = Path(made["math"]["train"]).parent
     before = {p.name: p.read_bytes() for p in place.glob("*.jsonl")}
-    monkeypatch.setenv("HOLDFAST_CACHE", str(place.parent / "cache"))
     Path(made["math"]["problems_heldout"]).unlink()
     assert make_setting("math", place, quick=True) == made["math"]
     assert {p.name: p.read_bytes() for p in place.glob("*.jsonl")} == before

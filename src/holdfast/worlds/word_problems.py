@@ -16,6 +16,7 @@ things and numbers alone.
 
 from __future__ import annotations
 
+import functools
 import random
 import zlib
 from collections.abc import Iterator
@@ -232,13 +233,19 @@ def asked_problems(count: int, *, held_out: bool, seed: int = 0, steps: int = 1)
         seed: of the drawing.
         steps: that a problem takes, 1 to 3.
     """
+    return list(_asked(count, held_out, seed, steps))
+
+
+@functools.lru_cache(maxsize=16)
+def _asked(count: int, held_out: bool, seed: int, steps: int) -> tuple[Problem, ...]:
+    """Kept, since a base's text and every setting beside it draw the same ones, a second of work each time."""
     found: list[Problem] = []
     drawn = 0
     while len(found) < count:
         drawn = 2 * drawn + (2 * HELD_OUT if held_out else 2) * count
         problems = word_problems(drawn, seed=seed) if steps == 1 else longer_problems(drawn, steps=steps, seed=seed)
         found = [p for p in problems if (zlib.crc32(p.question.encode()) % HELD_OUT == 0) == held_out][:count]
-    return found
+    return tuple(found)
 
 
 def known_articles(*, seed: int = 0) -> Iterator[str]:
