@@ -283,3 +283,22 @@ def test_a_stage_1_that_failed_is_named(asked: dict[str, Any], monkeypatch: pyte
         with pytest.raises(HoldfastError, match=r"no projector today|stage 1 of"):
             run_of(asked)
     assert run_of(asked).status == "finished", "the same command tries it again"
+
+
+@pytest.mark.slow
+def test_weights_of_stage_1_that_went_are_not_called_a_failure(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.studies.overtraining import study
+
+    made = study.train_model
+
+    def without_weights(settings: Any, *more: Any, **named: Any) -> Any:
+        found = made(settings, *more, **named)
+        for file in Path(settings["output_dir"]).glob("*.safetensors"):
+            file.unlink()
+        return found
+
+    monkeypatch.setattr(study, "train_model", without_weights)
+    with pytest.raises(HoldfastError, match=r"stage 1 had ended there, and they were removed since"):
+        run_of(asked, seeds=[0])

@@ -210,8 +210,14 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
             config.start(label, config.tunings[name].task, task.seed),
         )
         if config.way_to_see(config.tunings[name].task) and not any(Path(start).glob("*.safetensors")):
+            ended = RunFolder(start).exists() and RunFolder(start).read().status == "finished"
             raise HoldfastError(
-                f"Expected the model that sees in {start}, found none: stage 1 of {label} with seed {task.seed} failed."
+                f"Expected the model that sees in {start}, found no weights: "
+                + (
+                    "stage 1 had ended there, and they were removed since. Begin the study in another output_dir."
+                    if ended
+                    else f"stage 1 of {label} with seed {task.seed} failed."
+                )
             )
         run = RunFolder(settings["output_dir"])
         try:
