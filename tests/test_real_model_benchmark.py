@@ -286,7 +286,12 @@ def test_mbpp_is_split_as_its_authors_split_it(script, shared_data: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "folder"),
-    [("sequence", "sequence/smollm2"), ("stages", "stages/smollm2"), ("piqa", "stages/smollm2-piqa")],
+    [
+        ("sequence", "sequence/smollm2"),
+        ("stages", "stages/smollm2"),
+        ("piqa", "stages/smollm2-piqa"),
+        ("fragility", "overtraining-smollm2"),
+    ],
 )
 def test_the_studies_on_a_tiny_model(
     script, name: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

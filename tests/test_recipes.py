@@ -81,6 +81,7 @@ OVERTRAINING = {
     "forecast-tiny": (3, 40),
     "pictures": (5, 16),
     "olmo-1b-llava": (6, 20),
+    "smollm2": (1, 4),
 }
 """Checkpoints and fine-tunings of each."""
 PUBLIC = {"olmo-1b": (41e9, 3094e9), "olmo-2-7b": (80e9, 3896e9), "amber": (0.12e12, 1.3e12)}
@@ -439,6 +440,9 @@ def test_an_overtraining_study_is_sound(name: str, model_folder: Path) -> None:
         for task in values["tasks"].values():
             if "align" in task:
                 put_tower(task["align"]["tower"])
+        for file in set(re.findall(r"runs/[\w./-]+\.jsonl\b", text)):
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+            Path(file).write_text('{"text": "a"}\n')
     config = overtraining_config(values, source=name)
     assert (len(config.rungs), len(config.tunings)) == OVERTRAINING[name]
     assert config.name == f"overtraining-{name}" and config.output_dir == Path("runs") / f"overtraining-{name}"

@@ -238,9 +238,10 @@ def test_a_single_value_is_a_constant():
     assert found.label(found.grid()[0]) == "L2"
 
 
-def test_what_an_alternative_sets_itself_does_not_vary_with_the_others() -> None:
+@pytest.mark.parametrize("rate", [3e-3, [3e-3]], ids=["a value", "a list of one"])
+def test_what_an_alternative_sets_itself_does_not_vary_with_the_others(rate: object) -> None:
     problems: list[str] = []
-    held = [{"label_annealing": {"weight": 1}}, {"train": {"learning_rate": 3e-3}}]
+    held = [{"label_annealing": {"weight": 1}}, {"train": {"learning_rate": rate}}]
     vary = {"learning_rate": [1e-3, 1e-2], "retention": ["direct", held]}
     space = read_space(vary, None, grid=True, known=["learning_rate"], problems=problems)
     rates = [space.settings({}, params)["learning_rate"] for params in space.grid()]

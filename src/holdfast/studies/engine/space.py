@@ -415,9 +415,13 @@ class _Reader:
                         vary[f"{prefix}{dotted}"] = (("retention", place, method_name, *keys), values)
             for key, value in list(own.items()):
                 values = self.values(value, f"{where}.{TRAIN}.{key}") if isinstance(value, (list, Mapping)) else None
-                if values is not None and values.varies:
+                if values is None:
+                    continue
+                if values.varies:
                     vary[f"{prefix}{key}"] = ((key,), values)
                     del own[key]
+                else:
+                    own[key] = values.middle()  # a list of one value is that value
             found.append(Alternative(name=unique, retention=retention, vary=vary, train=own, text=text))
         return found
 
