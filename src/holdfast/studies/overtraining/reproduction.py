@@ -73,8 +73,8 @@ SEEING: dict[str, dict[str, Any]] = {
         ],
         "train": {"num_train_epochs": 1},
         "vary": {
-            "learning_rate": [1.0e-3, 3.0e-3, 1.0e-2],
-            "retention": ["direct", [{"label_annealing": {"weight": 1}}, {"train": {"learning_rate": 3.0e-3}}]],
+            "learning_rate": [1.0e-4, 3.0e-4, 1.0e-3, 3.0e-3],
+            "retention": ["direct", [{"label_annealing": {"weight": 1}}, {"train": {"learning_rate": 1.0e-3}}]],
         },
     },
     "thorough": {},
