@@ -177,6 +177,7 @@ def test_both_processes_work(desk: Path) -> None:
     assert not list(desk.glob(".key*"))
 
 
+@pytest.mark.slow
 def test_a_mistake_is_said_once(desk: Path) -> None:
     (desk / "suite.yaml").write_text(SUITE.replace("name: classified", "name: classified, label: absent"))
     done = evaluate("base", "--suite", "suite.yaml", "--output_dir", "out", "--num_processes", "2")

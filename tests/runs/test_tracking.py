@@ -133,6 +133,7 @@ def offline_history(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
+@pytest.mark.slow
 def test_wandb(settings: dict[str, Any], tmp_path: Path) -> None:
     """In a process of its own, which W&B gives threads and a service; offline, nothing is sent."""
     pytest.importorskip("wandb", reason="the extra 'track'")

@@ -322,6 +322,7 @@ def test_rates_beyond_a_perplexity_are_left_aside(asked: dict[str, Any]) -> None
     assert again.left_out == [3e-1] and again.models == record.models
 
 
+@pytest.mark.slow
 def test_a_study_that_was_stopped_goes_on(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.training.hosts import SFTRetentionTrainer
 
