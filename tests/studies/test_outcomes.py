@@ -69,7 +69,7 @@ def test_an_outcome_stands_beside_the_paper(tmp_path):
     [line] = [row for row in page.splitlines() if row.startswith("| 2a ")]
     assert "**holds**<br>label annealing at 90 % of the gain: source loss avoided: " in line
     assert line.endswith(f"| {NOT_RUN} | met |"), "nothing was run at the real scale"
-    assert "ours, toy scale, thorough: Of 18 claims" in page
+    assert "ours, toy scale: Of 18 claims" in page
     assert len([row for row in page.splitlines() if row.startswith("| ")]) == len(STATEMENTS) + 2
 
 
@@ -93,12 +93,12 @@ def test_claims_that_were_judged_apart_stand_in_one_table(tmp_path):
     """Each file keeps its own line on what holds at once."""
     claim = {"verdict": "holds", "figures": [], "preconditions": []}
     for name, number in (("sfa-look", "1"), ("sfa-more-look", "2")):
-        about = {"rules": RULES, "size": "look", "family": f"family of {number}"}
+        about = {"rules": RULES, "size": "look", "family": f"family of {number}", "studies": {f"r_{number}": {}}}
         (tmp_path / f"{name}.json").write_text(json.dumps({**about, "claims": [{**claim, "number": number}]}))
-    statements = [Statement(number=n, recipe="r", text="t", paper="p", check=lambda r, a: []) for n in "123"]
+    statements = [Statement(number=n, recipe=f"r_{n}", text="t", paper="p", check=lambda r, a: []) for n in "123"]
     page = claims_page({"sfa": ("Soup", statements)}, tmp_path)
     rows = [line for line in page.splitlines() if line.startswith(("| 1", "| 2", "| 3"))]
     assert ["**holds**" in row for row in rows] == [True, True, False]
-    assert "family of 1" in page and "family of 2" in page
+    assert "ours, a look, r 1: family of 1" in page and "ours, a look, r 2: family of 2" in page
     told = with_verdicts("<!-- verdict: sfa -->\n<!-- /verdict -->", tmp_path)
     assert "holds 2" in told and "family of 1" in told and "family of 2" in told

@@ -55,7 +55,7 @@ def claims_page(papers: Mapping[str, tuple[str, Sequence[Statement[Any]]]], fold
         rows = [[*_row(s, outcomes)] for s in statements]
         table = [heads, ["---"] * len(heads), *rows]
         families = [
-            f"{SCALES[k]}{f', {size}' if (size := found.get('size')) else ''}: {found['family']}"
+            f"{_family_of(k, found, statements)}: {found['family']}"
             for k in SCALES
             for found in _outcomes(folder, name, k)
             if found.get("family")
@@ -63,6 +63,14 @@ def claims_page(papers: Mapping[str, tuple[str, Sequence[Statement[Any]]]], fold
         parts.append("\n".join([f"## {title}\n", *(f"| {' | '.join(row)} |" for row in table)]) + "\n")
         parts += [f"{line}\n" for line in families]
     return "\n".join(parts)
+
+
+def _family_of(scale: str, found: Mapping[str, Any], statements: Sequence[Statement[Any]]) -> str:
+    """Which claims were judged together: the scale, and the studies where they were not all."""
+    size, studies = str(found.get("size") or ""), list(found.get("studies") or ())
+    some = studies if set(studies) < {s.recipe for s in statements} else []
+    own = size if scale == "real" else " and ".join(some).replace("_", " ")
+    return ", ".join(filter(None, [SCALES[scale], own]))
 
 
 _VERDICT = re.compile(r"(<!-- verdict: ([\w-]+) -->\n).*?(<!-- /verdict -->)", re.DOTALL)
