@@ -137,10 +137,16 @@ STUDIES = {
 }
 
 
+def as_yaml(values: Mapping[str, Any]) -> str:
+    """The file of a study, its keys in their order: that of the tasks is the order in which they are learnt."""
+    import yaml
+
+    return yaml.safe_dump(dict(values), sort_keys=False)
+
+
 def quick(work: Path, names: tuple[str, ...] = tuple(STUDIES)) -> int:
     """A few steps on a tiny model and a little data: of no meaning."""
     import real_model_data
-    import yaml
     from rich.console import Console
 
     from holdfast.cli.main import main as holdfast
@@ -172,7 +178,7 @@ def quick(work: Path, names: tuple[str, ...] = tuple(STUDIES)) -> int:
             values["base"] = model
         else:
             values["train"]["model_name_or_path"] = model
-        Path("quick.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+        Path("quick.yaml").write_text(as_yaml(values), encoding="utf-8")
         if code := holdfast([study.command, "--config", "quick.yaml"]):
             return code
     return 0
@@ -192,7 +198,6 @@ def main(arguments: list[str] | None = None) -> int:
     if options.study is None:
         parser.error(f"expected one of {', '.join(STUDIES)}, or --quick")
     import real_model_data
-    import yaml
 
     from holdfast.cli.main import main as holdfast
 
@@ -201,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
     study.prepare(options.data)
     values = study.values()
     config = Path("runs") / f"real_{options.study}.yaml"
-    config.write_text(yaml.safe_dump(values), encoding="utf-8")
+    config.write_text(as_yaml(values), encoding="utf-8")
     code = holdfast([study.command, "--config", str(config), "--workers", str(options.workers)])
     if code == 0:
         made = Path(values["output_dir"])

@@ -283,6 +283,14 @@ def test_mbpp_is_split_as_its_authors_split_it(script, shared_data: Path) -> Non
     assert all("assert " in text for text in asked)
 
 
+def test_tasks_are_learnt_in_the_order_of_the_file(script) -> None:
+    import yaml
+
+    studies = script("real_studies")
+    values = yaml.safe_load(studies.as_yaml(studies.STUDIES["sequence"].values()))
+    assert list(values["tasks"]) == ["math", "code"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "folder"),
