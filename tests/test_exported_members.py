@@ -20,7 +20,7 @@ PUBLIC = [
     "retention_methods",
     "compute_fisher",
     "RetentionMixin", "RetentionTrainer", "SFTRetentionTrainer", "DPORetentionTrainer", "GRPORetentionTrainer",
-    "OnPolicyTrainer",
+    "OnPolicyTrainer", "SelfDistillationTrainer",
     "annealed_loss", "describe_head",
     "evaluate", "evaluate_models", "ModelRequest", "compare_runs", "compare_folders", "compare_samples", "stage_matrix",
     "parse_evaluation", "EvaluationPlan", "EvaluationFolder",

@@ -420,8 +420,10 @@ class _Reader:
                 if values.varies:
                     vary[f"{prefix}{key}"] = ((key,), values)
                     del own[key]
-                else:
-                    own[key] = values.middle()  # a list of one value is that value
+                elif isinstance(values.middle(), (int, float)):
+                    own[key] = (
+                        values.middle()
+                    )  # a list of one number; one of words may be the setting's own, as train_only
             found.append(Alternative(name=unique, retention=retention, vary=vary, train=own, text=text))
         return found
 
