@@ -117,7 +117,7 @@ def test_a_model_that_reads_the_answers_is_its_own_teacher(place, capsys):
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (ITSELF, "rows, none with both"),
+        (ITSELF, "got 12 of 12 rows without both; the first is row 1"),
         (ITSELF[:2], "label_annealing has a teacher of its own"),
         ([*ITSELF, "--on_policy", "{self_distillation: backwards}"], "on_policy.self_distillation: expected"),
         (["--retention", "none"], "on_policy: expected label_annealing with a weight above 0"),
@@ -131,7 +131,7 @@ def test_a_model_that_reads_the_answers_is_its_own_teacher(place, capsys):
         (["--on_policy", "{max_completion_lenght: 8}"], "max_completion_length"),
         (["--on_policy", "{temperature: 0}"], "on_policy.temperature: expected"),
         (["--on_policy", "{max_completion_length: 1000}"], "than the 128 that the model reads"),
-        (["--dataset_name", "empty.jsonl"], "expected prompts, got 2 rows, none with one"),
+        (["--dataset_name", "empty.jsonl"], "expected prompts, got 2 rows without one"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_training(more, expected, place, capfd):

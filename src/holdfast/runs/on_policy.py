@@ -127,10 +127,11 @@ def read_prompts(rows: Any, read: Any, *, answers: bool = False) -> Any:
     Args:
         rows: as the files have them.
         read: what makes one of the known layouts of them (see `data.formats.standardise`), for all but prompts alone.
-        answers: also keep the answer, text, as `privileged_context`, and leave rows without one out.
+        answers: also keep the answer, text, as `privileged_context`; every row has to have one.
 
     Raises:
-        DataError: no known layout, images, no row with a prompt, and an answer where they are asked for.
+        DataError: no known layout, images, no row with a prompt; with `answers` a row without a question of the user
+            and its answer.
     """
     rows = rows if prompts_alone(rows.column_names) else read(rows)
     if "images" in rows.column_names:
@@ -141,11 +142,26 @@ def read_prompts(rows: Any, read: Any, *, answers: bool = False) -> Any:
         lambda row: {"prompt": _prompt(row), **({DEMONSTRATION: after_prompt(row)} if answers else {})},
         remove_columns=rows.column_names,
     )
-    kept = found.filter(lambda row: all(row.values()))
+    if answers:
+        if lacking := [number for number, row in enumerate(found, 1) if not (_asks(row) and row[DEMONSTRATION])]:
+            raise DataError(
+                f"{_KEY}.self_distillation: expected in every row a question of the user and its answer, which the "
+                f"teacher reads, got {len(lacking)} of {len(found)} rows without both; the first is row {lacking[0]}. "
+                f"Leave them out."
+            )
+        return found
+    kept = found.filter(lambda row: bool(row["prompt"]))
     if not len(kept):
-        asked, got = ("prompts with answers", "none with both") if answers else ("prompts", "none with one")
-        raise DataError(f"{_KEY}: expected {asked}, got {len(found)} rows, {got}.")
+        raise DataError(f"{_KEY}: expected prompts, got {len(found)} rows without one.")
     return kept
+
+
+def _asks(row: Mapping[str, Any]) -> bool:
+    """Whether a prompt is text, or ends with text of the user: where the demonstration is put behind."""
+    prompt = row["prompt"]
+    if isinstance(prompt, str):
+        return bool(prompt.strip())
+    return bool(prompt) and prompt[-1]["role"] == "user" and isinstance(prompt[-1]["content"], str)
 
 
 def _prompt(row: Mapping[str, Any]) -> Any:

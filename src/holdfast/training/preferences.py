@@ -65,6 +65,35 @@ class OwnLoss(RetentionMixin):
         if os.environ.get("HF_HUB_DISABLE_TELEMETRY", "1").lower() in ("0", "false"):
             super()._send_telemetry()  # type: ignore[misc]
 
+    def prediction_step(
+        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Any:
+        """As TRL's."""
+        host: Any = super(RetentionMixin, self)
+        return host.prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+
+
+class OnSamples(OwnLoss):
+    """Hosts that sample what they train on, whose loss is TRL's unless they say otherwise."""
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """As TRL's."""
+        host: Any = super(RetentionMixin, self)
+        loss = host.compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        self._add_sums(None, inputs["prompt_mask"].sum() + inputs["completion_mask"].sum())
+        return loss
+
+    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
+        """None: what is counted is sampled later."""
+        return None
+
+    def describe_samples(self, inputs: Any, rows: list[int] | None = None, *, limit: int = 4) -> list[str]:
+        """The prompts of a batch."""
+        prompts = [str(row.get("prompt"))[:200] for row in inputs] if isinstance(inputs, list) else []
+        return [repr(prompt) for prompt in dict.fromkeys(prompts)][:limit]
+
 
 class DPORetentionTrainer(OwnLoss, DPOTrainer):
     """`trl.DPOTrainer` with retention methods: every loss, precomputed references, LoRA, DDP and FSDP2 as in TRL.
@@ -134,12 +163,6 @@ class DPORetentionTrainer(OwnLoss, DPOTrainer):
             loss = loss * self.accelerator.num_processes  # DDP averages gradients; the count was global already
         return (loss, outputs) if return_outputs else loss
 
-    def prediction_step(
-        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
-    ) -> Any:
-        """As TRL's."""
-        return DPOTrainer.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
-
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, Any]], device: torch.device) -> Any:
         """The pairs of the whole step, and beside them the tokens of the KL."""
         self._kl_items = None
@@ -159,7 +182,7 @@ class DPORetentionTrainer(OwnLoss, DPOTrainer):
         return batch["completion_mask"][:, 1:] if self._token_loss.tokens == "trained" else successor_mask(dict(batch))
 
 
-class GRPORetentionTrainer(OwnLoss, GRPOTrainer):
+class GRPORetentionTrainer(OnSamples, GRPOTrainer):
     """`trl.GRPOTrainer` with retention methods of the gradient and of the weights.
 
     Args:
@@ -178,30 +201,8 @@ class GRPORetentionTrainer(OwnLoss, GRPOTrainer):
             )
         super().__init__(*args, retain=retain, **kwargs)
 
-    def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """As TRL's."""
-        loss = GRPOTrainer.compute_loss(self, model, inputs, return_outputs, num_items_in_batch)
-        self._add_sums(None, inputs["prompt_mask"].sum() + inputs["completion_mask"].sum())
-        return loss
 
-    def prediction_step(
-        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
-    ) -> Any:
-        """As TRL's."""
-        return GRPOTrainer.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
-
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
-        """None: TRL counts the tokens of what it samples."""
-        return None
-
-    def describe_samples(self, inputs: Any, rows: list[int] | None = None, *, limit: int = 4) -> list[str]:
-        """The prompts of a batch."""
-        return prompts_of(inputs, limit)
-
-
-class OnPolicyTrainer(OwnLoss, DistillationTrainer):
+class OnPolicyTrainer(OnSamples, DistillationTrainer):
     """On-policy distillation: label annealing on the model's own samples is the loss, without labels.
 
     Args:
@@ -260,20 +261,6 @@ class OnPolicyTrainer(OwnLoss, DistillationTrainer):
             loss = loss * self.accelerator.num_processes  # DDP averages gradients; the count was global already
         return (loss, None) if return_outputs else loss
 
-    def prediction_step(
-        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
-    ) -> Any:
-        """As TRL's."""
-        return DistillationTrainer.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
-
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
-        """None: what is counted is sampled later."""
-        return None
-
-    def describe_samples(self, inputs: Any, rows: list[int] | None = None, *, limit: int = 4) -> list[str]:
-        """The prompts of a batch."""
-        return prompts_of(inputs, limit)
-
 
 def add_settings(args: TrainingArguments, config: type, **values: Any) -> TrainingArguments:
     """Adds to training arguments of another kind (`SFTConfig`) what a trainer that samples reads of its own, in place.
@@ -311,12 +298,6 @@ class _Annealed:
         found = self.model(**inputs, holdfast=Sealed(self.request))
         self.result = found["result"].value
         return found["outputs"]
-
-
-def prompts_of(inputs: Any, limit: int) -> list[str]:
-    """The prompts of a batch of rows, each once, to be shown."""
-    prompts = [str(row.get("prompt"))[:200] for row in inputs] if isinstance(inputs, list) else []
-    return [repr(prompt) for prompt in dict.fromkeys(prompts)][:limit]
 
 
 def _padded_right(inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import torch
 from datasets import Dataset
 from torch import nn
 from transformers import TrainingArguments
@@ -29,13 +28,13 @@ from holdfast.data.prompts import BEHIND, DEMONSTRATION
 from holdfast.errors import ConfigError, DataError
 from holdfast.retention.method import RetentionMethod
 from holdfast.retention.teacher import freeze_copy
-from holdfast.training.preferences import OwnLoss, add_settings, prompts_of, shards
+from holdfast.training.preferences import OnSamples, add_settings, shards
 
 Direction = Literal["forward", "reverse", "jsd"]
 ALPHA: dict[Direction, float] = {"forward": 0.0, "jsd": 0.5, "reverse": 1.0}
 
 
-class SelfDistillationTrainer(OwnLoss, SDFTTrainer):
+class SelfDistillationTrainer(OnSamples, SDFTTrainer):
     """TRL's `SDFTTrainer` with retention methods of the gradient and of the weights.
 
     Args:
@@ -76,28 +75,6 @@ class SelfDistillationTrainer(OwnLoss, SDFTTrainer):
             self.teacher_model = freeze_copy(self.model).requires_grad_(False).eval()
         else:
             super()._setup_teacher_model()
-
-    def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """As TRL's."""
-        loss = SDFTTrainer.compute_loss(self, model, inputs, return_outputs, num_items_in_batch)
-        self._add_sums(None, inputs["prompt_mask"].sum() + inputs["completion_mask"].sum())
-        return loss
-
-    def prediction_step(
-        self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
-    ) -> Any:
-        """As TRL's."""
-        return SDFTTrainer.prediction_step(self, model, inputs, prediction_loss_only, ignore_keys)
-
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
-        """None: what is counted is sampled later."""
-        return None
-
-    def describe_samples(self, inputs: Any, rows: list[int] | None = None, *, limit: int = 4) -> list[str]:
-        """The prompts of a batch."""
-        return prompts_of(inputs, limit)
 
 
 def sampling_arguments(args: TrainingArguments, direction: Direction, **sampling: Any) -> TrainingArguments:

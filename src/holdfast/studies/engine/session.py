@@ -26,6 +26,7 @@ from holdfast.studies.engine.study import FAILED, PAGE, Study, StudyState, refus
 from holdfast.studies.engine.worker import extended, work
 from holdfast.support.environment import (
     hardware,
+    package_version,
     quiet_libraries,
     result_folder,
     say,
@@ -83,7 +84,7 @@ def execute_study(
             opened.queue = storage.open_study(settings)
             opened.queue.set_user_attr(stored.KIND, kind_name(type(study)))
             opened.queue.set_user_attr("hardware", hardware())
-            opened.queue.set_user_attr("versions", {**versions(), "optuna": _version("optuna")})
+            opened.queue.set_user_attr("versions", {**versions(), "optuna": package_version("optuna")})
             made.keep()
             try:
                 _run_jobs(opened, count, console)
@@ -326,12 +327,6 @@ def kind_named(text: str) -> type[Study[Any]]:
     if found is None:
         raise ConfigError(f"--kind: expected FILE.py:CLASS or MODULE:CLASS of a study, got '{text}'.")
     return found
-
-
-def _version(name: str) -> str:
-    from importlib.metadata import version
-
-    return version(name)
 
 
 def _count(number: int, word: str) -> str:
