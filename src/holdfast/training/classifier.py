@@ -354,7 +354,7 @@ class _Loop:
                 f"retention: {', '.join(written)} trains on what the start model writes, and a classifier writes "
                 f"nothing. Leave it out, or replay data (replay)."
             )
-        self.inputs, self.labels = samples.inputs, samples.labels
+        self.inputs, self.labels = samples.inputs.contiguous(), samples.labels
         """Of all samples that the run knows of, those of methods among them."""
         self.named = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.mixed: list[dict[str, Any]] = []
@@ -438,7 +438,7 @@ class _Loop:
 
     def _loss(self, numbers: Tensor, *, scale: float) -> AnnealedLoss:
         """Cross-entropy and the method's KL of samples; sums, scaled."""
-        inputs, labels = self.inputs[numbers], self.labels[numbers]
+        inputs, labels = self.inputs.index_select(0, numbers), self.labels.index_select(0, numbers)
         logits = self.model(inputs)
         mine = masked(logits, labels, self.classes)
         learn: dict[str, Any] = {"ce_scale": scale, "backend": "reference"}
@@ -628,9 +628,15 @@ def masked(logits: Tensor, labels: Tensor, classes: Classes) -> Tensor:
 
 def _rows(numbers: Tensor, labels: Tensor) -> Dataset:
     import datasets
+    import pyarrow
 
-    ids, classes = numbers.tolist(), labels.tolist()
-    return datasets.Dataset.from_dict({"input_ids": [[i, i] for i in ids], "labels": [[IGNORE, c] for c in classes]})
+    ends = torch.arange(0, 2 * len(numbers) + 1, 2, dtype=torch.int32).numpy()
+
+    def pairs(first: Tensor, second: Tensor) -> Any:
+        return pyarrow.ListArray.from_arrays(ends, torch.stack([first, second], 1).flatten().numpy())
+
+    ids, classes = pairs(numbers, numbers), pairs(torch.full_like(labels, IGNORE), labels)
+    return datasets.Dataset(pyarrow.table({"input_ids": ids, "labels": classes}))
 
 
 def _with_divergence(result: AnnealedLoss, kl: AnnealedLoss) -> AnnealedLoss:
