@@ -4,13 +4,15 @@
 retention: [asft]                    # or  asft: {weight: 0.05}
 ```
 
-A preset stands for its methods: a run has those, records those, and is the same run as one that names them.
+A preset stands for its methods: a run has those, records those, and is the same run as one that names them. Among the
+alternatives of a study it may have lists of values (`asft: {weight: [0.05, 0.1]}`), as methods do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
 from holdfast.retention.label_annealing import LabelAnnealing
@@ -29,6 +31,9 @@ class ASFT:
     summary: ClassVar[str] = "preset: token_weighting of kind dft with label_annealing"
     source: ClassVar[str] = "Zhu et al. 2025, Anchored Supervised Fine-Tuning (arXiv:2509.23753)"
 
+    strength: ClassVar[tuple[str, ...]] = ("weight",)
+    """As of methods."""
+
     weight: Annotated[float, Meta(gt=0)] = 0.1
     """Lambda, weight of the forward KL: 0.1 is the published code's default, its examples have 0.05."""
 
@@ -39,6 +44,14 @@ class ASFT:
     def methods(self) -> list[RetentionMethod]:
         """What the name stands for."""
         return [TokenWeighting(kind="dft"), LabelAnnealing(weight=float(self.weight))]
+
+    @classmethod
+    def entries(cls, parameters: Mapping[str, Any]) -> list[dict[str, dict[str, Any]]]:
+        """The same as a study's alternative writes it, with whatever stands for a value."""
+        return [
+            {"token_weighting": {"kind": "dft"}},
+            {"label_annealing": {"weight": parameters.get("weight", cls.weight)}},
+        ]
 
 
 PRESETS = {cls.name: cls for cls in (ASFT,)}

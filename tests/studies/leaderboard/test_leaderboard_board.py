@@ -140,6 +140,7 @@ def test_added_without_values_it_tries_three(asked, ran, capsys):
 def test_a_default_grid_is_around_the_methods_own():
     assert with_default_grid({"label_annealing": {"temperature": 2}})["label_annealing"]["weight"] == [0.1, 1.0, 10.0]
     assert with_default_grid("wise_ft") == {"wise_ft": {"alpha": [0.0909091, 0.5, 0.909091]}}
+    assert with_default_grid("asft") == {"asft": {"weight": [0.01, 0.1, 1.0]}}
     given = {"l2": {"coefficient": [0.1, 0.2]}}
     assert with_default_grid(given) == given
 

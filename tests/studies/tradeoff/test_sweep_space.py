@@ -51,6 +51,15 @@ def test_parameters_belong_to_their_alternative():
     ]
 
 
+def test_a_preset_is_its_methods_under_its_name():
+    found = space_of({"retention": [{"asft": {"weight": [0.05, 0.1]}}, "asft", [{"asft": None}, {"label": "mine"}]]})
+    settings = [found.settings({}, params)["retention"] for params in found.grid()]
+    held = [[{"token_weighting": {"kind": "dft"}}, {"label_annealing": {"weight": w}}] for w in (0.05, 0.1, 0.1, 0.1)]
+    assert settings == held
+    assert [a.text for a in found.alternatives] == ["asft", "asft", "mine"]
+    assert space_of({}, ["asft"]).settings({}, {})["retention"] == held[1]
+
+
 def test_labels_name_what_varies():
     found = space_of(
         {
@@ -218,6 +227,7 @@ def test_only_the_chosen_alternative_is_drawn():
         ({"l2.coefficient": [1, 2]}, "vary.l2.coefficient: train.retention does not name l2"),
         ({"retention": ["sfa"], "sfa.p": [0.1, 0.2]}, "vary.sfa.p: retention varies too"),
         ({"learning_rate": {"points": 3}}, "vary.learning_rate: expected a list of values, {log: [low, high]} or"),
+        ({"retention": [{"asft": {"wait": [1]}}]}, "vary.retention[0]: asft has no parameter 'wait'"),
         ({"retention": [3]}, "vary.retention[0]: expected methods such as"),
         (
             {"retention": [{"train": {"learning_rates": [1]}}]},

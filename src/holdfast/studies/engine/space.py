@@ -33,6 +33,7 @@ from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import decode
 from holdfast.config.schema import setting_schema
 from holdfast.errors import ConfigError, did_you_mean
+from holdfast.retention.presets import PRESETS
 from holdfast.retention.registry import METHODS, NONE, declared, method_class, method_schema, title
 
 METHOD = "method"
@@ -370,6 +371,15 @@ class _Reader:
                     f"{item!r}"
                 )
                 continue
+            if (preset := PRESETS.get(name)) is not None:
+                known = [s.name for s in settings_of(preset)]
+                self.problems += [
+                    f"{where}: {name} has no parameter '{key}'.{did_you_mean(str(key), known)}"
+                    for key in parameters or ()
+                    if key not in known
+                ]
+                found += copy.deepcopy(preset.entries(parameters or {}))
+                continue
             try:
                 cls = method_class(name, also=("none",))
             except ConfigError as error:
@@ -453,6 +463,9 @@ class _Reader:
                     del own[name]
             else:
                 methods.append(part)
+        named = [next(iter(m), None) if isinstance(m, Mapping) else m for m in methods]
+        if not text and len(named) == 1 and isinstance(named[0], str) and named[0] in PRESETS:
+            text = named[0]
         return (methods if isinstance(item, list) else methods[0] if methods else []), own, text
 
 
@@ -536,7 +549,8 @@ def vary_schema(known: Iterable[str]) -> dict[str, Any]:
             "type": "object",
             "properties": {s.name: _tried_schema(setting_schema(s)) for s in settings_of(cls)},
             "additionalProperties": False,
-        }
+        },
+        {**METHODS, **PRESETS},
     )
     settings = {name: _tried_schema({"$ref": f"#/$defs/train/properties/{name}"}) for name in known}
     own_settings = {"type": "object", "properties": settings, "additionalProperties": False}

@@ -442,12 +442,13 @@ def with_default_grid(entry: Any) -> Any:
     Raises:
         ConfigError: no such method.
     """
+    from holdfast.retention.presets import PRESETS
     from holdfast.retention.registry import NONE, method_class
 
     name, given = next(iter(entry.items())) if isinstance(entry, Mapping) and len(entry) == 1 else (entry, None)
     if not isinstance(name, str) or name.lower() in NONE or not isinstance(given, (Mapping, type(None))):
         return entry
-    cls, found = method_class(name), dict(given or {})
+    cls, found = PRESETS.get(name) or method_class(name), dict(given or {})
     defaults = {s.name: s.default for s in settings_of(cls)}
     if cls.strength and not any(isinstance(found.get(p), (list, Mapping)) for p in cls.strength):
         leading = next((p for p in cls.strength if p in found), cls.strength[0])
