@@ -18,28 +18,28 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from holdfast.errors import ConfigError, HoldfastError, ModelError, NotFinite
+from holdfast.errors import ConfigError, ModelError, NotFinite
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.request import ServerSettings
 from holdfast.evaluation.text.messages import MessageTokenizer, messages_of
 from holdfast.models import Loaded, load_tokenizer
+from holdfast.support.completions import SCORED, Completed, Request, ask, choice, completed, prompt_scores
 from holdfast.support.endpoint import (
     PROBE,
+    Answer,
     Client,
     Endpoint,
     OptionNames,
     chosen_model,
     find_key,
     missing_package,
-    run,
-    work_through,
 )
 from holdfast.support.files import fingerprint
 
@@ -61,15 +61,6 @@ _OPTIONS = OptionNames(model="MODEL (behind '#')", base_url="the address", key="
 def is_address(name: str) -> bool:
     """Whether a model's name is a server's address."""
     return name.startswith(("http://", "https://"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Completed:
-    """What a served model wrote after one prompt."""
-
-    text: str
-    cut: bool
-    """Whether it ended because it had written as much as it was allowed to."""
 
 
 class ServedModel:
@@ -122,8 +113,7 @@ class ServedModel:
             ModelError: the server does not give them.
             HoldfastError: it does not answer, or fails for good.
         """
-        asked = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0.0}
-        return self._ask([(ids, asked, functools.partial(_scored, ids=ids)) for ids in texts])
+        return self._ask([(ids, SCORED, functools.partial(_scored, ids=ids)) for ids in texts])
 
     def count(self, text: str) -> int:
         """The tokens of a text, as the server has them.
@@ -131,8 +121,7 @@ class ServedModel:
         Raises:
             see `scores`.
         """
-        asked = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0.0}
-        [found] = self._ask([(text, asked, _counted)])
+        [found] = self._ask([(text, SCORED, _counted)])
         return int(found)
 
     def completions(self, prompts: Sequence[Sequence[int]], how: Sequence[Mapping[str, Any]]) -> list[Completed]:
@@ -147,7 +136,7 @@ class ServedModel:
         """
         asked = [(ids, {"temperature": 0.0, **h}) for ids, h in zip(prompts, how, strict=True)]
         if not self.chat:
-            return self._ask([(ids, h, _completed) for ids, h in asked])
+            return self._ask([(ids, h, completed) for ids, h in asked])
         # what an endpoint does not take, its client leaves out for all requests that it sends
         found: dict[int, Completed] = {}
         ways = {fingerprint(h): h for _, h in asked}
@@ -156,79 +145,33 @@ class ServedModel:
             found |= zip(numbers, self._ask([(asked[n][0], {}, _replied) for n in numbers], way), strict=True)
         return [found[number] for number in range(len(asked))]
 
-    def _ask(
-        self,
-        requests: Sequence[tuple[Sequence[int] | str, Mapping[str, Any], Callable[[Any], Any]]],
-        shared: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """What came of requests, each a prompt, its parameters and what reads the body; `shared`: parameters of all."""
-        found: list[Any] = [None] * len(requests)
-
-        async def all_of_them() -> None:
-            async with Client(self.endpoint, model=self.name, parameters=shared or {}, options=_OPTIONS) as client:
-
-                async def one(number: int) -> None:
-                    prompt, how, read = requests[number]
-                    if self.chat and not isinstance(prompt, str):
-                        answer = await client.converse(messages_of(prompt), read)
-                    else:
-                        answer = await client.complete(prompt if isinstance(prompt, str) else list(prompt), read, **how)
-                    if answer.value is None:
-                        raise HoldfastError(
-                            f"{self.endpoint.shown} did not answer a prompt of {len(prompt)} "
-                            f"{'characters' if isinstance(prompt, str) or self.chat else 'tokens'}: {answer.error}. "
-                            f"Finished batches are kept; the same command continues."
-                        )
-                    found[number] = answer.value
-
-                await work_through(range(len(requests)), one, workers=self.endpoint.workers)
-
-        run(all_of_them())
-        return found
+    def _ask(self, requests: Sequence[Request], shared: Mapping[str, Any] | None = None) -> list[Any]:
+        """See `completions.ask`; `shared`: parameters of all."""
+        asking = functools.partial(ask, self.endpoint, self.name, requests, options=_OPTIONS, parameters=shared)
+        return asking(send=_converse, unit="characters") if self.chat else asking()
 
 
-def _choice(body: Any) -> Mapping[str, Any]:
-    choices = body.get("choices") if isinstance(body, Mapping) else None
-    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
-        raise ValueError(f"expected a completion with one choice, got {str(body)[:200]}")
-    return choices[0]
-
-
-def _completed(body: Any) -> Completed:
-    choice = _choice(body)
-    if not isinstance(choice.get("text"), str):
-        raise ValueError(f"expected a completion with a text, got {str(choice)[:200]}")
-    return Completed(text=choice["text"], cut=choice.get("finish_reason") == "length")
+async def _converse(client: Client, request: Request) -> Answer[Any]:
+    prompt, _, read = request
+    assert not isinstance(prompt, str)
+    return await client.converse(messages_of(prompt), read)
 
 
 def _replied(body: Any) -> Completed:
-    choice = _choice(body)
-    message = choice.get("message")
+    found = choice(body)
+    message = found.get("message")
     text = message.get("content") if isinstance(message, Mapping) else None
     if not isinstance(text, str):
-        raise ValueError(f"expected a reply with a text, got {str(choice)[:200]}")
-    return Completed(text=text, cut=choice.get("finish_reason") == "length")
+        raise ValueError(f"expected a reply with a text, got {str(found)[:200]}")
+    return Completed(text=text, cut=found.get("finish_reason") == "length")
 
 
 def _scored(body: Any, *, ids: Sequence[int]) -> list[tuple[float, bool]]:
-    logprobs = _choice(body).get("logprobs")
-    own = logprobs.get("token_logprobs") if isinstance(logprobs, Mapping) else None
-    tops = logprobs.get("top_logprobs") if isinstance(logprobs, Mapping) else None
-    usage = body.get("usage")
-    read = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
-    if isinstance(read, int) and read != len(ids):  # its log-probabilities would be those of other places
-        raise ModelError(
-            f"Expected a server that reads a prompt's {len(ids)} tokens as they are, got one that reads {read}. Switch "
-            f"off what it adds to prompts, such as a beginning-of-text token."
-        )
-    # the prompt's tokens, and at most the one that had to be asked for
-    if not isinstance(own, list) or not isinstance(tops, list) or not len(ids) <= len(own) <= len(ids) + 1:
-        raise _NotGiven(
-            f"expected the log-probabilities of {len(ids)} prompt tokens, got "
-            f"{len(own) if isinstance(own, list) else 'none'}"
-        )
+    given = prompt_scores(body, len(ids))
+    if given is None:
+        raise _NotGiven(f"expected the log-probabilities of {len(ids)} prompt tokens, got none or others")
     found = []
-    for value, top in zip(own[1 : len(ids)], tops[1 : len(ids)], strict=True):
+    for value, top in itertools.zip_longest(*given):
         if not isinstance(value, (int, float)) or not isinstance(top, Mapping) or not top:
             raise _NotGiven(f"expected a log-probability of every prompt token, got {value!r} with {top!r:.80}")
         found.append((float(value), value >= max(top.values())))
@@ -236,7 +179,7 @@ def _scored(body: Any, *, ids: Sequence[int]) -> list[tuple[float, bool]]:
 
 
 def _counted(body: Any) -> int:
-    logprobs = _choice(body).get("logprobs")
+    logprobs = choice(body).get("logprobs")
     own = logprobs.get("token_logprobs") if isinstance(logprobs, Mapping) else None
     if not isinstance(own, list):
         raise _NotGiven("expected the log-probabilities of a prompt's tokens, got none")

@@ -11,26 +11,15 @@ Answers come as text and are tokenised again, so that a sample's tokens may be c
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import ConfigError, HoldfastError, ModelError
+from holdfast.errors import ConfigError, ModelError
 from holdfast.retention.method import DataHost, Sample
-from holdfast.support.endpoint import (
-    PROBE,
-    Client,
-    Endpoint,
-    OptionNames,
-    chosen_model,
-    find_key,
-    missing_package,
-    run,
-    work_through,
-)
+from holdfast.support.completions import SCORED, ask, completed, prompt_scores
+from holdfast.support.endpoint import PROBE, Endpoint, OptionNames, chosen_model, find_key, missing_package
 
-_Asked = tuple[list[int], Mapping[str, Any], Callable[[Any], Any]]
-"""A prompt, its parameters, and what reads the answer's body."""
 NEAR = 0.05
 """Nats a token, on average, that kernels and half precision explain."""
 _OPTIONS = OptionNames(
@@ -61,8 +50,8 @@ class ServedStart:
         """
         ids = list(host.tokenizer(PROBE, add_special_tokens=False)["input_ids"])
         [own] = host.log_likelihoods([(ids[:1], ids[1:])])
-        how = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0.0}
-        [served] = self._ask([(ids, how, functools.partial(_log_probabilities, count=len(ids)))], optional=True)
+        read = functools.partial(_log_probabilities, count=len(ids))
+        [served] = ask(self.endpoint, self.model, [(ids, SCORED, read)], options=_OPTIONS, optional=True)
         if served is None:
             host.say(
                 f"Self-replay: {self.endpoint.shown} gives no log-probabilities of prompts; that it serves the start "
@@ -96,37 +85,12 @@ class ServedStart:
         for number, ids in enumerate(prompts):
             own_seed = (seed + number) % 2**31
             how = {"max_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": own_seed}
-            asked.append((list(ids), how, _completed))
+            asked.append((ids, how, completed))
         found = []
-        for text, ended in self._ask(asked):
-            ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-            end = [tokenizer.eos_token_id] if ended and tokenizer.eos_token_id is not None else []
+        for one in ask(self.endpoint, self.model, asked, options=_OPTIONS):
+            ids = tokenizer(one.text, add_special_tokens=False)["input_ids"]
+            end = [tokenizer.eos_token_id] if not one.cut and tokenizer.eos_token_id is not None else []
             found.append(Sample(ids=(*ids, *end), ended=bool(end)))
-        return found
-
-    def _ask(
-        self, requests: Sequence[tuple[list[int], Mapping[str, Any], Any]], *, optional: bool = False
-    ) -> list[Any]:
-        """What came of requests, each a prompt, its parameters and what reads the body; `optional`: None for one that
-        the server does not take, which is an error otherwise."""
-        found: list[Any] = [None] * len(requests)
-
-        async def all_of_them() -> None:
-            async with Client(self.endpoint, model=self.model, parameters={}, options=_OPTIONS) as client:
-
-                async def one(number: int) -> None:
-                    prompt, how, read = requests[number]
-                    answer = await client.complete(prompt, read, **how)
-                    if answer.error is not None and not optional:
-                        raise HoldfastError(
-                            f"{self.endpoint.shown} did not answer a prompt of {len(prompt)} tokens: {answer.error}. "
-                            f"Finished batches are kept; the same command continues."
-                        )
-                    found[number] = answer.value
-
-                await work_through(range(len(requests)), one, workers=self.endpoint.workers)
-
-        run(all_of_them())
         return found
 
 
@@ -152,32 +116,9 @@ def connect(address: str, *, key_variable: str | None, workers: int) -> ServedSt
     return ServedStart(endpoint=endpoint, model=name)
 
 
-def _choice(body: Any) -> Mapping[str, Any]:
-    choices = body.get("choices") if isinstance(body, Mapping) else None
-    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
-        raise ValueError(f"expected a completion with one choice, got {str(body)[:200]}")
-    return choices[0]
-
-
-def _completed(body: Any) -> tuple[str, bool]:
-    choice = _choice(body)
-    if not isinstance(choice.get("text"), str):
-        raise ValueError(f"expected a completion with a text, got {str(choice)[:200]}")
-    return choice["text"], choice.get("finish_reason") != "length"
-
-
 def _log_probabilities(body: Any, *, count: int) -> list[float] | None:
     """Of a prompt's tokens but the first; None where the server does not give them."""
-    given = _choice(body).get("logprobs")
-    own = given.get("token_logprobs") if isinstance(given, Mapping) else None
-    usage = body.get("usage")
-    read = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
-    if isinstance(read, int) and read != count:
-        raise ModelError(
-            f"self_replay.server: expected a server that reads a prompt's {count} tokens as they are, got one that "
-            f"reads {read}. Switch off what it adds to prompts, and serve the start's tokenizer."
-        )
-    if not isinstance(own, list) or not count <= len(own) <= count + 1:
+    given = prompt_scores(body, count)
+    if given is None or not all(isinstance(v, (int, float)) for v in given[0]):
         return None
-    values = own[1:count]
-    return [float(v) for v in values] if all(isinstance(v, (int, float)) for v in values) else None
+    return [float(v) for v in given[0]]

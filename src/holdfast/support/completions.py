@@ -1,0 +1,128 @@
+"""Many prompts to `/completions` of an OpenAI-compatible server at once, and what its answers say: texts, and the
+log-probabilities of a prompt's own tokens (`echo` with `logprobs`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import HoldfastError, ModelError
+from holdfast.support.endpoint import Answer, Client, Endpoint, OptionNames, run, work_through
+
+SCORED: Mapping[str, Any] = {"echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0.0}
+"""Parameters of a request for a prompt's own log-probabilities; one token has to be asked for beside them."""
+Prompt = Sequence[int] | str
+"""Token ids, or a text."""
+Request = tuple[Prompt, Mapping[str, Any], Callable[[Any], Any]]
+"""A prompt, its parameters, and what reads the answer's body (ValueError: asked again)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """What a served model wrote after one prompt."""
+
+    text: str
+    cut: bool
+    """Whether it ended because it had written as much as it was allowed to."""
+
+
+async def _complete(client: Client, request: Request) -> Answer[Any]:
+    prompt, how, read = request
+    return await client.complete(prompt if isinstance(prompt, str) else list(prompt), read, **how)
+
+
+def ask(
+    endpoint: Endpoint,
+    model: str,
+    requests: Sequence[Request],
+    *,
+    options: OptionNames,
+    parameters: Mapping[str, Any] | None = None,
+    send: Callable[[Client, Request], Awaitable[Answer[Any]]] = _complete,
+    unit: str = "tokens",
+    optional: bool = False,
+) -> list[Any]:
+    """Asks, as many at once as the endpoint's workers.
+
+    Args:
+        endpoint: where.
+        model: its name there.
+        requests: what is asked.
+        options: what a command calls things that messages speak of.
+        parameters: of all requests; what the endpoint does not take is left out of all from then on.
+        send: how one is sent; default: to `/completions`.
+        unit: of a prompt's length, in messages.
+        optional: None for what is not answered, in place of an error.
+
+    Returns:
+        What was read, in the order of the requests.
+
+    Raises:
+        HoldfastError: no answer after all attempts, a wrong key, model or address.
+    """
+    found: list[Any] = [None] * len(requests)
+
+    async def all_of_them() -> None:
+        async with Client(endpoint, model=model, parameters=parameters or {}, options=options) as client:
+
+            async def one(number: int) -> None:
+                answer = await send(client, requests[number])
+                if answer.error is not None and not optional:
+                    raise HoldfastError(
+                        f"{endpoint.shown} did not answer a prompt of {len(requests[number][0])} {unit}: "
+                        f"{answer.error}. Finished batches are kept; the same command continues."
+                    )
+                found[number] = answer.value
+
+            await work_through(range(len(requests)), one, workers=endpoint.workers)
+
+    run(all_of_them())
+    return found
+
+
+def choice(body: Any) -> Mapping[str, Any]:
+    """The only choice of an answer.
+
+    Raises:
+        ValueError: none, or several.
+    """
+    choices = body.get("choices") if isinstance(body, Mapping) else None
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], Mapping):
+        raise ValueError(f"expected a completion with one choice, got {str(body)[:200]}")
+    return choices[0]
+
+
+def completed(body: Any) -> Completed:
+    """What was written.
+
+    Raises:
+        ValueError: no text.
+    """
+    found = choice(body)
+    if not isinstance(found.get("text"), str):
+        raise ValueError(f"expected a completion with a text, got {str(found)[:200]}")
+    return Completed(text=found["text"], cut=found.get("finish_reason") == "length")
+
+
+def prompt_scores(body: Any, count: int) -> tuple[list[Any], list[Any]] | None:
+    """Of a prompt of `count` tokens, each but the first: log-probabilities in nats, and the most likely tokens' by
+    token, as the server gives them; None where it gives none, or of other tokens.
+
+    Raises:
+        ModelError: the server reads another number of tokens, so that its figures would be those of other places.
+        ValueError: no answer with one choice.
+    """
+    given = choice(body).get("logprobs")
+    own, tops = (given.get(k) for k in ("token_logprobs", "top_logprobs")) if isinstance(given, Mapping) else (0, 0)
+    usage = body.get("usage")
+    read = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
+    if isinstance(read, int) and read != count:
+        raise ModelError(
+            f"Expected a server that reads a prompt's {count} tokens as they are, got one that reads {read}. Switch "
+            f"off what it adds to prompts, such as a beginning-of-text token, and serve the model's own tokenizer."
+        )
+    # the prompt's tokens, and at most the one that had to be asked for
+    if not isinstance(own, list) or not count <= len(own) <= count + 1:
+        return None
+    return own[1:count], tops[1:count] if isinstance(tops, list) else []
