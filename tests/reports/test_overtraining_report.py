@@ -33,7 +33,8 @@ def test_the_lead_names_the_turning_point_and_what_retention_does() -> None:
     told = lead(overtraining())
     assert "reviews, direct at tuned rates: what should be kept (web) is best at 2 B tokens [1 B, 2 B]" in told
     assert "longer pre-training costs 0.4 nats/token" in told
-    assert "held: its turning point comes later and its cost grows 0.800 nats/token less along the ladder" in told
+    along = "along the ladder its cost falls by 0.100 nats/token, that of direct grows by 0.700"
+    assert f"held: its turning point comes later and {along}" in told
     record = overtraining()
     unknown = dataclasses.replace(record.shifts[0], verdict="cannot tell", interval=(-1.0, 0.1))
     assert "held" not in lead(dataclasses.replace(record, shifts=[unknown])), "what cannot be told is no news"

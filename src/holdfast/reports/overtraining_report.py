@@ -214,7 +214,7 @@ def lead(record: OvertrainingRecord) -> str:
         moved = [s for s in record.shifts if lead_of and (s.task, s.rate, s.entry) == (task, None, lead_of.key)]
         for s in moved:
             if s.verdict != CANNOT_TELL or (s.interval and not s.interval[0] <= 0 <= s.interval[1]):
-                told.append(f"{s.arm}: {_shift_words(s)}.")
+                told.append(f"{s.arm}: {_shift_words(record, s)}.")
     if not told and record.inflections:
         turned = [t for t in record.trends if t.verdict == "grows"]
         told.append(
@@ -235,17 +235,21 @@ def _turn_words(turn: TunedTurn) -> str:
     return f"is best at {at}, and whether it turns cannot be told"
 
 
-def _shift_words(s: Shift) -> str:
-    less = "less" if s.growth < 0 else "more"
+def _shift_words(record: OvertrainingRecord, s: Shift) -> str:
     digits = decimals_for(s.interval)
     clear = s.interval is not None and not s.interval[0] <= 0 <= s.interval[1]
-    grows = (
-        f"its cost grows {number(abs(s.growth), digits)} {s.unit} {less} along the ladder than that of {s.against}"
-        if clear
-        else ""
-    )
+    own = {g.arm: g for g in record.growth if (g.task, g.rate, g.entry) == (s.task, s.rate, s.entry)}
+    grows = ""
+    if clear and s.arm in own and s.against in own:  # "grows less" would be said of costs that fall, too
+        mine, theirs = own[s.arm].difference, own[s.against].difference
+        unit = f" {s.unit}" if s.unit else ""
+        grows = f"along the ladder its cost {_moves(mine, digits)}{unit}, that of {s.against} {_moves(theirs, digits)}"
     turns = "" if s.verdict == CANNOT_TELL else f"its turning point comes {s.verdict}"
     return listed([part for part in (turns, grows) if part])
+
+
+def _moves(value: float, digits: int) -> str:
+    return f"{'grows' if value > 0 else 'falls'} by {number(abs(value), digits)}"
 
 
 def _tiles(record: OvertrainingRecord) -> list[Tile]:
