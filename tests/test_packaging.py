@@ -112,7 +112,6 @@ def test_it_is_installed_in_a_clean_environment(installed: Path, tmp_path: Path)
     assert found.startswith(str(installed.parent.parent))
 
 
-@pytest.mark.slow
 def test_it_runs_without_the_tree(installed: Path, tmp_path: Path) -> None:
     """With the libraries of this environment, which a clean one would download."""
     [site] = (installed.parent.parent / "lib").glob("python*/site-packages")

@@ -111,7 +111,6 @@ def test_the_action_passes_where_nothing_was_lost(server: dict[str, str], models
     assert (tmp_path / "gate/comparison/comparison.html").is_file()
 
 
-@pytest.mark.slow
 def test_the_action_fails_where_something_was_lost(server: dict[str, str], models: Path, tmp_path: Path) -> None:
     inputs = {"before": "base", "after": "worse", "suite": "suite.yaml", "output_dir": str(tmp_path / "gate")}
     assert action(server, models, **inputs) == [0, 0, 3, 0], "the comment comes all the same"

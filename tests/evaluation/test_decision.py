@@ -41,7 +41,6 @@ def alarms(trials: int, *, mixed: bool, **options: Any) -> float:
     return shown / trials
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mixed", [False, True])
 def test_equal_models_are_let_through(mixed):
     """At most 2.5 % of such comparisons may say that something was lost; without adjustment it is one in seven."""

@@ -106,7 +106,6 @@ def test_the_harness_says_the_same(shared_data, model, tokenizer, task, monkeypa
     )
 
 
-@pytest.mark.slow
 def test_the_harness_itself_says_the_same(shared_data, model, tokenizer, tmp_path):
     """`lm_eval.simple_evaluate` with `HFLM` on a task YAML of the same rows, nothing of ours in between."""
     import lm_eval

@@ -67,7 +67,6 @@ def served(desk: Path, tokenizer):
         yield server
 
 
-@pytest.mark.slow
 def test_the_figures_are_those_of_the_model_in_memory(desk: Path, served: CompletionsServer, capsys) -> None:
     served.failures = 2  # busy at first: asked again
     command = ["evaluate", "tuned", f"there={served.url}", "--suite", "suite.yaml", "--output_dir", "out"]

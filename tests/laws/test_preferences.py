@@ -103,7 +103,6 @@ def two_ranks(once):
     return once("preferences", lambda folder: launch(Path(__file__).with_name("preference_worker.py"), folder))
 
 
-@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize("name", RANKS)

@@ -230,7 +230,6 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-@pytest.mark.slow
 def test_a_predictor_is_fitted_tested_and_asked(
     runs: Path, asked: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -153,7 +153,6 @@ def test_many_checkpoints_ask_for_more() -> None:
     assert "was not restored" in alone[0].reason and "within noise" in among[0].reason
 
 
-@pytest.mark.slow
 def test_equal_models_are_seldom_said_to_have_forgotten() -> None:
     rng = np.random.default_rng(0)
     wrong = 0
