@@ -235,10 +235,10 @@ def groups_at(protocol: Protocol, tasks: Sequence[Task], stage: int) -> tuple[tu
 @functools.lru_cache(maxsize=1)
 def begun(protocol_name: str, seed: int, data: str, quick: bool) -> tuple[list[Task], Any]:
     """The tasks of a seed, and the model that has learnt the first: every method's chain begins with these."""
-    protocol, images = protocol_of(protocol_name, quick), images_of(data)
-    tasks = tasks_of(protocol, held_back(images, seed) if seed == CHOOSING else images, seed)
     from holdfast.training.classifier import Classes, FitSettings, Network, fit
 
+    protocol, images = protocol_of(protocol_name, quick), images_of(data)
+    tasks = tasks_of(protocol, held_back(images, seed) if seed == CHOOSING else images, seed)
     inputs = math.prod(tasks[0].train.inputs.shape[1:])
     outputs = max(c for t in tasks for c in t.classes) + 1
     model = Network(inputs=inputs, outputs=outputs, seed=seed, **protocol.network)
@@ -374,8 +374,8 @@ def do(protocol_name: str, method: str, strength: float, seed: int, data: str, r
     file, key = row_file(results, protocol.name, method, strength, seed), key_of(protocol, method, strength, seed, data)
     if file.is_file() and (row := read_object(file))["key"] == key:
         return float(row["mean"])
-    began = time.monotonic()
     tasks, first = begun(protocol_name, seed, data, quick)
+    began = time.monotonic()  # of the stages after the first
     with tempfile.TemporaryDirectory() as place:
         found = chain(protocol, method, strength, tasks, first, seed, work=Path(place))
     row = {"key": key, "protocol": protocol.name, "method": method, "strength": strength, "seed": seed}

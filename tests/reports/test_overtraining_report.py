@@ -38,6 +38,9 @@ def test_the_lead_names_the_turning_point_and_what_retention_does() -> None:
     record = overtraining()
     unknown = dataclasses.replace(record.shifts[0], verdict="cannot tell", interval=(-1.0, 0.1))
     assert "held" not in lead(dataclasses.replace(record, shifts=[unknown])), "what cannot be told is no news"
+    assert "held" not in lead(
+        dataclasses.replace(record, growth=[], shifts=[dataclasses.replace(unknown, interval=(-1.0, -0.1))])
+    )
 
 
 def test_a_chart_at_tuned_rates_has_the_figures_of_each_budgets_own_rate() -> None:

@@ -212,9 +212,7 @@ def lead(record: OvertrainingRecord) -> str:
             told.append(f"{task}, {record.direct} at tuned rates: {what} ({scored.name}) {_turn_words(turn)}.")
         lead_of = record.leading(task, "source")
         moved = [s for s in record.shifts if lead_of and (s.task, s.rate, s.entry) == (task, None, lead_of.key)]
-        for s in moved:
-            if s.verdict != CANNOT_TELL or (s.interval and not s.interval[0] <= 0 <= s.interval[1]):
-                told.append(f"{s.arm}: {_shift_words(record, s)}.")
+        told += [f"{s.arm}: {words}." for s in moved if (words := _shift_words(record, s))]
     if not told and record.inflections:
         turned = [t for t in record.trends if t.verdict == "grows"]
         told.append(
@@ -236,6 +234,7 @@ def _turn_words(turn: TunedTurn) -> str:
 
 
 def _shift_words(record: OvertrainingRecord, s: Shift) -> str:
+    """What a way does to turning point and cost; empty where nothing can be told."""
     digits = decimals_for(s.interval)
     clear = s.interval is not None and not s.interval[0] <= 0 <= s.interval[1]
     own = {g.arm: g for g in record.growth if (g.task, g.rate, g.entry) == (s.task, s.rate, s.entry)}
@@ -245,7 +244,7 @@ def _shift_words(record: OvertrainingRecord, s: Shift) -> str:
         unit = f" {s.unit}" if s.unit else ""
         grows = f"along the ladder its cost {_moves(mine, digits)}{unit}, that of {s.against} {_moves(theirs, digits)}"
     turns = "" if s.verdict == CANNOT_TELL else f"its turning point comes {s.verdict}"
-    return listed([part for part in (turns, grows) if part])
+    return " and ".join(part for part in (turns, grows) if part)
 
 
 def _moves(value: float, digits: int) -> str:

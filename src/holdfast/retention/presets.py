@@ -43,11 +43,18 @@ class ASFT:
 
     def methods(self) -> list[RetentionMethod]:
         """What the name stands for."""
-        return [TokenWeighting(kind="dft"), LabelAnnealing(weight=float(self.weight))]
+        classes = {cls.name: cls for cls in (TokenWeighting, LabelAnnealing)}
+        given = self.entries({"weight": float(self.weight)})
+        return [classes[name](**parameters) for entry in given for name, parameters in entry.items()]
 
     @classmethod
     def entries(cls, parameters: Mapping[str, Any]) -> list[dict[str, dict[str, Any]]]:
-        """The same as a study's alternative writes it, with whatever stands for a value."""
+        """The same as a configuration writes it.
+
+        Args:
+            parameters: as given, those that are not given at their defaults; in a study a value may be a list or a
+                range.
+        """
         return [
             {"token_weighting": {"kind": "dft"}},
             {"label_annealing": {"weight": parameters.get("weight", cls.weight)}},

@@ -118,7 +118,10 @@ def connect(address: str, *, key_variable: str | None, workers: int) -> ServedSt
 
 def _log_probabilities(body: Any, *, count: int) -> list[float] | None:
     """Of a prompt's tokens but the first; None where the server does not give them."""
-    given = prompt_scores(body, count)
+    try:
+        given = prompt_scores(body, count)
+    except ModelError as error:
+        raise ModelError(f"self_replay.server: {error}") from error
     if given is None or not all(isinstance(v, (int, float)) for v in given[0]):
         return None
     return [float(v) for v in given[0]]

@@ -114,7 +114,8 @@ def prompt_scores(body: Any, count: int) -> tuple[list[Any], list[Any]] | None:
         ValueError: no answer with one choice.
     """
     given = choice(body).get("logprobs")
-    own, tops = (given.get(k) for k in ("token_logprobs", "top_logprobs")) if isinstance(given, Mapping) else (0, 0)
+    own = given.get("token_logprobs") if isinstance(given, Mapping) else None
+    tops = given.get("top_logprobs") if isinstance(given, Mapping) else None
     usage = body.get("usage")
     read = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
     if isinstance(read, int) and read != count:

@@ -56,7 +56,7 @@ def test_a_preset_is_its_methods_under_its_name():
     settings = [found.settings({}, params)["retention"] for params in found.grid()]
     held = [[{"token_weighting": {"kind": "dft"}}, {"label_annealing": {"weight": w}}] for w in (0.05, 0.1, 0.1, 0.1)]
     assert settings == held
-    assert [a.text for a in found.alternatives] == ["asft", "asft", "mine"]
+    assert [a.text for a in found.alternatives] == ["asft", "asft #2", "mine"]
     assert space_of({}, ["asft"]).settings({}, {})["retention"] == held[1]
 
 
@@ -227,7 +227,8 @@ def test_only_the_chosen_alternative_is_drawn():
         ({"l2.coefficient": [1, 2]}, "vary.l2.coefficient: train.retention does not name l2"),
         ({"retention": ["sfa"], "sfa.p": [0.1, 0.2]}, "vary.sfa.p: retention varies too"),
         ({"learning_rate": {"points": 3}}, "vary.learning_rate: expected a list of values, {log: [low, high]} or"),
-        ({"retention": [{"asft": {"wait": [1]}}]}, "vary.retention[0]: asft has no parameter 'wait'"),
+        ({"retention": [{"asft": {"wait": [1]}}]}, "vary.retention[0].asft: unknown key 'wait'"),
+        ({"retention": [{"asft": {"weight": [0, 0.1]}}]}, "vary.retention[0].asft.weight: expected a number above 0"),
         ({"retention": [3]}, "vary.retention[0]: expected methods such as"),
         (
             {"retention": [{"train": {"learning_rates": [1]}}]},

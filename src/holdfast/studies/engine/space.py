@@ -372,12 +372,7 @@ class _Reader:
                 )
                 continue
             if (preset := PRESETS.get(name)) is not None:
-                known = [s.name for s in settings_of(preset)]
-                self.problems += [
-                    f"{where}: {name} has no parameter '{key}'.{did_you_mean(str(key), known)}"
-                    for key in parameters or ()
-                    if key not in known
-                ]
+                self._check_preset(name, preset, parameters or {}, where)
                 found += copy.deepcopy(preset.entries(parameters or {}))
                 continue
             try:
@@ -388,6 +383,14 @@ class _Reader:
             source = {} if cls.origin is None else {"sha256": cls.origin.sha256}  # an edited method is another study
             found.append({name: copy.deepcopy(dict(parameters or {})) | source})
         return found
+
+    def _check_preset(self, name: str, preset: Any, parameters: Mapping[str, Any], where: str) -> None:
+        """Its own bounds, value by value: its methods may allow more."""
+        for key, value in parameters.items():
+            if not isinstance(value, Mapping):  # a range is checked as one
+                for one in value if isinstance(value, list) else [value]:
+                    mistakes = decode(preset, {key: _as_number(one)})[1]
+                    self.problems += [f"{where}.{name}{'.' if m.path else ': '}{m.sentence()}" for m in mistakes]
 
     def alternatives(self, given: Any) -> list[Alternative]:
         """What stands under `vary.retention`."""
@@ -410,6 +413,8 @@ class _Reader:
             name = _name(retention)
             same = sum(a.kind == name for a in found)
             unique = f"{name} #{same + 1}" if same else name
+            if not text and (preset := _preset_of(item)):
+                text = f"{preset} #{same + 1}" if same else preset
             prefix = f"{unique}." if same or len(retention) > 1 else ""
             vary: dict[str, Axis] = {}
             for place, method in enumerate(retention):
@@ -430,10 +435,8 @@ class _Reader:
                 if values.varies:
                     vary[f"{prefix}{key}"] = ((key,), values)
                     del own[key]
-                elif isinstance(values.middle(), (int, float)):
-                    own[key] = (
-                        values.middle()
-                    )  # a list of one number; one of words may be the setting's own, as train_only
+                elif isinstance(values.middle(), (int, float)):  # one of words may be the setting's own, as train_only
+                    own[key] = values.middle()
             found.append(Alternative(name=unique, retention=retention, vary=vary, train=own, text=text))
         return found
 
@@ -463,10 +466,14 @@ class _Reader:
                     del own[name]
             else:
                 methods.append(part)
-        named = [next(iter(m), None) if isinstance(m, Mapping) else m for m in methods]
-        if not text and len(named) == 1 and isinstance(named[0], str) and named[0] in PRESETS:
-            text = named[0]
         return (methods if isinstance(item, list) else methods[0] if methods else []), own, text
+
+
+def _preset_of(item: Any) -> str | None:
+    """The preset that an alternative is, beside its own settings."""
+    methods = item if isinstance(item, list) else [item]
+    names = [next(iter(m), None) if isinstance(m, Mapping) else m for m in methods]
+    return next((n for n in names if isinstance(n, str) and n in PRESETS), None) if len(names) == 1 else None
 
 
 def _of_direct(item: Any) -> Mapping[str, Any] | None:
