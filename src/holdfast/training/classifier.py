@@ -495,7 +495,8 @@ class _Loop:
         settings, parameters = self.settings, list(self.named.values())
         rate, decay = settings.learning_rate, settings.weight_decay
         if settings.optim == "adam":
-            return torch.optim.Adam(parameters, lr=rate, weight_decay=decay)
+            # a pass over the weights in place of ten
+            return torch.optim.Adam(parameters, lr=rate, weight_decay=decay, fused=True)
         return torch.optim.SGD(parameters, lr=rate, momentum=settings.momentum, weight_decay=decay)
 
     def _batches(self) -> Iterator[Tensor]:
