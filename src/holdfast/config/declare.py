@@ -48,6 +48,8 @@ class Meta:
     """What `--help` shows for the value."""
     group: str = ""
     """Heading in `--help` and in the table of keys."""
+    last: bool = False
+    """Whether it stands after all others, though a base class declares it."""
     positional: bool = False
     """Whether the command line takes it as words without an option."""
     repeatable: bool = False
@@ -129,7 +131,7 @@ Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
 
 
 def settings_of(cls: Any) -> tuple[Setting, ...]:
-    """The fields of a dataclass that its constructor takes, in order.
+    """The fields of a dataclass that its constructor takes, in order, those that are `Meta.last` after the others.
 
     Raises:
         TypeError: not a dataclass.
@@ -147,10 +149,11 @@ def _settings_of(cls: Any) -> tuple[Setting, ...]:
     groups = {
         n: vars(base).get(GROUP, "") for base in reversed(cls.__mro__) for n in vars(base).get("__annotations__", {})
     }
-    return tuple(
+    grouped = (
         s if s.meta.group else dataclasses.replace(s, meta=dataclasses.replace(s.meta, group=groups.get(s.name, "")))
         for s in found
     )
+    return tuple(sorted(grouped, key=lambda s: s.meta.last))
 
 
 def _setting(field: dataclasses.Field[Any], hint: Any, doc: str) -> Setting:

@@ -13,10 +13,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 from holdfast.config.decode import Given, decode
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.keys import StudyKeys
 from holdfast.studies.engine.study import Job, Study
 from holdfast.support.files import to_jsonable
 
-A = TypeVar("A")
+A = TypeVar("A", bound=StudyKeys)
 C = TypeVar("C", bound="AskedStudy[Any]")
 NOT_DECIDING = ("workers", "storage")
 """Settings that a record leaves out."""
@@ -30,7 +31,7 @@ class AskedStudy(Generic[A]):
     """
 
     settings_class: ClassVar[type[Any]]
-    """The dataclass of settings: `name`, `small`, `workers`, `output_dir` and `storage` among them."""
+    """The dataclass of settings; `small` is among them."""
 
     asked: A
     """What was asked for."""
@@ -44,13 +45,12 @@ class AskedStudy(Generic[A]):
     @property
     def name(self) -> str:
         """Of the study."""
-        return str(self.asked.name)  # type: ignore[attr-defined]
+        return self.asked.name
 
     @property
     def workers(self) -> int | None:
         """Jobs at a time on this machine."""
-        found: int | None = self.asked.workers  # type: ignore[attr-defined]
-        return found
+        return self.asked.workers
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -138,13 +138,13 @@ class AskedStudy(Generic[A]):
             if key not in known and key not in own
         ]
         problems += cls.settings_problems(asked)
-        folder = asked.output_dir or Path(f"runs/{asked.name}")
+        folder = asked.folder
         small = small_settings.recorded(asked.small) if not problems else None
         resolved = {k: v for k, v in to_jsonable(asked).items() if k not in NOT_DECIDING}
         config = cls(
             asked=dataclasses.replace(asked, small=small),
             output_dir=folder,
-            storage=asked.storage or f"sqlite:///{folder}/study.db",
+            storage=asked.database,
             names={},
             resolved={**resolved, "small": small, "output_dir": str(folder)},
         )

@@ -21,13 +21,13 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta, Seed
 from holdfast.config.decode import decode_named
 from holdfast.config.values import Mistake, Refused
 from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.keys import StudyKeys
 from holdfast.support.token_counts import read_tokens
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.]*")
@@ -177,11 +177,10 @@ class _Training:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LadderSettings(_Training, _Models):
+class LadderSettings(_Training, _Models, StudyKeys):
     """Keys of a ladder."""
 
     name: str = "ladder"
-    """Of the study in its storage and on its page; default: the file's name."""
     evaluation: Annotated[list[Any], Meta(repeatable=True)] = field(default_factory=list)
     """Entries that every rung is measured on, as in 'holdfast train': {perplexity: FILE}, {choices: FILE}, {task:
     NAME}."""
@@ -191,16 +190,10 @@ class LadderSettings(_Training, _Models):
     """Make the text offline: pretraining, or pretraining_tiny."""
     seeds: tuple[Seed, ...] = (0,)
     """Every rung is pre-trained with each; of weights and order."""
-    workers: Annotated[int | None, Meta(ge=0, decides=False)] = None
-    """Runs at a time on this machine; 0: only those started by 'holdfast ladder worker'."""
-    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Folder of the ladder; default: runs/NAME."""
-    storage: Annotated[str | None, Meta(metavar="URL", decides=False)] = None
-    """A database that several machines share; default: a file in the folder."""
 
     def problems(self) -> list[Mistake | str]:
         """What is missing, and what contradicts itself."""
-        found: list[Mistake | str] = []
+        found = super().problems()
 
         def wrong(key: str, text: str) -> None:
             found.append(Mistake(path=(key,), text=text))

@@ -42,6 +42,7 @@ from holdfast.records.leaderboard import ASKED_FILE
 from holdfast.records.study import STUDY_FILE
 from holdfast.retention.registry import declared
 from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.keys import ALLOWED, NAME, StudyKeys
 from holdfast.studies.engine.space import DIRECT, TRAIN, Alternative, vary_schema
 from holdfast.studies.tradeoff.study import Objectives, StudyConfig, study_config
 from holdfast.support.files import read_object, to_jsonable
@@ -49,7 +50,6 @@ from holdfast.support.paths import expanded
 
 LEAST_SEEDS = 3
 """With fewer, an interval over seeds says next to nothing, and ranks are chance."""
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
 Rates = Annotated[tuple[float, ...], Meta(gt=0, expected="learning rates, such as [1.0e-5, 3.0e-5]")]
 Methods = Annotated[
@@ -94,11 +94,10 @@ def _tracks_schema() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeaderboardSettings:
+class LeaderboardSettings(StudyKeys):
     """Keys of a leaderboard."""
 
     name: str = "leaderboard"
-    """Of the leaderboard on its page; default: the file's name."""
     tracks: Annotated[
         dict[str, Any],
         Meta(
@@ -117,22 +116,14 @@ class LeaderboardSettings:
     """Repetitions of every run, at least three."""
     extend: Annotated[int, Meta(ge=0)] = 2
     """Values by which a grid may grow at each end of a method's strength until it reaches far enough."""
-    workers: Annotated[int | None, Meta(ge=0)] = None
-    """Runs at a time on this machine."""
-    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Folder of the leaderboard; default: runs/NAME."""
-    storage: Annotated[str | None, Meta(metavar="URL")] = None
-    """A database that several machines share; default: a file in each track's folder."""
 
-    def problems(self) -> list[Mistake]:
+    def problems(self) -> list[Mistake | str]:
         """Names, seeds, and whether there is anything to run."""
-        found = []
+        found = super().problems()
 
         def add(key: str, text: str) -> None:
             found.append(Mistake(path=(key,), text=text))
 
-        if not _NAME.fullmatch(self.name):
-            add("name", f"expected letters, digits, '.', '_' and '-', got {self.name!r}.")
         if len(set(self.seeds)) < max(LEAST_SEEDS, len(self.seeds)):
             text = "so that intervals and ranks mean something"
             add("seeds", f"expected at least {LEAST_SEEDS} different ones, {text}, got {list(self.seeds)}.")
@@ -143,8 +134,8 @@ class LeaderboardSettings:
             other = folded.setdefault(name.casefold(), name)
             if other != name:
                 add("tracks", f"{other} and {name} are one name to some file systems. Rename one of them.")
-            if not _NAME.fullmatch(name):
-                add("tracks", f"{name!r}: expected letters, digits, '.', '_' and '-'.")
+            if not NAME.fullmatch(name):
+                add("tracks", f"{name!r}: expected {ALLOWED}.")
         return found
 
 
@@ -206,7 +197,7 @@ def leaderboard_config(
     asked, mistakes = decode(LeaderboardSettings, keys)
     given.check(mistakes)
     assert asked is not None
-    out = asked.output_dir or Path(f"runs/{asked.name}")
+    out = asked.folder
     added: list[Any] = []
     for entry in map(to_jsonable, [*_added(out), *asked.added, *add]):
         added += [] if entry in added else [entry]

@@ -31,10 +31,8 @@ tasks:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from holdfast.config.declare import Meta, Seed
@@ -44,9 +42,8 @@ from holdfast.errors import did_you_mean
 from holdfast.evaluation.ladder import Rung, parse_ladder
 from holdfast.evaluation.probe.settings import ChangeSettings, Sizes
 from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.keys import ALLOWED, NAME, StudyKeys
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-_ALLOWED = "a name of letters, digits, '.', '_' and '-'"
 RATE = "learning_rate"
 """What every study varies."""
 OWN = ("model_name_or_path", "seed", "data_seed", "output_dir", "evaluation", "retention")
@@ -153,7 +150,7 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
         ValueError: no mapping.
         Refused: what is wrong in each.
     """
-    found, mistakes = decode_named(TaskSettings, value, name=_NAME, allowed=_ALLOWED, shorthand="train")
+    found, mistakes = decode_named(TaskSettings, value, name=NAME, allowed=f"a name of {ALLOWED}", shorthand="train")
     for name, task in found.items():
         if not isinstance(task.train.get("dataset_name"), str):
             mistakes.append(Mistake(path=(name, "train", "dataset_name"), text="is missing: the task's data."))
@@ -318,11 +315,10 @@ class _How:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OvertrainingSettings(_How, _What):
+class OvertrainingSettings(_How, _What, StudyKeys):
     """Keys of an overtraining study."""
 
     name: str = "overtraining"
-    """Of the study in its storage and on its page; default: the file's name."""
     small: Annotated[str | None, Meta(json_schema=_small_schema)] = None
     """Make tasks and held-out text offline, for a ladder of the same small world: overtraining, overtraining_tiny,
     pictures or pictures_tiny."""
@@ -330,22 +326,14 @@ class OvertrainingSettings(_How, _What):
     """Every fine-tuning is done with each; of order and dropout."""
     keep: Literal["all", "none"] = "none"
     """Whether the weights of the fine-tuned models stay on disk."""
-    workers: Annotated[int | None, Meta(ge=0, decides=False)] = None
-    """Models at a time on this machine; 0: only those started by 'holdfast overtraining worker'."""
-    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Folder of the study; default: runs/NAME."""
-    storage: Annotated[str | None, Meta(metavar="URL", decides=False)] = None
-    """A database that several machines share; default: a file in the folder."""
 
     def problems(self) -> list[Mistake | str]:
         """What is missing, and what contradicts itself."""
-        found: list[Mistake | str] = []
+        found = super().problems()
 
         def wrong(key: str, text: str) -> None:
             found.append(Mistake(path=(key,), text=text))
 
-        if not _NAME.fullmatch(self.name):
-            wrong("name", f"expected letters, digits, '.', '_' and '-', got {self.name!r}.")
         if (problem := small_settings.problem_with(self.small, "tasks")) is not None:
             wrong("small", problem)
         if not self.ladder:

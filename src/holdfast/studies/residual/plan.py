@@ -291,7 +291,6 @@ def study_config(
         ConfigError: with every mistake at once.
     """
     asked, given = _decode(StudySettings, values, source, base_dir)
-    out = asked.output_dir or Path(f"runs/{asked.name or 'residual'}")
     families, derived, widths = asked.families, asked.derived, asked.widths
     if asked.small:
         from holdfast.studies.residual.small_world import models_of, recipe_of
@@ -306,8 +305,8 @@ def study_config(
     return _config(
         asked,
         given,
-        out,
-        name=asked.name or out.name,
+        asked.folder,
+        name=asked.name,
         families=families,
         derived=derived,
         budgets=budgets,
@@ -316,7 +315,7 @@ def study_config(
         starts=tuple(s for s in (BASE, INSTRUCT) if s in asked.starts),
         widths=widths,
         siblings=len(families) > 1 if asked.siblings is None else asked.siblings,
-        storage=asked.storage or f"sqlite:///{out}/study.db",
+        storage=asked.database,
     )
 
 

@@ -21,6 +21,7 @@ from holdfast.data.sources import is_path
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.residual import BASE, INSTRUCT
 from holdfast.runs.on_policy import SamplingSettings
+from holdfast.studies.engine.keys import StudyKeys
 from holdfast.support.paths import expanded
 from holdfast.support.token_counts import read_tokens
 
@@ -263,11 +264,10 @@ class FamilySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudySettings(CommonSettings):
+class StudySettings(CommonSettings, StudyKeys):
     """`holdfast residual study`."""
 
-    name: str | None = None
-    """Of the study in its storage (the file's name)."""
+    name: str = "residual"
     families: dict[str, FamilySettings] = field(default_factory=dict)
     """Pairs of base and instruct by name."""
     continued: tuple[str, ...] | None = None
@@ -295,18 +295,13 @@ class StudySettings(CommonSettings):
     """Build small models and new facts offline, for a study of minutes."""
     world: Annotated[dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema)] = field(default_factory=dict)
     """Settings of that small world, as 'holdfast world' has them; 'quick: true' takes sizes of seconds."""
-    workers: Annotated[int | None, Meta(ge=0, decides=False)] = None
-    """Models at a time on this machine."""
-    storage: Annotated[str | None, Meta(metavar="URL", decides=False)] = None
-    """A database that several machines share; default: a file in the folder."""
     keep: Literal["all", "result", "none"] = "none"
     """Whose weights stay on disk."""
-    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Folder of everything (runs/NAME)."""
 
     def problems(self) -> list[Mistake | str]:
         """Models and files that are not there, and keys that do not go together."""
-        found: list[Mistake | str] = [*self.corpus_problems(needed=bool(self.budgets) and not self.small)]
+        found = super().problems()
+        found += self.corpus_problems(needed=bool(self.budgets) and not self.small)
         found += self.restore_problems(given=not self.small)
         if self.restore is not None and INSTRUCT not in self.starts:
             found.append(Mistake(path=("restore",), text="begins with the continued instruct model: add it to starts."))

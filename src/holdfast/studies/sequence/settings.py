@@ -22,10 +22,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from holdfast.config.declare import MAX_SEED, Meta, settings_of
@@ -34,10 +32,9 @@ from holdfast.config.values import Mistake, Refused
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.records.sequence import MERGE, MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
 from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.keys import ALLOWED, NAME, StudyKeys
 from holdfast.studies.engine.space import DIRECT, read_space
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
-ALLOWED = "a name of letters, digits, '.', '_' and '-'"
 PLAIN = {
     SEQUENTIAL: "sequential fine-tuning",
     SINGLE: "single task",
@@ -70,7 +67,7 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
         ValueError: no mapping.
         Refused: what is wrong in each.
     """
-    found, mistakes = decode_named(TaskSettings, value, name=_NAME, allowed=ALLOWED, shorthand="train")
+    found, mistakes = decode_named(TaskSettings, value, name=NAME, allowed=f"a name of {ALLOWED}", shorthand="train")
     for name, task in found.items():
         for key in ("train", "evaluation"):
             if not getattr(task, key):
@@ -101,11 +98,10 @@ def _lists_of_names() -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceSettings:
+class SequenceSettings(StudyKeys):
     """Keys of a sequence study."""
 
     name: str = "sequence"
-    """Of the study in its storage and on its page; default: the file's name."""
     kind: Literal["language", "classifier"] = "language"
     """What is trained: language models, or small networks that tell classes apart (docs/sequence.md)."""
     train: dict[str, Any] = field(default_factory=dict)
@@ -149,19 +145,10 @@ class SequenceSettings:
     """Repetitions of everything that is trained."""
     keep: Literal["all", "final", "none"] = "final"
     """Whose weights stay on disk."""
-    workers: Annotated[int | None, Meta(ge=0, decides=False)] = None
-    """Models at a time on this machine; 0: only those started by 'holdfast sequence worker'."""
-    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Folder of the study; default: runs/NAME."""
-    storage: Annotated[str | None, Meta(metavar="URL", decides=False)] = None
-    """A database that several machines share; default: a file in the folder."""
 
     def problems(self) -> list[Mistake | str]:
         """Names that are not there, and what is not enough."""
-        found: list[Mistake | str] = []
-        if not _NAME.fullmatch(self.name):
-            text = f"expected letters, digits, '.', '_' and '-', got {self.name!r}."
-            found.append(Mistake(path=("name",), text=text))
+        found = super().problems()
         if (
             wrong := small_settings.problem_with(self.small, "network" if self.kind == "classifier" else "model")
         ) is not None:

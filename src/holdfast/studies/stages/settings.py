@@ -14,10 +14,8 @@ restore: {learning_rate: 3.0e-5}                                   # keys of 'ho
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from holdfast.config.declare import Meta, Seed
@@ -25,8 +23,8 @@ from holdfast.config.values import Mistake
 from holdfast.config.yaml_file import from_yaml
 from holdfast.records.margins import parse_margins
 from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.keys import StudyKeys
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 OWN = ("model_name_or_path", "seed", "data_seed", "output_dir", "evaluation", "retention")
 """Keys of a training configuration that the study sets itself."""
 OF_PARTS = {"train": (*OWN, "save_strategy"), "restore": (*OWN, "dataset_name")}
@@ -101,11 +99,10 @@ def read_margin(value: Any) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StagesSettings:
+class StagesSettings(StudyKeys):
     """Keys of a stages study."""
 
     name: str = "diagnosis"
-    """Of the study in its storage and on its page; default: the file's name."""
     base: Annotated[str, Meta(metavar="MODEL")] = ""
     """The model that was fine-tuned: a folder, a name or a hub id."""
     tuned: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="CHECKPOINT")] = ()
@@ -180,22 +177,14 @@ class StagesSettings:
     """Of fine-tuning, restoring and what is drawn; of a small setting, which world."""
     keep: Literal["all", "none"] = "none"
     """Whether the weights that the study makes stay on disk when it has ended."""
-    workers: Annotated[int | None, Meta(ge=0, decides=False)] = None
-    """Models at a time on this machine; 0: only those started by 'holdfast diagnose worker'."""
-    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Folder of the study; default: runs/NAME."""
-    storage: Annotated[str | None, Meta(metavar="URL", decides=False)] = None
-    """A database that several machines share; default: a file in the folder."""
 
     def problems(self) -> list[Mistake | str]:
         """What is missing, and what contradicts itself."""
-        found: list[Mistake | str] = []
+        found = super().problems()
 
         def wrong(key: str, text: str) -> None:
             found.append(Mistake(path=(key,), text=text))
 
-        if not _NAME.fullmatch(self.name):
-            wrong("name", f"expected letters, digits, '.', '_' and '-', got {self.name!r}.")
         if (problem := small_settings.problem_with(self.small)) is not None:
             wrong("small", problem)
         if not self.base:

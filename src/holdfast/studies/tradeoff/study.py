@@ -28,7 +28,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +42,7 @@ from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.records.study import STUDY_FILE
 from holdfast.statistics.rules import DEFAULT_RULE, RULES, Rule
 from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.keys import StudyKeys
 from holdfast.studies.engine.space import Range, Space, read_space, vary_schema
 from holdfast.support.display import Displayed
 from holdfast.support.files import fingerprint, read_object
@@ -51,7 +51,6 @@ from holdfast.support.paths import expanded
 if TYPE_CHECKING:
     from holdfast.studies.engine.study import Job
 
-_NAME = re.compile(r"[\w.-]+")
 VALIDATION = "validation"
 PARAMS = "params"
 """Attribute of a trial: its combination, fixed beforehand or drawn."""
@@ -201,11 +200,10 @@ def _or_mapping(cls: type, other: dict[str, Any]) -> Callable[[], dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepSettings:
+class SweepSettings(StudyKeys):
     """Keys of a study."""
 
     name: str = "study"
-    """Of the study in its storage and on its page; default: the file's name."""
     train: Annotated[
         dict[str, Any] | str | None,
         Meta(json_schema=lambda: {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/train"}]}),
@@ -258,20 +256,10 @@ class SweepSettings:
     """Whose weights stay on disk."""
     teacher: Literal["auto", "cached", "online"] = "auto"
     """Auto or cached: label annealing's teacher runs once for all trials; online: in each."""
-    workers: Annotated[int | None, Meta(ge=0)] = None
-    """Trials at a time on this machine; 0: only those started by 'holdfast sweep worker'."""
-    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Folder of the study; default: runs/NAME."""
-    storage: Annotated[str | None, Meta(metavar="URL")] = None
-    """A database that several machines share; default: a file in the folder."""
 
-    def problems(self) -> list[Mistake]:
+    def problems(self) -> list[Mistake | str]:
         """Names and seeds."""
-        found = []
-        if not _NAME.fullmatch(self.name):
-            found.append(
-                Mistake(path=("name",), text=f"expected letters, digits, '.', '_' and '-', got {self.name!r}.")
-            )
+        found = super().problems()
         if len(set(self.seeds)) < len(self.seeds):
             text = f"expected different whole numbers such as [0, 1, 2], got {list(self.seeds)}."
             found.append(Mistake(path=("seeds",), text=text))
@@ -526,7 +514,7 @@ def study_config(
     else:
         wanted = _objectives(sides, train.get("evaluation"), small, found)
     pruning = asked.pruning
-    folder = asked.output_dir or Path(f"runs/{asked.name}")
+    folder = asked.folder
     select = asked.select or _recorded_selection(folder) or {"rule": DEFAULT_RULE}
     resolved = {
         "name": asked.name,
@@ -557,7 +545,7 @@ def study_config(
         teacher=asked.teacher,
         workers=asked.workers,
         output_dir=folder,
-        storage=asked.storage or f"sqlite:///{folder}/study.db",
+        storage=asked.database,
         small=small,
         resolved=resolved,
         notes=notes,
