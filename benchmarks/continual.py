@@ -3,6 +3,7 @@
     python benchmarks/continual.py --data MNIST           # a folder with MNIST's four IDX files; goes on where it ended
     python benchmarks/continual.py --data MNIST --only split-class split-online
     python benchmarks/continual.py --plan                 # what there is to do
+    python benchmarks/continual.py --table                # the rows that are there, as docs/sequence.md has them
     python benchmarks/continual.py --quick                # seconds, on scanned digits: the machinery only
     python benchmarks/continual.py --data MNIST --check   # exit 1 where a method of ours is below the published figure
 
@@ -466,6 +467,53 @@ def figure(protocol: Protocol, method: str, strength: float, at_end: bool, value
     }
 
 
+def recorded(results: Path) -> list[dict[str, Any]]:
+    """Figures of the protocols whose rows are all there; nothing is run."""
+    from holdfast.support.files import read_object
+
+    means: dict[tuple[str, str], dict[tuple[int, float], float]] = {}
+    for file in sorted(results.glob("*/*.json")):
+        row = read_object(file)
+        means.setdefault((row["protocol"], row["method"]), {})[row["seed"], row["strength"]] = row["mean"]
+    found = []
+    for name, protocol in PROTOCOLS.items():
+        figures = []
+        for method in methods(protocol):
+            known = means.get((name, method), {})
+            tried = {s: known[CHOOSING, s] for s in GRIDS[method] if (CHOOSING, s) in known}
+            if len(GRIDS[method]) > 1 and len(tried) < len(GRIDS[method]):
+                break
+            strength, at_end = chosen(protocol, method, tried) if tried else (GRIDS[method][0], False)
+            values = [known[seed, strength] for seed in SEEDS if (seed, strength) in known]
+            if len(values) < len(SEEDS):
+                break
+            figures.append(figure(protocol, method, strength, at_end, values))
+        else:
+            found += figures
+    return found
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Methods by protocols, in Markdown; an asterisk where the strength is the end of its grid."""
+    names = list(dict.fromkeys(r["protocol"] for r in rows))
+    at = {(r["protocol"], r["method"]): r for r in rows}
+    lines = [f"| | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for method, title in TITLES.items():
+        cells = []
+        for name in names:
+            row = at.get((name, method))
+            if row is None:
+                cells.append("")
+                continue
+            low, high = row["interval"]
+            cells.append(f"{row['mean']:.3f} [{low:.3f}, {high:.3f}]{'*' * row['end_of_grid']}")
+        if any(cells):
+            lines.append(f"| {title} | {' | '.join(cells)} |")
+    published = (PROTOCOLS[n] for n in names)
+    beside = [", ".join(f"{p.named[m]} {v:.2f}" for m, v in p.published.items()) for p in published]
+    return "\n".join([*lines, f"| published | {' | '.join(beside)} |"])
+
+
 def show(rows: Sequence[Mapping[str, Any]], protocol: Protocol) -> None:
     """The table of a protocol."""
     print(f"\n{protocol.name}: mean accuracy over {protocol.tasks} tasks at the end")
@@ -496,6 +544,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS, help="where rows are kept")
     parser.add_argument("--save", type=Path, default=None, metavar="FILE", help="write the figures as JSON")
     parser.add_argument("--plan", action="store_true", help="what there is to do")
+    parser.add_argument("--table", action="store_true", help="the figures of the rows that are there, in Markdown")
     parser.add_argument("--quick", action="store_true", help="seconds, on scanned digits; the machinery only")
     parser.add_argument("--check", action="store_true", help="exit 1 where ours is below the published figure")
     options = parser.parse_args(arguments)
@@ -505,6 +554,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(
                 f"{name}: {tried} chains to choose strengths by, {len(SEEDS) * len(methods(PROTOCOLS[name]))} reported"
             )
+        return 0
+    if options.table:
+        print(table(recorded(options.results)))
         return 0
     if options.data == "digits" and not options.quick:
         parser.error("--data: expected a folder with MNIST's four IDX files; --quick takes scanned digits.")

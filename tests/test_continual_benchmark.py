@@ -67,3 +67,12 @@ def test_shortfalls_are_named(continual):
     assert continual.shortfalls([{**row, "interval": [0.6, 0.84]}]) == []
     assert continual.chosen(continual.PROTOCOLS["permuted"], "l2", {0.01: 0.5, 0.1: 0.7, 1.0: 0.6}) == (0.1, False)
     assert continual.chosen(continual.PROTOCOLS["permuted"], "l2", {0.1: 0.5, 1000.0: 0.7}) == (1000.0, True)
+
+
+def test_the_table_of_the_documentation_is_of_the_rows(continual, capsys, tmp_path):
+    assert continual.main(["--table"]) == 0
+    assert capsys.readouterr().out in (continual.ROOT / "docs" / "sequence.md").read_text(encoding="utf-8")
+    rows = continual.recorded(continual.RESULTS)
+    ewc = next(r for r in rows if (r["protocol"], r["method"]) == ("permuted", "ewc"))
+    assert ewc["strength"] == 10 and not ewc["end_of_grid"] and 0.832 < ewc["mean"] < 0.842
+    assert continual.recorded(tmp_path) == [], "a protocol of which a row is missing has no figures"
