@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import operator
 import statistics
 from pathlib import Path
 from typing import Any
@@ -344,6 +345,38 @@ def test_a_study_that_was_stopped_goes_on(asked: dict[str, Any], monkeypatch: py
     assert [m.figures for m in record.models] == [m.figures for m in whole.models]
     assert [m.distance for m in record.models] == [m.distance for m in whole.models]
     assert record.sensitivities == whole.sensitivities
+
+
+def test_rates_and_ways_may_come_later(asked: dict[str, Any]) -> None:
+    vary = asked["vary"]
+    old = overtraining_config(asked).resolved
+    for more in (
+        {"retention": ["direct", {"l2": {"coefficient": 1}}, *vary["retention"][1:]]},
+        {"learning_rate": [1e-4, *vary["learning_rate"]]},
+    ):
+        assert overtraining_config({**asked, "vary": {**vary, **more}}).differences(old) == []
+    for other in ({"retention": ["direct"]}, {"learning_rate": [1e-4, 1e-2]}, {"warmup_steps": [1]}):
+        found = overtraining_config({**asked, "vary": {**vary, **other}}).differences(old)
+        assert [d.split(":")[0] for d in found] == ["vary"]
+    wider = {**asked, "vary": {**vary, "learning_rate": [1e-4, *vary["learning_rate"]]}, "seeds": [0]}
+    assert [d.split(":")[0] for d in overtraining_config(wider).differences(old)] == ["seeds"]
+
+
+@pytest.mark.slow
+def test_what_comes_later_is_all_that_is_run(asked: dict[str, Any]) -> None:
+    small = {**asked, "probe": False, "seeds": [0]}
+    first = run_of(small, vary={"learning_rate": [1e-2], "retention": ["direct"]})
+    made = {p: p.stat().st_mtime_ns for p in Path("out/runs").rglob("run.json")}
+    assert len(made) == len(BUDGETS)
+    vary = {"learning_rate": [1e-3, 1e-2], "retention": [{"label_annealing": {"weight": 3}}, "direct"]}
+    grown = run_of(small, vary=vary)
+    assert {p: p.stat().st_mtime_ns for p in made} == made
+    assert len(grown.models) == 4 * len(BUDGETS) and all(m.state == "complete" for m in grown.models)
+    for model in first.models:
+        assert grown.model("new", DIRECT, 1e-2, model.checkpoint).figures == model.figures  # type: ignore[union-attr]
+    whole = run_of(small, vary=vary, output_dir="whole", name="whole")
+    key = operator.attrgetter("arm", "rate", "checkpoint")
+    assert [m.figures for m in sorted(grown.models, key=key)] == [m.figures for m in sorted(whole.models, key=key)]
 
 
 @pytest.mark.slow

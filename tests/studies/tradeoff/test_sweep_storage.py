@@ -301,3 +301,20 @@ def test_a_damaged_file_is_an_error_with_its_name(damage, asked, opened, tmp_pat
 
     with pytest.raises(DataError, match=rf"The storage sqlite:///{file} is damaged, or no study of holdfast: "):
         read()
+
+
+def test_a_plan_may_get_more_in_any_place():
+    """A job keeps its slot by its coordinates, one whose coordinates got more by its place; labels do not count."""
+    from holdfast.studies.engine.study import LABEL, Job
+
+    def slots(names, there, later=()):
+        planned = [Job(attributes={"model": n, LABEL: f"{n}, now"}) for n in names]
+        begun = {slot: {"model": n, LABEL: n, "slot": slot, "runs": [1]} for slot, n in there.items()}
+        return stored._slots(planned, begun, later)
+
+    assert slots("abc", {}) == [0, 1, 2]
+    assert slots("abc", {0: "a", 1: "b", 2: "c"}) == [0, 1, 2]
+    assert slots("xaybz", {0: "a", 1: "b"}) == [2, 0, 3, 1, 4]
+    assert slots("xab", {0: "a", 1: "grown", 2: "b"}, later=[1]) == [3, 0, 2]
+    assert slots("aaa", {0: "a", 1: "a"}) == [0, 1, 2], "what is drawn later is known by its place"
+    assert slots("AB", {0: "a", 1: "b"}) == [0, 1], "as another version wrote them"

@@ -77,6 +77,14 @@ class AskedStudy(Generic[A]):
         known = to_jsonable(asked)
         return {**old, **{k: v for k, v in known.items() if k not in (*NOT_DECIDING, "small", "output_dir")}}
 
+    def has_jobs_of(self, old: Mapping[str, Any]) -> bool:
+        """Whether every job of the study whose `resolved` is `old` is one of this one's, which then has got more."""
+        asked, mistakes = decode(self.settings_class, Given(values=dict(old)).set_here(self.settings_class))
+        if asked is None or mistakes:
+            return False
+        mine = [job.coordinates for job in self.jobs()]
+        return all(job.coordinates in mine for job in dataclasses.replace(self, asked=asked).jobs())
+
     def may_change(self, old: Mapping[str, Any]) -> Collection[str]:
         """Settings of the study whose `resolved` is `old` that may be others when it goes on."""
         return ()

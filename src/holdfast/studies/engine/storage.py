@@ -25,7 +25,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -46,6 +46,7 @@ from holdfast.studies.engine.study import (
     StudyState,
 )
 from holdfast.support.environment import lock_folder
+from holdfast.support.files import to_jsonable
 
 if TYPE_CHECKING:
     import optuna
@@ -101,6 +102,31 @@ class Searching(Protocol):
     @property
     def search(self) -> Any:
         """`sampler`, `trials`, `seed`."""
+
+
+def _slots(planned: Sequence[Job], begun: Mapping[int, Mapping[str, Any]], later: Collection[int]) -> list[int]:
+    """The slot of every job of a plan: of the stored jobs the first with its coordinates, for a plan may have got more
+    in any place; of what is left the one in its place, for coordinates may have got more, too; else one that is free.
+
+    Args:
+        planned: the jobs.
+        begun: attributes of what is stored, by slot.
+        later: slots that were added to an earlier plan.
+    """
+    places = list(itertools.islice((s for s in itertools.count() if s not in later), len(planned)))
+    left = {slot: there for slot, there in sorted(begun.items()) if slot not in later}
+    found: dict[int, int] = {}
+    for place, job in enumerate(planned):
+        wanted = to_jsonable(job.coordinates)
+        same = (s for s, there in left.items() if {k: there.get(k) for k in wanted} == wanted)
+        if (slot := next(same, None)) is not None:
+            found[place] = slot
+            del left[slot]
+    free = (slot for slot in itertools.count() if slot not in begun)
+    return [
+        found[place] if place in found else slot if left.pop(slot, None) is not None else next(free)
+        for place, slot in enumerate(places)
+    ]
 
 
 class Storage:
@@ -228,8 +254,7 @@ class Storage:
                 by_slot[trial.user_attrs[SLOT]] = trial
         later = {s: t.user_attrs[ADDED] for s, t in by_slot.items() if ADDED in t.user_attrs}
         planned = config.jobs()
-        free = (slot for slot in itertools.count() if slot not in later)  # a plan may go on behind what a study grew by
-        slots = list(itertools.islice(free, len(planned)))
+        slots = _slots(planned, {slot: trial.user_attrs for slot, trial in by_slot.items()}, later)
         jobs = dict(zip(slots, planned, strict=True))
         jobs |= {slot: Job(attributes={**began, ADDED: began}) for slot, began in later.items()}
         for slot, job in jobs.items():

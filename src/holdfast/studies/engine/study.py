@@ -57,6 +57,11 @@ class Job:
     """Places in the plan of the jobs that have to end before it begins, complete or not: `make` looks for what it
     needs of them, and says which failed."""
 
+    @property
+    def coordinates(self) -> dict[str, Any]:
+        """What it is known by: its attributes but for what people call it."""
+        return {k: v for k, v in self.attributes.items() if k != LABEL}
+
 
 class Settings(Protocol):
     """What the engine reads of a study's settings."""

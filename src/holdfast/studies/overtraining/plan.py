@@ -108,8 +108,10 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         return check_parts(self)
 
     def may_change(self, old: Mapping[str, Any]) -> set[str]:
-        """What is judged anew from what was measured, and whether to go on past a refusal."""
-        return {"keep", "most_perplexity", *overlap_may_change(old)}
+        """What is judged anew from what was measured, whether to go on past a refusal, and what is tried, where that
+        has only got more."""
+        more = {"vary"} if self.has_jobs_of(old) else set()
+        return {"keep", "most_perplexity", *overlap_may_change(old), *more}
 
     # ----------------------------------------------------------------------------------------------------- what is made
 

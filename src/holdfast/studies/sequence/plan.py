@@ -112,8 +112,7 @@ class SequenceConfig:
         return ("mean_score",)
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
-        """What keeps the study whose `resolved` is `old` from being this one, a sentence each. Arms may come later:
-        their models are the last ones, where there is one order."""
+        """What keeps the study whose `resolved` is `old` from being this one, a sentence each. Arms may come later."""
         aside = {"output_dir", "keep"}
         if self._has_arms_of(old):
             aside.add("arms")
@@ -122,15 +121,15 @@ class SequenceConfig:
         return [f"{k}: was {old.get(k)!r}, is {self.resolved.get(k)!r}" for k in changed]
 
     def _has_arms_of(self, old: Mapping[str, Any]) -> bool:
-        """Whether this is an earlier study with further arms behind its own, so that its models keep their places."""
-        arms, more = list(old.get("arms") or ()), list(self.resolved.get("arms") or ())
-        if len(more) <= len(arms) or more[: len(arms)] != arms:
+        """Whether this is an earlier study with more arms, all of whose models are this one's, too."""
+        arms, mine = list(old.get("arms") or ()), list(self.resolved.get("arms") or ())
+        if any(arm not in mine for arm in arms):
             return False
         try:
             before = sequence_config({**self.resolved, "arms": arms}, check=False)._cells()
         except ConfigError:  # of another version
             return False
-        return self._cells()[: len(before)] == before
+        return set(before) <= set(self._cells())
 
     @property
     def base(self) -> str:
