@@ -119,7 +119,7 @@ def test_stage_1_comes_before_what_begins_with_it(asked: dict[str, Any]) -> None
     assert stage["per_device_train_batch_size"] == 8 and stage["output_dir"].endswith("seed-1")
 
 
-@pytest.mark.parametrize(("size", "runs"), [("look", 60), ("thorough", 288)])
+@pytest.mark.parametrize(("size", "runs"), [("look", 72), ("thorough", 288)])
 def test_the_recipe_shares_the_ladder_with_the_one_of_text(size: str, runs: int, tmp_path: Path) -> None:
     from holdfast.studies.overtraining.reproduction import TWINS
 

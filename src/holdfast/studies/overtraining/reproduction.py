@@ -73,8 +73,14 @@ SEEING: dict[str, dict[str, Any]] = {
         ],
         "train": {"num_train_epochs": 1},
         "vary": {
-            "learning_rate": [1.0e-4, 3.0e-4, 1.0e-3, 3.0e-3],
-            "retention": ["direct", [{"label_annealing": {"weight": 1}}, {"train": {"learning_rate": 1.0e-3}}]],
+            # around the rate that validation took at every budget; the others have it, LoRA ten times as much
+            "learning_rate": [3.0e-4, 1.0e-3, 3.0e-3],
+            "retention": [
+                "direct",
+                [{"label_annealing": {"weight": 1}}, {"train": {"learning_rate": 1.0e-3}}],
+                ["sfa", {"train": {"learning_rate": 1.0e-3}}],
+                [{"train": {"use_peft": True, "lora_r": 16, "learning_rate": 1.0e-2}}, {"label": "LoRA"}],
+            ],
         },
     },
     "thorough": {},
