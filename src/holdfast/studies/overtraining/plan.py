@@ -110,7 +110,7 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     def may_change(self, old: Mapping[str, Any]) -> set[str]:
         """What is judged anew from what was measured, whether to go on past a refusal, and what is tried, where that
         has only got more."""
-        more = {"vary"} if self.has_jobs_of(old) else set()
+        more = {"vary"} if old.get("vary") != self.resolved["vary"] and self.has_jobs_of(old) else set()
         return {"keep", "most_perplexity", *overlap_may_change(old), *more}
 
     # ----------------------------------------------------------------------------------------------------- what is made
