@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 from synthetic_sequences import about, sequence
 
-from holdfast.records.sequence import TaskScore
+from holdfast.records.sequence import TaskScore, read_sequence
 from holdfast.reports import blocks
 from holdfast.reports.charts import Chart, plotly_figure
 from holdfast.reports.sequence_report import lead, print_sequence, sequence_page
@@ -22,7 +23,7 @@ def charts(record) -> dict[str, Chart]:
 
 def test_the_answer_names_what_was_lost_and_the_arm_that_keeps_most():
     text = lead(sequence())
-    assert "sequential fine-tuning scores 0.0 % [−2.0, 2.0] on math (38.0 % [36.0, 40.0] right after it)" in text
+    assert "sequential fine-tuning scores 0.0 % [−2.0, 2.0] on math (38.0 % [36.0, 40.0] trained alone)" in text
     assert "without old data, 3 learn law nearly as well; of these SFA, p 0.25 keeps most: 31.0 %" in text
     record = sequence()
     lazy = dataclasses.replace(record.arms[-2], scores={**record.arms[-2].scores, "law": about(0.3)})
@@ -142,3 +143,23 @@ def test_the_terminal_prints_the_scores(tmp_path):
     print_sequence(sequence(), tmp_path, console)
     shown = console.file.getvalue()
     assert "math → law" in shown and "SFA, p 0.25" in shown and "report.html" in shown
+
+
+def test_tasks_of_a_long_chain_that_are_not_shown_are_named(capsys):
+    record = read_sequence(Path(__file__).parents[2] / "docs" / "examples" / "months")
+    order = record.orders[0]
+    assert len(order) == 12
+    said = f"Not shown here: {', '.join([*order[1:5], *order[6:9]])} and {order[9]}; see the page's tables"
+    print_sequence(record, "runs/months", Console(width=400))
+    assert said in capsys.readouterr().out
+    assert said in str(sequence_page(record))
+    assert "Not shown" not in str(sequence_page(sequence()))
+
+
+def test_a_headline_of_mixed_units_says_which_arms_it_means():
+    record = read_sequence(Path(__file__).parents[2] / "docs" / "examples" / "months")
+    assert "such arms" in lead(record)
+    first, *rest = record.orders[0]
+    tasks = {**record.tasks, first: dataclasses.replace(record.tasks[first], unit="nats/token")}
+    text = lead(dataclasses.replace(record, tasks=tasks))
+    assert "such arms" not in text and f"arms without old data that learn {rest[-1]} nearly as well" in text

@@ -118,6 +118,7 @@ def print_sequence(record: SequenceRecord, folder: str | Path, console: Console 
         held = [a for a in record.of(order) if a.scores]
         if held:
             shown += [Paragraph(" → ".join(order), "strong"), _scores(record, held, _some(order)), Paragraph("")]
+            shown += [Paragraph(text) for text in _left_out(order)]
     Printer(console).show([*shown, Paragraph(f"Page: {Path(folder) / 'report.html'}")])
 
 
@@ -138,7 +139,7 @@ def lead(record: SequenceRecord) -> str:
     single = next((a for a in arms.values() if a.kind == SINGLE and a.scores), None)
     lost = []
     for task in (t for t in earlier if t in sequential.scores):
-        before = f" ({_figure(record, task, single.scores[task])} right after it)" if single else ""
+        before = f" ({_figure(record, task, single.scores[task])} trained alone)" if single else ""
         lost.append(f"{_figure(record, task, sequential.scores[task])} on {task}{before}")
     tasks = listed(list(order)) if some == list(order) else f"{len(order)} tasks, {order[0]} to {last},"
     text = (
@@ -152,11 +153,15 @@ def lead(record: SequenceRecord) -> str:
             f" Of the arms that train one task after the other without old data, {of} learn {last} nearly as well; of "
             f"these {best.arm} keeps most: {kept}." + (" As the best of several it is flattered." if of > 1 else "")
         )
-    return text + _source_kept(record, sequential, order)
+    return text + _source_kept(record, sequential, order, "such arms" if best is not None else _rivalling(last))
 
 
-def _source_kept(record: SequenceRecord, sequential: ArmResult, order: Sequence[str]) -> str:
-    """What the first entry of the source comes to; empty without one."""
+def _rivalling(last: str) -> str:
+    return f"arms without old data that learn {last} nearly as well"
+
+
+def _source_kept(record: SequenceRecord, sequential: ArmResult, order: Sequence[str], such: str) -> str:
+    """What the first entry of the source comes to, and what the best of `such` arms keeps; empty without one."""
     for name, about in record.source.items():
         after = _at_the_end(sequential, name)
         if after is None:
@@ -169,7 +174,7 @@ def _source_kept(record: SequenceRecord, sequential: ArmResult, order: Sequence[
         if not rivals:
             return f"{text}."
         best = (max if about.higher_is_better else min)(rivals, key=lambda arm: rivals[arm].value)
-        of = f"the best of {len(rivals)} such arms, {best}," if len(rivals) > 1 else best
+        of = f"the best of {len(rivals)} {such}, {best}," if len(rivals) > 1 else best
         return f"{text}; {of} {' '.join(_texts(about, rivals[best]))}."
     return ""
 
@@ -239,7 +244,7 @@ def _order(record: SequenceRecord, order: list[str]) -> Section | None:
     along = [_along(record, arms, order, name, about) for name, about in record.source.items()]
     shown: list[Any] = [
         *b.side_by_side(charts),
-        Panel([_scores(record, arms, some)], "card"),
+        Panel([_scores(record, arms, some), *map(Paragraph, _left_out(order))], "card"),
         *b.side_by_side([c for c in (*along, *_chains(record, arms, order)) if c is not None]),
         *_forgetting_curves(record, arms, order, some),
         _distances(record, arms, order),
@@ -255,6 +260,12 @@ def _some(order: Sequence[str]) -> list[str]:
     if len(order) <= MOST_TASKS:
         return list(order)
     return [order[0], order[len(order) // 2 - 1], order[-2], order[-1]]
+
+
+def _left_out(order: Sequence[str]) -> list[str]:
+    """Which tasks of a long chain are not among `_some`, in a sentence."""
+    others = [task for task in order if task not in _some(order)]
+    return [f"Not shown here: {listed(others)}; see the page's tables of tasks by stage."] if others else []
 
 
 def _along(
