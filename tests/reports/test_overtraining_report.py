@@ -5,12 +5,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from synthetic_overtraining import overtraining
 
-from holdfast.records.overtraining import SeenExample, SeenGroup, read_overtraining, write_overtraining
+from holdfast.records.overtraining import (
+    OvertrainingRecord,
+    SeenExample,
+    SeenGroup,
+    read_overtraining,
+    write_overtraining,
+)
 from holdfast.reports.blocks import words
 from holdfast.reports.html import render
 from holdfast.reports.markdown import document as as_markdown
@@ -41,6 +48,22 @@ def test_the_lead_names_the_turning_point_and_what_retention_does() -> None:
     assert "held" not in lead(
         dataclasses.replace(record, growth=[], shifts=[dataclasses.replace(unknown, interval=(-1.0, -0.1))])
     )
+
+
+def test_the_lead_says_so_where_a_way_learns_little() -> None:
+    record = overtraining()
+    key = record.leading("reviews", "target").key  # type: ignore[union-attr]
+
+    def with_gains(held: float) -> OvertrainingRecord:
+        changed = [
+            replace(m, figures={**m.figures, key: replace(m.figures[key], cost=-held if m.arm == "held" else -0.4)})
+            for m in record.models
+        ]
+        return replace(record, models=changed)
+
+    assert "held: its turning point" in lead(with_gains(0.3)) and "but it learns" not in lead(with_gains(0.3))
+    assert "; but it learns 25 % of what direct does of reviews" in lead(with_gains(0.1))
+    assert "; but it learns 0 % of what direct does of reviews" in lead(with_gains(-0.1))
 
 
 def test_a_chart_at_tuned_rates_has_the_figures_of_each_budgets_own_rate() -> None:

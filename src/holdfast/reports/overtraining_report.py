@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +103,8 @@ STATUS_TONES = {"finished": "good", "running": "warn", "interrupted": "warn", "f
 STATE_TONES = {"complete": "good", "running": "warn", "waiting": "flat", "failed": "bad"}
 SHIFT_TONES = {LATER: "good", EARLIER: "bad", CANNOT_TELL: "flat"}
 CLASS_TONES = {QUICK: "good", SLOW: "bad", CONSTANT: "flat", FALLS: "flat", RISES: "flat", CANNOT_TELL: "flat"}
+LITTLE = 0.5
+"""Share of what direct fine-tuning gains of a task, below which it is said beside what a way keeps."""
 AT_TUNED = "tuned"
 AS_IT_IS = "checkpoint as it is"
 HOW = (
@@ -244,7 +247,21 @@ def _shift_words(record: OvertrainingRecord, s: Shift) -> str:
         unit = f" {s.unit}" if s.unit else ""
         grows = f"along the ladder its cost {_moves(mine, digits)}{unit}, that of {s.against} {_moves(theirs, digits)}"
     turns = "" if s.verdict == CANNOT_TELL else f"its turning point comes {s.verdict}"
-    return " and ".join(part for part in (turns, grows) if part)
+    words = " and ".join(part for part in (turns, grows) if part)
+    learnt, beside = _learnt(record, s.task, s.arm), _learnt(record, s.task, s.against)
+    if words and learnt is not None and beside is not None and learnt < LITTLE * beside:  # who learns nothing keeps all
+        share = 100 * max(0.0, learnt / beside)
+        words += f"; but it learns {share:.0f} % of what {s.against} does of {s.task}"
+    return words
+
+
+def _learnt(record: OvertrainingRecord, task: str, arm: str) -> float | None:
+    """What a way gains of the task at its tuned rates, mean over the checkpoints; None where one of them is missing."""
+    lead, own = record.leading(task, "target"), [r for r in record.rates if (r.task, r.arm) == (task, arm)]
+    models = [record.model(r.task, r.arm, r.rate, r.checkpoint) for r in own]
+    gains = [-m.figures[lead.key].cost for m in models if m is not None and lead and lead.key in m.figures]
+    whole = len(gains) == len(record.checkpoints) and all(map(math.isfinite, gains))
+    return statistics.fmean(gains) if gains and whole else None
 
 
 def _moves(value: float, digits: int) -> str:
@@ -261,7 +278,7 @@ def _tiles(record: OvertrainingRecord) -> list[Tile]:
         Tile(
             "Ways to fine-tune",
             str(len(record.arms)),
-            listed([a.label for a in record.arms][:3]) if record.arms else "",
+            listed([a.label for a in record.arms]) if record.arms else "",
         ),
         Tile("Time", duration(sum(m.seconds for m in record.models)), "of training and measuring, added up"),
     ]
