@@ -408,7 +408,10 @@ def protocol_of(name: str, quick: bool) -> Protocol:
 
 
 def chosen(protocol: Protocol, method: str, means: Mapping[float, float]) -> tuple[float, bool]:
-    """The strength with the largest mean accuracy, and whether it is the end of a grid."""
+    """The strength with the largest mean accuracy, and whether it is the end of a grid; the grid's first value where
+    there was nothing to choose."""
+    if not means:
+        return GRIDS[method][0], False
     best = max(means, key=lambda s: means[s])
     ends = (min(GRIDS[method]), max(GRIDS[method]))
     return best, len(GRIDS[method]) > 1 and best in ends
@@ -428,7 +431,7 @@ def run(
             strengths, at_end = {}, {}
             for method, grid in grids.items():
                 tried = {s: means[method, s, CHOOSING] for s in grid if (method, s, CHOOSING) in means}
-                strengths[method], at_end[method] = chosen(protocol, method, tried) if tried else (grid[0], False)
+                strengths[method], at_end[method] = chosen(protocol, method, tried)
             wanted = [(m, s, seed) for seed in seeds for m, s in strengths.items()]  # a seed's tasks are made once
             reported = dict(_each(pool, name, wanted, data, results, quick))
             for method, strength in strengths.items():
@@ -483,7 +486,7 @@ def recorded(results: Path) -> list[dict[str, Any]]:
             tried = {s: known[CHOOSING, s] for s in GRIDS[method] if (CHOOSING, s) in known}
             if len(GRIDS[method]) > 1 and len(tried) < len(GRIDS[method]):
                 break
-            strength, at_end = chosen(protocol, method, tried) if tried else (GRIDS[method][0], False)
+            strength, at_end = chosen(protocol, method, tried)
             values = [known[seed, strength] for seed in SEEDS if (seed, strength) in known]
             if len(values) < len(SEEDS):
                 break

@@ -153,11 +153,8 @@ def lead(record: SequenceRecord) -> str:
             f" Of the arms that train one task after the other without old data, {of} learn {last} nearly as well; of "
             f"these {best.arm} keeps most: {kept}." + (" As the best of several it is flattered." if of > 1 else "")
         )
-    return text + _source_kept(record, sequential, order, "such arms" if best is not None else _rivalling(last))
-
-
-def _rivalling(last: str) -> str:
-    return f"arms without old data that learn {last} nearly as well"
+    such = "such arms" if best is not None else f"arms without old data that learn {last} nearly as well"
+    return text + _source_kept(record, sequential, order, such)
 
 
 def _source_kept(record: SequenceRecord, sequential: ArmResult, order: Sequence[str], such: str) -> str:

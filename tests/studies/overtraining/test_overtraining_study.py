@@ -358,6 +358,9 @@ def test_rates_and_ways_may_come_later(asked: dict[str, Any]) -> None:
     for other in ({"retention": ["direct"]}, {"learning_rate": [1e-4, 1e-2]}, {"warmup_steps": [1]}):
         found = overtraining_config({**asked, "vary": {**vary, **other}}).differences(old)
         assert [d.split(":")[0] for d in found] == ["vary"]
+    replayed = {"retention": [*vary["retention"], {"replay": {"data": "old.jsonl", "fraction": 0.1}}]}
+    found = overtraining_config({**asked, "vary": {**vary, **replayed}}).differences(old)
+    assert [d.split(":")[0] for d in found] == ["vary"], "other text would not be looked through for what is measured"
     wider = {**asked, "vary": {**vary, "learning_rate": [1e-4, *vary["learning_rate"]]}, "seeds": [0]}
     assert [d.split(":")[0] for d in overtraining_config(wider).differences(old)] == ["seeds"]
 

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from holdfast.evaluation.session import ModelRequest
     from holdfast.studies.engine.study import Job
 
-KIND, CHECKPOINT, MODEL = "kind", "checkpoint", "model"
+KIND, CHECKPOINT, MODEL, DATA = "kind", "checkpoint", "model", "data"
 """Attributes of a job: `TEXTS`, `PROBE`, `ALIGN`, `TUNE` or `LINE`; the rung's label; the name of the fine-tuning, or
-of the way to see."""
+of the way to see; by task the data that methods mix in."""
 TEXTS, PROBE, ALIGN, TUNE, LINE = "texts", "probe", "align", "tune", "line"
 SOURCE, VALIDATION, TEST = "source", "validation", "target"
 """Suites: what should be kept, what chooses the rate, what is reported."""
@@ -205,11 +205,19 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         kinds = {tuning.arm: tuning.kind for tuning in self.tunings.values()}
         return next((arm for arm, kind in kinds.items() if kind == DIRECT), next(iter(kinds), ""))
 
+    def mixed_in(self, task: str) -> list[str]:
+        """The data that methods mix in or learn from, of all ways to fine-tune on a task."""
+        methods = [t.settings["retention"] for t in self.tunings.values() if t.task == task]
+        named = [p.get("data") for one in methods if one != "none" for method in one for p in method.values() if p]
+        return list(dict.fromkeys(n for n in named if isinstance(n, str) and n))
+
     def jobs(self) -> list[Job]:
         """The texts, what every checkpoint is put through, and every fine-tuning of each."""
         from holdfast.studies.engine.study import LABEL, Job
 
-        checks = [Job(attributes={LABEL: "looking for what is measured in what is trained on", KIND: TEXTS})]
+        mixed = {task: names for task in self.asked.tasks if (names := self.mixed_in(task))}
+        looking = {LABEL: "looking for what is measured in what is trained on", KIND: TEXTS}
+        checks = [Job(attributes=looking | ({DATA: mixed} if mixed else {}))]  # with other data it is another job
         checks = checks if self.tunings else []
         after = tuple(range(len(checks)))
         probes = [

@@ -130,9 +130,9 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         config, found, what = self.settings, list[str](), "the training data"
         held = HeldOut(self._entries())
         for task, settings in config.asked.tasks.items():
-            methods = [t.settings["retention"] for t in config.tunings.values() if t.task == task]
             stages = [settings.train] if settings.align is None else [settings.align.train, settings.train]
-            parts = list(_trained_on(config.filled([dict(stage) for stage in stages]), config.filled(methods)))
+            mixed = config.filled(config.mixed_in(task))
+            parts = list(_trained_on(config.filled([dict(stage) for stage in stages]), mixed))
             texts = (text for part in parts for text in _texts_of(*part))
             pictures = (one for name, split, subset in parts for one in _pictures_of(name, split, subset))
             sentences = held.stands_in(texts, what=what, pictures=pictures)
@@ -326,18 +326,17 @@ Part = tuple[str, str, str | None]
 """Data by name, split and configuration."""
 
 
-def _trained_on(stages: Sequence[Mapping[str, Any]], methods: Sequence[Any]) -> Iterator[Part]:
-    """The data of trainings, what methods mix in or learn from among it.
+def _trained_on(stages: Sequence[Mapping[str, Any]], mixed: Sequence[str]) -> Iterator[Part]:
+    """The data of trainings.
 
     Args:
         stages: the settings of each training.
-        methods: the `retention` of each way to fine-tune.
+        mixed: data that methods mix in or learn from.
     """
     for settings in stages:
         split, config = str(settings.get("dataset_train_split") or "train"), settings.get("dataset_config")
         yield settings["dataset_name"], split, config
-    named = [p.get("data") for one in methods if one != "none" for method in one for p in method.values() if p]
-    yield from ((name, "train", None) for name in dict.fromkeys(n for n in named if isinstance(n, str) and n))
+    yield from ((name, "train", None) for name in mixed)
 
 
 def _texts_of(name: str, split: str, config: str | None) -> Iterator[str]:
