@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.cli.train_dry_run import drawn_before
-from holdfast.errors import Interrupted, RunFolderError
+from holdfast.errors import ConfigError, Interrupted, RunFolderError
 from holdfast.records.run import RunFolder
 from holdfast.runs.config import train_config
 from holdfast.runs.dry_run import look
@@ -90,3 +90,16 @@ def test_a_dry_run_says_what_has_to_be_written(settings: dict[str, Any]) -> None
     )
     assert "passes of up to 4 samples; how long is said after the first batch" in line
     assert not (Path(settings["output_dir"])).exists()
+
+
+@pytest.mark.parametrize("weighed", [True, False])
+def test_rows_that_are_weighed_apart_are_not_cut_by_packing(settings: dict[str, Any], weighed: bool) -> None:
+    """Known from the settings alone: found before a token is drawn."""
+    annealing = {"label_annealing": {"weight": 1.0, **({"weight_generated": 3.0} if weighed else {})}}
+    settings |= {"packing": True, "packing_strategy": "wrapped", "retention": [*settings["retention"], annealing]}
+    if not weighed:
+        assert train_config(settings).training.packing_strategy == "wrapped"
+        return
+    with pytest.raises(ConfigError, match=r"packing_strategy: expected bfd or bfd_split .* got wrapped"):
+        train_config(settings)
+    assert train_config({**settings, "packing_strategy": "bfd_split"}).training.packing

@@ -25,7 +25,7 @@ torch, so that a command line can list the methods quickly.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -594,6 +594,23 @@ class RetentionMethod:
 def changes_data(method: RetentionMethod) -> bool:
     """Whether a method changes the training data, which then has to be rows that can be counted."""
     return makes_data(method) or type(method).transform_data is not RetentionMethod.transform_data
+
+
+def marks_origins(methods: Iterable[RetentionMethod]) -> bool:
+    """Whether the loss weighs new, replayed and generated tokens differently, so that rows have to say which they
+    are."""
+    terms = ((m.ce_by_origin(), m.token_loss()) for m in methods if not m.off)
+    return any(factors or (term is not None and term.by_origin) for factors, term in terms)
+
+
+def packing_problem(methods: Iterable[RetentionMethod], strategy: str) -> list[str]:
+    """What is wrong with packing rows by TRL's `strategy` beside methods, if anything is."""
+    if strategy != "wrapped" or not marks_origins(methods):
+        return []
+    return [
+        "packing_strategy: expected bfd or bfd_split where replayed or generated tokens have weights of their own, got "
+        "wrapped, which cuts rows without regard to where they are from."
+    ]
 
 
 def makes_data(method: RetentionMethod) -> bool:

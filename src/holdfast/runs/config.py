@@ -47,6 +47,7 @@ from holdfast.config.decode import Given, as_mistake, coerce_all
 from holdfast.config.values import Mistake, show
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, ModelError
+from holdfast.retention.method import packing_problem
 from holdfast.retention.registry import parse_retention
 from holdfast.runs import config_checks, launch, on_policy
 from holdfast.runs.foreign.tools import refuse_foreign
@@ -312,6 +313,8 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     if values.get("test_split_size") and str(values.get("eval_strategy") or "no") == "no":
         notes.append("test_split_size: nothing reads the rows that it takes out. Add eval_strategy: epoch.")
     add(config_checks.check_streaming(values, methods, raw))
+    if values.get("packing"):
+        add(packing_problem(methods, str(values.get("packing_strategy"))))
     if found.get("on_policy") is not None and not mistaken:
         add(on_policy.problems(methods, {**values, **found}, given.values))
     add(config_checks.check_early_stopping(patience, held_out, found.get("eval_dataset_split"), values))

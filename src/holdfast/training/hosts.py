@@ -29,7 +29,7 @@ from holdfast.data.mixing import NEW, ORIGIN, marked, token_lengths
 from holdfast.data.packing import pack_dataset
 from holdfast.errors import ConfigError, DataError
 from holdfast.ops.heads import causal_lm
-from holdfast.retention.method import RetentionMethod, changes_data, makes_data
+from holdfast.retention.method import RetentionMethod, changes_data, makes_data, packing_problem
 from holdfast.retention.replay import stacked
 from holdfast.retention.token_weighting import TokenWeighting
 from holdfast.support.environment import quiet_datasets
@@ -205,11 +205,8 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             say=self._say,
         )
         if self.marks_origins:
-            if getattr(args, "packing", False) and args.packing_strategy not in PACKED_WHOLE:
-                raise ConfigError(
-                    f"packing_strategy: expected bfd or bfd_split where replayed or generated tokens have weights of "
-                    f"their own, got {args.packing_strategy}, which cuts rows without regard to where they are from."
-                )
+            if getattr(args, "packing", False) and (problems := packing_problem(self.retain, args.packing_strategy)):
+                raise ConfigError(problems)
             rows = marked(rows, NEW)
         for method in stacked(self._data_methods):
             rows, info = method.make_data(rows, host)

@@ -54,6 +54,7 @@ from holdfast.retention.method import (
     TokenLoss,
     TokenWeights,
     changes_data,
+    marks_origins,
 )
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.environment import loads_on_one_process_only
@@ -137,7 +138,7 @@ class RetentionMixin(WholeCheckpoints):
             )
         self._token_loss: TokenLoss | None = terms[0] if terms else None
         self._ce_by_origin = {origin: factor for m in self.retain for origin, factor in m.ce_by_origin().items()}
-        self.marks_origins = bool(self._ce_by_origin or (self._token_loss and self._token_loss.by_origin))
+        self.marks_origins = marks_origins(self.retain)
         """Whether the loss weighs new, replayed and generated tokens differently, so that rows say which they are."""
         self._sums: dict[str, Tensor] = {}
         self._kl_items: Tensor | None = None

@@ -295,6 +295,35 @@ def test_a_small_study_of_what_is_made_no_more_is_another_study(monkeypatch):
         session.Tradeoff(joined).prepare(None)
 
 
+@pytest.mark.parametrize(
+    ("retention", "words"),
+    [
+        ([{"self_replay": {}}, {"label_annealing": {"weight_generated": 2.0}}], "expected bfd or bfd_split"),
+        ([{"replay": {"data": "${old}"}}], r"\$\{old\}: no such name. The small setting makes: base, "),
+        ([{"l2": {"coefficient": -1}}], "l2.coefficient: expected a number of at least 0"),
+        ([{"replay": {"data": "${replay}"}}], ""),
+    ],
+)
+def test_what_is_wrong_whatever_a_small_setting_makes_is_named_before_it_is_made(retention, words):
+    """A dry run that calls a study sound would cost its user the hour after which every trial fails."""
+    asked = {"name": "small", "small": "code", "vary": {"retention": [retention]}}
+    asked["train"] = {
+        "model_name_or_path": "${base}",
+        "dataset_name": "${train}",
+        "packing": True,
+        "packing_strategy": "wrapped",
+        "evaluation": {
+            "target": [{"perplexity": "${functions_heldout}", "name": "functions"}],
+            "source": [{"perplexity": "${prose_heldout}", "name": "prose"}],
+        },
+    }
+    if not words:
+        assert study_config(asked).small
+        return
+    with pytest.raises(ConfigError, match=words):
+        study_config(asked)
+
+
 def test_names_of_a_small_setting_are_filled_in():
     assert fill({"a": ["${base}/x", 3], "b": {"c": "${train}"}}, {"base": "B", "train": "T"}) == {
         "a": ["B/x", 3],

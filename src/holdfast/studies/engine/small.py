@@ -8,7 +8,7 @@ version would not make is another study, and no worker of such a version joins i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from holdfast.errors import ConfigError, did_you_mean
 
 MADE_OF = "@"
 """In a record, between the setting's name and its version."""
+_UNMADE = "./made-when-the-study-runs"
+"""Folder of files that are not there yet; relative, so that nobody takes its names for those of a hub."""
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
 
 
@@ -120,3 +122,17 @@ def stand_ins(small: str | None, folder: str) -> dict[str, str]:
 
     name = name_of(small)
     return {n: f"{folder}/{n}.jsonl" for n in SETTINGS[name].placeholders} if name in SETTINGS else {}
+
+
+def problems_before(small: str | None, problems_with: Callable[[Mapping[str, str]], list[str]]) -> list[str]:
+    """What is wrong with a study whatever its small setting makes, which is made when the study runs.
+
+    Args:
+        small: as the record keeps it.
+        problems_with: what is wrong where the placeholders stand for these paths; those that are about one of them are
+            left out.
+    """
+    try:
+        return [p for p in problems_with(stand_ins(small, _UNMADE)) if _UNMADE not in p]
+    except ConfigError as error:
+        return error.problems

@@ -316,7 +316,7 @@ def sequence_config(
         resolved={**resolved, "orders": [list(o) for o in orders], "output_dir": str(folder)},
     )
     if not problems and check:
-        problems = _unknown_names(config) if small else check_models(config)
+        problems = _problems_before(config) if small else check_models(config)
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)), source=source or (str(given.file) if given.file else None))
     return config
@@ -332,15 +332,14 @@ def check_models(config: SequenceConfig) -> list[str]:
     return measuring or _training_problems(config)
 
 
-def _unknown_names(config: SequenceConfig) -> list[str]:
-    """Names that the small setting does not make; all else is seen once its files are there."""
-    try:
-        small_settings.fill(
-            [config.train, config.evaluation, config.resolved], small_settings.stand_ins(config.small, "")
-        )
-    except ConfigError as error:
-        return error.problems
-    return []
+def _problems_before(config: SequenceConfig) -> list[str]:
+    """Names that the small setting does not make, and what is wrong whatever it makes."""
+
+    def look(names: Mapping[str, str]) -> list[str]:
+        small_settings.fill([config.train, config.evaluation, config.resolved], names)
+        return _training_problems(dataclasses.replace(config, names=names))
+
+    return small_settings.problems_before(config.small, look)
 
 
 def _training_problems(config: SequenceConfig) -> list[str]:

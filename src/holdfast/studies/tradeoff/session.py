@@ -21,7 +21,7 @@ from holdfast.statistics.selection import select_all
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.progress import share_of_run
-from holdfast.studies.engine.small import fill, make_files
+from holdfast.studies.engine.small import make_files
 from holdfast.studies.engine.study import (
     COMPLETE,
     LABEL,
@@ -38,7 +38,7 @@ from holdfast.studies.tradeoff import trial as trials
 from holdfast.studies.tradeoff.growing import grown
 from holdfast.studies.tradeoff.names import run_folder_name
 from holdfast.studies.tradeoff.record import DIRECT, KIND, RUNGS, SETTINGS, gain, study_record
-from holdfast.studies.tradeoff.study import PARAMS, StudyConfig, check_trials, study_config
+from holdfast.studies.tradeoff.study import PARAMS, StudyConfig, check_trials, filled, study_config
 from holdfast.support.environment import say
 from holdfast.support.files import from_jsonable, write_bytes_atomic
 
@@ -130,13 +130,10 @@ class Tradeoff(Study[StudyConfig]):
         if config.small is None:
             return self
         names = make_files(config.small, config.output_dir / "data", source=config.name, console=console)
-        alternatives = [dataclasses.replace(a, retention=fill(a.retention, names)) for a in config.space.alternatives]
-        space = dataclasses.replace(config.space, alternatives=alternatives)
-        filled = dataclasses.replace(config, train=fill(config.train, names), space=space)
-        problems = check_trials(filled, filled.train)
-        if problems:
+        whole = filled(config, names)
+        if problems := check_trials(whole):
             raise ConfigError(problems, source=config.name)
-        return Tradeoff(filled)
+        return Tradeoff(whole)
 
     # ---------------------------------------------------------------------------------------------------------- trials
 

@@ -550,8 +550,10 @@ def study_config(
         resolved=resolved,
         notes=notes,
     )
-    if not prepared and not small and train:
-        found += check_trials(config, config.train, base_only=bool(found))
+    if not prepared and train and not small:
+        found += check_trials(config, base_only=bool(found))
+    elif not prepared and train and not found:
+        found += small_settings.problems_before(small, lambda names: check_trials(filled(config, names)))
     if found:
         raise ConfigError(list(dict.fromkeys(found)), source=source)
     return config
@@ -566,13 +568,24 @@ def _recorded_selection(folder: Path) -> dict[str, Any]:
     return {str(k): v for k, v in found.items() if v is not None} if isinstance(found, Mapping) else {}
 
 
-def check_trials(config: StudyConfig, train: Mapping[str, Any], *, base_only: bool = False) -> list[str]:
+def filled(config: StudyConfig, names: Mapping[str, str]) -> StudyConfig:
+    """The study with paths in the place of its small setting's names.
+
+    Raises:
+        ConfigError: a name that the setting does not make.
+    """
+    fill = small_settings.fill
+    alternatives = [dataclasses.replace(a, retention=fill(a.retention, names)) for a in config.space.alternatives]
+    space = dataclasses.replace(config.space, alternatives=alternatives)
+    return dataclasses.replace(config, train=fill(config.train, names), space=space)
+
+
+def check_trials(config: StudyConfig, *, base_only: bool = False) -> list[str]:
     """Builds the training configuration of the reference, and one for every value that is tried; what is wrong with
     them, each thing once.
 
     Args:
-        config: the study.
-        train: its training configuration with nothing left open.
+        config: the study, with nothing left open.
         base_only: only the reference, where what varies is known to be wrong.
     """
     from holdfast.runs.config import train_config
@@ -588,6 +601,7 @@ def check_trials(config: StudyConfig, train: Mapping[str, Any], *, base_only: bo
             os.environ.update(environment)
         return []
 
+    train = config.train
     middle = {k: v for k, v in config.space.middle().items() if k not in train}
     base = problems_of({**train, **middle, "retention": []})
     found = [f"train: {p}" for p in base]
