@@ -375,7 +375,8 @@ def test_a_yaml_is_a_sound_configuration(content, place):
         from holdfast.studies.sequence.plan import sequence_config
 
         values = yaml.safe_load(content)
-        values["train"]["model_name_or_path"] = "YOUR_MODEL"
+        if "small" not in values:  # whose base is made
+            values["train"]["model_name_or_path"] = "YOUR_MODEL"
         assert sequence_config(values, source="example.yaml").models
         return
     config = load_train_config(["--config", "example.yaml"])
