@@ -8,9 +8,11 @@
 memory     the largest resident size of a process that fine-tunes a model of 60 million parameters: plainly, with SFA
            whose old model is the folder that it began with (`previous: FOLDER`), and with SFA that keeps a copy; above
            plain fine-tuning's, as a share. Bar for the folder: 2 %
-engine     two tasks of a study through the engine, 1,500 steps each: seconds of a model's job beyond its run's own
-           stages (loading, measuring, training, writing), as a share of them; mean over the jobs. What a machine does
-           once, compiling the C sources, is done before. Bar: 1 %
+engine     two tasks of a study through the engine, 1,500 steps each: seconds of a model's job beyond those of its run,
+           as a share of them; mean over the jobs. A run's seconds are its stages' (loading, measuring, training,
+           writing) and its page's, which is as long as that of the same run by `holdfast train` in a process of its own
+           (the first of a process against the first). What a machine does once, compiling the C sources, is done
+           before. Bar: 1 %
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,18 @@ from holdfast.runs.config import train_config
 from holdfast.runs.run import train
 train(train_config(json.load(open(sys.argv[1]))), console=Console(file=io.StringIO()))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+PAGE = """
+import io, json, sys, time
+from rich.console import Console
+from holdfast.runs.config import train_config
+from holdfast.runs.run import train
+for number in range(3):
+    config = train_config({**json.load(open(sys.argv[1])), "output_dir": f"{sys.argv[2]}-{number}"})
+    began = time.monotonic()
+    run = train(config, console=Console(file=io.StringIO()))
+    print(time.monotonic() - began - sum(run.read().training["stages"].values()))
 """
 
 
@@ -133,9 +146,9 @@ def engine(place: Path, *, quick: bool) -> dict[str, Any]:
     from holdfast.checkpoints import native as of_checkpoints
     from holdfast.ops import native as of_ops
     from holdfast.records.run import RunFolder
-    from holdfast.studies.engine.storage import Storage
+    from holdfast.studies.engine.storage import OVERHEAD, Storage
     from holdfast.studies.sequence.plan import MODEL, SEED, sequence_config
-    from holdfast.studies.sequence.study import run_sequence
+    from holdfast.studies.sequence.study import SequenceStudy, run_sequence
 
     of_checkpoints.load(), of_ops.load()
     base = make_base(place / "small", quick=True)
@@ -150,11 +163,21 @@ def engine(place: Path, *, quick: bool) -> dict[str, Any]:
     config = sequence_config({**asked, "output_dir": str(place / "study"), "keep": "none"})
     run_sequence(config, console=Console(file=io.StringIO()), workers=1)
     storage = Storage(config.storage)
+    jobs = sorted(storage.state(storage.load(config.name)).latest, key=lambda job: job.started)
+    single = next(job for job in jobs if not config.models[job.attributes[MODEL]].start)
+    same = config.training(config.models[single.attributes[MODEL]], int(single.attributes[SEED]), start=str(base))
+    file = place / "same.json"
+    file.write_text(json.dumps(same))
+    done = subprocess.run(
+        [sys.executable, "-c", PAGE, str(file), str(place / "alone")], capture_output=True, text=True, check=True
+    )
+    pages = [float(line) for line in done.stdout.split()]
     shares, seconds = [], []
-    for job in storage.state(storage.load(config.name)).latest:
+    for number, job in enumerate(jobs):
         run = RunFolder(config.folder(job.attributes[MODEL], int(job.attributes[SEED]))).read()
-        own = sum(run.training["stages"].values())
-        whole = (datetime.fromisoformat(job.finished) - datetime.fromisoformat(job.started)).total_seconds()
+        own = sum(run.training["stages"].values()) + pages[min(number, len(pages) - 1)]
+        made = SequenceStudy(config).results(job.attributes)[0]
+        whole = float(made["seconds"]) + float(job.attributes[OVERHEAD])  # the job's own times have whole seconds
         seconds.append(whole - own)
         shares.append((whole - own) / own)
     return {
@@ -162,6 +185,8 @@ def engine(place: Path, *, quick: bool) -> dict[str, Any]:
         "mean": statistics.fmean(shares),
         "largest": max(shares),
         "seconds": statistics.fmean(seconds),
+        "seconds_each": seconds,
+        "page_seconds": pages,
     }
 
 
