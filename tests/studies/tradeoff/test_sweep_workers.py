@@ -279,13 +279,13 @@ def test_what_a_stopped_worker_left_of_a_checkpoint_goes_at_the_next_opening(mat
 
 
 def test_a_small_study_builds_what_it_needs(tmp_path, monkeypatch):
-    """`small:` fills the names in; the trials are checked once it is there."""
+    """`small:` fills the names in; what hangs on its files is checked once they are there."""
     from holdfast.errors import ConfigError
     from holdfast.worlds import small_settings
 
     setting = next(iter(small_settings.SETTINGS))
     names = small_settings.SETTINGS[setting].placeholders
-    train = {"model_name_or_path": "${base}", "dataset_name": "${train}", "max_steps": 2, "learning_rate": -1}
+    train = {"model_name_or_path": "${base}", "dataset_name": "${train}", "max_steps": 2}
     first = next(n for n in names if n not in ("base", "train"))
     evaluation = {
         "source": [{"perplexity": f"${{{first}}}", "name": "a"}],
@@ -300,8 +300,10 @@ def test_a_small_study_builds_what_it_needs(tmp_path, monkeypatch):
     config = study_config(values)
     assert config.target.entries == (("target", "b", None),)
     monkeypatch.setattr(small_settings, "make_setting", lambda name, folder, **how: {n: str(tmp_path) for n in names})
-    with pytest.raises(ConfigError, match="learning_rate"):
+    with pytest.raises(ConfigError, match="model_name_or_path: expected a model folder with config.json"):
         Tradeoff(config).prepare(None)
+    with pytest.raises(ConfigError, match="learning_rate"):
+        study_config({**values, "train": {**values["train"], "learning_rate": -1}})
     values["train"]["evaluation"] = {"source": ["${nothing}"], "target": []}
     with pytest.raises(ConfigError, match=r"\$\{nothing\}: no such name"):
         study_config(values)
