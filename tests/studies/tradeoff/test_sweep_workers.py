@@ -300,7 +300,7 @@ def test_a_small_study_builds_what_it_needs(tmp_path, monkeypatch):
     config = study_config(values)
     assert config.target.entries == (("target", "b", None),)
     monkeypatch.setattr(small_settings, "make_setting", lambda name, folder, **how: {n: str(tmp_path) for n in names})
-    with pytest.raises(ConfigError, match="model_name_or_path: expected a model folder with config.json"):
+    with pytest.raises(ConfigError, match=r"model_name_or_path: expected a model folder with config.json"):
         Tradeoff(config).prepare(None)
     with pytest.raises(ConfigError, match="learning_rate"):
         study_config({**values, "train": {**values["train"], "learning_rate": -1}})
