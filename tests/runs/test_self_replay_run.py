@@ -14,6 +14,7 @@ from rich.console import Console
 from holdfast.cli.train_dry_run import drawn_before
 from holdfast.errors import ConfigError, Interrupted, RunFolderError
 from holdfast.records.run import RunFolder
+from holdfast.retention.method import packing_problem
 from holdfast.runs.config import train_config
 from holdfast.runs.dry_run import look
 from holdfast.runs.run import _Run, train
@@ -103,3 +104,6 @@ def test_rows_that_are_weighed_apart_are_not_cut_by_packing(settings: dict[str, 
     with pytest.raises(ConfigError, match=r"packing_strategy: expected bfd or bfd_split .* got wrapped"):
         train_config(settings)
     assert train_config({**settings, "packing_strategy": "bfd_split"}).training.packing
+    assert train_config({k: v for k, v in settings.items() if k != "packing_strategy"}).training.packing
+    with pytest.raises(ConfigError, match=r"got cut_anywhere, which cuts rows"):  # one that TRL may have some day
+        raise ConfigError(packing_problem(train_config({**settings, "packing": False}).retention, "cut_anywhere"))

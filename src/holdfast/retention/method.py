@@ -275,6 +275,8 @@ class TeacherSettings:
     """dtype the cached states are stored in; None: the one the teacher's forward yields."""
 
 
+PACKED_WHOLE = ("bfd", "bfd_split")
+"""TRL's packing strategies that keep documents apart."""
 ORIGINS = ("new", "replayed", "generated")
 """Where rows are from: the run's own data, old data, the start model. By the number in `data.mixing.ORIGIN`."""
 
@@ -605,11 +607,11 @@ def marks_origins(methods: Iterable[RetentionMethod]) -> bool:
 
 def packing_problem(methods: Iterable[RetentionMethod], strategy: str) -> list[str]:
     """What is wrong with packing rows by TRL's `strategy` beside methods, if anything is."""
-    if strategy != "wrapped" or not marks_origins(methods):
+    if strategy in PACKED_WHOLE or not marks_origins(methods):
         return []
     return [
-        "packing_strategy: expected bfd or bfd_split where replayed or generated tokens have weights of their own, got "
-        "wrapped, which cuts rows without regard to where they are from."
+        f"packing_strategy: expected {' or '.join(PACKED_WHOLE)} where replayed or generated tokens have weights of "
+        f"their own, got {strategy}, which cuts rows without regard to where they are from."
     ]
 
 

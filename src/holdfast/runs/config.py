@@ -47,7 +47,7 @@ from holdfast.config.decode import Given, as_mistake, coerce_all
 from holdfast.config.values import Mistake, show
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError, ModelError
-from holdfast.retention.method import packing_problem
+from holdfast.retention.method import PACKED_WHOLE, packing_problem
 from holdfast.retention.registry import parse_retention
 from holdfast.runs import config_checks, launch, on_policy
 from holdfast.runs.foreign.tools import refuse_foreign
@@ -314,7 +314,8 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         notes.append("test_split_size: nothing reads the rows that it takes out. Add eval_strategy: epoch.")
     add(config_checks.check_streaming(values, methods, raw))
     if values.get("packing"):
-        add(packing_problem(methods, str(values.get("packing_strategy"))))
+        strategy = str(values.get("packing_strategy") or PACKED_WHOLE[0])  # TRL's default
+        add(packing_problem(methods, "bfd_split" if strategy == "bfd-requeue" else strategy))
     if found.get("on_policy") is not None and not mistaken:
         add(on_policy.problems(methods, {**values, **found}, given.values))
     add(config_checks.check_early_stopping(patience, held_out, found.get("eval_dataset_split"), values))

@@ -29,7 +29,7 @@ from holdfast.data.mixing import NEW, ORIGIN, marked, token_lengths
 from holdfast.data.packing import pack_dataset
 from holdfast.errors import ConfigError, DataError
 from holdfast.ops.heads import causal_lm
-from holdfast.retention.method import RetentionMethod, changes_data, makes_data, packing_problem
+from holdfast.retention.method import PACKED_WHOLE, RetentionMethod, changes_data, makes_data, packing_problem
 from holdfast.retention.replay import stacked
 from holdfast.retention.token_weighting import TokenWeighting
 from holdfast.support.environment import quiet_datasets
@@ -42,9 +42,6 @@ from holdfast.training.mixin import RetentionMixin
 from holdfast.training.origins import OriginCollator
 
 logger = logging.getLogger(__name__)
-
-PACKED_WHOLE = ("bfd", "bfd_split")
-"""TRL's packing strategies that keep documents apart."""
 
 IMAGES_ARE_NOT_TOKENS = (
     "token_weighting.kind: expected eaft, dft or talr where rows hold images: the start model's losses are kept by a "
