@@ -241,6 +241,16 @@ def test_mistakes_are_named_before_anything_is_trained(asked, changes, words):
     assert words in str(refused.value)
 
 
+def test_a_task_that_is_refused_is_not_called_unknown_too(asked):
+    request = asked(orders=[["rivers", "letters"]])
+    del request["tasks"]["letters"]["evaluation"]
+    with pytest.raises(ConfigError, match=r"letters.evaluation: is missing") as refused:
+        sequence_config(request)
+    assert "no such task" not in str(refused.value)
+    with pytest.raises(ConfigError, match=r"tasks"):
+        sequence_config({**request, "tasks": {}})
+
+
 def test_tasks_read_text_in_the_same_way(asked):
     request = asked()
     request["tasks"]["letters"]["train"]["chat_template_path"] = "other"

@@ -174,7 +174,7 @@ class SequenceSettings(StudyKeys):
             found += [
                 Mistake(path=("orders",), text=f"no such task: {t!r}.{did_you_mean(t, self.tasks)}")
                 for t in order
-                if t not in self.tasks
+                if self.tasks and t not in self.tasks  # none: they were refused, which is said
             ]
             if len(order) < 2 or len(set(order)) < len(order):
                 text = f"expected at least two different tasks, got {list(order)}."
