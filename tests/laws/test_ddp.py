@@ -9,7 +9,7 @@ import pytest
 from cases import EVERY, QUICK, SEEING, TRAINED, largest_difference, make_trainer, seeing, spec, weights
 from ddp_worker import ACCUMULATION, BATCH, SETTINGS
 
-from two_processes import launch
+from two_processes import fork, launch
 
 WORKER = Path(__file__).with_name("ddp_worker.py")
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(420)]
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(420)]
 
 @pytest.fixture(scope="module")
 def two_ranks(once):
-    return once("ddp", lambda folder: launch(WORKER, folder))
+    return once("ddp", lambda folder: fork(WORKER, folder))
 
 
 @pytest.fixture(scope="module")

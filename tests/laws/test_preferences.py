@@ -20,7 +20,7 @@ from holdfast.retention.registry import METHODS, retention
 from holdfast.training import method_laws as laws
 from preference_trainers import dpo, grpo, on_policy, pairs, self_distilling
 from tiny import build_model
-from two_processes import launch
+from two_processes import fork, launch
 
 KL = {"label_annealing": {"weight": 1.0}}
 BESIDE_PAIRS = {
@@ -100,7 +100,7 @@ def test_without_methods_gradient_accumulation_changes_nothing_but_rounding(tmp_
 
 @pytest.fixture(scope="module")
 def two_ranks(once):
-    return once("preferences", lambda folder: launch(Path(__file__).with_name("preference_worker.py"), folder))
+    return once("preferences", lambda folder: fork(Path(__file__).with_name("preference_worker.py"), folder))
 
 
 @pytest.mark.distributed

@@ -64,6 +64,56 @@ def preload() -> None:
     assert torch and transformers and trl
 
 
+def started(
+    work: Callable[[], int | None], folder: Path, logs: tuple[Path, Path], *, limit: float, memory: int | None = None
+) -> int:
+    """A fork of this process that does `work` in a group of its own and ends with its code; the id of the fork.
+
+    Args:
+        work: the function.
+        folder: its working directory, with a cache in it.
+        logs: where its output and its errors go.
+        limit: seconds that it may take.
+        memory: bytes that it may map beyond what this process has.
+    """
+    for log in logs:
+        log.write_bytes(b"")  # it may be killed before it has opened them
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child:
+        # whoever of the two is first: the group has to be there when it gets a signal
+        with contextlib.suppress(OSError):
+            os.setpgid(child, child)
+        return child
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell started in the background
+        os.chdir(folder)
+        os.environ["HOLDFAST_CACHE"] = str(folder / "cache")
+        for number, log in zip((1, 2), logs, strict=True):
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
+        # those of a test are pytest's
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, limit)
+        if memory is not None:
+            mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (mapped + memory, mapped + memory))
+        code = work() or 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
 def in_process(
     work: Callable[[], int | None],
     folder: Path,
@@ -90,43 +140,8 @@ def in_process(
     Raises:
         RuntimeError: it ended by a signal, as it does when it takes too long.
     """
-    logs = [folder / f".{name}.out", folder / f".{name}.err"]
-    for log in logs:
-        log.write_bytes(b"")  # it may be killed before it has opened them
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.setpgid(0, 0)
-            signal.signal(
-                signal.SIGINT, signal.default_int_handler
-            )  # ignored in what a shell started in the background
-            os.chdir(folder)
-            os.environ["HOLDFAST_CACHE"] = str(folder / "cache")
-            for number, log in zip((1, 2), logs, strict=True):
-                os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), number)
-            # those of a test are pytest's
-            sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
-            sys.stderr = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # noqa: SIM115
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, limit)
-            if memory is not None:
-                mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-                resource.setrlimit(resource.RLIMIT_AS, (mapped + memory, mapped + memory))
-            code = work() or 0
-        except SystemExit as error:
-            code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(Exception):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code)
-    with contextlib.suppress(OSError):  # whoever of the two is first: the group has to be there when it gets a signal
-        os.setpgid(child, child)
+    logs = (folder / f".{name}.out", folder / f".{name}.err")
+    child = started(work, folder, logs, limit=limit, memory=memory)
     ended, status = 0, 0
     while stop_when is not None and not ended:
         if stop_when():
