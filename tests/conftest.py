@@ -88,9 +88,13 @@ def gallery(once: Callable[[str, Callable[[Path], None]], Path], monkeypatch: py
     """
 
     def make(folder: Path) -> None:
+        from holdfast.studies.engine.study import Study
+
         commandline.preload()
         examples.material_in(folder / "work")
-        examples.make(folder / "work", [(name, words) for name, words in examples.STEPS if name in examples.MADE])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Study, "one_in_process", True)  # a worker would import the libraries again
+            examples.make(folder / "work", [(name, words) for name, words in examples.STEPS if name in examples.MADE])
 
     folder = once("gallery", make)
     with open(folder / "lock", "w") as lock:

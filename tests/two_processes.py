@@ -43,8 +43,8 @@ def launch(worker: Path, out: Path, *words: str, timeout: int = 400) -> Path:
 
 
 def fork(worker: Path, out: Path, *words: str, timeout: int = 250) -> Path:
-    """What `launch` does, in two forks of this process: they have the libraries, which torchrun's three processes import
-    again, ten seconds each."""
+    """What `launch` does, in forks of this process, which have the libraries: each of torchrun's processes takes ten
+    seconds to import them."""
     commandline.preload()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

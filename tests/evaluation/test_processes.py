@@ -114,12 +114,14 @@ def figures(folder: Path) -> dict[str, object]:
     return found
 
 
-def test_every_kind_gives_the_bytes_of_one_process(desk: Path) -> None:
+def test_every_kind_gives_the_bytes_of_one_process(desk: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "base", "--suite", "suite.yaml", "--output_dir", "one"]) == 0
-    done = evaluate("base", "--suite", "suite.yaml", "--output_dir", "two", "--num_processes", "2")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("entries measured") == 1  # one of them speaks
-    assert done.stderr == ""
+    capfd.readouterr()
+    code = main(["evaluate", "base", "--suite", "suite.yaml", "--output_dir", "two", "--num_processes", "2"])
+    out, err = capfd.readouterr()
+    assert code == 0, err[-3000:]
+    assert out.count("entries measured") == 1  # one of them speaks
+    assert err == ""
     same(desk / "two", desk / "one")
 
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import commandline
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -187,13 +188,25 @@ def test_kill_at_any_moment_and_the_same_command_again(moments: list[str], place
 
 
 def test_ctrl_c_writes_a_checkpoint_and_says_how_to_go_on(place: Path) -> None:
-    process = start("cut", "step=0.05", full=True)
-    wait_until(process, lambda: Path("cut/checkpoint-5").is_dir())
-    # A second process in the folder is refused while the first is at work, and does it no harm.
-    assert main(words("cut", full=True)) == 2
-    process.send_signal(signal.SIGINT)
-    shown = process.communicate(timeout=60)[0]
-    assert process.returncode == 130, shown
+    from holdfast.training.mixin import RetentionMixin
+
+    step = RetentionMixin.training_step
+
+    def slowly(*args, **kwargs):  # so that the signal finds it at work on any machine
+        time.sleep(0.05)
+        return step(*args, **kwargs)
+
+    def work() -> int:
+        RetentionMixin.training_step = slowly
+        return main(words("cut", full=True))
+
+    def at_work() -> bool:
+        """A second process in the folder is refused while the first is at work, and does it no harm."""
+        return Path("cut/checkpoint-5").is_dir() and main(words("cut", full=True)) == 2
+
+    done = commandline.in_process(work, place, stop_when=at_work, limit=120)
+    shown = done.out + done.err
+    assert done.code == 130, shown
     assert re.search(r"Interrupted at step \d+ of 40; a checkpoint is in cut\. The same command continues\.", shown), (
         shown
     )
