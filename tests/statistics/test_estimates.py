@@ -124,3 +124,19 @@ def test_estimate_matches_the_t_interval_for_normal_data():
 
 def test_estimate_of_one_document_has_no_interval():
     assert estimate(TEXT_FIGURES["nats_per_token"], [{"nats": 4.0, "tokens": 2}]) == (2.0, None)
+
+
+@pytest.mark.parametrize(("right", "limits"), [(1.0, (0.9119, 1.0)), (0.0, (0.0, 0.0881))])
+def test_a_share_whose_samples_all_agree_has_exact_limits(right, limits):
+    """Those of scipy.stats.binomtest(40, 40).proportion_ci(): no resample of forty right answers has a wrong one."""
+    figure = Ratio(numerator="acc", unit="accuracy")
+    assert estimate(figure, [{"acc": right}] * 40) == (right, pytest.approx(limits, abs=1e-4))
+    parts = Ratio(numerator="strict_acc", denominator="strict_acc#", unit="accuracy")
+    rows = [{"strict_acc": right * k, "strict_acc#": k} for k in (1, 2, 3, 2)]
+    value, (low, high) = estimate(parts, rows)
+    assert value == right and high - low == pytest.approx(1 - 0.025**0.25)  # four questions, not eight parts
+
+
+def test_what_is_no_share_keeps_its_bootstrap():
+    assert estimate(Ratio(numerator="reward", unit="points"), [{"reward": 1.0}] * 40) == (1.0, (1.0, 1.0))
+    assert estimate(Ratio(numerator="nats", denominator="tokens"), [{"nats": 1.0, "tokens": 1}] * 40)[1] == (1.0, 1.0)

@@ -15,7 +15,8 @@ from scipy.stats import binomtest, ttest_1samp
 from holdfast.evaluation.compare.samples import compare_samples
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, Metric
-from holdfast.statistics.paired import Flips, Moments, clopper_pearson, moments, paired_test
+from holdfast.statistics.intervals import clopper_pearson
+from holdfast.statistics.paired import Flips, Moments, moments, paired_test
 
 LEVEL = 0.025
 

@@ -13,6 +13,8 @@ distinct (right / wrong answers of two models make four kinds) a draw is one mul
 the same distribution, at a cost that does not grow with n.
 
 The interval takes percentiles at expanded levels (`intervals.expanded_interval`). With one sample there is none (NaN).
+Of a share whose samples all agree (all answers right, or all wrong) no resample differs, so it gets the exact limits of
+Clopper and Pearson instead of a point.
 
 Does not model dependence between samples (several questions on one passage): intervals are then too narrow.
 """
@@ -26,7 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.statistics.intervals import expanded_interval, known_interval
+from holdfast.records.metrics import is_share
+from holdfast.statistics.intervals import clopper_pearson, expanded_interval, known_interval
 from holdfast.support.files import fingerprint
 
 Rows = Sequence[Mapping[str, Any]]
@@ -202,5 +205,14 @@ def estimate(
     """A figure and its interval (None where it cannot be had, as for a single sample)."""
     columns = figure.columns(rows)
     value = float(figure.of_sums(columns.sum(0)))
+    if len(rows) > 1 and value in (0.0, 1.0) and _unanimous_share(figure, columns):
+        return value, clopper_pearson(len(rows) * int(value), len(rows), (1 - confidence) / 2)
     draws = figure.of_sums(resampled_sums(columns, resamples=resamples, seed=seed))
     return value, known_interval(expanded_interval(draws, n=len(rows), confidence=confidence))
+
+
+def _unanimous_share(figure: Ratio, columns: np.ndarray) -> bool:
+    """Whether the figure is a share whose samples are all at the same end of [0, 1]."""
+    parts, whole = columns.T
+    share = figure.transform is None and is_share(figure.unit, figure.numerator)
+    return share and bool((parts == 0).all() or (parts == whole).all())

@@ -121,6 +121,15 @@ def basic_interval(value: float, draws: np.ndarray, *, confidence: float = CONFI
     return float(2 * value - high), float(2 * value - low)
 
 
+def clopper_pearson(successes: int, trials: int, level: float) -> tuple[float, float]:
+    """Exact limits of a share, each at `level` (Clopper and Pearson 1934)."""
+    from scipy.special import betaincinv
+
+    low = float(betaincinv(successes, trials - successes + 1, level)) if successes else 0.0
+    high = float(betaincinv(trials - successes, successes + 1, level)) if successes < trials else 0.0
+    return low, 1.0 - high
+
+
 def resampled_counts(n: int, *, resamples: int, seed: int, cells: int = 2_000_000) -> Iterator[np.ndarray]:
     """How often each of n samples occurs in each bootstrap sample, for figures that are no sums and are fitted anew:
     `[B', n]` float64 at a time, of at most `cells` cells, `resamples` rows in all.

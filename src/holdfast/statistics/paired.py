@@ -55,7 +55,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.records.comparison import Comparison
-from holdfast.statistics.intervals import CONFIDENCE, normal_quantile
+from holdfast.statistics.intervals import CONFIDENCE, clopper_pearson, normal_quantile
 
 MCNEMAR = "McNemar (exact)"
 STUDENT = "paired t, skewness removed"
@@ -308,15 +308,6 @@ def paired_test(comparison: Comparison) -> Flips | Moments | None:
     if c.standard_error is None:
         return None
     return Moments(difference=c.difference, error=c.standard_error, skewness=c.skewness, df=c.df or math.inf, n=n)
-
-
-def clopper_pearson(successes: int, trials: int, level: float) -> tuple[float, float]:
-    """Exact limits of a share, each at `level` (Clopper and Pearson 1934)."""
-    from scipy.special import betaincinv
-
-    low = float(betaincinv(successes, trials - successes + 1, level)) if successes else 0.0
-    high = float(betaincinv(trials - successes, successes + 1, level)) if successes < trials else 0.0
-    return low, 1.0 - high
 
 
 def _student(t: float, df: float) -> float:

@@ -113,7 +113,7 @@ def win_rate(pairs: Sequence[PairResult], *, confidence: float = 0.95, resamples
     rows = [{"preference": p} for _, p in counted]
     y = np.array([p for _, p in counted])
     value, interval = estimate(
-        Ratio(numerator="preference"), rows, confidence=confidence, resamples=resamples, seed=seed
+        Ratio(numerator="preference", unit="share"), rows, confidence=confidence, resamples=resamples, seed=seed
     )
     judged = [
         (pair.candidate_first, pair.candidate_second)
