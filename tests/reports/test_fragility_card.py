@@ -49,6 +49,14 @@ def test_tables_beside_the_sibling() -> None:
         ["held", "0.0001, tuned"],
     ]
     assert rows[1][2].startswith("+0.600") and rows[1][3].startswith("+0.500") and rows[1][4].startswith("+0.700")
+    record.scored["reviews"].append(dataclasses.replace(kept, name="code"))
+    table = rate_table(record, here, sibling, "reviews", kept, target)
+    assert [c.title for c in table.columns][2:5] == [
+        "Cost in web, nats/token",
+        f"Of {sibling.label}",
+        "Cost in code, nats/token",
+    ]
+    assert {words(row[4], below=" ") for row in table.rows} == {""}, "not measured on these models"
     last = [
         [words(c, below=" ") for c in row]
         for row in rate_table(record, record.checkpoints[2], here, "reviews", kept, target).rows

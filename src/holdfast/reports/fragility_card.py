@@ -254,7 +254,9 @@ def rate_table(
     kept: Scored,
     target: Scored,
 ) -> Table:
-    """A way and rate a line: what it costs, what it costs the sibling, and what it brings."""
+    """A way and rate a line: what it costs, what it costs the sibling and everything else that should be kept, and what
+    it brings."""
+    beside = [s for s in record.scored[task] if s.suite == kept.suite and s.key != kept.key]
     rows = [
         m
         for arm in record.arms
@@ -270,13 +272,17 @@ def rate_table(
         tuned = _tuned(record, task, m.arm, checkpoint)
         return f"{m.rate:g}" + (", tuned" if tuned is not None and tuned[0] == m.rate else "")
 
+    def cost(scored: Scored) -> Col:
+        return Col(f"Cost in {scored.name}, {scored.unit}", lambda m: _figure(m.figures.get(scored.key)))
+
     return tabulate(
         rows,
         [
             Col("Way", "arm", numeric=False),
             Col("Rate", rate),
-            Col(f"Cost in {kept.name}, {kept.unit}", lambda m: _figure(m.figures.get(kept.key))),
+            cost(kept),
             *([Col(f"Of {sibling.label}", other)] if sibling is not None else []),
+            *map(cost, beside),
             Col(f"Gain in {target.name}, {target.unit}", lambda m: _figure(m.figures.get(target.key), sign=-1.0)),
         ],
         kind="dense",
@@ -349,8 +355,9 @@ def _facts(record: OvertrainingRecord, checkpoint: Checkpoint) -> list[tuple[str
     origin = checkpoint.probed.origin if checkpoint.probed is not None else ""
     own = _models(record, checkpoint.label)
     seeds = sorted({s for m in own for s in m.seeds})
+    counted_seeds = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     return [
         ("Model", f"{checkpoint.name}{f', {origin}' if origin else ''}"),
-        *([("Fine-tunings", f"{sum(len(m.seeds) for m in own)}, seeds {', '.join(map(str, seeds))}")] if own else []),
+        *([("Fine-tunings", f"{sum(len(m.seeds) for m in own)}, {counted_seeds}")] if own else []),
         ("Study", f"{record.name}, {record.created}"),
     ]

@@ -86,7 +86,7 @@ class HeldOut:
         if not self._unseen:
             return found
         names = ", ".join(self._unseen)
-        return [*found, f"Whether {what} holds {names} was not looked at: they are no files here."]
+        return [*found, f"Whether {what} holds {names} was not looked at: no file here has the text."]
 
 
 def overlap_may_change(old: Mapping[str, Any]) -> Collection[str]:
@@ -131,8 +131,12 @@ def _documents(entry: Entry) -> list[tuple[str, frozenset[str]]] | None:
     from holdfast.data.overlap import texts_of
     from holdfast.data.sources import is_path, load_rows
     from holdfast.data.vision import undecoded
-    from holdfast.evaluation.entries import DataEntry
+    from holdfast.evaluation.entries import DataEntry, TaskEntry
 
+    if isinstance(entry, TaskEntry) and entry.data is not None and is_path(entry.data):
+        # the question or its passage, whatever the task calls it
+        rows = load_rows(entry.data, split="train")
+        return [(max(texts_of(row), key=len, default=""), frozenset()) for row in rows]
     if not isinstance(entry, DataEntry) or not is_path(entry.data):
         return None
     rows = undecoded(load_rows(entry.data, split=entry.split, config=entry.config))
