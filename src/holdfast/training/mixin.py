@@ -344,6 +344,7 @@ class RetentionMixin(WholeCheckpoints):
         inputs = dict(inputs)
         labels = inputs.pop("labels")
         inputs.pop("num_items_in_batch", None)
+        origin = inputs.get(ORIGIN)
         request = self._request(inputs, labels, num_items_in_batch)
         try:
             outputs = model(**inputs, use_cache=False, holdfast=Sealed(request))
@@ -354,7 +355,7 @@ class RetentionMixin(WholeCheckpoints):
         mask = inputs.get("attention_mask")
         self._add_sums(result, labels.new_tensor(labels.numel()) if mask is None else mask.sum())
         if self._weigher is not None and self.model.training:
-            self._note_weights(self._weigher, inputs, labels, result)
+            self._note_weights(self._weigher, inputs, labels, origin, result)
         if num_items_in_batch is not None and self.args.average_tokens_across_devices:
             loss = loss * self.accelerator.num_processes  # DDP averages gradients; the token count was global already
         if return_outputs:
@@ -415,10 +416,18 @@ class RetentionMixin(WholeCheckpoints):
         )
 
     def _note_weights(
-        self, weigher: ActiveMethod, inputs: dict[str, Any], labels: Tensor, result: AnnealedLoss
+        self,
+        weigher: ActiveMethod,
+        inputs: dict[str, Any],
+        labels: Tensor,
+        origin: Tensor | None,
+        result: AnnealedLoss,
     ) -> None:
         weigher.saw_losses(inputs, labels, result.ce_N.view(labels.shape[0], -1))
-        row = torch.stack([result.weight_sum.double(), result.ce_count.double()])
+        by_origin, count = weights_by_origin(origin, self._ce_by_origin, labels), result.ce_count
+        if by_origin is not None:  # tokens that carry the KL alone are not the weigher's
+            count = ((labels[:, 1:] != IGNORE) & (by_origin != 0)).sum()
+        row = torch.stack([result.weight_sum.double(), count.double()])
         self._step_weight = row if self._step_weight is None else self._step_weight + row
 
     def _refuse_no_weight(self) -> None:
