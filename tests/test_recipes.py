@@ -449,6 +449,26 @@ def test_an_overtraining_study_is_sound(name: str, model_folder: Path) -> None:
     assert text.startswith("# ") and f"configs/overtraining/{name}.yaml" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "part"), [("overtraining/world", "train"), ("ladder/tiny", "train"), ("stages/tiny", "restore")]
+)
+def test_what_is_wrong_with_a_run_is_named_before_its_small_setting_is_made(name: str, part: str) -> None:
+    from holdfast.studies.ladder.plan import ladder_config
+    from holdfast.studies.overtraining.plan import overtraining_config
+    from holdfast.studies.stages.plan import stages_config
+
+    values = yaml.safe_load(text_of(name))
+    if isinstance(values.get("ladder"), str):
+        Path(values["ladder"]).parent.mkdir(parents=True)
+        Path(values["ladder"]).write_text(yaml.safe_dump({"ladder": [{"model": "rung", "tokens": 1e6}]}))
+    read = {"overtraining": overtraining_config, "ladder": ladder_config, "stages": stages_config}[name.split("/")[0]]
+    read(values)
+    values[part] |= {"optim": "adamww"}
+    with pytest.raises(ConfigError, match=r"'adamww'") as caught:
+        read(values)
+    assert len(caught.value.problems) == 1
+
+
 def put_tower(folder: str) -> None:
     """A CLIP vision model with as many layers as the large one has, and its image processor."""
     from transformers import CLIPVisionConfig, CLIPVisionModel

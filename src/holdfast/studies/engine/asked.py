@@ -5,15 +5,16 @@ was asked for, and one of `StudyAsked`, which runs it."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from holdfast.config.decode import Given, decode
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.errors import ConfigError, UserError, did_you_mean
 from holdfast.studies.engine import small as small_settings
 from holdfast.studies.engine.keys import StudyKeys
+from holdfast.studies.engine.models import training_problems
 from holdfast.studies.engine.study import Job, Study
 from holdfast.support.files import to_jsonable
 
@@ -114,6 +115,27 @@ class AskedStudy(Generic[A]):
         """What is wrong with models, data, and what is measured; with nothing left open."""
         return []
 
+    def runs(self) -> Iterable[tuple[str, Mapping[str, Any]]]:
+        """The training configurations of the study, each under the place that messages name; with stand-ins for models
+        and texts that the study makes."""
+        return ()
+
+    def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> list[str]:
+        """What the code that trains says of `runs`, each thing once.
+
+        Args:
+            known: what was said before and is left out.
+            without: keys that are not looked at.
+        """
+        found: list[str] = []
+        try:
+            for where, settings in self.runs():
+                problems = training_problems({k: v for k, v in settings.items() if k not in without})
+                found += [f"{where}: {p}" for p in problems if not any(p in one for one in (*known, *found))]
+        except UserError as error:
+            found += getattr(error, "problems", [str(error)])
+        return found
+
     @property
     def small_seed(self) -> int:
         """Which world a small setting is made of."""
@@ -159,18 +181,20 @@ class AskedStudy(Generic[A]):
         if not problems:
             problems = config.plan_problems()
         if not problems and check:
-            problems = config.unknown_names() if small else config.part_problems()
+            problems = config.problems_before() if small else config.part_problems()
         if problems:
             raise ConfigError(list(dict.fromkeys(problems)), source=source or (str(given.file) if given.file else None))
         return config
 
-    def unknown_names(self) -> list[str]:
-        """Names that the small setting does not make; all else is seen once its files are there."""
-        try:
-            small_settings.fill(self.resolved, small_settings.stand_ins(self.resolved["small"], ""))
-        except ConfigError as error:
-            return error.problems
-        return []
+    def problems_before(self) -> list[str]:
+        """Names that the small setting does not make, and what is wrong with a run whatever it makes; what is measured
+        is looked at once its files are there."""
+
+        def look(names: Mapping[str, str]) -> list[str]:
+            small_settings.fill(self.resolved, names)
+            return dataclasses.replace(self, names=names).run_problems(without=("evaluation", "forecast"))
+
+        return small_settings.problems_before(self.resolved["small"], look)
 
 
 class StudyAsked(Study[C]):

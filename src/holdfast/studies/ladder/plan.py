@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -64,13 +64,27 @@ class LadderConfig(AskedStudy[LadderSettings]):
         """See `AskedStudy`."""
         return {"train": (asked.train, OWN)}
 
-    def unknown_names(self) -> list[str]:
+    def problems_before(self) -> list[str]:
         """Sizes that cannot be built too."""
-        return [*_of_models(self), *super().unknown_names()]
+        return [*_of_models(self), *super().problems_before()]
 
     def part_problems(self) -> list[str]:
         """See `check_parts`."""
         return check_parts(self)
+
+    def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> list[str]:
+        """Of the first rung: the others differ in how long they are."""
+        import json
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as place:  # stands in for a model and tokens that are not there yet
+            Path(place, "config.json").write_text(json.dumps({"model_type": self.asked.architecture}))
+            Path(place, "model.safetensors").write_bytes(b"")
+            Path(place, "rows.jsonl").write_text('{"input_ids": [0], "labels": [0]}\n')
+            settings = self.training(next(iter(self.rungs.values())), self.asked.seeds[0], {})
+            stood_in = {"model_name_or_path": place, "dataset_name": f"{place}/rows.jsonl"}
+            looked_at = {k: v for k, v in {**settings, **stood_in}.items() if k not in without}
+            return [p.replace(place, "the model") for p in training_problems(looked_at)]
 
     def may_change(self, old: Mapping[str, Any]) -> Collection[str]:
         """Whether to go on past a refusal."""
@@ -232,9 +246,6 @@ def check_parts(config: LadderConfig) -> list[str]:
     Args:
         config: with nothing left open.
     """
-    import json
-    import tempfile
-
     from holdfast.data.sources import data_files, is_path
     from holdfast.errors import UserError
 
@@ -247,15 +258,7 @@ def check_parts(config: LadderConfig) -> list[str]:
                 problems.append(f"text: {error}")
     if problems:
         return problems
-    with tempfile.TemporaryDirectory() as place:  # stands in for a model and tokens that are not there yet
-        Path(place, "config.json").write_text(json.dumps({"model_type": config.asked.architecture}))
-        Path(place, "model.safetensors").write_bytes(b"")
-        Path(place, "rows.jsonl").write_text('{"input_ids": [0], "labels": [0]}\n')
-        for rung in list(config.rungs.values())[:1]:
-            settings = config.training(rung, config.asked.seeds[0], {})
-            stood_in = {"model_name_or_path": place, "dataset_name": f"{place}/rows.jsonl"}
-            problems += [p.replace(place, "the model") for p in training_problems({**settings, **stood_in})]
-    return problems
+    return config.run_problems()
 
 
 def refuse_little_text(config: LadderConfig, tokens: int) -> None:

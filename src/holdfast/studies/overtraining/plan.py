@@ -9,8 +9,9 @@ line CHECKPOINT              along the direction of one of its fine-tunings
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,7 +23,7 @@ from holdfast.evaluation.entries import DataEntry
 from holdfast.evaluation.ladder import Rung, unlike
 from holdfast.studies.engine.asked import AskedStudy
 from holdfast.studies.engine.held_out import overlap_may_change
-from holdfast.studies.engine.models import folder_name, training_problems
+from holdfast.studies.engine.models import folder_name
 from holdfast.studies.engine.space import DIRECT, METHOD, Space, read_space
 from holdfast.studies.overtraining.settings import (
     ADAPTED,
@@ -106,6 +107,20 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     def part_problems(self) -> list[str]:
         """See `check_parts`."""
         return check_parts(self)
+
+    def problems_before(self) -> list[str]:
+        """Without early stopping, which looks at held-out files."""
+        asked = dataclasses.replace(self.asked, early_stopping=False)
+        return AskedStudy.problems_before(dataclasses.replace(self, asked=asked))
+
+    def runs(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Every first stage and fine-tuning of the smallest budget, which stands in for a model that sees."""
+        first, seed = next(iter(self.rungs)), self.asked.seeds[0]
+        checked = {"model_name_or_path": self.model(first), "output_dir": str(self.output_dir / "runs" / "checked")}
+        for name in self.ways_to_see:
+            yield "align", {**self.aligning(first, name, seed), **checked}
+        for tuning in self.tunings.values():
+            yield f"{tuning.task}, {tuning.arm}", {**self.training(first, tuning.name, seed), **checked}
 
     def may_change(self, old: Mapping[str, Any]) -> set[str]:
         """What is judged anew from what was measured, whether to go on past a refusal, and what is tried, where that
@@ -482,21 +497,7 @@ def check_parts(config: OvertrainingConfig) -> list[str]:
             check_probe(config.requests(), **config.probing)
         except ConfigError as error:
             problems += error.problems
-    if problems:
-        return problems
-    first, seed = next(iter(config.rungs)), config.asked.seeds[0]
-    # what a model that sees is made of stands in for it: it is not there yet
-    checked = {"model_name_or_path": models[0], "output_dir": str(config.output_dir / "runs" / "checked")}
-    for name in config.ways_to_see:
-        problems += [f"align: {p}" for p in training_problems({**config.aligning(first, name, seed), **checked})]
-    for tuning in config.tunings.values():
-        try:
-            settings = config.training(first, tuning.name, seed)
-        except UserError as error:
-            return getattr(error, "problems", [str(error)])
-        found = training_problems({**settings, **checked})
-        problems += [f"{tuning.task}, {tuning.arm}: {p}" for p in found if not any(p in known for known in problems)]
-    return problems
+    return problems or config.run_problems()
 
 
 def _blind(config: OvertrainingConfig, model: str, trusted: bool) -> list[str]:

@@ -7,8 +7,10 @@ restore base, ARM k         the control and every checkpoint: measured before an
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Collection, Mapping
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +20,6 @@ from holdfast.config.values import dotted
 from holdfast.errors import ConfigError
 from holdfast.records.stages import PROBING
 from holdfast.studies.engine.asked import AskedStudy
-from holdfast.studies.engine.models import training_problems
 from holdfast.studies.stages.settings import OF_PARTS, RESTORE, StagesSettings
 
 if TYPE_CHECKING:
@@ -78,6 +79,22 @@ class StagesConfig(AskedStudy[StagesSettings]):
     def part_problems(self) -> list[str]:
         """See `check_parts`."""
         return check_parts(self)
+
+    @contextlib.contextmanager
+    def chosen_texts(self) -> Iterator[dict[str, str]]:
+        """Text that is chosen when the study runs, by a file that stands in for it."""
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as stand_in:
+            stand_in.write('{"text": "a"}\n')
+            stand_in.flush()
+            yield {str(path): stand_in.name for path in self.texts if not self.asked.restoring}
+
+    def runs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """A restoring of the base, and the fine-tunings."""
+        checked = {"output_dir": str(self.run_folder("checked"))}
+        with self.chosen_texts() as texts:
+            yield "restore", {**_replaced(self.restoring("checked", self.base), texts), **checked}
+            for arm in self.arms if self.asked.train else ():
+                yield "train", {**_replaced(self.tuning(arm), texts), **checked}
 
     @property
     def small_seed(self) -> int:
@@ -295,30 +312,19 @@ def check_parts(config: StagesConfig) -> list[str]:
     Args:
         config: with nothing left open.
     """
-    import tempfile
-
     from holdfast.evaluation.suite import parse_evaluation
 
-    asked = config.asked
-    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as stand_in:  # for text that is not chosen yet
-        stand_in.write('{"text": "a"}\n')
-        stand_in.flush()
-        texts = {str(path): stand_in.name for path in config.texts if not asked.restoring}
+    with config.chosen_texts() as texts:
         plan, problems = parse_evaluation(_replaced(config.evaluation, texts))
-        problems = [f"evaluation.{p.removeprefix('evaluation.')}" for p in problems]
-        if not problems and not [e for e in plan.entries if e.kind not in NOT_JUDGED]:
-            kinds = ", ".join(sorted({e.kind for e in plan.entries if e.suite != PROBING})) or "nothing"
-            problems.append(
-                f"evaluation: expected at least one entry whose questions are right or wrong, such as a task or "
-                f"`choices: FILE`, got {kinds}. A stage is judged by answers."
-            )
-        problems += _of_files(config)
-        parts = [("restore", config.restoring("checked", config.base))]
-        parts += [("train", config.tuning(arm)) for arm in config.arms if asked.train]
-        for where, settings in parts:
-            found = training_problems({**_replaced(settings, texts), "output_dir": str(config.run_folder("checked"))})
-            problems += [f"{where}: {p}" for p in found if not any(p in known for known in problems)]
-    return problems
+    problems = [f"evaluation.{p.removeprefix('evaluation.')}" for p in problems]
+    if not problems and not [e for e in plan.entries if e.kind not in NOT_JUDGED]:
+        kinds = ", ".join(sorted({e.kind for e in plan.entries if e.suite != PROBING})) or "nothing"
+        problems.append(
+            f"evaluation: expected at least one entry whose questions are right or wrong, such as a task or "
+            f"`choices: FILE`, got {kinds}. A stage is judged by answers."
+        )
+    problems += _of_files(config)
+    return [*problems, *config.run_problems(problems)]
 
 
 def _of_files(config: StagesConfig) -> list[str]:
