@@ -10,18 +10,54 @@ alternatives of a study it may have lists of values (`asft: {weight: [0.05, 0.1]
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from holdfast.config.declare import Meta
+from holdfast.config.declare import Meta, settings_of
+from holdfast.retention.averaging import WiseFT
 from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.method import RetentionMethod
+from holdfast.retention.self_replay import SelfReplay
 from holdfast.retention.token_weighting import TokenWeighting
+
+_METHODS: dict[str, type[RetentionMethod]] = {
+    cls.name: cls for cls in (LabelAnnealing, SelfReplay, TokenWeighting, WiseFT)
+}
+
+
+class Preset(ABC):
+    """A name that stands for methods; its fields are what can be set of them."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    source: ClassVar[str]
+    strength: ClassVar[tuple[str, ...]]
+    """As of methods."""
+
+    def problems(self) -> list[str]:
+        """None: what it stands for has its own."""
+        return []
+
+    def methods(self) -> list[RetentionMethod]:
+        """What the name stands for."""
+        values = {s.name: getattr(self, s.name) for s in settings_of(type(self))}
+        return [_METHODS[name](**given) for entry in self.entries(values) for name, given in entry.items()]
+
+    @classmethod
+    @abstractmethod
+    def entries(cls, parameters: Mapping[str, Any]) -> list[dict[str, dict[str, Any]]]:
+        """The same as a configuration writes it.
+
+        Args:
+            parameters: as given, those that are not given at their defaults; in a study a value may be a list or a
+                range.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
-class ASFT:
+class ASFT(Preset):
     """Anchored supervised fine-tuning: DFT, and the KL that keeps it near the start.
 
     References: ASFT (arXiv:2509.23753).
@@ -30,35 +66,17 @@ class ASFT:
     name: ClassVar[str] = "asft"
     summary: ClassVar[str] = "preset: token_weighting of kind dft with label_annealing"
     source: ClassVar[str] = "Zhu et al. 2025, Anchored Supervised Fine-Tuning (arXiv:2509.23753)"
-
     strength: ClassVar[tuple[str, ...]] = ("weight",)
-    """As of methods."""
 
     weight: Annotated[float, Meta(gt=0)] = 0.1
     """Lambda, weight of the forward KL: 0.1 is the published code's default, its examples have 0.05."""
 
-    def problems(self) -> list[str]:
-        """None: what it stands for has its own."""
-        return []
-
-    def methods(self) -> list[RetentionMethod]:
-        """What the name stands for."""
-        classes = {cls.name: cls for cls in (TokenWeighting, LabelAnnealing)}
-        given = self.entries({"weight": float(self.weight)})
-        return [classes[name](**parameters) for entry in given for name, parameters in entry.items()]
-
     @classmethod
     def entries(cls, parameters: Mapping[str, Any]) -> list[dict[str, dict[str, Any]]]:
-        """The same as a configuration writes it.
-
-        Args:
-            parameters: as given, those that are not given at their defaults; in a study a value may be a list or a
-                range.
-        """
         return [
             {"token_weighting": {"kind": "dft"}},
             {"label_annealing": {"weight": parameters.get("weight", cls.weight)}},
         ]
 
 
-PRESETS = {cls.name: cls for cls in (ASFT,)}
+PRESETS: dict[str, type[Preset]] = {cls.name: cls for cls in (ASFT,)}

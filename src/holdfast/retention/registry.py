@@ -31,7 +31,7 @@ from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.method import Origin, RetentionMethod
 from holdfast.retention.mofo import MoFO
-from holdfast.retention.presets import ASFT, PRESETS
+from holdfast.retention.presets import PRESETS, Preset
 from holdfast.retention.replay import Multitask, Replay
 from holdfast.retention.self_replay import SelfReplay
 from holdfast.retention.token_weighting import TokenWeighting
@@ -142,7 +142,7 @@ def parse_retention(value: Any, *, load: bool = True) -> tuple[list[RetentionMet
     several = isinstance(value, (list, tuple))
     methods: list[RetentionMethod] = []
     mistakes: list[Mistake] = []
-    presets: list[ASFT] = []
+    presets: list[Preset] = []
     complete = True
     for number, item in enumerate(value if several else [value]):
         path: Path = ("retention", number) if several else ("retention",)
@@ -151,7 +151,7 @@ def parse_retention(value: Any, *, load: bool = True) -> tuple[list[RetentionMet
             method, found = _method(item, load=load)
             made = [] if method is None else [method]
         else:
-            made = [] if preset is None else preset.methods()
+            made = [] if preset is None else [_with_floats(m) for m in preset.methods()]
         complete = complete and (bool(made) or not found)
         mistakes += (dataclasses.replace(m, path=(*path, *m.path)) for m in found)
         methods += made
@@ -243,7 +243,7 @@ def _method(item: Any, *, load: bool) -> tuple[RetentionMethod | None, list[Mist
     return method, _named(cls, mistakes)
 
 
-def _preset(item: Any) -> tuple[ASFT | None, list[Mistake]]:
+def _preset(item: Any) -> tuple[Preset | None, list[Mistake]]:
     """A preset that the entry names; None where it names none, or does not work."""
     entry = {item: None} if isinstance(item, str) else item
     if not isinstance(entry, Mapping) or len(entry) != 1 or next(iter(entry)) not in PRESETS:
@@ -267,7 +267,7 @@ def _with_floats(method: RetentionMethod) -> RetentionMethod:
     return dataclasses.replace(method, **floats)
 
 
-def _combination_problems(methods: Sequence[RetentionMethod], presets: Sequence[ASFT] = ()) -> list[str]:
+def _combination_problems(methods: Sequence[RetentionMethod], presets: Sequence[Preset] = ()) -> list[str]:
     problems = []
     repeatable = {method.name for method in methods if method.repeatable}
     counts: dict[str, int] = {}
