@@ -65,6 +65,14 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
             "max_perplexity": 1000.0,
             "cache_dir": CACHE,
         },
+        "drawn anew": {
+            "prompts": REPLAY,
+            "fraction": 0.4,
+            "max_new_tokens": 12,
+            "batch_size": 3,
+            "refresh": 2,
+            "cache_dir": CACHE,
+        },
     },
     "multitask": {"half": {"data": REPLAY, "share": 0.5}},
     "budget": {
@@ -112,9 +120,12 @@ KINDS = ("label_annealing", "ewc", "sfa", "replay", "self_replay", "budget")
 what methods of a kind do alike."""
 
 
-QUICK = [("direct", ""), *(case for case in FIRST if case[0] in KINDS), (OWN, "")]
+DRAWN = ("self_replay", "drawn anew")
+QUICK = [("direct", ""), *(case for case in FIRST if case[0] in KINDS), DRAWN, (OWN, "")]
 """What two ranks train in every run of the tests."""
 EVERY = [("direct", ""), *ALL, (OWN, "")]
+SHARDABLE = [case for case in EVERY if case != DRAWN]
+"""Those of whose models a process need not hold all."""
 
 
 WITH_IMAGES = {

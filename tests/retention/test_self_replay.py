@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from cases import REPLAY, lora, make_trainer, methods, weights
+from datasets import Dataset
+from transformers import TrainerCallback
 
 from evaluation.completions_server import CompletionsServer
 from holdfast.data.mixing import GENERATED, NEW, ORIGIN, REPLAYED
@@ -257,3 +261,127 @@ def test_a_step_of_generated_rows_alone_may_carry_the_kl_alone(tmp_path: Path) -
     trainer.train()
     seen = [row["ce_weight"] for row in trainer.state.log_history if "ce_weight" in row]
     assert 0.0 in seen and max(seen) > 0.4, "steps of generated rows alone, and others"
+
+
+# ----------------------------------------------------------------------------------------------------------- drawn anew
+
+
+WEIGHED = {"label_annealing": {"weight": 1.0, "weight_generated": 2.0}}
+
+
+class AfterSteps(TrainerCallback):
+    """Does something once, after so many steps."""
+
+    def __init__(self, steps: int, work: Callable[[], None]) -> None:
+        self.steps, self.work = steps, work
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.steps:
+            self.work()
+
+
+def batches_of(trainer: Any) -> list[dict[str, torch.Tensor]]:
+    """The micro-batches that a training reads."""
+    seen: list[dict[str, torch.Tensor]] = []
+    step = trainer.training_step
+
+    def watched(model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        seen.append({k: v.clone() for k, v in inputs.items() if torch.is_tensor(v)})
+        return step(model, inputs, *args, **kwargs)
+
+    trainer.training_step = watched
+    trainer.train()
+    return seen
+
+
+@pytest.mark.parametrize("how", [{}, {"packing": True, "packing_strategy": "bfd", "max_length": 64}])
+def test_generated_tokens_are_drawn_anew_in_rows_that_stay_as_long(tmp_path: Path, how: dict[str, Any]) -> None:
+    method = entry(tmp_path, fraction=0.5, prompts="target")["self_replay"]
+    data = {"data": Dataset.from_list(pairs() * 2), "per_device_train_batch_size": 2, **how}
+    plain = batches_of(make_trainer(tmp_path, {"self_replay": method, **WEIGHED}, **data))
+    trainer = make_trainer(tmp_path, {"self_replay": {**method, "refresh": 2}, **WEIGHED}, **data)
+    anew = batches_of(trainer)
+    assert len(plain) == len(anew) == 6
+    changed = []
+    for number, (one, other) in enumerate(zip(plain, anew, strict=True)):
+        assert one["input_ids"].shape == other["input_ids"].shape
+        differs = one["input_ids"] != other["input_ids"]
+        assert torch.equal(one[ORIGIN], other[ORIGIN])
+        assert not differs[(one[ORIGIN] != GENERATED) | (one["labels"] == -100)].any(), "new rows, and prompts"
+        trained = other["labels"] != -100
+        assert torch.equal(other["labels"][trained], other["input_ids"][trained])
+        gone = (one["labels"] != -100) & ~trained
+        assert (other["input_ids"][gone] == 0).all(), "an answer that ends early is filled with end tokens"
+        changed += [number] if differs.any() else []
+    assert changed and min(changed) >= 2, "the start's samples in the first two steps"
+    assert {n for n in range(2, 6) if (plain[n][ORIGIN] == GENERATED).any()} == set(changed)
+    assert trainer.state.log_history[-2]["redrawn_tokens"] > 0
+
+
+def test_the_model_as_it_is_writes_them(tmp_path: Path) -> None:
+    """With hardly any freedom (top_p) the answers are the most likely ones of the model after step 2."""
+    kept_anyway = {"max_repetition": 1.0, "max_dropped": 0.9}
+    method = entry(tmp_path, fraction=0.5, prompts="target", refresh=2, top_p=1e-6, **kept_anyway)["self_replay"]
+    trainer = make_trainer(tmp_path, {"self_replay": method, **WEIGHED}, data=Dataset.from_list(pairs()), max_steps=4)
+    kept: list[Any] = []
+    trainer.add_callback(AfterSteps(2, lambda: kept.append(copy.deepcopy(trainer.model).eval())))
+    batch = batches_of(trainer)[2]
+    checked = 0
+    for ids, labels, origin in zip(batch["input_ids"], batch["labels"], batch[ORIGIN], strict=True):
+        if (origin == GENERATED).any():
+            trained = (labels != -100).nonzero().flatten()
+            own = kept[0].generate(
+                ids[None, : trained[0]], max_new_tokens=len(trained), do_sample=False, pad_token_id=1, eos_token_id=0
+            )
+            assert own[0, trained[0] :].tolist()[: len(trained)] == ids[trained].tolist()
+            checked += 1
+    assert checked
+
+
+def test_a_run_that_was_stopped_between_two_refreshes_reads_the_same(tmp_path: Path) -> None:
+    method = {**entry(tmp_path, fraction=0.5)["self_replay"], "refresh": 3}
+    settings: dict[str, Any] = {
+        "max_steps": 8,
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "per_device_train_batch_size": 2,
+    }
+    whole = make_trainer(tmp_path / "whole", {"self_replay": method}, **settings)
+    read = batches_of(whole)
+    for stop in (1, 3, 4, 5, 7):
+        again = make_trainer(tmp_path / f"{stop}", {"self_replay": method}, **settings)
+        found: list[Any] = []
+        step = again.training_step
+
+        def watched(model: Any, inputs: Any, *args: Any, step: Any = step, found: Any = found) -> Any:
+            found.append(inputs["input_ids"].clone())
+            return step(model, inputs, *args)
+
+        again.training_step = watched
+        again.train(resume_from_checkpoint=str(tmp_path / "whole" / "run" / f"checkpoint-{stop}"))
+        assert len(found) == 8 - stop
+        assert all(torch.equal(a, b["input_ids"]) for a, b in zip(found, read[stop:], strict=True))
+        assert all(torch.equal(p, weights(again)[n]) for n, p in weights(whole).items())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([{"self_replay": {"refresh": 0}}], "expected a whole number of at least 1"),
+        (
+            [{"self_replay": {"refresh": 2, "temperature": 0.0, "prompts": "target"}}],
+            "expected a temperature above 0, to draw with",
+        ),
+        (
+            [{"self_replay": {"refresh": 2}}, {"label_annealing": {"teacher": "cached"}}],
+            "teacher: cached keeps the states of the training data, of which self_replay.refresh draws tokens anew",
+        ),
+        (
+            [{"self_replay": {"refresh": 2}}, {"token_weighting": {"kind": "flow"}}],
+            "token_weighting: looks at the training data before the first step",
+        ),
+    ],
+)
+def test_what_cannot_go_with_tokens_that_are_drawn_anew(given: list[Any], words: str) -> None:
+    _, problems = parse_retention(given)
+    assert any(words in problem.text for problem in problems), problems

@@ -87,6 +87,19 @@ class Draws:
     """Samples at once."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Redraws:
+    """How a method's generated tokens are drawn anew by the model as it is trained."""
+
+    every: int
+    """Steps after which they are."""
+    temperature: float
+    top_p: float
+    seed: int
+    batch_size: int | None
+    """Answers drawn at once; None: as the host has it."""
+
+
 class DataHost(Protocol):
     """What a run offers to methods that make training data out of the start model. All ranks call `make_data`, and all
     have to end with the same rows."""
@@ -141,6 +154,28 @@ class DataHost(Protocol):
         """One line for the user, on the first process."""
 
 
+class Writer(Protocol):
+    """The model as it is trained, writing; the trainer's."""
+
+    rank: int
+    """This process's number in the run."""
+    world: int
+    """How many there are."""
+    at_once: int
+    """Prompts of a batch where nothing else is said."""
+
+    def drawn(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float, top_p: float, seed: int
+    ) -> list[Sample]:
+        """As `DataHost.continued`; each rank draws its own."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's value, in the order of ranks; all ranks have to call it."""
+
+    def together(self, work: Callable[[], Any]) -> Any:
+        """Does the work on every rank; an error on any is an error on all."""
+
+
 class Host(Protocol):
     """What a run offers to methods that have to look at the model or at other data; the trainer is one."""
 
@@ -186,6 +221,9 @@ class Host(Protocol):
 
     def end_tokens(self) -> tuple[int, ...]:
         """The ids that end a text, of the tokenizer and of the model's generation."""
+
+    def writer(self) -> Writer | None:
+        """What draws tokens from the model as it is trained; None where it writes none."""
 
     def say(self, text: str) -> None:
         """One line for the user, on the first process."""
@@ -318,6 +356,15 @@ class ActiveMethod(Protocol):
     def after_step(self, named: NamedParams, step: StepInfo) -> None:
         """Changes parameters in place; called once an optimiser step, before anything logs, evaluates or saves."""
 
+    def batches(self, coming: Iterator[dict[str, Any]], *, a_step: int, step: int) -> Iterator[dict[str, Any]]:
+        """Called before every step, of methods with `redraws`.
+
+        Args:
+            coming: the micro-batches of the epoch that are left.
+            a_step: how many of them are a step.
+            step: how many steps were taken.
+        """
+
     def token_weights(self, inputs: dict[str, Any], labels_BT: torch.Tensor) -> TokenWeights:
         """Called before every micro-batch of training, of methods with `weighs_tokens`: its inputs and `[B, T]`
         labels."""
@@ -351,6 +398,9 @@ class Passive:
     def add_gradient(self, named: NamedParams, step: StepInfo) -> None: ...
 
     def after_step(self, named: NamedParams, step: StepInfo) -> None: ...
+
+    def batches(self, coming: Iterator[dict[str, Any]], *, a_step: int, step: int) -> Iterator[dict[str, Any]]:
+        return coming
 
     def token_weights(self, inputs: dict[str, Any], labels_BT: torch.Tensor) -> TokenWeights:
         return TokenWeights()
@@ -583,6 +633,10 @@ class RetentionMethod:
         """The method's term in the token loss, if it has one."""
         return None
 
+    def redraws(self) -> Redraws | None:
+        """How the tokens that it gives are drawn anew on the way; None: they stay."""
+        return None
+
     def ce_by_origin(self) -> dict[str, float]:
         """Factors of the cross-entropy at tokens of some `ORIGINS`, those other than 1."""
         return {}
@@ -599,10 +653,24 @@ def changes_data(method: RetentionMethod) -> bool:
 
 
 def marks_origins(methods: Iterable[RetentionMethod]) -> bool:
-    """Whether the loss weighs new, replayed and generated tokens differently, so that rows have to say which they
-    are."""
-    terms = ((m.ce_by_origin(), m.token_loss()) for m in methods if not m.off)
-    return any(factors or (term is not None and term.by_origin) for factors, term in terms)
+    """Whether the loss weighs new, replayed and generated tokens differently, or generated ones are drawn anew, so that
+    rows have to say which they are."""
+    held = [m for m in methods if not m.off]
+    terms = ((m.ce_by_origin(), m.token_loss()) for m in held)
+    weighed = any(factors or (term is not None and term.by_origin) for factors, term in terms)
+    return weighed or any(m.redraws() is not None for m in held)
+
+
+def redrawing_problems(methods: Iterable[RetentionMethod]) -> list[str]:
+    """Sentences about methods that look at the training data beforehand, beside one whose tokens are drawn anew."""
+    held = [m for m in methods if not m.off]
+    if all(m.redraws() is None for m in held):
+        return []
+    name = next(m.name for m in held if m.redraws() is not None)
+    cached = [t for m in held if (t := m.token_loss()) is not None and t.teacher.kind == "cached"]
+    found = [f"{m.name}: looks at the training data before the first step" for m in held if m.passes_before()]
+    found += ["label_annealing.teacher: cached keeps the states of the training data" for _ in cached]
+    return [f"{one}, of which {name}.refresh draws tokens anew. Leave one out." for one in found]
 
 
 def packing_problem(methods: Iterable[RetentionMethod], strategy: str) -> list[str]:

@@ -17,8 +17,8 @@ label annealing's KL alone, over the whole vocabulary at each token and so with 
 Departures from 2605.26097: a sample ends where the model ends it (there it goes on to 512 tokens), and the samples are
 mixed at random places (there 32 of them stand in each step beside 128 new rows).
 
-What it does not do: answer anew with the model as it is trained (on-policy replay). The rows of a run are fixed before
-its first step, which is what packing, the length of the schedule and a continued run rest on.
+`refresh: k` has the model as it is trained write the generated tokens anew every k steps (on-policy replay; OPR
+2605.29495 does so between tasks), in rows that stay as many and as long: see `retention.redrawing`.
 
 Cost: `fraction / (1 - fraction)` more tokens, and once for a start model, whatever runs follow, the samples: about as
 many tokens as are replayed, decoded in large batches. They are kept (`retention.self_samples`).
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta, Seed
 from holdfast.errors import ConfigError, DataError
-from holdfast.retention.method import DataHost, Draws, RetentionMethod, Sample
+from holdfast.retention.method import DataHost, Draws, Redraws, RetentionMethod, Sample
 from holdfast.retention.paths import data_problems
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from datasets import Dataset
 
+    from holdfast.retention.anchor import Anchors
+    from holdfast.retention.method import ActiveMethod
     from holdfast.retention.self_samples import Drawn, Filters
 
 START, TARGET = "start", "target"
@@ -93,6 +95,9 @@ class SelfReplay(RetentionMethod):
     max_dropped: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Largest share of samples that may be empty, only repeat themselves, or be left out, before the start model is
     refused."""
+    refresh: Annotated[int | None, Meta(ge=1)] = None
+    """Steps after which the generated tokens to come are drawn anew, by the model as it is trained, at the same
+    temperature and after the same prompts; empty: the start's samples stay."""
     seed: Seed = 0
     """Of the samples. Runs with other seeds of their own share them."""
     batch_size: Annotated[int | None, Meta(ge=1)] = None
@@ -125,6 +130,8 @@ class SelfReplay(RetentionMethod):
             )
         if self.temperature == 0 and self.top_p != 1:
             found.append("self_replay.top_p: says something with a temperature above 0 only")
+        if self.refresh is not None and self.temperature == 0:
+            found.append("self_replay.refresh: expected a temperature above 0, to draw with, got 0")
         if self.server_key_env is not None and not self.server:
             found.append("self_replay.server_key_env: says something with server only")
         return found
@@ -148,6 +155,23 @@ class SelfReplay(RetentionMethod):
             max_repetition=default if self.max_repetition is None else self.max_repetition,
             max_perplexity=self.max_perplexity,
         )
+
+    def redraws(self) -> Redraws | None:
+        if self.refresh is None:
+            return None
+        return Redraws(
+            every=self.refresh,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            seed=self.seed,
+            batch_size=self.batch_size,
+        )
+
+    def start(self, anchors: Anchors) -> ActiveMethod:
+        from holdfast.retention.redrawing import Redrawing
+
+        redraws = self.redraws()
+        return super().start(anchors) if redraws is None else Redrawing(redraws, origin=self.gives)
 
     def draws(self, *, rows: int, tokens: float, window: int, at_once: int) -> Draws:
         longest = max(1, min(self.max_new_tokens, window - 1))

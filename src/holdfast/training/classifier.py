@@ -591,6 +591,9 @@ class _Loop:
         """None: a classifier has no tokens."""
         return ()
 
+    def writer(self) -> None:
+        """None: it writes nothing."""
+
     def say(self, text: str) -> None:
         """See `Host.say`."""
         self._say(text)

@@ -1,14 +1,15 @@
-"""The trainer as a `retention.method.DataHost`: the start model at hand while the training data is made.
+"""The trainer as a `retention.method.DataHost`: the start model at hand while the training data is made; and as a
+`retention.method.Writer`, the model as it is trained.
 
-That is before the trainer is complete: no accelerator, no optimiser; an adapter's layers may be in the model already,
-and are switched off meanwhile where they are new and change nothing.
+The first is before the trainer is complete: no accelerator, no optimiser; an adapter's layers may be in the model
+already, and are switched off meanwhile where they are new and change nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -22,6 +23,9 @@ from holdfast.support.files import fingerprint
 from holdfast.training.adapters import new_adapters_off
 from holdfast.training.processes import Processes
 from holdfast.training.zero import is_partitioned
+
+if TYPE_CHECKING:
+    from holdfast.training.mixin import RetentionMixin
 
 BATCH_SIZES = {"cpu": 32, "cuda": 256}
 """Prompts of a generation batch, by kind of device."""
@@ -212,11 +216,58 @@ class TrainerDataHost:
             )
         if next(model.parameters()).device.type == "cpu" and self._args.device.type != "cpu":
             model.to(self._args.device)  # where the trainer takes it anyway
-        training = [module for module in model.modules() if module.training]
-        model.eval()
-        try:
-            with new_adapters_off(model, self._start.adapter):
-                yield model
-        finally:
-            for module in training:
-                module.training = True
+        with _evaluating(model), new_adapters_off(model, self._start.adapter):
+            yield model
+
+
+class TrainedWriter:
+    """See `retention.method.Writer`.
+
+    Args:
+        trainer: complete.
+    """
+
+    def __init__(self, trainer: RetentionMixin) -> None:
+        self._trainer = trainer
+        processes = Processes(trainer.args.process_index, trainer.args.world_size)
+        self.rank, self.world = processes.rank, processes.world
+        self.gather, self.together = processes.gather, processes.together
+        self.at_once = BATCH_SIZES.get(trainer.args.device.type, max(BATCH_SIZES.values()))
+
+    def drawn(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float, top_p: float, seed: int
+    ) -> list[Sample]:
+        """See `Writer.drawn`.
+
+        Raises:
+            ModelError: what it is sampled by is NaN or infinite.
+            HoldfastError: memory does not suffice.
+        """
+        trainer = self._trainer
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        with _evaluating(model), trainer.accelerator.autocast():
+            found = continued(
+                model,
+                getattr(trainer.processing_class, "tokenizer", trainer.processing_class),
+                prompts,
+                max_new_tokens=max_new_tokens,
+                sampling=Sampling(temperature=temperature, top_p=top_p, seed=seed),
+                advice="Lower self_replay.batch_size.",
+            )
+        if any(one.broken for one in found):
+            raise ModelError(
+                f"self_replay.refresh: the model's logits are NaN or infinite before step "
+                f"{trainer.state.global_step + 1}. Lower the learning rate."
+            )
+        return [Sample(ids=tuple(one.ids), ended=one.ended) for one in found]
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -15,6 +15,7 @@ from holdfast.errors import ConfigError, did_you_mean
 from holdfast.ops.annealing import IGNORE
 from holdfast.ops.heads import causal_lm
 from holdfast.retention.method import ActiveMethod, StartLosses, StepFigures
+from holdfast.training.data_host import TrainedWriter
 from holdfast.training.forward import LossRequest, Sealed
 from holdfast.training.zero import is_partitioned
 
@@ -184,6 +185,10 @@ class TrainerHost:
         for value in (getattr(tokenizer, "eos_token_id", None), getattr(generation, "eos_token_id", None)):
             found.update(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
         return tuple(sorted(found))
+
+    def writer(self) -> TrainedWriter:
+        """See `Host.writer`."""
+        return TrainedWriter(self._trainer)
 
     def _single_rows(self, rows: Dataset) -> Iterator[tuple[int, dict[str, Tensor]]]:
         args = self._trainer.args

@@ -131,6 +131,11 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             )
         if any(m.passes_before() for m in self._data_methods):
             raise ConfigError(IMAGES_ARE_NOT_TOKENS)
+        if any(m.redraws() for m in self.retain):
+            raise ConfigError(
+                "self_replay.refresh: expected rows of text, got rows with images, whose places in a row are known "
+                "only once a batch is made. Leave it out."
+            )
         collate: Any = self.data_collator  # type: ignore[has-type]
         if isinstance(collate, DataCollatorForVisionLanguageModeling):
             self.data_collator = ImageCollator(collate, completion_only=self.args.completion_only_loss)

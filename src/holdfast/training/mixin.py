@@ -30,7 +30,7 @@ import dataclasses
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ from holdfast.retention.method import (
     TokenWeights,
     changes_data,
     marks_origins,
+    redrawing_problems,
 )
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.environment import loads_on_one_process_only
@@ -198,6 +199,7 @@ class RetentionMixin(WholeCheckpoints):
         self._refuse_misfits(named)
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
         self._weigher = next((a for m, a in zip(self.retain, self.active, strict=True) if m.weighs_tokens), None)
+        self._feeder = next((a for m, a in zip(self.retain, self.active, strict=True) if m.redraws() is not None), None)
         self.callback_handler.callbacks.insert(0, _AfterStep(self))
 
     def _complete_data(self) -> None:
@@ -459,6 +461,11 @@ class RetentionMixin(WholeCheckpoints):
             return 0.0
         own = getattr(config, "router_aux_loss_coef", 0.0)
         return float(getattr(self, "router_aux_loss_coef", own) or 0.0) / max(self.accelerator.num_processes, 1)
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:
+        if self._feeder is not None:
+            epoch_iterator = self._feeder.batches(epoch_iterator, a_step=num_batches, step=self.state.global_step)
+        return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, Any]], device: torch.device) -> Any:
         """Trainer's global count of trained tokens; beside it, the KL's own count where its tokens differ."""
@@ -799,6 +806,12 @@ class RetentionMixin(WholeCheckpoints):
                 "of each machine would have them. holdfast train sets it; elsewhere set "
                 "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model "
                 "is loaded."
+            )
+        found += redrawing_problems(self.retain)
+        if any(m.redraws() for m in self.retain) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            found.append(
+                "self_replay.refresh: expected a model that is whole in each process, which writes with it, got one "
+                "that FSDP or DeepSpeed shares out. Use DDP, or leave it out."
             )
         if not self.own_loss and getattr(self.args, "loss_type", "nll") not in self.loss_types:
             found.append(
