@@ -70,6 +70,11 @@ SEQUENCE = {
 """Of Soup to Go: models that each makes with a seed, and its ways through the orders."""
 STAGES = {"tiny": 10, "smollm2": 5, "llama2-alpaca": 10, "llama2-vicuna": 10}
 """Of Pattern Shifting or Knowledge Losing: epochs of each."""
+WITHOUT_OLD_DATA = {
+    "functions": ({"self_replay", "label_annealing", "token_weighting", "wise_ft", "l2"}, "nsga2, 160 trials"),
+    "functions-near": ({"self_replay", "label_annealing", "wise_ft"}, "tpe, 30 trials"),
+}
+"""Search: the methods that it draws from, and how it is searched."""
 LADDER = {"tiny": (3, 2_000_000), "world": (6, 64_000_000), "world-3M": (6, 32_000_000), "paper": (18, 128_000_000_000)}
 """Of Overtrained Language Models: rungs of each, and the largest budget."""
 OVERTRAINING = {
@@ -154,7 +159,7 @@ def test_the_recipes_are_these() -> None:
         *(f"probe/{n}" for n in PUBLIC),
         *(f"overtraining/{n}" for n in OVERTRAINING),
         *(f"leaderboard/{n}" for n in LEADERBOARDS),
-        "without_old_data/functions",
+        *(f"without_old_data/{n}" for n in WITHOUT_OLD_DATA),
     }
     assert there == {*METHODS, *tiny, *papers}
     package = ROOT / "src" / "holdfast" / "studies" / "recipes" / "residual"
@@ -176,17 +181,19 @@ def test_a_recipe_is_sound_with_every_alternative(name: str) -> None:
     assert all("trust_remote_code" not in note for note in config.notes)
 
 
-def test_the_search_without_old_data_uses_none(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", WITHOUT_OLD_DATA)
+def test_a_search_without_old_data_uses_none(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     from holdfast.retention.registry import METHODS as KNOWN
 
-    study = read("without_old_data/functions")
+    study = read(f"without_old_data/{name}")
     used = {name for ways in study["vary"]["retention"] for method in ways for name in method}
-    assert used == {"self_replay", "label_annealing", "token_weighting", "wise_ft", "l2"}
+    methods, search = WITHOUT_OLD_DATA[name]
+    assert used == methods
     assert not {name for name in used if KNOWN[name].old_data}
     assert "replay" not in re.sub("self_replay", "", yaml.safe_dump(study["vary"]))
-    config = str(CONFIGS / "without_old_data/functions.yaml")
+    config = str(CONFIGS / f"without_old_data/{name}.yaml")
     assert main(["sweep", "--config", config, "--dry_run"]) == 0
-    assert "nsga2, 160 trials" in capsys.readouterr().out
+    assert search in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", STUDIES)
