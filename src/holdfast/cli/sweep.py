@@ -203,7 +203,8 @@ def plan(config: StudyConfig) -> str:
     rows = [
         (
             "study",
-            f"{config.name} ({config.search.sampler}, {len(trials)} trials and direct fine-tuning, seeds {seeds})",
+            f"{config.name} ({config.search.sampler}, {len(trials)} trial{'s' if len(trials) > 1 else ''} and direct "
+            f"fine-tuning, seed{'s' if len(config.seeds) > 1 else ''} {seeds})",
         ),
         ("target", config.target.label),
         ("source", config.source.label),
@@ -219,11 +220,14 @@ def plan(config: StudyConfig) -> str:
     )
     rows += [("note", n) for n in config.notes]
     lines = ["Dry run: the request is sound; nothing was trained.", "", *(f"  {k:<8} {v}" for k, v in rows), ""]
-    shown = [config.space.label(p) for p in trials if p][:60]
+    drawn = config.search.sampler != "grid"
+    shown = [] if drawn else [config.space.label(p) for p in trials][:60]
     lines += [f"  {number:>4}  {label}" for number, label in enumerate(["direct fine-tuning", *shown])]
-    if len(trials) > len(shown):
-        more = "are drawn as the study runs" if not shown else f"... and {len(trials) - len(shown)} more"
-        lines.append(f"        {len(trials)} combinations {more}" if not shown else f"        {more}")
+    if drawn:
+        what = "combinations are" if len(trials) > 1 else "combination is"
+        lines.append(f"        {len(trials)} {what} drawn as the study runs")
+    elif len(trials) > len(shown):
+        lines.append(f"        ... and {len(trials) - len(shown)} more")
     runs = (len(trials) + 1) * len(config.seeds)
     return "\n".join([*lines, "", f"  {runs} fine-tuning runs in all."])
 
