@@ -73,6 +73,7 @@ STAGES = {"tiny": 10, "smollm2": 5, "llama2-alpaca": 10, "llama2-vicuna": 10}
 WITHOUT_OLD_DATA = {
     "functions": ({"self_replay", "label_annealing", "token_weighting", "wise_ft", "l2"}, "nsga2, 160 trials"),
     "functions-near": ({"self_replay", "label_annealing", "wise_ft"}, "tpe, 30 trials"),
+    "functions-near-held-out": ({"self_replay", "label_annealing", "wise_ft", "train"}, "grid, 1 trial and direct"),
     "functions-held-out": ({"self_replay", "label_annealing", "wise_ft", "train"}, "grid, 1 trial and direct"),
 }
 """Search: the methods that it draws from, and how it is searched."""
