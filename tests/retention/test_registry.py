@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from holdfast.errors import ConfigError
 from holdfast.retention.averaging import SequentialAveraging
@@ -15,7 +16,10 @@ from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.presets import PRESETS
 from holdfast.retention.registry import METHODS, parse_retention, retention
 from holdfast.retention.replay import Replay
+from holdfast.retention.self_replay import SelfReplay
 from holdfast.retention.token_weighting import TokenWeighting
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 @pytest.fixture(autouse=True)
@@ -154,9 +158,25 @@ def test_a_preset_stands_for_its_methods(entry):
     assert found[0].identity() == retention({"token_weighting": {"kind": "dft"}})[0].identity()
 
 
+def test_auto_is_what_was_found_without_old_data():
+    found = retention("auto")
+    assert [m.name for m in found] == ["self_replay", "label_annealing", "wise_ft"]
+    assert not any(m.old_data for m in found) and not found[0].ce and found[0].prompts == "start"
+    [mine, *_] = retention({"auto": {"fraction": 0.3, "prompts": "target", "samples": 64, "max_new_tokens": 48}})
+    assert mine == SelfReplay(fraction=0.3, ce=False, prompts="target", samples=64, max_new_tokens=48)
+    chosen = yaml.safe_load((CONFIGS / "without_old_data/functions-held-out.yaml").read_text())["vary"]["retention"][0]
+    given = {name: values for part in chosen for name, values in part.items()}
+    assert found[0].fraction == pytest.approx(given["self_replay"]["fraction"], abs=0.01)
+    assert found[1].weight == pytest.approx(given["label_annealing"]["weight"], rel=0.05)
+    assert found[1].weight_generated == pytest.approx(given["label_annealing"]["weight_generated"], rel=0.1)
+    assert found[2].alpha == pytest.approx(given["wise_ft"]["alpha"], abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
+        (["auto", "wise_ft"], "'auto' stands for self_replay, label_annealing and wise_ft, and 'wise_ft' is given"),
+        ({"auto": {"fraction": 1}}, "auto.fraction.*below 1"),
         (
             ["asft", "label_annealing"],
             "'asft' stands for token_weighting and label_annealing, and 'label_annealing' is",

@@ -1,7 +1,8 @@
-"""Published combinations of methods, by name in a config's `retention:` list.
+"""Combinations of methods that were published or found, by name in a config's `retention:` list.
 
 ```yaml
 retention: [asft]                    # or  asft: {weight: 0.05}
+retention: auto                      # nothing to choose, and no old data
 ```
 
 A preset stands for its methods: a run has those, records those, and is the same run as one that names them. Among the
@@ -19,7 +20,7 @@ from holdfast.config.declare import Meta, settings_of
 from holdfast.retention.averaging import WiseFT
 from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.method import RetentionMethod
-from holdfast.retention.self_replay import SelfReplay
+from holdfast.retention.self_replay import START, SelfReplay
 from holdfast.retention.token_weighting import TokenWeighting
 
 _METHODS: dict[str, type[RetentionMethod]] = {
@@ -79,4 +80,37 @@ class ASFT(Preset):
         ]
 
 
-PRESETS: dict[str, type[Preset]] = {cls.name: cls for cls in (ASFT,)}
+@dataclass(frozen=True, kw_only=True)
+class Auto(Preset):
+    """What a search over ways without old data found to keep most at nearly all of the gain: the start model's own text
+    with its KL alone, a little of that KL at the new tokens, and an end that is stepped back towards the start.
+
+    The figures, and on which models, stand in docs/methods.md under "auto". Its values were found on one small model;
+    the learning rate is not among them and stays the user's.
+    """
+
+    name: ClassVar[str] = "auto"
+    summary: ClassVar[str] = "preset: self_replay, label_annealing and wise_ft as a search without old data found them"
+    source: ClassVar[str] = "configs/without_old_data; 2605.26097 (its KL variant), Wortsman et al. 2021 (WiSE-FT)"
+    strength: ClassVar[tuple[str, ...]] = ("fraction",)
+
+    fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.5
+    """Share of the mixture that is the start model's own text."""
+    prompts: str = START
+    """As of self_replay: start, target, or a file with prompts."""
+    samples: Annotated[int | None, Meta(ge=1)] = None
+    """As of self_replay: samples that are drawn at most; empty: as many as it needs."""
+    max_new_tokens: Annotated[int, Meta(ge=1)] = 512
+    """As of self_replay: tokens of a sample at most."""
+
+    @classmethod
+    def entries(cls, parameters: Mapping[str, Any]) -> list[dict[str, dict[str, Any]]]:
+        given = {s.name: parameters.get(s.name, s.default) for s in settings_of(cls)}
+        return [
+            {"self_replay": {**given, "ce": False}},
+            {"label_annealing": {"weight": 0.04, "weight_generated": 5.4}},
+            {"wise_ft": {"alpha": 0.83}},
+        ]
+
+
+PRESETS: dict[str, type[Preset]] = {cls.name: cls for cls in (ASFT, Auto)}

@@ -276,7 +276,8 @@ def _combination_problems(methods: Sequence[RetentionMethod], presets: Sequence[
     for name, count in counts.items():
         within = [p for p in presets if any(m.name == name for m in p.methods())]
         if count > 1 and within:
-            held = " and ".join(m.name for m in within[0].methods())
+            *first, last = [m.name for m in within[0].methods()]
+            held = f"{', '.join(first)} and {last}"
             problems.append(
                 f"'{within[0].name}' stands for {held}, and '{name}' is given beside it. Leave one out, or name the "
                 f"methods in place of '{within[0].name}'."
