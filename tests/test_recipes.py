@@ -74,6 +74,7 @@ WITHOUT_OLD_DATA = {
     "functions": ({"self_replay", "label_annealing", "token_weighting", "wise_ft", "l2"}, "nsga2, 160 trials"),
     "functions-near": ({"self_replay", "label_annealing", "wise_ft"}, "tpe, 30 trials"),
     "functions-near-held-out": ({"self_replay", "label_annealing", "wise_ft", "train"}, "grid, 1 trial and direct"),
+    "functions-epoch": ({"self_replay", "label_annealing", "wise_ft"}, "tpe, 24 trials"),
     "functions-held-out": ({"self_replay", "label_annealing", "wise_ft", "train"}, "grid, 1 trial and direct"),
 }
 """Search: the methods that it draws from, and how it is searched."""
