@@ -221,6 +221,7 @@ def test_questions_are_asked_of_a_few_models_of_the_first_seed(bench):
             "label_annealing-1-0.0002",
             "replay-0.1-0.0002",
             "lora-3e-4",
+            "auto",
         ]
 
 
