@@ -291,30 +291,31 @@ def adapter_off() -> dict[str, float]:
     root's hooks."""
     from peft import LoraConfig, get_peft_model
 
-    def lora() -> nn.Module:
+    def lora() -> tuple[nn.Module, AdapterOffTeacher]:
+        """As a trainer makes them: the teacher while the adapter changes nothing, before anything is shared out."""
         torch.manual_seed(5)
         model = get_peft_model(
             build(1, tie=False),
             LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"], task_type="CAUSAL_LM"),
         ).double()
+        teacher = AdapterOffTeacher(model)
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 nn.init.normal_(parameter, std=0.1)
         install_forward(causal_lm(model))
-        return model
+        return model, teacher
 
-    alone, student = lora(), lora()
+    (alone, of_alone), (student, of_student) = lora(), lora()
     for layer in causal_lm(student).model.layers:
         fully_shard(layer)
     fully_shard(causal_lm(student).lm_head)
     fully_shard(student)
     batch = batches()[0]
     losses = {}
-    for model, part, ranks in (
-        (alone, slice(0, 8), 1),
-        (student, slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4), 2),
+    for model, teacher, part, ranks in (
+        (alone, of_alone, slice(0, 8), 1),
+        (student, of_student, slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4), 2),
     ):
-        teacher = AdapterOffTeacher(model)
         for _ in range(2):  # the second time with what the first has left
             model.zero_grad()
             hidden, head = teacher.hidden({"input_ids": batch["input_ids"][part]})
