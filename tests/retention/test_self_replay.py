@@ -385,3 +385,19 @@ def test_a_run_that_was_stopped_between_two_refreshes_reads_the_same(tmp_path: P
 def test_what_cannot_go_with_tokens_that_are_drawn_anew(given: list[Any], words: str) -> None:
     _, problems = parse_retention(given)
     assert any(words in problem.text for problem in problems), problems
+
+
+def test_a_checkpoint_of_other_ranks_or_of_more_rows_is_no_default(tmp_path: Path) -> None:
+    method = {**entry(tmp_path, fraction=0.5)["self_replay"], "refresh": 3}
+    trainer = make_trainer(tmp_path, {"self_replay": method}, max_steps=2, per_device_train_batch_size=2)
+    trainer.train()
+    active = trainer.active[0]
+    state = active.state_dict()
+    assert state["ready"] == [1] and {"0.0.input_ids", "0.0.labels"} <= state.keys()
+    with pytest.raises(ConfigError, match="expected a checkpoint of 1 processes, got one of 2"):
+        active.load_state_dict({**state, "ready": [1, 1], "tokens": [0, 0]})
+    with pytest.raises(KeyError):
+        active.load_state_dict({k: v for k, v in state.items() if not k.endswith("labels")})
+    active.load_state_dict(state)
+    with pytest.raises(DataError, match="for 1 micro-batches, and the epoch has 0 left"):
+        next(active.batches(iter([]), a_step=1, step=2))

@@ -100,17 +100,41 @@ class Redraws:
     """Answers drawn at once; None: as the host has it."""
 
 
-class DataHost(Protocol):
-    """What a run offers to methods that make training data out of the start model. All ranks call `make_data`, and all
-    have to end with the same rows."""
+class Writer(Protocol):
+    """A model that writes, in a run of one or several ranks."""
+
+    rank: int
+    world: int
+    """Ranks of the run; 1 without others."""
+
+    def batch_size(self) -> int:
+        """Prompts that are continued at once on this device, where nobody says."""
+
+    def continued(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float, top_p: float, seed: int
+    ) -> list[Sample]:
+        """What the model writes after prompts (token ids), in one batch, on this rank alone; temperature 0 is greedy.
+
+        Raises:
+            ModelError: what it chooses tokens by is NaN or infinite.
+            HoldfastError: memory does not suffice.
+        """
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's value, in the order of ranks; all ranks have to call it."""
+
+    def together(self, work: Callable[[], Any]) -> Any:
+        """Does the work on every rank; an error on any is an error on all."""
+
+
+class DataHost(Writer, Protocol):
+    """What a run offers to methods that make training data out of the start model, which is what writes. All ranks call
+    `make_data`, and all have to end with the same rows."""
 
     prepare: PrepareData
     seed: int
     """The run's."""
     tokenizer: Any
-    rank: int
-    world: int
-    """Ranks of the run; 1 without others."""
 
     @property
     def window(self) -> int:
@@ -128,52 +152,16 @@ class DataHost(Protocol):
     def beginning(self) -> int | None:
         """The token that texts begin with (else the one that ends them); None where there is neither."""
 
-    def batch_size(self) -> int:
-        """Prompts that are continued at once on this device, where nobody says."""
-
     def prompts(self, data: str) -> tuple[list[list[int]], int]:
         """Token ids of the prompts in a file, folder or hub data set, up to where an answer begins; and how many of its
         rows hold none."""
-
-    def continued(
-        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float, top_p: float, seed: int
-    ) -> list[Sample]:
-        """What the start model writes after prompts, in one batch; temperature 0 is greedy."""
 
     def log_likelihoods(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
         """Of each row (a prompt, and what follows): the start's log-probability of each token that follows, in nats, at
         temperature 1."""
 
-    def gather(self, value: Any) -> list[Any]:
-        """Everybody's value, in the order of ranks."""
-
-    def together(self, work: Callable[[], Any]) -> Any:
-        """Does the work on every rank; an error on any is an error on all."""
-
     def say(self, text: str) -> None:
         """One line for the user, on the first process."""
-
-
-class Writer(Protocol):
-    """The model as it is trained, writing; the trainer's."""
-
-    rank: int
-    """This process's number in the run."""
-    world: int
-    """How many there are."""
-    at_once: int
-    """Prompts of a batch where nothing else is said."""
-
-    def drawn(
-        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float, top_p: float, seed: int
-    ) -> list[Sample]:
-        """As `DataHost.continued`; each rank draws its own."""
-
-    def gather(self, value: Any) -> list[Any]:
-        """Everybody's value, in the order of ranks; all ranks have to call it."""
-
-    def together(self, work: Callable[[], Any]) -> Any:
-        """Does the work on every rank; an error on any is an error on all."""
 
 
 class Host(Protocol):

@@ -19,13 +19,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import ConfigError, DataError
+from holdfast.ops.annealing import IGNORE
 from holdfast.retention.method import ORIGINS, Host, Passive, Redraws, Sample, Writer
 from holdfast.support.files import fingerprint
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-IGNORE = -100
 _IDS, _LABELS = "input_ids", "labels"
 
 
@@ -42,7 +43,8 @@ class _Answer:
 
 
 class Redrawing(Passive):
-    """See the module.
+    """What of a run's generated tokens is drawn anew, and what of it is still to be trained on (2605.29495, between
+    tasks there).
 
     Args:
         redraws: how often, and how tokens are drawn.
@@ -65,7 +67,11 @@ class Redrawing(Passive):
             taken = list(itertools.islice(coming, len(self._kept) or self.redraws.every * a_step))
             if self._kept:
                 if len(taken) < len(self._kept):
-                    raise ValueError(f"the checkpoint holds {len(self._kept)} micro-batches, the data {len(taken)}.")
+                    raise DataError(
+                        f"self_replay.refresh: the checkpoint holds drawn tokens for {len(self._kept)} micro-batches, "
+                        f"and the epoch has {len(taken)} left. Continue with the data and batch size that the run "
+                        f"began with, or choose a new output_dir."
+                    )
                 taken = [
                     {**batch, _IDS: ids.to(batch[_IDS].device), _LABELS: labels.to(batch[_LABELS].device)}
                     for batch, (ids, labels) in zip(taken, self._kept, strict=True)
@@ -78,8 +84,13 @@ class Redrawing(Passive):
             yield self._ready.popleft()
 
     def _drawn_anew(self, batches: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
-        """The answers of all ranks in one order, which is that of one process with the same batch, dealt out in
-        batches: what is drawn does not depend on how many ranks there are or micro-batches a step."""
+        """Micro-batches with other answers. Those of all ranks are put in one order, which is that of one process with
+        the same batch, and dealt out in batches: what is drawn depends neither on the number of ranks nor on that of
+        micro-batches a step.
+
+        Raises:
+            HoldfastError: see `Writer.continued`.
+        """
         assert self._writer is not None
         writer = self._writer
         batches = [{**b, _IDS: b[_IDS].clone(), _LABELS: b[_LABELS].clone()} for b in batches]
@@ -90,7 +101,7 @@ class Redrawing(Passive):
             for number, one in enumerate(own)
         ]
         asked.sort(key=lambda one: one[:-1])
-        size = self.redraws.batch_size or writer.at_once
+        size = self.redraws.batch_size or writer.batch_size()
         chunks = [asked[first : first + size] for first in range(0, len(asked), size)]
 
         def draw() -> dict[tuple[int, int], list[int]]:
@@ -107,7 +118,7 @@ class Redrawing(Passive):
 
     def _answered(self, chunk: Sequence[tuple[Any, ...]], step: int, place: int) -> list[Sample]:
         assert self._writer is not None
-        return self._writer.drawn(
+        return self._writer.continued(
             [prompt for *_, prompt in chunk],
             max_new_tokens=-chunk[0][0],
             temperature=self.redraws.temperature,
@@ -153,17 +164,29 @@ class Redrawing(Passive):
     def state_dict(self) -> dict[str, Any]:
         assert self._writer is not None
         mine = [(b[_IDS].cpu(), b[_LABELS].cpu()) for b in self._ready] or self._kept
-        state: dict[str, Any] = {"tokens": self._writer.gather(self._tokens)}
-        for rank, left in enumerate(self._writer.gather(mine)):
+        held = self._writer.gather((self._tokens, mine))
+        state: dict[str, Any] = {"tokens": [tokens for tokens, _ in held], "ready": [len(left) for _, left in held]}
+        for rank, (_, left) in enumerate(held):
             for number, (ids, labels) in enumerate(left):
                 state |= {f"{rank}.{number}.{_IDS}": ids, f"{rank}.{number}.{_LABELS}": labels}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """
+        Raises:
+            ConfigError: it was written by another number of processes, each of which read rows of its own.
+        """
         assert self._writer is not None
-        rank = self._writer.rank
-        self._tokens = int(state["tokens"][rank]) if rank < len(state["tokens"]) else 0
+        rank, world = self._writer.rank, self._writer.world
+        if len(state["ready"]) != world:
+            raise ConfigError(
+                f"self_replay.refresh: expected a checkpoint of {world} processes, got one of "
+                f"{len(state['ready'])}, whose drawn tokens stand in other rows. Continue with as many, or choose a "
+                f"new output_dir."
+            )
+        self._tokens = int(state["tokens"][rank])
         self._ready.clear()
-        self._kept = []
-        while (ids := state.get(f"{rank}.{len(self._kept)}.{_IDS}")) is not None:
-            self._kept.append((ids, state[f"{rank}.{len(self._kept)}.{_LABELS}"]))
+        self._kept = [
+            (state[f"{rank}.{number}.{_IDS}"], state[f"{rank}.{number}.{_LABELS}"])
+            for number in range(state["ready"][rank])
+        ]

@@ -72,7 +72,53 @@ class StartModel:
             ) from error
 
 
-class TrainerDataHost:
+class _Writing:
+    """What both have of `retention.method.Writer`.
+
+    Args:
+        args: the trainer's arguments.
+        processing_class: its tokenizer, or processor.
+    """
+
+    def __init__(self, args: Any, processing_class: Any) -> None:
+        self._args = args
+        self.tokenizer = getattr(processing_class, "tokenizer", processing_class)
+        processes = Processes(args.process_index, args.world_size)
+        self.rank, self.world = processes.rank, processes.world
+        self.gather, self.together = processes.gather, processes.together
+
+    def batch_size(self) -> int:
+        """See `Writer.batch_size`."""
+        return BATCH_SIZES.get(self._args.device.type, max(BATCH_SIZES.values()))
+
+    def _samples(
+        self,
+        model: Any,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        sampling: Sampling | None,
+        *,
+        broken: str,
+    ) -> list[Sample]:
+        """What a model in evaluation mode writes.
+
+        Args:
+            broken: what is said where it chooses tokens by NaN or infinity.
+        """
+        found = continued(
+            model,
+            self.tokenizer,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            advice="Lower self_replay.batch_size; batches that were finished are kept.",
+        )
+        if any(one.broken for one in found):
+            raise ModelError(broken)
+        return [Sample(ids=tuple(one.ids), ended=one.ended) for one in found]
+
+
+class TrainerDataHost(_Writing):
     """See `retention.method.DataHost`.
 
     Args:
@@ -92,13 +138,10 @@ class TrainerDataHost:
         prepare: PrepareData,
         say: Callable[[str], None],
     ) -> None:
-        self._start, self._processing, self._args, self._say = start, processing_class, args, say
+        super().__init__(args, processing_class)
+        self._start, self._processing, self._say = start, processing_class, say
         self.prepare = prepare
         self.seed = int(args.seed)
-        self.tokenizer = getattr(processing_class, "tokenizer", processing_class)
-        self.processes = Processes(args.process_index, args.world_size)
-        self.rank, self.world = self.processes.rank, self.processes.world
-        self.gather, self.together = self.processes.gather, self.processes.together
 
     @property
     def window(self) -> int:
@@ -133,10 +176,6 @@ class TrainerDataHost:
         ends = end_tokens(model, self.tokenizer)
         return ends[0] if ends else None
 
-    def batch_size(self) -> int:
-        """See `DataHost.batch_size`."""
-        return BATCH_SIZES.get(self._args.device.type, max(BATCH_SIZES.values()))
-
     def prompts(self, data: str) -> tuple[list[list[int]], int]:
         """See `DataHost.prompts`.
 
@@ -157,21 +196,10 @@ class TrainerDataHost:
             ModelError: what it is sampled by is NaN or infinite.
             HoldfastError: memory does not suffice.
         """
-        sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed) if temperature > 0 else None
+        sampling = _sampling(temperature, top_p, seed)
+        broken = "self_replay: the start model's logits are NaN or infinite. Look at its weights and dtype."
         with self._ready() as model:
-            found = continued(
-                model,
-                self.tokenizer,
-                prompts,
-                max_new_tokens=max_new_tokens,
-                sampling=sampling,
-                advice="Lower self_replay.batch_size; batches that were finished are kept.",
-            )
-        if any(one.broken for one in found):
-            raise ModelError(
-                "self_replay: the start model's logits are NaN or infinite. Look at its weights and dtype."
-            )
-        return [Sample(ids=tuple(one.ids), ended=one.ended) for one in found]
+            return self._samples(model, prompts, max_new_tokens, sampling, broken=broken)
 
     def log_likelihoods(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
         """See `DataHost.log_likelihoods`."""
@@ -220,46 +248,33 @@ class TrainerDataHost:
             yield model
 
 
-class TrainedWriter:
-    """See `retention.method.Writer`.
+class TrainedWriter(_Writing):
+    """The model as it is trained, as a `retention.method.Writer`.
 
     Args:
-        trainer: complete.
+        trainer: complete; its model is whole in each process.
     """
 
     def __init__(self, trainer: RetentionMixin) -> None:
+        super().__init__(trainer.args, trainer.processing_class)
         self._trainer = trainer
-        processes = Processes(trainer.args.process_index, trainer.args.world_size)
-        self.rank, self.world = processes.rank, processes.world
-        self.gather, self.together = processes.gather, processes.together
-        self.at_once = BATCH_SIZES.get(trainer.args.device.type, max(BATCH_SIZES.values()))
 
-    def drawn(
+    def continued(
         self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float, top_p: float, seed: int
     ) -> list[Sample]:
-        """See `Writer.drawn`.
+        """See `Writer.continued`."""
+        sampling = _sampling(temperature, top_p, seed)
+        broken = (
+            f"self_replay.refresh: the model's logits are NaN or infinite before step "
+            f"{self._trainer.state.global_step + 1}. Lower the learning rate."
+        )
+        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        with _evaluating(model), self._trainer.accelerator.autocast():
+            return self._samples(model, prompts, max_new_tokens, sampling, broken=broken)
 
-        Raises:
-            ModelError: what it is sampled by is NaN or infinite.
-            HoldfastError: memory does not suffice.
-        """
-        trainer = self._trainer
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        with _evaluating(model), trainer.accelerator.autocast():
-            found = continued(
-                model,
-                getattr(trainer.processing_class, "tokenizer", trainer.processing_class),
-                prompts,
-                max_new_tokens=max_new_tokens,
-                sampling=Sampling(temperature=temperature, top_p=top_p, seed=seed),
-                advice="Lower self_replay.batch_size.",
-            )
-        if any(one.broken for one in found):
-            raise ModelError(
-                f"self_replay.refresh: the model's logits are NaN or infinite before step "
-                f"{trainer.state.global_step + 1}. Lower the learning rate."
-            )
-        return [Sample(ids=tuple(one.ids), ended=one.ended) for one in found]
+
+def _sampling(temperature: float, top_p: float, seed: int) -> Sampling | None:
+    return Sampling(temperature=temperature, top_p=top_p, seed=seed) if temperature > 0 else None
 
 
 @contextlib.contextmanager
