@@ -174,7 +174,8 @@ def test_the_figures_and_groups(tiny_model, tiny_tokenizer, tmp_path):
 
 
 def test_through_the_runner_compared_and_on_a_page(tiny_model, tiny_tokenizer, tmp_path):
-    from holdfast.reports.evaluation_report import write_evaluation_report
+    from holdfast.reports.evaluation_report import evaluation_page
+    from holdfast.reports.html import write_page
 
     write(tmp_path, ROWS)
     plan, problems = parse_evaluation({"target": [{"choices": "rows.jsonl", "group": "subject"}]}, base_dir=tmp_path)
@@ -187,7 +188,7 @@ def test_through_the_runner_compared_and_on_a_page(tiny_model, tiny_tokenizer, t
     assert left_out == [] and {c.metric for c in comparisons} == {"acc", "nats_per_token"}
     assert next(c for c in comparisons if c.metric == "acc").flips_lost is not None
     record = EvaluationRecord(models=[{"label": "before"}])
-    page = write_evaluation_report(tmp_path / "page.html", record, sides[:1]).read_text()
+    page = write_page(evaluation_page(record, sides[:1]), tmp_path / "page.html").read_text()
     assert "rows, by subject" in page and "rows: calibration" in page
 
 

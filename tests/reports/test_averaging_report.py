@@ -17,9 +17,8 @@ from holdfast.reports.averaging_report import (
     lead,
     learnt_by_direction,
     print_averaging,
-    write_averaging_report,
 )
-from holdfast.reports.html import render
+from holdfast.reports.html import render, write_page
 from holdfast.support.files import read_json, write_json
 from holdfast.theory.averaging_settings import AveragingSettings
 from holdfast.theory.averaging_study import AveragingStudy, run_averaging
@@ -64,7 +63,7 @@ def test_tables_are_those_of_the_record(page, study) -> None:
 def test_the_page_comes_again_from_the_json(page, study, tmp_path) -> None:
     assert "u = β / (1 − (1 − β)(1 − αh)ᵏ)" in words_of(page) and "F/(1 − ηF)" in words_of(page)
     again = AveragingStudy.from_json(read_json(write_json(tmp_path / "a.json", study)))
-    assert write_averaging_report(tmp_path / "a.html", again).read_text(encoding="utf-8") == page
+    assert write_page(averaging_page(again), tmp_path / "a.html").read_text(encoding="utf-8") == page
 
 
 def test_words_follow_the_verdicts(study) -> None:

@@ -7,7 +7,8 @@ import pytest
 from claim_studies import direct, paper_like, study
 from holdfast.errors import DataError
 from holdfast.reports.charts import plotly_figure
-from holdfast.reports.claims_report import figure_line, shares_chart, verdict_sentence, write_claims_report
+from holdfast.reports.claims_report import claims_page, figure_line, shares_chart, verdict_sentence
+from holdfast.reports.html import write_page
 from holdfast.studies.claims import RECIPES, check_claims
 from holdfast.studies.engine.claims import claims_json
 from holdfast.studies.tradeoff.paper import PAPER
@@ -44,7 +45,7 @@ def found(studies, **changes):
 
 
 def written(tmp_path, record):
-    return write_claims_report(record, tmp_path / "claims.html").read_text()
+    return write_page(claims_page(record), tmp_path / "claims.html").read_text()
 
 
 def test_every_claim_with_its_figures_and_link(tmp_path):
@@ -123,5 +124,5 @@ def test_the_chart_has_every_share_once():
 )
 def test_another_record_is_refused(tmp_path, wrong):
     with pytest.raises(DataError, match="Expected the record of 'holdfast reproduce'"):
-        write_claims_report(wrong, tmp_path / "claims.html")
+        write_page(claims_page(wrong), tmp_path / "claims.html")
     assert not (tmp_path / "claims.html").exists()

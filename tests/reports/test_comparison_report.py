@@ -35,9 +35,10 @@ from holdfast.reports.blocks import words
 from holdfast.reports.calibration import calibration
 from holdfast.reports.charts import Chart, Series, plotly_figure, quantile_chart
 from holdfast.reports.compared import ComparisonRow, gain_forest, gains, retention_radar
-from holdfast.reports.comparison_report import comparison_verdict, subject_names, write_comparison_report
+from holdfast.reports.comparison_report import comparison_page, comparison_verdict, subject_names
 from holdfast.reports.flips import MOST_FLIPS, Flip, Flips, answer_of, chosen, fair_shares, flips_of, flips_panel
 from holdfast.reports.format import squeeze
+from holdfast.reports.html import write_page
 from holdfast.reports.measured import Measured
 
 
@@ -52,7 +53,7 @@ def cells_of(chart: Chart) -> list[list[str]]:
 
 
 def write(pair: Pair, path: Path, **changes: Any) -> str:
-    return write_comparison_report(path / "c.html", pair.result(**changes)).read_text(encoding="utf-8")
+    return write_page(comparison_page(pair.result(**changes)), path / "c.html").read_text(encoding="utf-8")
 
 
 def section(page: str, title: str) -> str:
@@ -485,7 +486,7 @@ addEventListener("load", () => {
 @pytest.mark.slow
 @needs_chromium
 def test_the_whole_page_draws_without_a_message_and_its_questions_can_be_searched(pair, tmp_path, profile) -> None:
-    path = write_comparison_report(tmp_path / "c.html", pair.result(gates=GATES, matrix=stage_matrix()))
+    path = write_page(comparison_page(pair.result(gates=GATES, matrix=stage_matrix())), tmp_path / "c.html")
     page = path.read_text(encoding="utf-8")
     shown = cards(page)
     one = re.search(r"doc ([0-9a-f]{12})", shown[40])[0]

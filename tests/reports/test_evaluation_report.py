@@ -15,7 +15,8 @@ from test_report_pages import figures_of
 
 from holdfast.errors import ConfigError
 from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
-from holdfast.reports.evaluation_report import write_evaluation_report
+from holdfast.reports.evaluation_report import evaluation_page
+from holdfast.reports.html import write_page
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def pair(tmp_path_factory) -> Pair:
 def write(pair: Pair, path: Path, record: EvaluationRecord | None = None, **changes: Any) -> str:
     record = evaluation_record(pair.labels) if record is None else record
     folders = [pair.before, pair.after][: len(record.models)]
-    return write_evaluation_report(path / "e.html", record, folders, **changes).read_text(encoding="utf-8")
+    return write_page(evaluation_page(record, folders, **changes), path / "e.html").read_text(encoding="utf-8")
 
 
 def cells_of(page: str, entry: str) -> list[str]:
@@ -104,7 +105,7 @@ def test_what_is_missing_is_said(pair, tmp_path) -> None:
 
 def test_what_is_missing_is_listed_in_the_order_of_the_scores(pair, tmp_path) -> None:
     folders = [pair.before, EvaluationFolder(tmp_path / "none")]
-    page = write_evaluation_report(tmp_path / "e.html", evaluation_record(pair.labels), folders).read_text()
+    page = write_page(evaluation_page(evaluation_record(pair.labels), folders), tmp_path / "e.html").read_text()
     listed = re.findall(rf"<li>{pair.labels[1]}: (\w+/\w+)</li>", page)
     assert listed[:3] == ["target/medical", "target/medqa_answers", "source/prose"], "what was asked about first"
     assert listed[7:] == ["knowledge/average", "reasoning/gsm8k", "reasoning/mbpp"], "an average after its members"
@@ -114,7 +115,7 @@ def test_a_comparison_names_the_first_model_that_was_measured(pair, tmp_path) ->
     labels = ("not there", *pair.labels)
     folders = [EvaluationFolder(tmp_path / "none"), pair.before, pair.after]
     compared = {pair.labels[1]: pair.comparisons}
-    path = write_evaluation_report(tmp_path / "e.html", evaluation_record(labels), folders, comparisons=compared)
+    path = write_page(evaluation_page(evaluation_record(labels), folders, comparisons=compared), tmp_path / "e.html")
     found = section(path.read_text(), f"Compared with {pair.labels[0]}")
     assert f"{pair.labels[0]} → {pair.labels[1]}" in found and "not there" not in found
 
@@ -132,11 +133,11 @@ def test_an_entry_of_one_model_only_leaves_a_gap_of_the_other(tmp_path) -> None:
 @pytest.mark.parametrize("status", ["running", "failed"])
 def test_nothing_measured_yet_is_a_page_too(tmp_path, status) -> None:
     record = evaluation_record(["a"], status=status)
-    page = write_evaluation_report(tmp_path / "e.html", record, [EvaluationFolder(tmp_path / "none")]).read_text()
+    page = write_page(evaluation_page(record, [EvaluationFolder(tmp_path / "none")]), tmp_path / "e.html").read_text()
     assert titles(page) == ["Scores", "What was run"]
     assert "No evaluation is there yet." in page and f">{status}</span>" in page
     assert "The evaluation failed." in page or "had not ended" in page
-    assert write_evaluation_report(tmp_path / "f.html", EvaluationRecord(), []).is_file()
+    assert write_page(evaluation_page(EvaluationRecord(), []), tmp_path / "f.html").is_file()
 
 
 def test_unreadable_files_are_said_first(tmp_path) -> None:
@@ -152,7 +153,7 @@ def test_unreadable_files_are_said_first(tmp_path) -> None:
 
 def test_as_many_folders_as_models(pair, tmp_path) -> None:
     with pytest.raises(ConfigError, match="folder for each of 2 models, got 1"):
-        write_evaluation_report(tmp_path / "e.html", evaluation_record(pair.labels), [pair.before])
+        write_page(evaluation_page(evaluation_record(pair.labels), [pair.before]), tmp_path / "e.html")
 
 
 def test_subjects_are_the_means_of_their_questions(pair, tmp_path) -> None:

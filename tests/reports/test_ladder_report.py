@@ -7,13 +7,13 @@ from pathlib import Path
 from synthetic_ladder import ladder
 
 from holdfast.records.ladder import read_ladder, write_ladder
+from holdfast.reports.html import write_page
 from holdfast.reports.ladder_report import (
     figure_charts,
     ladder_page,
     lead,
     print_ladder,
     rung_table,
-    write_ladder_report,
 )
 
 
@@ -36,7 +36,7 @@ def test_charts_and_table_hold_the_figures() -> None:
 def test_page_terminal_and_file(tmp_path: Path, capsys: object) -> None:
     record = ladder()
     assert read_ladder(write_ladder(tmp_path, record).parent) == record
-    assert "a loss was not finite" in write_ladder_report(tmp_path / "report.html", record).read_text()
+    assert "a loss was not finite" in write_page(ladder_page(record), tmp_path / "report.html").read_text()
     assert ladder_page(record).status == ("failed", "warn")
     (tmp_path / "1M.yaml").write_text("ladder: []\n")
     print_ladder(record, tmp_path)

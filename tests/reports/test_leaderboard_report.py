@@ -11,13 +11,14 @@ from rich.console import Console
 from claim_studies import annealing, l2, study, trial
 from holdfast.records.leaderboard import LeaderboardRecord
 from holdfast.reports.blocks import words
+from holdfast.reports.html import write_page
 from holdfast.reports.leaderboard_report import (
     avoided_chart,
     curves_chart,
     lead,
     leaderboard_markdown,
+    leaderboard_page,
     print_leaderboard,
-    write_leaderboard_report,
 )
 from holdfast.studies.leaderboard.figures import leaderboard_record
 
@@ -49,7 +50,7 @@ def test_without_a_ranked_track_nobody_leads(record):
 
 
 def test_page_terminal_and_markdown_say_the_same(record, tmp_path):
-    page = write_leaderboard_report(tmp_path / "report.html", record).read_text()
+    page = write_page(leaderboard_page(record), tmp_path / "report.html").read_text()
     out = io.StringIO()
     print_leaderboard(record, tmp_path, Console(file=out, width=400))
     markdown = leaderboard_markdown(record)

@@ -19,7 +19,7 @@ from holdfast.records.overtraining import (
     write_overtraining,
 )
 from holdfast.reports.blocks import words
-from holdfast.reports.html import render
+from holdfast.reports.html import render, write_page
 from holdfast.reports.markdown import document as as_markdown
 from holdfast.reports.overtraining_report import (
     _at_rates,
@@ -32,7 +32,6 @@ from holdfast.reports.overtraining_report import (
     shift_table,
     tuned_table,
     turn_table,
-    write_overtraining_report,
 )
 
 
@@ -105,7 +104,7 @@ def test_tables() -> None:
 def test_page_terminal_and_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = overtraining()
     assert read_overtraining(write_overtraining(tmp_path, record).parent) == record
-    page = write_overtraining_report(tmp_path / "report.html", record).read_text()
+    page = write_page(overtraining_page(record), tmp_path / "report.html").read_text()
     assert "What each change costs each checkpoint" in page and "reviews: how far the weights go" in page
     assert "/secret/" not in page, "whose folder it was says nothing"
     assert overtraining_page(record).status == ("finished", "good")

@@ -10,7 +10,7 @@ from rich.console import Console
 from test_report_pages import Cells, figures_of, words_of
 from test_theory_report import curves
 
-from holdfast.reports.html import render
+from holdfast.reports.html import render, write_page
 from holdfast.reports.overtraining_theory_report import (
     along_chart,
     cost_chart,
@@ -21,7 +21,6 @@ from holdfast.reports.overtraining_theory_report import (
     print_overtraining,
     sensitivity_chart,
     time_chart,
-    write_overtraining_report,
 )
 from holdfast.support.files import read_json, write_json
 from holdfast.theory.overtraining_settings import OvertrainingSettings
@@ -67,7 +66,7 @@ def test_tables_are_those_of_the_record(page, study) -> None:
 
 def test_the_page_comes_again_from_the_json(page, study, tmp_path) -> None:
     again = OvertrainingStudy.from_json(read_json(write_json(tmp_path / "a.json", study)))
-    assert write_overtraining_report(tmp_path / "a.html", again).read_text(encoding="utf-8") == page
+    assert write_page(overtraining_page(again), tmp_path / "a.html").read_text(encoding="utf-8") == page
     assert "(f + λs)/(1 + λ)" in words_of(page)
 
 

@@ -16,7 +16,7 @@ from test_report_pages import Cells, figures_of, value, words_of
 from holdfast.reports.blocks import words
 from holdfast.reports.charts import Chart, plotly_figure
 from holdfast.reports.format import number
-from holdfast.reports.html import render
+from holdfast.reports.html import render, write_page
 from holdfast.reports.theory_charts import (
     against_lambda,
     convergence,
@@ -28,7 +28,7 @@ from holdfast.reports.theory_charts import (
     scientific,
     seen_by_pretraining,
 )
-from holdfast.reports.theory_report import finding, lead, print_regression, regression_page, write_regression_report
+from holdfast.reports.theory_report import finding, lead, print_regression, regression_page
 from holdfast.support.files import read_json, write_json
 from holdfast.theory.findings import Interval
 from holdfast.theory.regression_study import RegressionSettings, RegressionStudy, run_regression
@@ -100,7 +100,7 @@ def test_the_page_says_what_the_paper_means_and_comes_again_from_the_json(page, 
         assert text in words_of(page)
     assert len(figures_of(page)) == PLOTS
     again = RegressionStudy.from_json(read_json(write_json(tmp_path / "r.json", study)))
-    assert write_regression_report(tmp_path / "r.html", again).read_text(encoding="utf-8") == page
+    assert write_page(regression_page(again), tmp_path / "r.html").read_text(encoding="utf-8") == page
 
 
 @pytest.mark.parametrize(

@@ -147,8 +147,9 @@ def run(argv: list[str]) -> int:
 
 def write(found: Result, files: dict[str, str], *, seconds: float) -> None:
     """Files first, then the terminal: whoever reads the last line can open what it names."""
-    from holdfast.reports.comparison_report import write_comparison_report
+    from holdfast.reports.comparison_report import comparison_page
     from holdfast.reports.comparison_text import comparison_junit, comparison_markdown, print_comparison
+    from holdfast.reports.html import write_page
     from holdfast.support.files import write_bytes_atomic, write_json
 
     written = {kind: Path(target) for kind, target in files.items() if target != "-"}
@@ -160,7 +161,7 @@ def write(found: Result, files: dict[str, str], *, seconds: float) -> None:
     if "junit" in written:
         write_bytes_atomic(written["junit"], comparison_junit(found, seconds=seconds))
     if "html" in written:
-        write_comparison_report(written["html"], found)
+        write_page(comparison_page(found), written["html"])
     target = stdout_console() if len(written) == len(files) else stderr_console()
     if files.get("json") == "-":
         print_json(found.record(seconds))

@@ -271,7 +271,9 @@ def show_output(found: Output, labels: list[str], keys: list[tuple[str, str]] | 
 
 def write_report(found: Output) -> None:
     """Writes the page with every model of an output folder."""
-    from holdfast.reports.evaluation_report import write_evaluation_report
+    from holdfast.reports.evaluation_report import evaluation_page
+    from holdfast.reports.html import write_page
 
     folders = list(found.folders.values())
-    write_evaluation_report(found.page, found.record, folders, comparisons=found.comparisons(found.labels))
+    page = evaluation_page(found.record, folders, comparisons=found.comparisons(found.labels))
+    write_page(page, found.page)

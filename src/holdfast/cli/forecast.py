@@ -123,12 +123,13 @@ def run_fit(argv: list[str]) -> int:
     request = FIT_COMMAND.read(argv)
 
     from holdfast.records.forecast import write_predictor
-    from holdfast.reports.forecast_report import print_predictor, write_predictor_report
+    from holdfast.reports.forecast_report import predictor_page, print_predictor
+    from holdfast.reports.html import write_page
     from holdfast.runs.forecasting import fit_predictor
 
     predictor = fit_predictor(request.runs, level=request.level, about=request.about)
     write_predictor(request.output, predictor)
-    page = write_predictor_report(request.output.with_suffix(".html"), predictor)
+    page = write_page(predictor_page(predictor), request.output.with_suffix(".html"))
     if request.json:
         print_json(predictor)
         return 0

@@ -197,7 +197,8 @@ def run(argv: list[str]) -> int:
         )
         print_line(stdout_console(), f"{cells} times {', '.join(e.name for e in plan.entries)}; sound.")
         return 0
-    from holdfast.reports.probe_report import write_probe_report
+    from holdfast.reports.html import write_page
+    from holdfast.reports.probe_report import probe_page
 
     target = stderr_console() if request.json else stdout_console()
     shown = {s.name: _shown(getattr(request, s.name)) for s in settings_of(ProbeRequest) if s.name not in _ASIDE}
@@ -215,7 +216,7 @@ def run(argv: list[str]) -> int:
         say=lambda line: print_line(target, line),
     )
     if request.json:
-        write_probe_report(out / PAGE, record)
+        write_page(probe_page(record), out / PAGE)
         print_json(record)
     else:
         show_probe(out, target)
@@ -243,10 +244,11 @@ def show_probe(folder: Path, target: Console) -> None:
         DataError: the record cannot be read.
     """
     from holdfast.records.probe import read_probe
-    from holdfast.reports.probe_report import probe_blocks, write_probe_report
+    from holdfast.reports.html import write_page
+    from holdfast.reports.probe_report import probe_blocks, probe_page
     from holdfast.reports.terminal import Printer
 
     record = read_probe(folder)
-    page = write_probe_report(folder / PAGE, record)
+    page = write_page(probe_page(record), folder / PAGE)
     Printer(target).show(probe_blocks(record))
     print_line(target, f"Report    {page}")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.cli.console import print_json, stderr_console, stdout_console, stoppable
 from holdfast.config.command_line import Command
@@ -15,6 +15,9 @@ from holdfast.errors import ConfigError, did_you_mean
 from holdfast.theory.averaging_settings import AveragingSettings
 from holdfast.theory.overtraining_settings import OvertrainingSettings
 from holdfast.theory.regression_settings import WEIGHTS, ComputedSettings, RegressionSettings, Weights
+
+if TYPE_CHECKING:
+    from holdfast.reports.blocks import Page
 
 REGRESSION = """\
 Label annealing, L2 and direct fine-tuning in linear regression with more parameters than rows
@@ -148,11 +151,11 @@ def run_regression(argv: list[str]) -> int:
     request = REGRESSION_COMMAND.read(argv)
     setting = RegressionSettings(**_asked(ComputedSettings, request), weights=request.lambdas)
 
-    from holdfast.reports.theory_report import print_regression, write_regression_report
+    from holdfast.reports.theory_report import print_regression, regression_page
     from holdfast.theory.regression_study import run_regression, work_of
 
     return _carry_out(
-        "regression", request, setting, run_regression, work_of(setting), print_regression, write_regression_report
+        "regression", request, setting, run_regression, work_of(setting), print_regression, regression_page
     )
 
 
@@ -162,12 +165,10 @@ def run_averaging(argv: list[str]) -> int:
     request = AVERAGING_COMMAND.read(argv)
     setting = AveragingSettings(**_asked(AveragingSettings, request))
 
-    from holdfast.reports.averaging_report import print_averaging, write_averaging_report
+    from holdfast.reports.averaging_report import averaging_page, print_averaging
     from holdfast.theory.averaging_study import run_averaging, work_of
 
-    return _carry_out(
-        "averaging", request, setting, run_averaging, work_of(setting), print_averaging, write_averaging_report
-    )
+    return _carry_out("averaging", request, setting, run_averaging, work_of(setting), print_averaging, averaging_page)
 
 
 def run_overtraining(argv: list[str]) -> int:
@@ -176,7 +177,7 @@ def run_overtraining(argv: list[str]) -> int:
     request = OVERTRAINING_COMMAND.read(argv)
     setting = OvertrainingSettings(**_asked(OvertrainingSettings, request))
 
-    from holdfast.reports.overtraining_theory_report import print_overtraining, write_overtraining_report
+    from holdfast.reports.overtraining_theory_report import overtraining_page, print_overtraining
     from holdfast.theory.overtraining_study import run_overtraining, work_of
 
     return _carry_out(
@@ -186,7 +187,7 @@ def run_overtraining(argv: list[str]) -> int:
         run_overtraining,
         work_of(setting),
         print_overtraining,
-        write_overtraining_report,
+        overtraining_page,
     )
 
 
@@ -202,9 +203,10 @@ def _carry_out(
     study_of: Callable[..., Any],
     work: int,
     show: Callable[..., None],
-    write: Callable[..., Path],
+    page_of: Callable[..., Page],
 ) -> int:
     """Computes a study, writes its record and its page, shows it."""
+    from holdfast.reports.html import write_page
     from holdfast.support.files import to_jsonable, write_json
     from holdfast.support.progress import progress
 
@@ -213,7 +215,7 @@ def _carry_out(
     record = {**to_jsonable(study), **_circumstances(subject)}
     written = [
         write_json(request.output_dir / f"{subject}.json", record),
-        write(request.output_dir / f"{subject}.html", study),
+        write_page(page_of(study), request.output_dir / f"{subject}.html"),
     ]
     if request.json:
         print_json(record)

@@ -6,15 +6,12 @@ Reads only the record of the study (`AveragingStudy`, what `holdfast theory aver
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.reports.blocks import Code, Page, Paragraph, Section, Table, Tile, Tiles, notes
 from holdfast.reports.charts import COLOURS, SYMBOLS, Axis, Chart, Col, Mark, Row, Rule, log_ticks, tabulate, ticks_at
 from holdfast.reports.format import duration, number, plural, significant
-from holdfast.reports.html import write_page
 from holdfast.reports.terminal import Printer
 from holdfast.reports.theory_charts import drawn, in_words
 from holdfast.reports.theory_report import checks_table, statements_table
@@ -69,19 +66,6 @@ PAPER = (
     "Equation 13 writes Δ for the gradient.",
 )
 """Where the paper's text and what holds differ, or take reading twice."""
-
-
-def write_averaging_report(path: str | os.PathLike[str], study: AveragingStudy) -> Path:
-    """Writes the page of `holdfast theory averaging` and returns its path.
-
-    Args:
-        path: the HTML file.
-        study: `AveragingStudy.from_json(read_json(...))` gives one that was written before.
-
-    Raises:
-        StorageError: the page could not be written; an earlier one is intact.
-    """
-    return write_page(averaging_page(study), Path(path))
 
 
 def print_averaging(study: AveragingStudy, console: Console | None = None) -> None:

@@ -7,9 +7,7 @@ verdicts are those of the record (`holdfast.studies.claims`). Every study's own 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError
@@ -33,7 +31,6 @@ from holdfast.reports.blocks import (
 )
 from holdfast.reports.charts import Axis, Chart, Col, Mark, Rule, Value
 from holdfast.reports.format import hardware_text, listed, number
-from holdfast.reports.html import write_page
 
 TONES = {"holds": "good", "does not hold": "bad", "cannot tell": "warn"}
 KEPT, AVOIDED = "target gain kept", "source loss avoided"
@@ -55,20 +52,6 @@ READING = (
     "Cannot tell: the interval contains the bound, something is missing, or a precondition is not met. It is not "
     "'does not hold'.",
 )
-
-
-def write_claims_report(found: Mapping[str, Any], path: str | os.PathLike[str]) -> Path:
-    """Writes the page and returns its path.
-
-    Args:
-        found: claims.json as `read_json` gives it.
-        path: the HTML file; links to the studies are relative to its folder.
-
-    Raises:
-        DataError: `found` is no such record.
-        StorageError: the page could not be written; an earlier one is intact.
-    """
-    return write_page(claims_page(found), Path(path))
 
 
 SIZES = {

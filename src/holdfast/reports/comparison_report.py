@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import DataError
@@ -80,7 +78,6 @@ from holdfast.reports.format import (
     squeeze,
     tally,
 )
-from holdfast.reports.html import write_page
 from holdfast.reports.measured import Measured, averages_of, settings_of
 
 if TYPE_CHECKING:
@@ -88,15 +85,6 @@ if TYPE_CHECKING:
 
 OUTCOMES = {NOT_FINITE: "bad", "failed": "bad", "undecided": "warn", "passed": "good"}
 """Outcomes of rules, worst first, with their tones."""
-
-
-def write_comparison_report(path: str | os.PathLike[str], result: Result) -> Path:
-    """Writes the page and returns its path.
-
-    Raises:
-        StorageError: the page could not be written; an earlier one is intact.
-    """
-    return write_page(comparison_page(result), Path(path))
 
 
 def comparison_page(result: Result) -> Page:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError
@@ -67,7 +65,6 @@ from holdfast.reports.format import (
     metric_texts,
     plural,
 )
-from holdfast.reports.html import write_page
 from holdfast.reports.measured import Measured, averages_of, names_of, settings_of
 
 STATUS_TONES = {"finished": "good", "failed": "bad", "interrupted": "warn"}
@@ -79,22 +76,6 @@ BANNERS = {
 MOST_MISSING = 60
 Key = tuple[str, str]
 Rows = Mapping[tuple[str, Key], list[dict[str, Any]] | None]
-
-
-def write_evaluation_report(
-    path: str | os.PathLike[str],
-    record: EvaluationRecord,
-    folders: Sequence[EvaluationFolder],
-    *,
-    comparisons: Mapping[str, Sequence[Comparison]] = {},
-) -> Path:
-    """Writes `evaluation_page` of the other arguments and returns its path.
-
-    Raises:
-        ConfigError: not as many folders as models.
-        StorageError: the page could not be written; an earlier one is intact.
-    """
-    return write_page(evaluation_page(record, folders, comparisons=comparisons), Path(path))
 
 
 def evaluation_page(

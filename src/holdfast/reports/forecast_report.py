@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.records.comparison import Comparison
@@ -37,7 +36,6 @@ from holdfast.reports.blocks import (
 )
 from holdfast.reports.charts import Axis, Chart, Col, Mark, Row, Value, rounded, tabulate
 from holdfast.reports.format import MINUS, interval_text, number, percent, plural
-from holdfast.reports.html import write_page
 from holdfast.reports.terminal import Printer
 
 if TYPE_CHECKING:
@@ -233,15 +231,6 @@ def _scatter(test: HeldOut, predicted: Sequence[Predicted], resolution: float) -
         f"{percent(100 * test.coverage, sign=False)} in their interval. Intervals that leave the frame are cut.",
         height=360,
     )  # fmt: skip
-
-
-def write_predictor_report(path: Path, predictor: Predictor) -> Path:
-    """Writes a predictor's page and returns its path.
-
-    Raises:
-        StorageError: the page could not be written; an earlier one is intact.
-    """
-    return write_page(predictor_page(predictor), path)
 
 
 def print_predictor(predictor: Predictor, console: Console | None = None) -> None:

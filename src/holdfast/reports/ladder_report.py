@@ -5,7 +5,6 @@ Reads only the record (`records.ladder`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +56,6 @@ from holdfast.reports.format import (
     plural,
     significant,
 )
-from holdfast.reports.html import write_page
 from holdfast.reports.terminal import Printer
 
 if TYPE_CHECKING:
@@ -73,19 +71,6 @@ HOW = (
     "that is no product counts as time lost.",
     "Intervals cover the documents or questions; they say nothing of other seeds.",
 )
-
-
-def write_ladder_report(path: str | os.PathLike[str], record: LadderRecord) -> Path:
-    """Writes the page of `holdfast ladder train` and returns its path.
-
-    Args:
-        path: the HTML file.
-        record: as `records.ladder.read_ladder` gives it.
-
-    Raises:
-        StorageError: the page could not be written; an earlier one is intact.
-    """
-    return write_page(ladder_page(record), Path(path))
 
 
 def print_ladder(record: LadderRecord, folder: Path, console: Console | None = None) -> None:

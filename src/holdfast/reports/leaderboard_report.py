@@ -5,7 +5,6 @@ Reads the record, nothing else; which way is better is decided there.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +42,6 @@ from holdfast.reports.format import (
     percent,
     plural,
 )
-from holdfast.reports.html import write_page
 from holdfast.reports.methods import DIRECT
 from holdfast.reports.study_charts import window
 
@@ -51,17 +49,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def write_leaderboard_report(path: str | os.PathLike[str], record: LeaderboardRecord) -> Path:
-    """Writes the page and returns its path.
-
-    Raises:
-        StorageError: it could not be written; an earlier one is intact.
-    """
-    return write_page(leaderboard_page(record), Path(path))
-
-
 def leaderboard_page(record: LeaderboardRecord) -> Page:
-    """The page; see `write_leaderboard_report`."""
+    """The page as blocks."""
     done = all(t.status == "finished" for t in record.tracks)
     ways = len(record.standing)
     runs = sum(t.runs for t in record.tracks)

@@ -8,7 +8,6 @@ loss is positive.
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +79,6 @@ from holdfast.reports.format import (
     plural,
     significant,
 )
-from holdfast.reports.html import write_page
 from holdfast.reports.probe_report import (
     KINDS,
     MEANING,
@@ -120,15 +118,6 @@ HOW = (
     "Public ladders are confounded by learning rates that were not annealed. In the paper OLMo-1B degrades beyond 2.5T "
     "tokens, and OLMo-2-7B does not up to 3T.",
 )
-
-
-def write_overtraining_report(path: str | os.PathLike[str], record: OvertrainingRecord) -> Path:
-    """Writes the page and returns its path.
-
-    Raises:
-        StorageError: it could not be written; an earlier one is intact.
-    """
-    return write_page(overtraining_page(record), Path(path))
 
 
 def print_overtraining(record: OvertrainingRecord, folder: str | Path, console: Console | None = None) -> None:

@@ -6,15 +6,12 @@ Reads only the record of the study (`OvertrainingStudy`, what `holdfast theory o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.reports.blocks import Code, Page, Paragraph, Section, Tile, Tiles, notes
 from holdfast.reports.charts import COLOURS, SYMBOLS, Axis, Chart, Col, Mark, Row, Rule, log_ticks, ticks_at
 from holdfast.reports.format import duration, number, plural
-from holdfast.reports.html import write_page
 from holdfast.reports.terminal import Printer
 from holdfast.reports.theory_charts import drawn
 from holdfast.reports.theory_report import checks_table, statements_table
@@ -77,19 +74,6 @@ PAPER = (
     "Definition 4.2 sees only the checkpoints.",
 )
 """Where the paper's text and what holds differ, or take reading twice."""
-
-
-def write_overtraining_report(path: str | os.PathLike[str], study: OvertrainingStudy) -> Path:
-    """Writes the page of `holdfast theory overtraining` and returns its path.
-
-    Args:
-        path: the HTML file.
-        study: `OvertrainingStudy.from_json(read_json(...))` gives one that was written before.
-
-    Raises:
-        StorageError: the page could not be written; an earlier one is intact.
-    """
-    return write_page(overtraining_page(study), Path(path))
 
 
 def print_overtraining(study: OvertrainingStudy, console: Console | None = None) -> None:

@@ -7,9 +7,7 @@ Reads only the record (`records.probe`). Costs are signed so that a loss is posi
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from holdfast.records.probe import (
@@ -70,7 +68,6 @@ from holdfast.reports.format import (
     setting,
     significant,
 )
-from holdfast.reports.html import write_page
 
 MEANING = (
     "Cost: what a figure loses when the weights are changed, against the model as it is, on the same documents or "
@@ -99,19 +96,6 @@ LADDER = (
     "pre-training budget, and that the changed model gets worse from some budget on although its base gets better: "
     "the inflection point. Public ladders are confounded by learning rates that were not annealed."
 )
-
-
-def write_probe_report(path: str | os.PathLike[str], record: ProbeRecord) -> Path:
-    """Writes the page of `holdfast probe` and returns its path.
-
-    Args:
-        path: the HTML file.
-        record: as `records.probe.read_probe` gives it.
-
-    Raises:
-        StorageError: the page could not be written; an earlier one is intact.
-    """
-    return write_page(probe_page(record), Path(path))
 
 
 def probe_page(record: ProbeRecord) -> Page:

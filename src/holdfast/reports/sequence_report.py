@@ -8,7 +8,6 @@ so that better is up and to the right on every plot.
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +37,6 @@ from holdfast.reports.format import (
     significant,
     with_interval,
 )
-from holdfast.reports.html import write_page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,17 +61,8 @@ MOST_CURVES = 12
 """That a plot of losses along training shows; of more arms the best of each kind."""
 
 
-def write_sequence_report(path: str | os.PathLike[str], record: SequenceRecord) -> Path:
-    """Writes the page and returns its path.
-
-    Raises:
-        StorageError: it could not be written; an earlier one is intact.
-    """
-    return write_page(sequence_page(record), Path(path))
-
-
 def sequence_page(record: SequenceRecord) -> b.Page:
-    """The page; see `write_sequence_report`."""
+    """The page as blocks."""
     return b.Page(
         tab=f"{record.name}: holdfast sequence report",
         eyebrow="holdfast sequence report",

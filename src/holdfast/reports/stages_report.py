@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,7 +36,6 @@ from holdfast.reports.along import along_charts
 from holdfast.reports.blocks import Bullets, Facts, Panel, Paragraph, Section, Table, chip
 from holdfast.reports.charts import COLOURS, Axis, Chart, Col, Mark, Rule, Shade, Value
 from holdfast.reports.format import flatten, hardware_rows, listed, plural, with_interval
-from holdfast.reports.html import write_page
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,17 +60,8 @@ DRAWN = {
 """Metrics that are drawn by checkpoint beside what is judged."""
 
 
-def write_stages_report(path: str | os.PathLike[str], record: StagesRecord) -> Path:
-    """Writes the page and returns its path.
-
-    Raises:
-        StorageError: it could not be written; an earlier one is intact.
-    """
-    return write_page(stages_page(record), Path(path))
-
-
 def stages_page(record: StagesRecord) -> b.Page:
-    """The page; see `write_stages_report`."""
+    """The page as blocks."""
     charts = [_accuracy(record, arm, task) for arm in record.arms for task in record.tasks]
     patterns = [_pattern(record, arm) for arm in record.arms]
     return b.Page(

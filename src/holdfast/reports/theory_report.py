@@ -8,9 +8,7 @@ three-parameter pictures are the fixed examples of `theory.regression.illustrati
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.reports.blocks import (
@@ -32,7 +30,6 @@ from holdfast.reports.blocks import (
 )
 from holdfast.reports.claims_report import TONES
 from holdfast.reports.format import duration, number, plural, significant
-from holdfast.reports.html import write_page
 from holdfast.reports.terminal import Printer
 from holdfast.reports.theory_charts import (
     against_lambda,
@@ -115,19 +112,6 @@ PAPER = (
     "and y where it means (4), X̃ and ỹ. The proof said to be in appendix A is in appendix B.",
 )
 """Where the paper's text and what holds differ."""
-
-
-def write_regression_report(path: str | os.PathLike[str], study: RegressionStudy) -> Path:
-    """Writes the page of `holdfast theory regression` and returns its path.
-
-    Args:
-        path: the HTML file.
-        study: `RegressionStudy.from_json(read_json(...))` gives one that was written before.
-
-    Raises:
-        StorageError: the page could not be written; an earlier one is intact.
-    """
-    return write_page(regression_page(study), Path(path))
 
 
 def print_regression(study: RegressionStudy, console: Console | None = None) -> None:

@@ -110,7 +110,8 @@ def reproduce(
     """
     from rich.console import Console
 
-    from holdfast.reports.claims_report import write_claims_report
+    from holdfast.reports.claims_report import claims_page
+    from holdfast.reports.html import write_page
 
     known_size(size)
     console, out = console or Console(), Path(output_dir)
@@ -132,7 +133,7 @@ def reproduce(
             hardware=hardware(),
         )
         write_json(out / CLAIMS_FILE, found)
-        write_claims_report(read_json(out / CLAIMS_FILE), out / PAGE)
+        write_page(claims_page(read_json(out / CLAIMS_FILE)), out / PAGE)
         return claims
 
     records, failures = on_disk(), []

@@ -294,9 +294,14 @@ class Study(ABC, Generic[S]):
     def write(self, record: Any) -> None:
         """Writes the record into the study's folder, atomically."""
 
-    @abstractmethod
     def page(self, record: Any) -> Writer:
-        """The page on a record."""
+        """The page on a record: that of `so_far`, where links to files do not make it another."""
+        from holdfast.reports.html import write_page
+
+        page = self.so_far(record)
+        if page is None:
+            raise NotImplementedError(f"{type(self).__name__} has neither `page` nor `so_far`")
+        return lambda path: write_page(page, path)
 
     def so_far(self, record: Any) -> Page | None:
         """What is known at a moment of the study, for those who watch it: the page on an unfinished record, without

@@ -283,3 +283,9 @@ def remove_checkpoints(folder: Path) -> None:
     for checkpoint in checkpoints_in(folder):
         remove_folder(checkpoint)
     clear_leftovers(folder)
+
+
+def remove_weights(folder: Path) -> None:
+    """Deletes the weights of a model that is over, and nothing else; another worker may do so at the same time."""
+    for file in folder.glob("*.safetensors"):
+        file.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.models import train_model
 from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, RUNNING, CannotJudge, JobState, StudyState, Writer
+from holdfast.studies.engine.study import COMPLETE, RUNNING, CannotJudge, JobState, StudyState
 from holdfast.studies.ladder.plan import RUNG, TEXT, LadderConfig, Rung, refuse_little_text
 from holdfast.support.files import read_object, record_from, write_bytes_atomic
 
@@ -285,12 +285,6 @@ class LadderStudy(StudyAsked[LadderConfig]):
     def write(self, record: LadderRecord) -> None:
         """Writes ladder.json."""
         write_ladder(self.settings.output_dir, record)
-
-    def page(self, record: LadderRecord) -> Writer:
-        """The page."""
-        from holdfast.reports.ladder_report import write_ladder_report
-
-        return lambda path: write_ladder_report(path, record)
 
     def so_far(self, record: LadderRecord) -> Page:
         """The page on what is there."""

@@ -98,11 +98,12 @@ def record_of(config: LeaderboardConfig) -> LeaderboardRecord:
 
 def finish(config: LeaderboardConfig) -> LeaderboardRecord:
     """Writes record, page and Markdown of what there is; returns the record."""
-    from holdfast.reports.leaderboard_report import leaderboard_markdown, write_leaderboard_report
+    from holdfast.reports.html import write_page
+    from holdfast.reports.leaderboard_report import leaderboard_markdown, leaderboard_page
 
     record = record_of(config)
     write_leaderboard(config.output_dir, record)
-    write_leaderboard_report(config.output_dir / PAGE, record)
+    write_page(leaderboard_page(record), config.output_dir / PAGE)
     write_bytes_atomic(config.output_dir / MARKDOWN, leaderboard_markdown(record).encode())
     return record
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -245,7 +244,7 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
 
     def clean(self, state: StudyState) -> None:
         """Deletes what resuming needed, and the weights unless they are kept or a direction is still to be followed."""
-        from holdfast.studies.engine.worker import remove_checkpoints
+        from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
 
         config = self.settings
         needed = {
@@ -261,7 +260,7 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
                 remove_checkpoints(folder)
                 kept = config.asked.keep == "all" or (job.attributes[CHECKPOINT], job.attributes[MODEL]) in needed
                 if not kept:
-                    _remove_weights(folder)
+                    remove_weights(folder)
         waiting = {
             (job.attributes[CHECKPOINT], config.way_to_see(config.tunings[job.attributes[MODEL]].task))
             for job in state.latest
@@ -275,7 +274,7 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
                 folder = config.aligned(label, way, seed)
                 remove_checkpoints(folder)
                 if config.asked.keep != "all" and (label, way) not in waiting:
-                    _remove_weights(folder)
+                    remove_weights(folder)
 
     # --------------------------------------------------------------------------------------------------------- outcome
 
@@ -298,12 +297,12 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
     def page(self, record: OvertrainingRecord) -> Writer:
         """The page, and a card for each checkpoint beside it."""
         from holdfast.reports.fragility_card import write_cards
-        from holdfast.reports.overtraining_report import write_overtraining_report
+        from holdfast.reports.html import write_page
 
         def write(path: Path) -> None:
             cards = write_cards(path.parent, record)
             if len(record.checkpoints) > 1 or not cards:
-                write_overtraining_report(path, record)
+                write_page(self.so_far(record), path)
             else:  # of one checkpoint there is nothing along budgets to show
                 write_bytes_atomic(path, cards[0].read_bytes())
 
@@ -314,12 +313,6 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         from holdfast.reports.overtraining_report import overtraining_page
 
         return overtraining_page(record)
-
-
-def _remove_weights(folder: Path) -> None:
-    for file in folder.glob("*.safetensors"):
-        with contextlib.suppress(FileNotFoundError):
-            file.unlink()
 
 
 Part = tuple[str, str, str | None]

@@ -177,11 +177,12 @@ def relative_norm(ancestry: Sequence[LayerDistance]) -> float:
 
 def drop_weights(out: Path, model: StudiedModel) -> None:
     """Deletes the weights of a model that was made here; everything else of it stays."""
+    from holdfast.studies.engine.worker import remove_weights
+
     folder = out / model.path
     if not model.path or not folder.is_dir() or out.resolve() not in folder.resolve().parents:
         return
-    for file in folder.glob("*.safetensors"):
-        file.unlink(missing_ok=True)
+    remove_weights(folder)
     (folder / MADE).unlink(missing_ok=True)
 
 

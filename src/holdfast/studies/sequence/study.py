@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.small import existing_files, make_files
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, Study, StudyState, Writer
+from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, Study, StudyState
 from holdfast.studies.sequence.plan import MODEL, SEED, Model, SequenceConfig, check_models, sequence_config
 from holdfast.studies.sequence.settings import SAMPLES
 
@@ -241,7 +240,7 @@ class SequenceStudy(Study[SequenceConfig]):
 
     def clean(self, state: StudyState) -> None:
         """Deletes checkpoints of runs that ended, and weights that nobody needs any more and that are not kept."""
-        from holdfast.studies.engine.worker import remove_checkpoints
+        from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
 
         config = self.settings
         ended = {(j.attributes[MODEL], int(j.attributes[SEED])) for j in state.latest if j.state == COMPLETE}
@@ -253,9 +252,7 @@ class SequenceStudy(Study[SequenceConfig]):
             remove_checkpoints(folder)
             kept = config.keep == "all" or (config.keep == "final" and name in final)
             if not kept and name not in needed:
-                for file in folder.glob("*.safetensors"):
-                    with contextlib.suppress(FileNotFoundError):
-                        file.unlink()
+                remove_weights(folder)
 
     # --------------------------------------------------------------------------------------------------------- outcome
 
@@ -274,12 +271,6 @@ class SequenceStudy(Study[SequenceConfig]):
     def write(self, record: SequenceRecord) -> None:
         """Writes sequence.json."""
         write_sequence(self.settings.output_dir, record)
-
-    def page(self, record: SequenceRecord) -> Writer:
-        """The page with the plane of the tasks."""
-        from holdfast.reports.sequence_report import write_sequence_report
-
-        return lambda path: write_sequence_report(path, record)
 
     def so_far(self, record: SequenceRecord) -> Page:
         """The page on what is there."""

@@ -19,7 +19,7 @@ from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.models import train_model
 from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState, Writer
+from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState
 from holdfast.studies.stages.plan import STEP, TEXTS, TUNE, StagesConfig
 from holdfast.support.files import read_object
 
@@ -182,7 +182,7 @@ class StagesStudy(StudyAsked[StagesConfig]):
     def clean(self, state: StudyState) -> None:
         """Deletes what restoring left, and the checkpoints of the fine-tuning once all are restored, unless all is
         kept."""
-        from holdfast.studies.engine.worker import remove_checkpoints
+        from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
 
         config = self.settings
         ended = [config.steps[j.attributes[STEP]] for j in state.latest if j.state == COMPLETE]
@@ -191,13 +191,13 @@ class StagesStudy(StudyAsked[StagesConfig]):
             remove_checkpoints(folder)
             shutil.rmtree(config.output_dir / MERGED / step.name, ignore_errors=True)
             if config.asked.keep == "none":
-                _remove_weights(folder)
+                remove_weights(folder)
         if state.ended:
             shutil.rmtree(config.output_dir / MERGED, ignore_errors=True)
         if config.asked.keep == "none" and state.ended:
             for step in (s for s in ended if s.kind == TUNE):
                 remove_checkpoints(config.run_folder(step.name))
-                _remove_weights(config.run_folder(step.name))
+                remove_weights(config.run_folder(step.name))
 
     # --------------------------------------------------------------------------------------------------------- outcome
 
@@ -217,23 +217,11 @@ class StagesStudy(StudyAsked[StagesConfig]):
         """Writes stages.json."""
         write_stages(self.settings.output_dir, record)
 
-    def page(self, record: StagesRecord) -> Writer:
-        """The page with the verdict in words."""
-        from holdfast.reports.stages_report import write_stages_report
-
-        return lambda path: write_stages_report(path, record)
-
     def so_far(self, record: StagesRecord) -> Page:
         """The page on what is there."""
         from holdfast.reports.stages_report import stages_page
 
         return stages_page(record)
-
-
-def _remove_weights(folder: Path) -> None:
-    for file in folder.glob("*.safetensors"):
-        with contextlib.suppress(FileNotFoundError):
-            file.unlink()
 
 
 def _evaluation_problems(config: StagesConfig) -> list[str]:

@@ -228,7 +228,7 @@ class Tradeoff(Study[StudyConfig]):
 
     def clean(self, state: StudyState) -> None:
         """Deletes checkpoints, and the weights that the study was not asked to keep; all else of a run stays."""
-        from holdfast.studies.engine.worker import remove_checkpoints
+        from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
 
         out, keep = self.settings.output_dir, self.settings.keep
         ended = [j for j in state.jobs if j.state in (COMPLETE, PRUNED)]
@@ -243,8 +243,8 @@ class Tradeoff(Study[StudyConfig]):
             points = [(j.values[0], j.values[1]) for j in complete if j.values is not None]
             best = {complete[i].number for i in pareto(points)}
         for number, found in folders.items():
-            for file in (f for place in found if number not in best for f in place.glob("*.safetensors")):
-                file.unlink(missing_ok=True)
+            for place in found if number not in best else ():
+                remove_weights(place)
 
     def share(self, job: JobState) -> float:
         """How much of a trial is done, read from the metrics that its run in this folder has written."""
