@@ -349,6 +349,8 @@ def study_of(table: Table) -> Any:
     from holdfast.records.comparison import Comparison
     from holdfast.records.evaluation import Evaluation
     from holdfast.records.study import FINISHED, Objective, SeedRun, StudyRecord, TrialRecord
+    from holdfast.statistics.estimates import TEXT_FIGURES
+    from holdfast.statistics.samples_part import correlation
     from holdfast.studies.tradeoff.trial import references_of
 
     planned = {run.name: seeds_of(table.target, run) for run in runs(table.target)}
@@ -397,6 +399,13 @@ def study_of(table: Table) -> Any:
     first = table.arms[order[0]].rows[seeds[0]]
     target, source = objective("target", [(suite, name)], name), objective("source", TEXTS, "mean of three texts")
     chooses = VALIDATION[table.target]
+
+    def moved(place: int, entry: tuple[str, str]) -> np.ndarray:
+        """What each document contributes to an arm's change, mean over the seeds."""
+        of = TEXT_FIGURES[METRIC].influence
+        rows = [row for seed, row in table.arms[place].rows.items() if seed in seeds]
+        return np.mean([of(_columns(row, entry)) - of(_columns(table.start, entry)) for row in rows], axis=0)
+
     return StudyRecord(
         name=f"SmolLM2-135M-Instruct on {table.target}",
         status="finished",
@@ -409,6 +418,10 @@ def study_of(table: Table) -> Any:
         trials=trials,
         selection={"rule": "knee"},
         validation=objective("validation", [chooses], chooses[1]),
+        correlations=[
+            correlation((*entry, METRIC), {number: moved(place, entry) for number, place in enumerate(order)})
+            for entry in ((suite, name), chooses, *TEXTS)
+        ],
         versions=first["versions"],
         hardware=first["hardware"],
         notes=[

@@ -18,6 +18,7 @@ nothing else.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Mapping
@@ -33,14 +34,17 @@ STUDY_FILE = "study.json"
 FINISHED = "complete"
 
 
+Entry = tuple[str, str, str]
+"""(suite, name, metric)."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective:
     """One side of the trade-off: a metric of one entry, or the mean over several entries of the same unit."""
 
     side: str
     """"target" (what is learnt), "source" (what must be kept) or "validation" (what the target is chosen by)."""
-    entries: list[tuple[str, str, str]]
-    """(suite, name, metric) each."""
+    entries: list[Entry]
     label: str
     """For people, such as "gsm8k" or "mean of mmlu, triviaqa"."""
     unit: str
@@ -118,6 +122,31 @@ class TrialRecord:
     """Seconds of the worker on this trial that were spent on the study's bookkeeping, not in a run."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampleCorrelation:
+    """How far trials gain on the same samples of an entry; see `statistics.samples_part`."""
+
+    entry: Entry
+    trials: list[int]
+    """Numbers, of those whose samples are all there."""
+    rows: list[list[float]]
+    """For each of `trials` the correlations with those before it, -1 to 1."""
+
+    @functools.cached_property
+    def places(self) -> dict[int, int]:
+        """Of the trials in `trials`."""
+        return {number: place for place, number in enumerate(self.trials)}
+
+    def between(self, one: int, other: int) -> float:
+        """Of two trials, by their numbers; 1 of a trial with itself.
+
+        Raises:
+            KeyError: one of them is not there.
+        """
+        low, high = sorted((self.places[one], self.places[other]))
+        return 1.0 if low == high else self.rows[high][low]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class StudyRecord(Displayed):
     """study.json."""
@@ -140,6 +169,8 @@ class StudyRecord(Displayed):
     """`{"rule": ..., "points": ...}` as configured."""
     validation: Objective | None = None
     """What the target's side of every choice goes by, in none of the target's entries; None: the target itself."""
+    correlations: list[SampleCorrelation] = dataclasses.field(default_factory=list)
+    """By entry of the objectives, once a session has ended; none in records of earlier versions."""
     sampler: str = "grid"
     storage: str = ""
     """Address without user and password."""

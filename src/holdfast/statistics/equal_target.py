@@ -6,7 +6,13 @@ that: of the points that reach it, and of the places where the curve crosses it.
 wanted target changes nothing, which is not so of a rule that takes one of its points.
 
 The figure is formed seed by seed, each seed's curve at its own wanted target, so that seeds stay paired and the
-interval over them is Student's. The samples' part of a place between two points a and b, at the share w of the way, is
+interval over them is Student's. A place between two points a and b, at the share w of the way, is to first order
+
+    (1 - w) source_a + w source_b - (d source / d target) ((1 - w) target_a + w target_b - the wanted target)
+
+which is linear in the trials' gains, so its samples' part is had as that of any such figure
+(`statistics.samples_part`), and so is its covariance with what direct fine-tuning did. Where a record does not say how
+far trials go together, it is
 
     half^2 = ((1 - w) h_a + w h_b)^2 + (d source / d target)^2 * (half of the target there^2 + half of the wanted one^2)
 
@@ -29,6 +35,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from holdfast.statistics.gains import OverSeeds
+from holdfast.statistics.samples_part import SamplesPart, total
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,14 +60,21 @@ def source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> OverSeeds
     Returns:
         None where in some seed no curve reaches it.
     """
-    by_seed, halves = {}, []
+    best: dict[int, _Place] = {}
     for seed, target in wanted.by_seed.items():
-        places = [p for curve in curves for p in _places(curve, seed, target, wanted.samples_half)]
+        places = [p for curve in curves for p in _places(curve, seed, target, wanted)]
         if not places:
             return None
-        _, by_seed[seed], half = max(places)
-        halves.append(half)
-    return OverSeeds(value=statistics.fmean(by_seed.values()), by_seed=by_seed, samples_half=statistics.fmean(halves))
+        best[seed] = max(places, key=lambda p: (p.source, p.figure, p.half))
+    return _mean({seed: place.figure for seed, place in best.items()}, list(best.values()))
+
+
+def _mean(by_seed: dict[int, float], parts: Sequence[_Place | OverSeeds]) -> OverSeeds:
+    """Over seeds, with the samples' part of the mean of `parts`."""
+    whole = total((1 / len(parts), part.samples_part) for part in parts)
+    halves = [part.half if isinstance(part, _Place) else part.samples_half for part in parts]
+    half = statistics.fmean(halves) if whole is None else whole.half
+    return OverSeeds(value=statistics.fmean(by_seed.values()), by_seed=by_seed, samples_half=half, samples_part=whole)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,9 +112,7 @@ def tuned_source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> Tun
 
     taken = {seed: figures[best([s for s in seeds if s != seed] or seeds)] for seed in seeds}
     by_seed = {seed: figure.by_seed[seed] for seed, figure in taken.items()}
-    half = statistics.fmean(figure.samples_half for figure in taken.values())
-    figure = OverSeeds(value=statistics.fmean(by_seed.values()), by_seed=by_seed, samples_half=half)
-    return Tuned(figure=figure, curve=best(seeds))
+    return Tuned(figure=_mean(by_seed, list(taken.values())), curve=best(seeds))
 
 
 TARGETS = 100
@@ -121,21 +133,31 @@ def area(curves: Sequence[Sequence[Point]], gained: OverSeeds, lost: float) -> O
     for seed, whole in gained.by_seed.items():
         shares = []
         for step in range(TARGETS):
-            places = [p for curve in curves for p in _places(curve, seed, (step + 0.5) / TARGETS * whole, 0.0)]
-            shares.append(min(1.0, max(0.0, 1 + max(places)[0] / lost)) if places else 0.0)
+            places = [p.source for curve in curves for p in _places(curve, seed, (step + 0.5) / TARGETS * whole, None)]
+            shares.append(min(1.0, max(0.0, 1 + max(places) / lost)) if places else 0.0)
         by_seed[seed] = statistics.fmean(shares)
     return OverSeeds(value=statistics.fmean(by_seed.values()), by_seed=by_seed, samples_half=0.0)
 
 
-def _places(
-    curve: Sequence[Point], seed: int, target: float, wanted_half: float
-) -> Iterator[tuple[float, float, float]]:
-    """(source, figure, half-width of its samples' part) of the points that reach a target, and of the crossings; the
-    figure is the source or what stands beside it."""
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """A point of a curve, or a place between two, with one seed."""
+
+    source: float
+    figure: float
+    """The source, or what stands beside it."""
+    half: float
+    """Half-width of the samples' part of the figure."""
+    samples_part: SamplesPart | None
+
+
+def _places(curve: Sequence[Point], seed: int, target: float, wanted: OverSeeds | None) -> Iterator[_Place]:
+    """The points that reach a target, and the crossings; `wanted` is what the target is a seed of, None where it is
+    known."""
     for point in curve:
         if point.target.by_seed[seed] >= target:
             figure = point.beside or point.source
-            yield point.source.by_seed[seed], figure.by_seed[seed], figure.samples_half
+            yield _Place(point.source.by_seed[seed], figure.by_seed[seed], figure.samples_half, figure.samples_part)
     for a, b in itertools.pairwise(curve):
         t_a, t_b = a.target.by_seed[seed], b.target.by_seed[seed]
         if (t_a - target) * (t_b - target) >= 0:
@@ -144,6 +166,20 @@ def _places(
         source = (1 - share) * a.source.by_seed[seed] + share * b.source.by_seed[seed]
         first, second = a.beside or a.source, b.beside or b.source
         y_a, y_b = first.by_seed[seed], second.by_seed[seed]
+        slope = (y_b - y_a) / (t_b - t_a)
+        part = total(
+            [
+                (1 - share, first.samples_part),
+                (share, second.samples_part),
+                (-slope * (1 - share), a.target.samples_part),
+                (-slope * share, b.target.samples_part),
+                *([] if wanted is None else [(slope, wanted.samples_part)]),
+            ]
+        )
         along = (1 - share) * first.samples_half + share * second.samples_half
-        across = math.hypot((1 - share) * a.target.samples_half + share * b.target.samples_half, wanted_half)
-        yield source, (1 - share) * y_a + share * y_b, math.hypot(along, (y_b - y_a) / (t_b - t_a) * across)
+        across = math.hypot(
+            (1 - share) * a.target.samples_half + share * b.target.samples_half,
+            0.0 if wanted is None else wanted.samples_half,
+        )
+        half = math.hypot(along, slope * across) if part is None else part.half
+        yield _Place(source, (1 - share) * y_a + share * y_b, half, part)

@@ -10,7 +10,8 @@ Intervals (95 %) of a gain cover training seeds and evaluated samples:
 
 with n seeds of standard deviation s, and h_e the half-width of the paired interval of entry e, mean over the seeds.
 Seeds share their samples, so more seeds do not shrink the second part. One seed leaves the samples alone; `Gain.covers`
-says what an interval holds.
+says what an interval holds. Trials share their samples as well: where the study's record says how far they go together,
+differences and shares of two trials are of pairs (`statistics.samples_part`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.metrics import is_share
-from holdfast.records.study import FINISHED, Objective, SeedRun, StudyRecord, TrialRecord
+from holdfast.records.study import FINISHED, Objective, SampleCorrelation, SeedRun, StudyRecord, TrialRecord
 from holdfast.statistics.intervals import CONFIDENCE, rescaled, seeds_and_samples
+from holdfast.statistics.samples_part import SamplesPart, part_of, total
 
 BOTH, SAMPLES, SEEDS, NOTHING = "seeds and samples", "samples only", "seeds only", "nothing"
 
@@ -44,9 +46,20 @@ class OverSeeds:
     """The figure of each seed."""
     samples_half: float
     """Half-width of the samples' part at `CONFIDENCE`, 0 where it could not be had."""
+    samples_part: SamplesPart | None = None
+    """What the samples' part is made of; None where it is not known how far others go along with it, so that parts of
+    two figures are taken as independent."""
+
+    def samples_covariance(self, other: OverSeeds) -> float:
+        """Of the samples' parts of two figures at `CONFIDENCE`, as squared half-widths are; 0 where it is not known."""
+        if self.samples_part is None or other.samples_part is None:
+            return 0.0
+        return self.samples_part.covariance(other.samples_part)
 
     def interval_at(self, confidence: float) -> tuple[float, float] | None:
         """Seeds and samples together; None where neither is known."""
+        if len(self.by_seed) == 1 and self.samples_part is not None and self.samples_half == 0:
+            return (self.value, self.value)  # known: no sample tells the two figures apart
         return seeds_and_samples(list(self.by_seed.values()), self.samples_half, confidence=confidence)
 
     @property
@@ -64,13 +77,15 @@ class OverSeeds:
         return float(2.0**-low)
 
     def minus(self, other: OverSeeds) -> OverSeeds:
-        """The difference, seeds paired. The samples' parts are taken as independent: they are the same samples, so this
-        is rather too wide."""
+        """The difference, seeds paired; samples as well where it is known how far the two go together. Otherwise their
+        parts are taken as independent, which of the same samples is too wide."""
         differences = {seed: value - other.by_seed[seed] for seed, value in self.by_seed.items()}
+        part = total([(1.0, self.samples_part), (-1.0, other.samples_part)])
         return OverSeeds(
             value=statistics.fmean(differences.values()),
             by_seed=differences,
-            samples_half=math.hypot(self.samples_half, other.samples_half),
+            samples_half=math.hypot(self.samples_half, other.samples_half) if part is None else part.half,
+            samples_part=part,
         )
 
     def times(self, factor: float) -> OverSeeds:
@@ -79,6 +94,7 @@ class OverSeeds:
             value=factor * self.value,
             by_seed={seed: factor * value for seed, value in self.by_seed.items()},
             samples_half=abs(factor) * self.samples_half,
+            samples_part=None if self.samples_part is None else self.samples_part.times(factor),
         )
 
 
@@ -116,13 +132,20 @@ class Gain(OverSeeds):
         return (max(0.0, low), min(1.0, high)) if share else (low, high)
 
 
-def mean_gain(trial: TrialRecord, objective: Objective, *, seeds: Iterable[int] | None = None) -> Gain | None:
+def mean_gain(
+    trial: TrialRecord,
+    objective: Objective,
+    *,
+    seeds: Iterable[int] | None = None,
+    correlations: Sequence[SampleCorrelation] = (),
+) -> Gain | None:
     """A trial's gain on one side with its interval (see the module docstring).
 
     Args:
         trial: any state.
         objective: a side, or one entry of it.
         seeds: those that must be there; those of the trial's runs by default.
+        correlations: of the study's trials over samples, for differences and shares of several.
 
     Returns:
         None where a seed is not finished, or one of its measures is missing or not finite.
@@ -136,9 +159,8 @@ def mean_gain(trial: TrialRecord, objective: Objective, *, seeds: Iterable[int] 
     by_seed = [statistics.fmean(c.gain for c in one) for one in measured]
     count, entries = len(wanted), len(objective.entries)
     halves = [[half_width(c) for c in one] for one in measured]  # seed, entry
-    samples_half = _finite_or_zero(
-        math.sqrt(sum(statistics.fmean(column) ** 2 for column in zip(*halves, strict=True))) / entries
-    )
+    means = [statistics.fmean(column) / entries for column in zip(*halves, strict=True)]
+    samples_half = _finite_or_zero(math.sqrt(sum(half**2 for half in means)))
     covers = parts_of_noise(count, samples_half)
     first = measured[0]
     return Gain(
@@ -152,6 +174,7 @@ def mean_gain(trial: TrialRecord, objective: Objective, *, seeds: Iterable[int] 
         higher_is_better=objective.higher_is_better,
         samples=sum(c.n for c in first),
         samples_half=samples_half,
+        samples_part=part_of(trial.number, dict(zip(objective.entries, means, strict=True)), correlations),
     )
 
 

@@ -11,7 +11,8 @@ with (co)variances that include the squared critical value. There is none where 
 zero (b^2 <= V_bb): the set is then unbounded.
 
 - Over seeds: V is t_{n-1}^2 times the (co)variance of the mean over the n seeds, plus the squared half-widths of the
-  samples' parts, taken as independent (they are the same samples, so this is rather too wide).
+  samples' parts and their covariance. Where a record does not have that (one of an earlier version, a run whose samples
+  are on another machine), the parts are taken as independent, and the interval is up to three times too wide.
 - Over samples, for one run of each: V is t_{n-1}^2 times the (co)variance of the two changes over the n samples that
   start, arm and direct all answered. For a ratio of sums N / D (text) a sample counts with its linear influence
   (N_i - R D_i) / mean(D); what is hard for all three cancels. Training seeds are not in it.
@@ -91,11 +92,12 @@ def share_over_seeds(
     """
     a, b, n = ours.value, direct.value, len(ours.by_seed)
     widen = rescaled(confidence)
-    v_aa, v_ab, v_bb = (widen * ours.samples_half) ** 2, 0.0, (widen * direct.samples_half) ** 2
+    v_aa, v_bb = (widen * ours.samples_half) ** 2, (widen * direct.samples_half) ** 2
+    v_ab = widen**2 * ours.samples_covariance(direct)
     if n > 1:
         seeds = np.array([list(ours.by_seed.values()), [direct.by_seed[s] for s in ours.by_seed]])
         spread = t_quantile(n - 1, 0.5 + confidence / 2) ** 2 * np.cov(seeds) / n
-        v_aa, v_ab, v_bb = v_aa + float(spread[0, 0]), float(spread[0, 1]), v_bb + float(spread[1, 1])
+        v_aa, v_ab, v_bb = v_aa + float(spread[0, 0]), v_ab + float(spread[0, 1]), v_bb + float(spread[1, 1])
     if not math.isfinite(a + b + v_aa + v_ab + v_bb):
         return _nothing("a figure or its variance is not finite")
     value = a / b if b else None
@@ -164,7 +166,11 @@ def shares(trial: TrialRecord, record: StudyRecord) -> tuple[Share, Share]:
     if direct is None or incomplete(direct, record):
         nothing = _nothing("direct fine-tuning is not finished")
         return nothing, nothing
-    gains = [mean_gain(t, o, seeds=record.seeds) for o in (record.target, record.source) for t in (trial, direct)]
+    gains = [
+        mean_gain(t, o, seeds=record.seeds, correlations=record.correlations)
+        for o in (record.target, record.source)
+        for t in (trial, direct)
+    ]
     target, direct_target, source, direct_source = gains
     if target is None or source is None or direct_target is None or direct_source is None:
         nothing = _nothing("the trial has not all seeds and measures")

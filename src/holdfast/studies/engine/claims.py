@@ -85,11 +85,14 @@ class Precondition:
 
     @property
     def sentence(self) -> str:
-        """What is wrong, by how much, and what to do."""
+        """How it is; where it is not met also by how much, and what to do."""
         if self.by is None:
             found = f"{self.figure} was not measured"
         else:
-            found = f"{self.figure} is {self.value:.3g}, expected {self.sense} {self.bound:.3g}, off by {self.by:.2g}"
+            found = f"{self.figure} is {self.value:.3g}, expected {self.sense} {self.bound:.3g}"
+            if self.met:
+                return f"precondition met, {self.name}: {found}"
+            found += f", off by {self.by:.2g}"
         return f"precondition not met, {self.name}: {found}; {self.advice}"
 
 

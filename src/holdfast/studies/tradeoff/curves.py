@@ -156,7 +156,7 @@ def gain(trial: TrialRecord | None, study: StudyRecord, side: str | Objective) -
     """Of a complete trial, on the side "target" or "source", or on other entries that it has."""
     assert trial is not None, "only trials that are there are asked for their gain"
     objective = {"target": study.target, "source": study.source}[side] if isinstance(side, str) else side
-    found = mean_gain(trial, objective, seeds=study.seeds)
+    found = mean_gain(trial, objective, seeds=study.seeds, correlations=study.correlations)
     assert found is not None, "only complete trials are asked for their gain"
     return found
 

@@ -38,6 +38,7 @@ from holdfast.studies.tradeoff import trial as trials
 from holdfast.studies.tradeoff.growing import grown
 from holdfast.studies.tradeoff.names import run_folder_name
 from holdfast.studies.tradeoff.record import DIRECT, KIND, RUNGS, SETTINGS, gain, study_record
+from holdfast.studies.tradeoff.sample_pairs import with_correlations
 from holdfast.studies.tradeoff.study import PARAMS, StudyConfig, check_trials, filled, study_config
 from holdfast.support.environment import say
 from holdfast.support.files import from_jsonable, write_bytes_atomic
@@ -263,6 +264,10 @@ class Tradeoff(Study[StudyConfig]):
     def outcome(self, state: StudyState) -> StudyRecord:
         """The study as in study.json."""
         return study_record(state, self.settings)
+
+    def complete(self, record: StudyRecord) -> StudyRecord:
+        """With what trials have in common over samples."""
+        return with_correlations(record, self.settings.output_dir)
 
     def write(self, record: StudyRecord) -> None:
         """Writes study.json."""
