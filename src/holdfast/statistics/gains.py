@@ -78,7 +78,7 @@ class OverSeeds:
 
     def minus(self, other: OverSeeds) -> OverSeeds:
         """The difference, seeds paired; samples as well where it is known how far the two go together. Otherwise their
-        parts are taken as independent, which of the same samples is too wide."""
+        parts are taken as independent, which of the same samples is as a rule too wide."""
         differences = {seed: value - other.by_seed[seed] for seed, value in self.by_seed.items()}
         part = total([(1.0, self.samples_part), (-1.0, other.samples_part)])
         return OverSeeds(

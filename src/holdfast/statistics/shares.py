@@ -12,7 +12,8 @@ zero (b^2 <= V_bb): the set is then unbounded.
 
 - Over seeds: V is t_{n-1}^2 times the (co)variance of the mean over the n seeds, plus the squared half-widths of the
   samples' parts and their covariance. Where a record does not have that (one of an earlier version, a run whose samples
-  are on another machine), the parts are taken as independent, and the interval is up to three times too wide.
+  are on another machine), the parts are taken as independent, and the interval is as a rule too wide,
+  up to three times.
 - Over samples, for one run of each: V is t_{n-1}^2 times the (co)variance of the two changes over the n samples that
   start, arm and direct all answered. For a ratio of sums N / D (text) a sample counts with its linear influence
   (N_i - R D_i) / mean(D); what is hard for all three cancels. Training seeds are not in it.

@@ -10,6 +10,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -170,6 +171,16 @@ def test_checkpoints_have_to_be_one_model(asked: dict[str, Any], tokenizer: Any)
         overtraining_config(asked)
 
 
+def lost_by_document(run: RunFolder, entry: str) -> np.ndarray:
+    """What each document adds to the loss per token of a fine-tuned model, less what it adds to its start's."""
+    found = []
+    for which in ("result", "start"):
+        rows = sorted(run.evaluated(which).samples(*entry.split("/")), key=lambda row: str(row["doc"]))
+        nats, tokens = (np.array([row[column] for row in rows], dtype=float) for column in ("nats", "tokens"))
+        found.append((nats - nats.sum() / tokens.sum() * tokens) / tokens.sum())
+    return found[0] - found[1]
+
+
 def test_a_whole_study(asked: dict[str, Any]) -> None:
     record = run_of(asked)
     assert record.status == "finished" and read_overtraining("out") == record and Path("out/report.html").is_file()
@@ -223,6 +234,17 @@ def test_a_whole_study(asked: dict[str, Any]) -> None:
     for s in record.shifts:
         mine, other = grown[s.arm, s.rate, s.entry], grown[s.against, s.rate, s.entry]
         assert (s.arm, s.against) == (HELD, DIRECT) and s.growth == pytest.approx(mine.difference - other.difference)
+        if s.rate is None:
+            continue
+        # four models on the same documents: pairs, by the correlations of what each document contributes
+        four = [record.model("new", arm, s.rate, c) for arm in (HELD, DIRECT) for c in ("l", "s")]
+        moved, halves = [], []
+        for m in four:
+            runs = [RunFolder(config.run_folder(m.checkpoint, names[m.arm, m.rate], seed)) for seed in (0, 1)]
+            moved.append(np.mean([lost_by_document(run, s.entry) for run in runs], axis=0))
+            halves.append(m.figures[s.entry].samples_half)
+        signed = np.array([1, -1, -1, 1]) * halves
+        assert s.samples_half == pytest.approx(np.sqrt(signed @ np.corrcoef(moved) @ signed), rel=1e-3)
     # what was only probed
     assert {(s.kind, s.model) for s in record.sensitivities} == {(k, n) for k in ("noise", "quantize") for n in BUDGETS}
     assert len(record.trends) == 2 and {i.kind for i in record.inflections} == {"as-it-is", "noise", "quantize"}

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from holdfast.errors import DataError
 from holdfast.evaluation.probe.outcome import Columns, columns_of, inflections, sensitivities, trends, turn_of
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
@@ -42,12 +44,14 @@ from holdfast.records.overtraining import (
 )
 from holdfast.records.probe import ProbedModel, Sharpness
 from holdfast.records.run import RunFolder
+from holdfast.records.study import SampleCorrelation
 from holdfast.statistics.gains import Gain, OverSeeds, gain_over_seeds
 from holdfast.statistics.inflection import CANNOT_TELL as NO_TURN
 from holdfast.statistics.inflection import FALLS as NEVER_TURNS
 from holdfast.statistics.inflection import TURNS, Turn
 from holdfast.statistics.intervals import CONFIDENCE, rescaled
 from holdfast.statistics.powers import exponent, exponent_over_seeds
+from holdfast.statistics.samples_part import SamplesPart, correlation, part_of
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.study import COMPLETE, StudyState
 from holdfast.studies.overtraining.plan import (
@@ -193,7 +197,11 @@ class _Figures:
     def __init__(self, record: OvertrainingRecord, config: OvertrainingConfig) -> None:
         self.config = config
         self.names = {(t.task, t.arm, t.rate): name for name, t in config.tunings.items()}
+        self.whole = {
+            (m.task, m.arm, m.rate, m.checkpoint): m for m in record.models if m.state == COMPLETE and not m.diverged
+        }
         self._columns: dict[tuple[Path, str, str], Columns | None] = {}
+        self._together: dict[tuple[str, str], SampleCorrelation] = {}
         self.entries: dict[tuple[str, str], Evaluation] = {}
         """By task and "suite/name", as it was measured of one model."""
         self.scored: dict[str, list[Scored]] = {}
@@ -275,12 +283,48 @@ class _Figures:
             if str(seed) in model.diverged:
                 found.append(None)
                 continue
-            folder = self.folder(model, seed)
-            place = (folder.path, model.task, key)
-            if place not in self._columns:
-                self._columns[place] = columns_of(folder, self.entries[model.task, key])
-            found.append(self._columns[place])
+            found.append(self._read(self.folder(model, seed), model.task, key))
         return found
+
+    def _read(self, folder: EvaluationFolder, task: str, key: str) -> Columns | None:
+        place = (folder.path, task, key)
+        if place not in self._columns:
+            self._columns[place] = columns_of(folder, self.entries[task, key])
+        return self._columns[place]
+
+    def samples_part(self, model: TunedModel, scored: Scored) -> SamplesPart | None:
+        """The samples' part of what an entry costs a model, which goes along with that of other models; None where the
+        entry's samples do not make up its figure."""
+        task, key = model.task, scored.key
+        mine = [name for name in self.whole if name[0] == task]
+        entry = (scored.suite, scored.name, scored.metric)
+        if (task, key) not in self._together:
+            moved = [self._moved(self.whole[name], key) for name in mine]
+            asked = next((documents for documents, _ in moved), [])
+            same = {n: w for n, (documents, w) in enumerate(moved) if w is not None and documents == asked}
+            self._together[task, key] = (
+                correlation(entry, same) if same else SampleCorrelation(entry=entry, trials=[], rows=[])
+            )
+        number = mine.index((task, model.arm, model.rate, model.checkpoint))
+        return part_of(number, {entry: model.figures[key].samples_half}, [self._together[task, key]])
+
+    def _moved(self, model: TunedModel, key: str) -> tuple[list[str], np.ndarray | None]:
+        """The samples, and `[n]` float64: what each contributes to an entry's change, mean over the seeds."""
+        parts: list[np.ndarray] = []
+        asked: list[Any] | None = None
+        for seed in model.seeds:
+            run = self.run(model, seed)
+            try:
+                before, after = (self._read(run.evaluated(which), model.task, key) for which in ("start", "result"))
+            except DataError:  # the start's samples are not there
+                return [], None
+            if before is None or after is None or before.figure is None or before.sums is None or after.sums is None:
+                return [], None
+            if before.documents != after.documents or asked not in (None, after.documents):
+                return [], None
+            asked = after.documents
+            parts.append(before.figure.influence(after.sums) - before.figure.influence(before.sums))
+        return asked or [], np.mean(parts, axis=0)
 
 
 def _figure(gain: Gain, after: Mapping[int, float], half: float) -> TunedFigure:
@@ -343,7 +387,7 @@ class _Judged:
                         continue
                     if len(models) >= LEAST_BUDGETS and (found := self._turn(task, arm.label, rate, scored, models)):
                         turns.append(found)
-                    grown, over = _growth(task, arm.label, rate, scored, models)
+                    grown, over = self._growth(task, arm.label, rate, scored, models)
                     growth.append(grown)
                     if over is not None:
                         held[task, arm.label, rate, scored.key] = over
@@ -475,6 +519,32 @@ class _Judged:
             verdict=found.verdict,
         )
 
+    def _growth(
+        self, task: str, arm: str, rate: float | None, scored: Scored, models: Sequence[TunedModel]
+    ) -> tuple[Growth, OverSeeds | None]:
+        """From the smallest to the largest budget; None where an end has diverged."""
+        first, last = (models[place].figures[scored.key] for place in (0, -1))
+        about: dict[str, Any] = {"task": task, "arm": arm, "rate": rate, "entry": scored.key, "unit": scored.unit}
+        ends: dict[str, Any] = {"first": first.cost, "last": last.cost}
+        if not first.cost_by_seed or not last.cost_by_seed:
+            difference = math.inf if first.cost_by_seed else -math.inf if last.cost_by_seed else math.nan
+            verdict = "grows" if difference > 0 else "shrinks" if difference < 0 else CANNOT_TELL
+            return Growth(**about, **ends, difference=difference, interval=None, verdict=verdict), None
+        one, other = (
+            OverSeeds(
+                value=f.cost,
+                by_seed={int(s): v for s, v in f.cost_by_seed.items()},
+                samples_half=f.samples_half,
+                samples_part=self.figures.samples_part(model, scored),
+            )
+            for f, model in ((last, models[-1]), (first, models[0]))
+        )
+        over = one.minus(other)
+        interval = over.interval_at(CONFIDENCE)
+        clear = interval is not None and not interval[0] <= 0 <= interval[1]
+        verdict = CANNOT_TELL if not clear else "grows" if over.value > 0 else "shrinks"
+        return Growth(**about, **ends, difference=over.value, interval=interval, verdict=verdict), over
+
     def _shifts(self, held: Mapping[tuple[str, str, float | None, str], OverSeeds]) -> list[Shift]:
         found = []
         for (task, arm, rate, key), over in held.items():
@@ -518,25 +588,3 @@ class _Judged:
         slope = exponent([rate for rate, _ in known], [away for _, away in known])
         ends = known[0][0], known[-1][0]
         return DistanceTrend(task=task, arm=arm.label, checkpoint=checkpoint, exponent=slope, rates=ends)
-
-
-def _growth(
-    task: str, arm: str, rate: float | None, scored: Scored, models: Sequence[TunedModel]
-) -> tuple[Growth, OverSeeds | None]:
-    """From the smallest to the largest budget; None where an end has diverged."""
-    first, last = (models[place].figures[scored.key] for place in (0, -1))
-    about: dict[str, Any] = {"task": task, "arm": arm, "rate": rate, "entry": scored.key, "unit": scored.unit}
-    ends: dict[str, Any] = {"first": first.cost, "last": last.cost}
-    if not first.cost_by_seed or not last.cost_by_seed:
-        difference = math.inf if first.cost_by_seed else -math.inf if last.cost_by_seed else math.nan
-        verdict = "grows" if difference > 0 else "shrinks" if difference < 0 else CANNOT_TELL
-        return Growth(**about, **ends, difference=difference, interval=None, verdict=verdict), None
-    one, other = (
-        OverSeeds(value=f.cost, by_seed={int(s): v for s, v in f.cost_by_seed.items()}, samples_half=f.samples_half)
-        for f in (last, first)
-    )
-    over = one.minus(other)
-    interval = over.interval_at(CONFIDENCE)
-    clear = interval is not None and not interval[0] <= 0 <= interval[1]
-    verdict = CANNOT_TELL if not clear else "grows" if over.value > 0 else "shrinks"
-    return Growth(**about, **ends, difference=over.value, interval=interval, verdict=verdict), over

@@ -49,7 +49,7 @@ def with_correlations(record: StudyRecord, folder: Path) -> StudyRecord:
     if lacking:
         notes.append(
             f"the samples of {len(lacking)} of {len(whole)} complete trials are not in this folder: differences to "
-            f"them and their shares of what direct fine-tuning did take samples as independent, which is too wide"
+            f"them and their shares of what direct fine-tuning did take samples as independent, as a rule too wide"
         )
     return dataclasses.replace(record, correlations=found, notes=notes)
 
