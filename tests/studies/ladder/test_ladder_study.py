@@ -226,17 +226,38 @@ def test_seeds_have_runs_and_ladders_of_their_own(asked: dict[str, Any]) -> None
     ]
 
 
+def test_budgets_and_sizes_may_come_later(asked: dict[str, Any]) -> None:
+    """What was trained stays as it is; a size of another shape, or a budget less, is another ladder."""
+    small, wide = asked["sizes"]["small"], asked["sizes"]["wide"]
+    first = {**asked, "sizes": {"small": small}, "budgets": [640]}
+    run_ladder(ladder_config(first), console=quiet(), workers=1)
+    files = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in Path("ladder").glob("small-*/model.safetensors")}
+    for other, said in (
+        ({"sizes": {"small": {**small, "width": 32}}}, "sizes: was .*'width': 16.*, is .*'width': 32"),
+        ({"budgets": [1280]}, r"budgets: was \[640\], is \[1280\]"),
+        ({"learning_rate": 1e-3, "budgets": [640, 1280]}, "learning_rate: was 0.01, is 0.001"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            run_ladder(ladder_config({**first, **other}), console=quiet(), workers=1)
+    with pytest.raises(HoldfastError, match=r"budgets: expected at most .* 1 pass over the text .* max_passes: "):
+        run_ladder(ladder_config({**first, "budgets": [640, 64_000]}), console=quiet(), workers=1)
+    more = {**first, "sizes": {"small": {**small, "budgets": [640, 1280]}, "wide": wide}}
+    record = run_ladder(ladder_config(more), console=quiet(), workers=1)
+    assert {(r.size, r.budget, r.state) for r in record.rungs} == {
+        (size, budget, "complete") for size, budget in (("small", 640), ("small", 1280), ("wide", 640))
+    }
+    assert len(files) == 1 and all((p.stat().st_mtime_ns, p.read_bytes()) == held for p, held in files.items())
+    assert [len(yaml.safe_load(Path(f"ladder/{n}.yaml").read_text())["ladder"]) for n in ("small", "wide")] == [2, 1]
+
+
 @pytest.mark.slow
 def test_a_new_queue_finds_the_rungs_that_are_there(asked: dict[str, Any]) -> None:
-    """Budgets are added by starting the queue anew: what was trained, here or on another machine, is found."""
+    """What was trained on another machine is found."""
     small = {**asked, "sizes": {"small": asked["sizes"]["small"]}}
     run_ladder(ladder_config(small), console=quiet(), workers=1)
-    more = {**small, "budgets": [640, 1280, 1600]}
-    with pytest.raises(ConfigError, match=r"budgets: was .*1280.*, is .*1600"):
-        run_ladder(ladder_config(more), console=quiet(), workers=1)
     Path("ladder/study.db").unlink()
     weights = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in Path("ladder").glob("small-*/model.safetensors")}
-    record = run_ladder(ladder_config(more), console=quiet(), workers=1)
+    record = run_ladder(ladder_config({**small, "budgets": [640, 1280, 1600]}), console=quiet(), workers=1)
     assert [(r.budget, r.state) for r in record.rungs] == [(b, "complete") for b in (640, 1280, 1600)]
     assert len(weights) == 2 and all((p.stat().st_mtime_ns, p.read_bytes()) == held for p, held in weights.items())
     assert len(yaml.safe_load(Path("ladder/small.yaml").read_text())["ladder"]) == 3

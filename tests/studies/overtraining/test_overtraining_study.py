@@ -383,6 +383,13 @@ def test_rates_and_ways_may_come_later(asked: dict[str, Any]) -> None:
     replayed = {"retention": [*vary["retention"], {"replay": {"data": "old.jsonl", "fraction": 0.1}}]}
     found = overtraining_config({**asked, "vary": {**vary, **replayed}}).differences(old)
     assert [d.split(":")[0] for d in found] == ["vary"], "other text would not be looked through for what is measured"
+    rungs = asked["ladder"]
+    begun = overtraining_config({**asked, "ladder": rungs[1:]}).resolved
+    assert overtraining_config(asked).differences(begun) == [], "checkpoints may come later"
+    for ladder in (rungs[:2], [{**rungs[0], "tokens": 1.0}, *rungs[1:]]):
+        assert [d.split(":")[0] for d in overtraining_config({**asked, "ladder": ladder}).differences(old)] == [
+            "ladder"
+        ]
     wider = {**asked, "vary": {**vary, "learning_rate": [1e-4, *vary["learning_rate"]]}, "seeds": [0]}
     assert [d.split(":")[0] for d in overtraining_config(wider).differences(old)] == ["seeds"]
 
@@ -390,9 +397,10 @@ def test_rates_and_ways_may_come_later(asked: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_what_comes_later_is_all_that_is_run(asked: dict[str, Any]) -> None:
     small = {**asked, "probe": False, "seeds": [0]}
-    first = run_of(small, vary={"learning_rate": [1e-2], "retention": ["direct"]})
+    some = asked["ladder"][1:]
+    first = run_of(small, vary={"learning_rate": [1e-2], "retention": ["direct"]}, ladder=some)
     made = {p: p.stat().st_mtime_ns for p in Path("out/runs").rglob("run.json")}
-    assert len(made) == len(BUDGETS)
+    assert len(made) == len(some) == len(BUDGETS) - 1
     vary = {"learning_rate": [1e-3, 1e-2], "retention": [{"label_annealing": {"weight": 3}}, "direct"]}
     grown = run_of(small, vary=vary)
     assert {p: p.stat().st_mtime_ns for p in made} == made

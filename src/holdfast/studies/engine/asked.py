@@ -78,13 +78,15 @@ class AskedStudy(Generic[A]):
         known = to_jsonable(asked)
         return {**old, **{k: v for k, v in known.items() if k not in (*NOT_DECIDING, "small", "output_dir")}}
 
-    def has_jobs_of(self, old: Mapping[str, Any]) -> bool:
-        """Whether every job of the study whose `resolved` is `old` is one of this one's, which then has got more."""
+    def begun_as(self: C, old: Mapping[str, Any]) -> C | None:
+        """The study as it was when its `resolved` was `old`; None where that cannot be read any more."""
         asked, mistakes = decode(self.settings_class, Given(values=dict(old)).set_here(self.settings_class))
-        if asked is None or mistakes:
-            return False
+        return None if asked is None or mistakes else dataclasses.replace(self, asked=asked)
+
+    def has_jobs_of(self, begun: AskedStudy[A] | None) -> bool:
+        """Whether every job of the study as it was begun is one of this one's, which then has got more."""
         mine = [job.coordinates for job in self.jobs()]
-        return all(job.coordinates in mine for job in dataclasses.replace(self, asked=asked).jobs())
+        return begun is not None and all(job.coordinates in mine for job in begun.jobs())
 
     def may_change(self, old: Mapping[str, Any]) -> Collection[str]:
         """Settings of the study whose `resolved` is `old` that may be others when it goes on."""

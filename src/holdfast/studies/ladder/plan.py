@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -87,8 +87,14 @@ class LadderConfig(AskedStudy[LadderSettings]):
             return [p.replace(place, "the model") for p in training_problems(looked_at)]
 
     def may_change(self, old: Mapping[str, Any]) -> Collection[str]:
-        """Whether to go on past a refusal."""
-        return overlap_may_change(old)
+        """Whether to go on past a refusal, and budgets and sizes, where there have only come more."""
+        begun = self.begun_as(old)
+        alike = begun is not None and all(
+            name in self.asked.sizes and replace(size, budgets=()) == replace(self.asked.sizes[name], budgets=())
+            for name, size in begun.asked.sizes.items()
+        )
+        more = {"budgets", "sizes"} if alike and self.has_jobs_of(begun) else set()
+        return {"max_passes", *overlap_may_change(old), *more}
 
     # ----------------------------------------------------------------------------------------------------------- rungs
 
@@ -246,8 +252,10 @@ def check_parts(config: LadderConfig) -> list[str]:
     Args:
         config: with nothing left open.
     """
+    from holdfast.data.pretokenised import INFO_FILE
     from holdfast.data.sources import data_files, is_path
     from holdfast.errors import UserError
+    from holdfast.support.files import read_object
 
     problems = _of_models(config)
     for name in map(str, config.filled(list(config.asked.text))):
@@ -256,6 +264,11 @@ def check_parts(config: LadderConfig) -> list[str]:
                 data_files(name)
             except UserError as error:
                 problems.append(f"text: {error}")
+    if (config.tokens / INFO_FILE).is_file():  # budgets that come later
+        try:
+            refuse_little_text(config, int(read_object(config.tokens / INFO_FILE)["tokens"]))
+        except ConfigError as error:
+            problems += error.problems
     if problems:
         return problems
     return config.run_problems()

@@ -123,9 +123,11 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
             yield f"{tuning.task}, {tuning.arm}", {**self.training(first, tuning.name, seed), **checked}
 
     def may_change(self, old: Mapping[str, Any]) -> set[str]:
-        """What is judged anew from what was measured, whether to go on past a refusal, and what is tried, where that
-        has only got more."""
-        more = {"vary"} if old.get("vary") != self.resolved["vary"] and self.has_jobs_of(old) else set()
+        """What is judged anew from what was measured, whether to go on past a refusal, and what is tried and on which
+        checkpoints, where there has only come more."""
+        begun = self.begun_as(old)
+        longer = begun is not None and all(rung in self.asked.ladder for rung in begun.asked.ladder)
+        more = {"vary", "ladder"} if longer and self.has_jobs_of(begun) else set()
         return {"keep", "most_perplexity", *overlap_may_change(old), *more}
 
     # ----------------------------------------------------------------------------------------------------- what is made
