@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -213,6 +214,8 @@ def test_where_a_ladder_turns(desk: Path, capsys: pytest.CaptureFixture[str]) ->
     )
     assert as_it_is.after == pytest.approx(max(0.0, start.before - tuned.before), abs=1e-9)
     assert all(t.verdict in ("turns", "does not turn", "cannot tell") for t in record.inflections)
+    [trend] = record.trends  # from a model to itself: the same samples, so nothing of their noise is left
+    assert (trend.difference, trend.interval) == (0.0, pytest.approx((0.0, 0.0), abs=1e-9))
     assert "Best at, tokens" in capsys.readouterr().out
 
 
@@ -227,6 +230,32 @@ def test_what_overflows_at_one_end_of_a_ladder_is_not_left_out() -> None:
     [trend] = trends([found, broken], "last", "first", confidence=0.95)
     assert (trend.difference, trend.verdict) == (-math.inf, "shrinks")
     assert trends([broken, dataclasses.replace(broken, model="first")], "first", "last", confidence=0.95) == []
+
+
+def test_a_trend_is_of_pairs_over_samples(desk: Path) -> None:
+    asked = ["--corpus", "prose.jsonl", "--noise", "0.1", "--output_dir", "out"]
+    Path("ladder.yaml").write_text("ladder: [{model: base, tokens: 1.0e6}, {model: tuned, tokens: 4.0e6}]\n")
+    assert main(["probe", "--ladder", "ladder.yaml", *asked]) == 0
+    record = read_probe("out")
+    moved = []
+    for model in ("base", "tuned"):
+        folders = [p for p in Path("out", model).iterdir() if p.is_dir()]
+        parts = {}
+        for folder in folders:
+            rows = sorted(EvaluationFolder(folder).samples("measured", "prose"), key=lambda row: str(row["doc"]))
+            nats, tokens = (np.array([row[column] for row in rows], dtype=float) for column in ("nats", "tokens"))
+            parts[folder.name] = (nats - nats.sum() / tokens.sum() * tokens) / tokens.sum()
+        start = parts.pop("as-it-is")
+        assert len(parts) > 1
+        moved.append(np.mean(list(parts.values()), axis=0) - start)
+    rho = np.corrcoef(moved)[0, 1]
+    first, last = (next(s for s in record.sensitivities if s.model == m) for m in ("base", "tuned"))
+    seeds = np.array(last.by_seed) - np.array(first.by_seed)
+    samples = first.samples_half**2 + last.samples_half**2 - 2 * rho * first.samples_half * last.samples_half
+    t = {3: 4.302652729749464, 5: 2.7764451051977934, 10: 2.2621571628540993}[len(seeds)]
+    half = np.sqrt(t**2 * seeds.var(ddof=1) / len(seeds) + samples)
+    [trend] = record.trends
+    assert trend.interval == pytest.approx((trend.difference - half, trend.difference + half), rel=1e-3)
 
 
 def test_models_to_step_towards_may_be_labelled(desk: Path) -> None:

@@ -101,7 +101,7 @@ class Trend:
     difference: float
     """last - first; infinite where one of them is."""
     interval: tuple[float, float] | None = None
-    """Seeds of noise are paired, samples taken as independent (rather too wide)."""
+    """Of pairs, over seeds of noise and over samples."""
 
     @property
     def verdict(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from holdfast.statistics.estimates import Ratio, figure_for
 from holdfast.statistics.gains import NOTHING, half_width, parts_of_noise
 from holdfast.statistics.inflection import Turn, turn
 from holdfast.statistics.intervals import seeds_and_samples
+from holdfast.statistics.samples_part import correlation
 
 
 def sensitivities(
@@ -88,7 +89,14 @@ def _over_seeds(label: str, change: Change, entry: Sequence[Comparison], confide
     )
 
 
-def trends(held: Sequence[Sensitivity], first: str, last: str, *, confidence: float) -> list[Trend]:
+def trends(
+    held: Sequence[Sensitivity],
+    first: str,
+    last: str,
+    *,
+    confidence: float,
+    along: Callable[[Sensitivity], float] = lambda one: 0.0,
+) -> list[Trend]:
     """How each cost moves between two checkpoints of a ladder.
 
     Args:
@@ -96,6 +104,7 @@ def trends(held: Sequence[Sensitivity], first: str, last: str, *, confidence: fl
         first: label of the smallest budget.
         last: of the largest.
         confidence: level of the intervals.
+        along: how far the costs of both go together over the samples, see `along_samples`.
 
     Returns:
         One a change and entry. Where one end overflows the difference is infinite; those that overflow at both have
@@ -109,7 +118,8 @@ def trends(held: Sequence[Sensitivity], first: str, last: str, *, confidence: fl
             continue
         sign = -1 if one.higher_is_better else 1
         by_seed = [sign * (b - a) for a, b in zip(one.by_seed, other.by_seed, strict=True)]
-        samples = math.hypot(one.samples_half, other.samples_half)
+        shared = 0.0 if one.failed or other.failed else 2 * along(one) * one.samples_half * other.samples_half
+        samples = math.sqrt(max(0.0, one.samples_half**2 + other.samples_half**2 - shared))
         found.append(
             Trend(
                 kind=one.kind,
@@ -126,6 +136,42 @@ def trends(held: Sequence[Sensitivity], first: str, last: str, *, confidence: fl
             )
         )
     return found
+
+
+def along_samples(out: Path, first: str, last: str, changes: Sequence[Change]) -> Callable[[Sensitivity], float]:
+    """For `trends`: the correlation, over the samples of an entry, of what each contributes to the cost of a change to
+    the two checkpoints, mean over the seeds of noise; 0 where the figure is no ratio of sums.
+
+    Args:
+        out: the probe's folder.
+        first: label of the smallest budget.
+        last: of the largest.
+        changes: all of them.
+    """
+
+    def moved(label: str, names: Sequence[str], entry: Evaluation) -> np.ndarray | None:
+        start, *changed = (columns_of(EvaluationFolder(out / label / name), entry) for name in (AS_IT_IS, *names))
+        if start is None or start.figure is None or start.sums is None:
+            return None
+        sums = [one.sums for one in changed if one is not None and one.sums is not None]
+        if len(sums) < len(changed) or any(one is not None and one.documents != start.documents for one in changed):
+            return None
+        before = start.figure.influence(start.sums)
+        return np.mean([start.figure.influence(one) - before for one in sums], axis=0)
+
+    def look(one: Sensitivity) -> float:
+        suite, _, name = one.entry.partition("/")
+        entry = EvaluationFolder(out / first / AS_IT_IS).find(suite, name)
+        names = [c.name for c in changes if (c.kind, c.label, c.size) == (one.kind, one.label, one.size)]
+        if entry is None:
+            return 0.0
+        ends = [moved(label, names, entry) for label in (first, last)]
+        known = {place: part for place, part in enumerate(ends) if part is not None}
+        if len(known) < len(ends) or len({len(part) for part in known.values()}) > 1:
+            return 0.0
+        return correlation((suite, name, one.metric), known).between(0, 1)
+
+    return look
 
 
 def inflections(

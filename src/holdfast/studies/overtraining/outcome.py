@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import DataError
-from holdfast.evaluation.probe.outcome import Columns, columns_of, inflections, sensitivities, trends, turn_of
+from holdfast.evaluation.probe.outcome import (
+    Columns,
+    along_samples,
+    columns_of,
+    inflections,
+    sensitivities,
+    trends,
+    turn_of,
+)
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.overtraining import (
     CANNOT_TELL,
@@ -185,7 +193,8 @@ def _with_probed(record: OvertrainingRecord, config: OvertrainingConfig) -> Over
     more: dict[str, Any] = {"sensitivities": found}
     ends = list(budgets)
     if len(budgets) > 1:
-        more["trends"] = trends(found, ends[0], ends[-1], confidence=plan.confidence)
+        along = along_samples(config.probed, ends[0], ends[-1], config.changes)
+        more["trends"] = trends(found, ends[0], ends[-1], confidence=plan.confidence, along=along)
     if len(budgets) >= LEAST_BUDGETS:
         more["inflections"] = inflections(config.probed, budgets, config.changes, confidence=plan.confidence)
     return dataclasses.replace(record, **more)
