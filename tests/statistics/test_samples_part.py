@@ -77,6 +77,20 @@ def test_what_is_not_known_counts_as_independent():
     assert total([(1.0, one.samples_part), (1.0, None)]) is None
 
 
+def test_entries_of_other_models_are_not_mixed():
+    """Two figures on one entry, each known by correlations of its own: independent, and no sum of pairs."""
+    noise, tuned = (SampleCorrelation(entry=TARGET, trials=[n, n + 1], rows=[[], [0.9]]) for n in (0, 2))
+    source = SampleCorrelation(entry=SOURCE, trials=[0], rows=[[]])
+    one, other = figure(0, (0.2,), {TARGET: 0.1}, [noise]), figure(2, (0.3,), {TARGET: 0.1}, [tuned])
+    assert one.samples_covariance(other) == 0.0
+    assert one.minus(other).samples_part is None and one.minus(other).samples_half == pytest.approx(
+        math.hypot(0.1, 0.1)
+    )
+    apart = figure(0, (0.1,), {SOURCE: 0.2}, [source])
+    assert one.minus(apart).samples_part is not None and one.samples_covariance(apart) == 0.0
+    assert one.minus(apart).samples_half == pytest.approx(math.hypot(0.1, 0.2))
+
+
 def test_a_trial_beside_itself_has_a_difference_without_noise():
     found = [SampleCorrelation(entry=TARGET, trials=[0], rows=[[]])]
     alone = figure(0, (0.2,), {TARGET: 0.1}, found)

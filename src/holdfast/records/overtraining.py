@@ -19,6 +19,7 @@ from typing import Any
 
 from holdfast.records.evaluation import SCHEMA
 from holdfast.records.probe import Inflection, ProbedModel, Sensitivity, Sharpness, Trend
+from holdfast.records.study import SampleCorrelation
 from holdfast.support.files import read_as, write_json
 
 RECORD_FILE = "overtraining.json"
@@ -301,6 +302,11 @@ class OvertrainingRecord:
     """The last two: of tasks whose checkpoints have a vision tower."""
     left_out: list[float] = field(default_factory=list)
     """Rates that are not drawn: `most_perplexity`."""
+    correlations: list[SampleCorrelation] = field(default_factory=list)
+    """How far the costs of fine-tuned models go together over the samples of an entry; its trials are places in
+    `models`."""
+    probed_correlations: list[SampleCorrelation] = field(default_factory=list)
+    """The same of changes without training; its trials are places in `sensitivities`."""
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)

@@ -38,12 +38,13 @@ class SamplesPart:
         return math.sqrt(max(0.0, self.covariance(self)))
 
     def covariance(self, other: SamplesPart) -> float:
-        """With another figure's part, times the squared critical value, as half-widths are."""
+        """With another figure's part, times the squared critical value, as half-widths are. Entries whose correlations
+        the two do not share count as independent."""
         return sum(
             mine * theirs * self.known[entry].between(one, two)
             for (entry, one), mine in self.parts.items()
             for (at, two), theirs in other.parts.items()
-            if at == entry
+            if at == entry and self.known[entry] is other.known[entry]
         )
 
     def times(self, factor: float) -> SamplesPart:
@@ -68,13 +69,13 @@ def part_of(trial: int, halves: Mapping[Entry, float], found: Iterable[SampleCor
 
 
 def total(parts: Iterable[tuple[float, SamplesPart | None]]) -> SamplesPart | None:
-    """The samples' part of a sum of figures, each times a number that is known; None where one of them is."""
+    """The samples' part of a sum of figures, each times a number that is known; None where one of them is, or where two
+    know an entry by different correlations."""
     found: dict[tuple[Entry, int], float] = {}
-    known: Mapping[Entry, SampleCorrelation] = {}
+    known: dict[Entry, SampleCorrelation] = {}
     for factor, one in parts:
-        if one is None:
+        if one is None or any(known.setdefault(entry, c) is not c for entry, c in one.known.items()):
             return None
-        known = one.known
         for key, half in one.parts.items():
             found[key] = found.get(key, 0.0) + factor * half
     return SamplesPart(parts=found, known=known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from holdfast.evaluation.probe.changes import Change
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.probe import AS_IT_IS, NOISE, TOWARD, Inflection, Sensitivity, Trend
+from holdfast.records.study import SampleCorrelation
 from holdfast.statistics.estimates import Ratio, figure_for
 from holdfast.statistics.gains import NOTHING, half_width, parts_of_noise
 from holdfast.statistics.inflection import Turn, turn
 from holdfast.statistics.intervals import seeds_and_samples
-from holdfast.statistics.samples_part import correlation
+from holdfast.statistics.samples_part import SamplesPart, correlation, part_of, total
 
 
 def sensitivities(
@@ -95,7 +96,7 @@ def trends(
     last: str,
     *,
     confidence: float,
-    along: Callable[[Sensitivity], float] = lambda one: 0.0,
+    correlations: Sequence[SampleCorrelation] = (),
 ) -> list[Trend]:
     """How each cost moves between two checkpoints of a ladder.
 
@@ -104,13 +105,14 @@ def trends(
         first: label of the smallest budget.
         last: of the largest.
         confidence: level of the intervals.
-        along: how far the costs of both go together over the samples, see `along_samples`.
+        correlations: see `over_samples`; of others the samples' parts are taken as independent.
 
     Returns:
         One a change and entry. Where one end overflows the difference is infinite; those that overflow at both have
         none and are left out.
     """
     ends = {(s.model, s.kind, s.label, s.size, s.entry): s for s in held}
+    place = {key: n for n, key in enumerate(ends)}
     found = []
     for key in dict.fromkeys(key[1:] for key in ends):
         one, other = ends.get((first, *key)), ends.get((last, *key))
@@ -118,8 +120,10 @@ def trends(
             continue
         sign = -1 if one.higher_is_better else 1
         by_seed = [sign * (b - a) for a, b in zip(one.by_seed, other.by_seed, strict=True)]
-        shared = 0.0 if one.failed or other.failed else 2 * along(one) * one.samples_half * other.samples_half
-        samples = math.sqrt(max(0.0, one.samples_half**2 + other.samples_half**2 - shared))
+        pair = ((first, one), (last, other))
+        parts = [samples_part(place[model, *key], s, correlations) for model, s in pair]
+        difference = total(zip((-1.0, 1.0), parts, strict=True))
+        samples = math.hypot(one.samples_half, other.samples_half) if difference is None else difference.half
         found.append(
             Trend(
                 kind=one.kind,
@@ -138,40 +142,64 @@ def trends(
     return found
 
 
-def along_samples(out: Path, first: str, last: str, changes: Sequence[Change]) -> Callable[[Sensitivity], float]:
-    """For `trends`: the correlation, over the samples of an entry, of what each contributes to the cost of a change to
-    the two checkpoints, mean over the seeds of noise; 0 where the figure is no ratio of sums.
+def samples_part(place: int, one: Sensitivity, correlations: Sequence[SampleCorrelation]) -> SamplesPart | None:
+    """The samples' part of a cost, which goes along with that of other models; None where it is not known how far.
+
+    Args:
+        place: of it in the list that `correlations` are of.
+        one: the cost.
+        correlations: see `over_samples`.
+    """
+    suite, _, name = one.entry.partition("/")
+    own = [c for c in correlations if place in c.places]
+    return part_of(place, {(suite, name, one.metric): one.samples_half}, own)
+
+
+def over_samples(out: Path, held: Sequence[Sensitivity], changes: Sequence[Change]) -> list[SampleCorrelation]:
+    """How far the models go together over the samples, of each change and entry: the correlation of what each sample
+    contributes to the cost, mean over the seeds of noise. Models are named by their places in `held`; those whose
+    figure is no ratio of sums, or not finite, are left out.
 
     Args:
         out: the probe's folder.
-        first: label of the smallest budget.
-        last: of the largest.
+        held: what changes cost.
         changes: all of them.
+
+    Raises:
+        DataError: evaluations that cannot be read.
     """
+    names: dict[tuple[str, str, float], list[str]] = {}
+    for change in changes:
+        names.setdefault((change.kind, change.label, change.size), []).append(change.name)
+    together: dict[tuple[str, str, float, str], list[int]] = {}
+    for place, one in enumerate(held):
+        together.setdefault((one.kind, one.label, one.size, one.entry), []).append(place)
+    found = []
+    for (kind, label, size, _), places in together.items():
+        moved = {place: _moved(out, held[place], names.get((kind, label, size), ())) for place in places}
+        known = {place: part for place, part in moved.items() if part is not None}
+        asked = next((documents for documents, _ in known.values()), [])
+        same = {place: part for place, (documents, part) in known.items() if documents == asked}
+        if same:
+            one = held[places[0]]
+            suite, _, name = one.entry.partition("/")
+            found.append(correlation((suite, name, one.metric), same))
+    return found
 
-    def moved(label: str, names: Sequence[str], entry: Evaluation) -> np.ndarray | None:
-        start, *changed = (columns_of(EvaluationFolder(out / label / name), entry) for name in (AS_IT_IS, *names))
-        if start is None or start.figure is None or start.sums is None:
-            return None
-        sums = [one.sums for one in changed if one is not None and one.sums is not None]
-        if len(sums) < len(changed) or any(one is not None and one.documents != start.documents for one in changed):
-            return None
-        before = start.figure.influence(start.sums)
-        return np.mean([start.figure.influence(one) - before for one in sums], axis=0)
 
-    def look(one: Sensitivity) -> float:
-        suite, _, name = one.entry.partition("/")
-        entry = EvaluationFolder(out / first / AS_IT_IS).find(suite, name)
-        names = [c.name for c in changes if (c.kind, c.label, c.size) == (one.kind, one.label, one.size)]
-        if entry is None:
-            return 0.0
-        ends = [moved(label, names, entry) for label in (first, last)]
-        known = {place: part for place, part in enumerate(ends) if part is not None}
-        if len(known) < len(ends) or len({len(part) for part in known.values()}) > 1:
-            return 0.0
-        return correlation((suite, name, one.metric), known).between(0, 1)
-
-    return look
+def _moved(out: Path, one: Sensitivity, names: Sequence[str]) -> tuple[list[Any], np.ndarray] | None:
+    suite, _, name = one.entry.partition("/")
+    entry = EvaluationFolder(out / one.model / AS_IT_IS).find(suite, name)
+    if entry is None or not names:
+        return None
+    start, *changed = (columns_of(EvaluationFolder(out / one.model / n), entry) for n in (AS_IT_IS, *names))
+    if start is None or start.figure is None or start.sums is None:
+        return None
+    sums = [c.sums for c in changed if c is not None and c.sums is not None and c.documents == start.documents]
+    if len(sums) < len(changed):
+        return None
+    before = start.figure.influence(start.sums)
+    return start.documents, np.mean([start.figure.influence(after) - before for after in sums], axis=0)
 
 
 def inflections(

@@ -59,6 +59,7 @@ from holdfast.studies.engine.claims import (
     unknown,
     within,
 )
+from holdfast.studies.overtraining.costs import change_cost, tuning_cost
 
 LEAST, BACK = 0.02, 0.02
 """Nats a token."""
@@ -149,12 +150,13 @@ def _score(record: OvertrainingRecord, model: TunedModel) -> OverSeeds | None:
     return OverSeeds(value=f.value, by_seed=by_seed, samples_half=f.value_half)
 
 
-def _cost(model: TunedModel, entry: str) -> OverSeeds | None:
-    f = model.figures.get(entry)
-    if f is None or not f.cost_by_seed or not math.isfinite(f.cost):
-        return None
-    by_seed = {int(s): v for s, v in f.cost_by_seed.items()}
-    return OverSeeds(value=f.cost, by_seed=by_seed, samples_half=f.samples_half)
+def _score_beside(record: OvertrainingRecord, model: TunedModel) -> OverSeeds | None:
+    """`_score`, to be held against other models of the same checkpoint: what the checkpoint itself scores is in all of
+    them, so that the samples' part is that of the gains."""
+    score, cost = _score(record, model), tuning_cost(record, model, _lead(record, "target"))
+    if score is None or cost is None:
+        return score
+    return dataclasses.replace(score, samples_part=cost.times(-1.0).samples_part)
 
 
 def _gammas(record: OvertrainingRecord) -> list[float]:
@@ -169,11 +171,7 @@ def _noise_costs(record: OvertrainingRecord, gamma: float) -> list[tuple[str, Ov
     return [
         (
             c.label,
-            OverSeeds(
-                value=own[c.label].harm,
-                by_seed={n: (-v if own[c.label].higher_is_better else v) for n, v in enumerate(own[c.label].by_seed)},
-                samples_half=own[c.label].samples_half,
-            ),
+            change_cost(record, own[c.label]),
         )
         for c in record.checkpoints
         if c.label in own
@@ -235,7 +233,7 @@ def tuning_costs_more(record: OvertrainingRecord, level: float) -> list[Part]:
     """At every rate the cost of direct fine-tuning rises monotonically with the budget."""
     parts = []
     for rate in _rates(record):
-        costs = [(m.checkpoint, _cost(m, _kept(record))) for m in _models(record, rate)]
+        costs = [(m.checkpoint, tuning_cost(record, m, _kept(record))) for m in _models(record, rate)]
         line = [(label, cost) for label, cost in costs if cost is not None]
         parts.append(
             _rising(line, f"cost at learning rate {rate:g}", level, record)
@@ -478,7 +476,7 @@ def _score_rises(record: OvertrainingRecord, models: Sequence[TunedModel], at: s
 
 
 def _language_costs(record: OvertrainingRecord, models: Sequence[TunedModel], at: str, level: float) -> Part:
-    costs = [_cost(m, _kept(record)) for m in models]
+    costs = [tuning_cost(record, m, _kept(record)) for m in models]
     return _along(
         record, costs, f"cost in language at {at}", LEAST, level, unit=_unit(record, "source") or NATS,
         yes=f"at {at} more language is lost after longer pre-training",
@@ -519,11 +517,11 @@ def keeps_more_at_equal_score(kind: str) -> Callable[[OvertrainingRecord, float]
     def rule(record: OvertrainingRecord, level: float) -> list[Part]:
         last = record.checkpoints[-1].label if record.checkpoints else ""
         arm = next((a.label for a in record.arms if a.kind == kind), None)
-        tuned = next((s for m in _tuned(record) if m.checkpoint == last and (s := _score(record, m))), None)
+        tuned = next((s for m in _tuned(record) if m.checkpoint == last and (s := _score_beside(record, m))), None)
         if arm is None or tuned is None:
             return [unknown("there is no such fine-tuning at the largest budget")]
         by_seed = {seed: score - SCORE for seed, score in tuned.by_seed.items()}
-        wanted = OverSeeds(value=tuned.value - SCORE, by_seed=by_seed, samples_half=0.0)
+        wanted = dataclasses.replace(tuned, value=tuned.value - SCORE, by_seed=by_seed, samples_half=0.0)
         curves = {a: _score_and_language(record, a, last) for a in (arm, record.direct)}
         if short := [a for a, curve in curves.items() if any(p.target.by_seed.keys() != by_seed.keys() for p in curve)]:
             return [unknown(f"{' and '.join(short)}: not every seed is there")]
@@ -555,7 +553,7 @@ def _score_and_language(record: OvertrainingRecord, arm: str, checkpoint: str) -
     own = [m for m in record.models if (m.task, m.arm, m.checkpoint) == (_task(record), arm, checkpoint)]
     found = []
     for m in sorted(own, key=lambda m: m.rate):
-        score, cost = _score(record, m), _cost(m, _kept(record))
+        score, cost = _score_beside(record, m), tuning_cost(record, m, _kept(record))
         if score is not None and cost is not None:
             found.append(Point(target=score, source=cost.times(-1.0)))
     return found

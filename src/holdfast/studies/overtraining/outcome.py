@@ -20,9 +20,9 @@ import numpy as np
 from holdfast.errors import DataError
 from holdfast.evaluation.probe.outcome import (
     Columns,
-    along_samples,
     columns_of,
     inflections,
+    over_samples,
     sensitivities,
     trends,
     turn_of,
@@ -59,9 +59,10 @@ from holdfast.statistics.inflection import FALLS as NEVER_TURNS
 from holdfast.statistics.inflection import TURNS, Turn
 from holdfast.statistics.intervals import CONFIDENCE, rescaled
 from holdfast.statistics.powers import exponent, exponent_over_seeds
-from holdfast.statistics.samples_part import SamplesPart, correlation, part_of
+from holdfast.statistics.samples_part import correlation
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.study import COMPLETE, StudyState
+from holdfast.studies.overtraining.costs import tuning_cost
 from holdfast.studies.overtraining.plan import (
     ALIGN,
     CHECKPOINT,
@@ -170,7 +171,11 @@ def with_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> Over
     record = dataclasses.replace(record, scored=figures.scored, notes=[*record.notes, *figures.notes])
     if not figures.scored:
         return record
-    record = dataclasses.replace(record, models=[figures.scored_model(m) for m in record.models])
+    record = dataclasses.replace(
+        record,
+        models=[figures.scored_model(m) for m in record.models],
+        correlations=[c for task, scored in figures.scored.items() for s in scored if (c := figures.together(task, s))],
+    )
     if (most := config.asked.most_perplexity) is not None:
         left_out, told = _left_out(record, most)
         record = dataclasses.replace(record, left_out=left_out, notes=[*record.notes, *told])
@@ -193,8 +198,9 @@ def _with_probed(record: OvertrainingRecord, config: OvertrainingConfig) -> Over
     more: dict[str, Any] = {"sensitivities": found}
     ends = list(budgets)
     if len(budgets) > 1:
-        along = along_samples(config.probed, ends[0], ends[-1], config.changes)
-        more["trends"] = trends(found, ends[0], ends[-1], confidence=plan.confidence, along=along)
+        pairs = over_samples(config.probed, found, config.changes)
+        more["probed_correlations"] = pairs
+        more["trends"] = trends(found, ends[0], ends[-1], confidence=plan.confidence, correlations=pairs)
     if len(budgets) >= LEAST_BUDGETS:
         more["inflections"] = inflections(config.probed, budgets, config.changes, confidence=plan.confidence)
     return dataclasses.replace(record, **more)
@@ -206,11 +212,8 @@ class _Figures:
     def __init__(self, record: OvertrainingRecord, config: OvertrainingConfig) -> None:
         self.config = config
         self.names = {(t.task, t.arm, t.rate): name for name, t in config.tunings.items()}
-        self.whole = {
-            (m.task, m.arm, m.rate, m.checkpoint): m for m in record.models if m.state == COMPLETE and not m.diverged
-        }
+        self.models = record.models
         self._columns: dict[tuple[Path, str, str], Columns | None] = {}
-        self._together: dict[tuple[str, str], SampleCorrelation] = {}
         self.entries: dict[tuple[str, str], Evaluation] = {}
         """By task and "suite/name", as it was measured of one model."""
         self.scored: dict[str, list[Scored]] = {}
@@ -301,24 +304,17 @@ class _Figures:
             self._columns[place] = columns_of(folder, self.entries[task, key])
         return self._columns[place]
 
-    def samples_part(self, model: TunedModel, scored: Scored) -> SamplesPart | None:
-        """The samples' part of what an entry costs a model, which goes along with that of other models; None where the
-        entry's samples do not make up its figure."""
-        task, key = model.task, scored.key
-        mine = [name for name in self.whole if name[0] == task]
-        entry = (scored.suite, scored.name, scored.metric)
-        if (task, key) not in self._together:
-            moved = [self._moved(self.whole[name], key) for name in mine]
-            asked = next((documents for documents, _ in moved), [])
-            same = {n: w for n, (documents, w) in enumerate(moved) if w is not None and documents == asked}
-            self._together[task, key] = (
-                correlation(entry, same) if same else SampleCorrelation(entry=entry, trials=[], rows=[])
-            )
-        number = mine.index((task, model.arm, model.rate, model.checkpoint))
-        return part_of(number, {entry: model.figures[key].samples_half}, [self._together[task, key]])
+    def together(self, task: str, scored: Scored) -> SampleCorrelation | None:
+        """How far the costs of a task's models go together over an entry's samples, by places in the record."""
+        own = {n: m for n, m in enumerate(self.models) if m.task == task and m.state == COMPLETE and not m.diverged}
+        moved = {n: found for n, m in own.items() if (found := self._moved(m, scored.key)) is not None}
+        asked = next((documents for documents, _ in moved.values()), [])
+        same = {n: part for n, (documents, part) in moved.items() if documents == asked}
+        return correlation((scored.suite, scored.name, scored.metric), same) if same else None
 
-    def _moved(self, model: TunedModel, key: str) -> tuple[list[str], np.ndarray | None]:
-        """The samples, and `[n]` float64: what each contributes to an entry's change, mean over the seeds."""
+    def _moved(self, model: TunedModel, key: str) -> tuple[list[Any], np.ndarray] | None:
+        """The samples, and `[n]` float64: what each contributes to an entry's change, mean over the seeds; None where
+        they do not make up its figure."""
         parts: list[np.ndarray] = []
         asked: list[Any] | None = None
         for seed in model.seeds:
@@ -326,14 +322,14 @@ class _Figures:
             try:
                 before, after = (self._read(run.evaluated(which), model.task, key) for which in ("start", "result"))
             except DataError:  # the start's samples are not there
-                return [], None
+                return None
             if before is None or after is None or before.figure is None or before.sums is None or after.sums is None:
-                return [], None
+                return None
             if before.documents != after.documents or asked not in (None, after.documents):
-                return [], None
+                return None
             asked = after.documents
             parts.append(before.figure.influence(after.sums) - before.figure.influence(before.sums))
-        return asked or [], np.mean(parts, axis=0)
+        return None if asked is None else (asked, np.mean(parts, axis=0))
 
 
 def _figure(gain: Gain, after: Mapping[int, float], half: float) -> TunedFigure:
@@ -539,15 +535,8 @@ class _Judged:
             difference = math.inf if first.cost_by_seed else -math.inf if last.cost_by_seed else math.nan
             verdict = "grows" if difference > 0 else "shrinks" if difference < 0 else CANNOT_TELL
             return Growth(**about, **ends, difference=difference, interval=None, verdict=verdict), None
-        one, other = (
-            OverSeeds(
-                value=f.cost,
-                by_seed={int(s): v for s, v in f.cost_by_seed.items()},
-                samples_half=f.samples_half,
-                samples_part=self.figures.samples_part(model, scored),
-            )
-            for f, model in ((last, models[-1]), (first, models[0]))
-        )
+        one, other = (tuning_cost(self.start, model, scored.key) for model in (models[-1], models[0]))
+        assert one is not None and other is not None
         over = one.minus(other)
         interval = over.interval_at(CONFIDENCE)
         clear = interval is not None and not interval[0] <= 0 <= interval[1]
