@@ -84,7 +84,8 @@ class LadderConfig(AskedStudy[LadderSettings]):
             settings = self.training(next(iter(self.rungs.values())), self.asked.seeds[0], {})
             stood_in = {"model_name_or_path": place, "dataset_name": f"{place}/rows.jsonl"}
             looked_at = {k: v for k, v in {**settings, **stood_in}.items() if k not in without}
-            return [p.replace(place, "the model") for p in training_problems(looked_at)]
+            found = [p.replace(place, "the model") for p in training_problems(looked_at)]
+            return [p for p in found if not any(p in one for one in known)]
 
     def may_change(self, old: Mapping[str, Any]) -> Collection[str]:
         """Whether to go on past a refusal, and budgets and sizes, where there have only come more."""
