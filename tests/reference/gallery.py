@@ -236,7 +236,7 @@ _ASIDE = re.compile(
 _VARYING = re.compile(
     r"(.*_)?(seconds|created|finished|started|updated|began|ended|time|times|date_made|versions|libraries|hardware|host"
     r"|pid|machine|holdfast|runtime)"
-    r"|.*(_per_second|_seconds|_memory|memory_gb|_ns|_at|_bytes_per_s)|peak_.*|memory|seconds_.*|speed|worker|processor"
+    r"|.*(_per_second|_seconds|_memory|memory_gb|_ns|_at|_bytes_per_s)|peak(_.*)?|memory|seconds_.*|speed|worker|processor"
     r"|threads|cores|overhead"
 )
 """Keys whose values differ between two equal runs, or between versions and machines."""
