@@ -107,9 +107,9 @@ def seeds_of(target: str, run: Run) -> tuple[int, ...]:
 
 
 AUTO: list[dict[str, Any]] = [
-    {"self_replay": {"fraction": 0.5, "ce": False}},
-    {"label_annealing": {"weight": 0.04, "weight_generated": 5.4}},
-    {"wise_ft": {"alpha": 0.83}},
+    {"self_replay": {"fraction": 0.68, "ce": False}},
+    {"label_annealing": {"weight": 0.053, "weight_generated": 6.5}},
+    {"wise_ft": {"alpha": 0.975}},
 ]
 """What `retention: auto` stands for, added after the table was full: one seed, at `RATE`."""
 

@@ -94,7 +94,7 @@ class Auto(Preset):
     source: ClassVar[str] = "configs/without_old_data; 2605.26097 (its KL variant), Wortsman et al. 2021 (WiSE-FT)"
     strength: ClassVar[tuple[str, ...]] = ("fraction",)
 
-    fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.5
+    fraction: Annotated[float, Meta(gt=0, lt=1)] = 0.68
     """Share of the mixture that is the start model's own text."""
     prompts: str = START
     """As of self_replay: start, target, or a file with prompts."""
@@ -108,8 +108,8 @@ class Auto(Preset):
         given = {s.name: parameters.get(s.name, s.default) for s in settings_of(cls)}
         return [
             {"self_replay": {**given, "ce": False}},
-            {"label_annealing": {"weight": 0.04, "weight_generated": 5.4}},
-            {"wise_ft": {"alpha": 0.83}},
+            {"label_annealing": {"weight": 0.053, "weight_generated": 6.5}},
+            {"wise_ft": {"alpha": 0.975}},
         ]
 
 
