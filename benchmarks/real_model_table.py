@@ -350,7 +350,7 @@ def study_of(table: Table) -> Any:
     from holdfast.records.evaluation import Evaluation
     from holdfast.records.study import FINISHED, Objective, SeedRun, StudyRecord, TrialRecord
     from holdfast.statistics.estimates import TEXT_FIGURES
-    from holdfast.statistics.samples_part import correlation
+    from holdfast.statistics.samples_part import Contributions, correlation
     from holdfast.studies.tradeoff.trial import references_of
 
     planned = {run.name: seeds_of(table.target, run) for run in runs(table.target)}
@@ -400,11 +400,18 @@ def study_of(table: Table) -> Any:
     target, source = objective("target", [(suite, name)], name), objective("source", TEXTS, "mean of three texts")
     chooses = VALIDATION[table.target]
 
-    def moved(place: int, entry: tuple[str, str]) -> np.ndarray:
-        """What each document contributes to an arm's change, mean over the seeds."""
+    def contributions(place: int, entry: tuple[str, str]) -> Contributions:
+        """Of an arm, mean over the seeds; all rows are of the same documents in one order."""
         of = TEXT_FIGURES[METRIC].influence
         rows = [row for seed, row in table.arms[place].rows.items() if seed in seeds]
-        return np.mean([of(_columns(row, entry)) - of(_columns(table.start, entry)) for row in rows], axis=0)
+        start = of(_columns(table.start, entry))
+        values = np.mean([of(_columns(row, entry)) - start for row in rows], axis=0)
+        return Contributions(samples=tuple(map(str, range(len(start)))), values=values)
+
+    pairs = [
+        correlation((*entry, METRIC), {number: contributions(place, entry) for number, place in enumerate(order)})
+        for entry in ((suite, name), chooses, *TEXTS)
+    ]
 
     return StudyRecord(
         name=f"SmolLM2-135M-Instruct on {table.target}",
@@ -418,10 +425,7 @@ def study_of(table: Table) -> Any:
         trials=trials,
         selection={"rule": "knee"},
         validation=objective("validation", [chooses], chooses[1]),
-        correlations=[
-            correlation((*entry, METRIC), {number: moved(place, entry) for number, place in enumerate(order)})
-            for entry in ((suite, name), chooses, *TEXTS)
-        ],
+        correlations=[one for one in pairs if one is not None],
         versions=first["versions"],
         hardware=first["hardware"],
         notes=[

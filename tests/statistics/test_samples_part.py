@@ -11,11 +11,20 @@ import pytest
 from holdfast.records.study import SampleCorrelation
 from holdfast.statistics.equal_target import Point, source_at
 from holdfast.statistics.gains import OverSeeds
-from holdfast.statistics.samples_part import correlation, part_of, total
+from holdfast.statistics.samples_part import Contributions, part_of, total
+from holdfast.statistics.samples_part import correlation as correlation_of
 from holdfast.statistics.shares import Share, kept_share
 
 TARGET, SOURCE = ("target", "functions", "nats_per_token"), ("source", "prose", "nats_per_token")
 Z = 1.959963984540054
+
+
+def correlation(entry, influences):
+    """Of arrays that are of the same samples."""
+    made = {n: Contributions(samples=tuple(map(str, range(len(w)))), values=w) for n, w in influences.items()}
+    found = correlation_of(entry, made)
+    assert found is not None
+    return found
 
 
 def figure(trial, by_seed, halves, found) -> OverSeeds:
@@ -40,6 +49,14 @@ def test_a_correlation_is_numpy_s_and_what_has_no_spread_goes_along_with_nothing
     assert found.between(9, 9) == 1.0
     with pytest.raises(KeyError):
         found.between(4, 5)
+
+
+def test_other_samples_and_single_ones_have_no_correlation():
+    one, other = (Contributions(samples=names, values=np.array([1.0, -1.0])) for names in (("a", "b"), ("a", "c")))
+    found = correlation_of(TARGET, {0: one, 1: other, 2: one})
+    assert found is not None and found.trials == [0, 2] and found.between(0, 2) == 1.0
+    assert correlation_of(TARGET, {0: Contributions(samples=("a",), values=np.zeros(1))}) is None
+    assert correlation_of(TARGET, {}) is None
 
 
 def test_sums_of_figures_are_what_the_samples_themselves_give():

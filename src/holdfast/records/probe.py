@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.records.evaluation import SCHEMA
+from holdfast.records.study import Entry
 from holdfast.support.files import read_as, record_from
 
 RECORD_FILE = "probe.json"
@@ -79,6 +80,12 @@ class Sensitivity:
     """Half-width of the samples' part of the interval, at 95 %."""
     failed: str = ""
     """How many seeds gave no finite figure; "" where all did."""
+
+    @property
+    def key(self) -> Entry:
+        """(suite, name, metric)."""
+        suite, _, name = self.entry.partition("/")
+        return suite, name, self.metric
 
     @property
     def harm(self) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.errors import ConfigError, Interrupted, NotFinite, RunFolderError, UserError
 from holdfast.evaluation.entries import EvaluationPlan
-from holdfast.evaluation.probe.outcome import inflections, over_samples, sensitivities, trends
+from holdfast.evaluation.probe.outcome import inflections, sample_correlations, sensitivities, trends
 from holdfast.evaluation.probe.settings import named_models
 from holdfast.evaluation.session import ModelRequest, check_request
 from holdfast.records.evaluation import Evaluation
@@ -116,7 +116,7 @@ def probe_models(
             )
             if tokens and len(models) > 1:
                 ends = models[0].label, models[-1].label
-                pairs = over_samples(out, record.sensitivities, probe.changes)
+                pairs = sample_correlations(out, record.sensitivities, probe.changes)
                 held = record.sensitivities
                 record.trends.extend(trends(held, *ends, confidence=plan.confidence, correlations=pairs))
             if tokens and len(models) > 2:

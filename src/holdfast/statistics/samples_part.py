@@ -58,13 +58,13 @@ def part_of(trial: int, halves: Mapping[Entry, float], found: Iterable[SampleCor
     Args:
         trial: its number.
         halves: half-width of each, times its weight.
-        found: of the study's record.
+        found: of the study's record; of an entry that has several, that of the trial.
 
     Returns:
         None where it is not known how far the trial goes along with the others, or a half-width is not finite.
     """
-    known = {one.entry: one for one in found}
-    whole = all(e in known and trial in known[e].places and math.isfinite(half) for e, half in halves.items())
+    known = {one.entry: one for one in found if trial in one.places}
+    whole = all(entry in known and math.isfinite(half) for entry, half in halves.items())
     return SamplesPart(parts={(e, trial): half for e, half in halves.items()}, known=known) if whole else None
 
 
@@ -81,23 +81,39 @@ def total(parts: Iterable[tuple[float, SamplesPart | None]]) -> SamplesPart | No
     return SamplesPart(parts=found, known=known)
 
 
-def correlation(entry: Entry, influences: Mapping[int, np.ndarray]) -> SampleCorrelation:
-    """How far trials go together on an entry.
+@dataclass(frozen=True, kw_only=True)
+class Contributions:
+    """What the samples of an entry contribute to one change."""
+
+    samples: tuple[str, ...]
+    """Hashes of the documents, in the order of `values`."""
+    values: np.ndarray
+    """`[n]` float64, in the unit of the metric: the influence of each sample on the change, with the sum 0."""
+
+
+def correlation(entry: Entry, changes: Mapping[int, Contributions]) -> SampleCorrelation | None:
+    """The correlations of changes over the samples of an entry. A change without any spread has none with any other.
 
     Args:
         entry: (suite, name, metric).
-        influences: trial -> `[n]` float64: what each sample contributes to its gain, n >= 2 the same for all. One
-            without any spread goes along with none.
+        changes: by number; those of other samples than the first are left out.
+
+    Returns:
+        None where there are fewer than two samples.
     """
-    stacked = np.stack(list(influences.values())).astype(np.float64)
+    asked = next((change.samples for change in changes.values()), ())
+    same = {number: change.values for number, change in changes.items() if change.samples == asked}
+    if len(asked) < 2:
+        return None
+    stacked = np.stack(list(same.values())).astype(np.float64)
     stacked -= stacked.mean(1, keepdims=True)
     size = np.sqrt((stacked**2).sum(1, keepdims=True))
     scaled = np.divide(stacked, size, out=np.zeros_like(stacked), where=size > 0)
     found = np.clip(scaled @ scaled.T, -1.0, 1.0)
     return SampleCorrelation(
         entry=entry,
-        trials=list(influences),
-        rows=[[round(float(v), DIGITS) for v in found[place, :place]] for place in range(len(influences))],
+        trials=list(same),
+        rows=[[round(float(v), DIGITS) for v in found[place, :place]] for place in range(len(same))],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
@@ -111,7 +112,8 @@ def test_samples_that_are_not_there_are_counted(study, tmp_path):
     shutil.rmtree(tmp_path / "runs/2/seed-1")
     found = with_correlations(record, tmp_path)
     assert found.correlations[0].trials == [0, 1]
-    assert "the samples of 1 of 3 complete trials are not in this folder" in found.notes[0]
+    assert len(found.notes) == 2 and "target/target text: 1 of 3 complete trials are compared as if" in found.notes[0]
+    assert found.notes[0].endswith("nats_per_token was not measured")
     assert shares(found.trials[2], found) == shares(record.trials[2], record)
 
 
@@ -123,8 +125,20 @@ def test_other_samples_are_no_pairs(study, tmp_path):
         write(folder, *TARGET, texts(range(20, 20 + N // 2)), metrics=["nats_per_token"], kind="text")
     found = with_correlations(record, tmp_path)
     assert [c.trials for c in found.correlations] == [[0, 1], [0, 1, 2]]
+    assert "target/target text: 1 of 3 complete trials" in found.notes[0]
 
 
-def test_without_any_samples_nothing_is_said(study, tmp_path):
+def test_a_sample_that_is_not_finite_is_left_out_and_said(study, tmp_path):
     record, _ = study
-    assert with_correlations(record, tmp_path / "elsewhere") == record
+    folder = tmp_path / "runs/1/seed-0/evaluations/result"
+    write(folder, *TARGET, texts([math.nan, *range(20, 19 + N)]), metrics=["nats_per_token"], kind="text")
+    found = with_correlations(record, tmp_path)
+    assert found.correlations[0].trials == [0, 2]
+    assert "1 of 3 complete trials" in found.notes[0] and "hold NaN" in found.notes[0]
+
+
+def test_without_any_samples_it_is_said_and_nothing_else_changes(study, tmp_path):
+    record, _ = study
+    found = with_correlations(record, tmp_path / "elsewhere")
+    assert found.correlations == [] and "3 of 3 complete trials" in found.notes[0]
+    assert shares(found.trials[1], found) == shares(record.trials[1], record)

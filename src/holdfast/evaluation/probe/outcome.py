@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import DataError
+from holdfast.evaluation.compare.contributions import Pair, sample_correlation
 from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.probe.changes import Change
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
 from holdfast.records.probe import AS_IT_IS, NOISE, TOWARD, Inflection, Sensitivity, Trend
-from holdfast.records.study import SampleCorrelation
+from holdfast.records.study import Entry, SampleCorrelation
 from holdfast.statistics.estimates import Ratio, figure_for
 from holdfast.statistics.gains import NOTHING, half_width, parts_of_noise
 from holdfast.statistics.inflection import Turn, turn
 from holdfast.statistics.intervals import seeds_and_samples
-from holdfast.statistics.samples_part import SamplesPart, correlation, part_of, total
+from holdfast.statistics.samples_part import part_of, total
 
 
 def sensitivities(
@@ -105,14 +106,14 @@ def trends(
         first: label of the smallest budget.
         last: of the largest.
         confidence: level of the intervals.
-        correlations: see `over_samples`; of others the samples' parts are taken as independent.
+        correlations: see `sample_correlations`; without them samples count as independent.
 
     Returns:
         One a change and entry. Where one end overflows the difference is infinite; those that overflow at both have
         none and are left out.
     """
     ends = {(s.model, s.kind, s.label, s.size, s.entry): s for s in held}
-    place = {key: n for n, key in enumerate(ends)}
+    place = {(s.model, s.kind, s.label, s.size, s.entry): n for n, s in enumerate(held)}
     found = []
     for key in dict.fromkeys(key[1:] for key in ends):
         one, other = ends.get((first, *key)), ends.get((last, *key))
@@ -121,7 +122,7 @@ def trends(
         sign = -1 if one.higher_is_better else 1
         by_seed = [sign * (b - a) for a, b in zip(one.by_seed, other.by_seed, strict=True)]
         pair = ((first, one), (last, other))
-        parts = [samples_part(place[model, *key], s, correlations) for model, s in pair]
+        parts = [part_of(place[model, *key], {s.key: s.samples_half}, correlations) for model, s in pair]
         difference = total(zip((-1.0, 1.0), parts, strict=True))
         samples = math.hypot(one.samples_half, other.samples_half) if difference is None else difference.half
         found.append(
@@ -142,64 +143,26 @@ def trends(
     return found
 
 
-def samples_part(place: int, one: Sensitivity, correlations: Sequence[SampleCorrelation]) -> SamplesPart | None:
-    """The samples' part of a cost, which goes along with that of other models; None where it is not known how far.
-
-    Args:
-        place: of it in the list that `correlations` are of.
-        one: the cost.
-        correlations: see `over_samples`.
-    """
-    suite, _, name = one.entry.partition("/")
-    own = [c for c in correlations if place in c.places]
-    return part_of(place, {(suite, name, one.metric): one.samples_half}, own)
-
-
-def over_samples(out: Path, held: Sequence[Sensitivity], changes: Sequence[Change]) -> list[SampleCorrelation]:
-    """How far the models go together over the samples, of each change and entry: the correlation of what each sample
-    contributes to the cost, mean over the seeds of noise. Models are named by their places in `held`; those whose
-    figure is no ratio of sums, or not finite, are left out.
+def sample_correlations(out: Path, held: Sequence[Sensitivity], changes: Sequence[Change]) -> list[SampleCorrelation]:
+    """The correlations of what a change costs the models over the samples of an entry, mean over the seeds of noise,
+    for each change and entry. Costs are named by their places in `held`; those that are not finite, or whose metric is
+    no ratio of sums, are left out.
 
     Args:
         out: the probe's folder.
         held: what changes cost.
         changes: all of them.
-
-    Raises:
-        DataError: evaluations that cannot be read.
     """
     names: dict[tuple[str, str, float], list[str]] = {}
     for change in changes:
         names.setdefault((change.kind, change.label, change.size), []).append(change.name)
-    together: dict[tuple[str, str, float, str], list[int]] = {}
+    together: dict[tuple[str, str, float, Entry], dict[int, list[Pair]]] = {}
     for place, one in enumerate(held):
-        together.setdefault((one.kind, one.label, one.size, one.entry), []).append(place)
-    found = []
-    for (kind, label, size, _), places in together.items():
-        moved = {place: _moved(out, held[place], names.get((kind, label, size), ())) for place in places}
-        known = {place: part for place, part in moved.items() if part is not None}
-        asked = next((documents for documents, _ in known.values()), [])
-        same = {place: part for place, (documents, part) in known.items() if documents == asked}
-        if same:
-            one = held[places[0]]
-            suite, _, name = one.entry.partition("/")
-            found.append(correlation((suite, name, one.metric), same))
-    return found
-
-
-def _moved(out: Path, one: Sensitivity, names: Sequence[str]) -> tuple[list[Any], np.ndarray] | None:
-    suite, _, name = one.entry.partition("/")
-    entry = EvaluationFolder(out / one.model / AS_IT_IS).find(suite, name)
-    if entry is None or not names:
-        return None
-    start, *changed = (columns_of(EvaluationFolder(out / one.model / n), entry) for n in (AS_IT_IS, *names))
-    if start is None or start.figure is None or start.sums is None:
-        return None
-    sums = [c.sums for c in changed if c is not None and c.sums is not None and c.documents == start.documents]
-    if len(sums) < len(changed):
-        return None
-    before = start.figure.influence(start.sums)
-    return start.documents, np.mean([start.figure.influence(after) - before for after in sums], axis=0)
+        folder, alike = out / one.model, names.get((one.kind, one.label, one.size), [])
+        pairs = [(EvaluationFolder(folder / AS_IT_IS), EvaluationFolder(folder / name)) for name in alike]
+        together.setdefault((one.kind, one.label, one.size, one.key), {})[place] = pairs
+    found = [sample_correlation(key[-1], costs)[0] for key, costs in together.items()]
+    return [one for one in found if one is not None]
 
 
 def inflections(

@@ -17,24 +17,23 @@ def tuning_cost(record: OvertrainingRecord, model: TunedModel, entry: str) -> Ov
     f = model.figures.get(entry)
     if f is None or not f.cost_by_seed or not math.isfinite(f.cost):
         return None
-    key = (model.task, model.arm, model.rate, model.checkpoint)
-    place = next(n for n, m in enumerate(record.models) if (m.task, m.arm, m.rate, m.checkpoint) == key)
-    own = [c for c in record.correlations if place in c.places and "/".join(c.entry[:2]) == entry]
+    named = (model.task, model.arm, model.rate, model.checkpoint)
+    place = next(n for n, m in enumerate(record.models) if (m.task, m.arm, m.rate, m.checkpoint) == named)
+    own = next((c.entry for c in record.correlations if place in c.places and "/".join(c.entry[:2]) == entry), None)
     return OverSeeds(
         value=f.cost,
         by_seed={int(seed): v for seed, v in f.cost_by_seed.items()},
         samples_half=f.samples_half,
-        samples_part=part_of(place, {c.entry: f.samples_half for c in own}, own) if own else None,
+        samples_part=None if own is None else part_of(place, {own: f.samples_half}, record.correlations),
     )
 
 
 def change_cost(record: OvertrainingRecord, change: Sensitivity) -> OverSeeds:
     """What a change without training costs a checkpoint, over the seeds of noise."""
     place = record.sensitivities.index(change)
-    own = [c for c in record.probed_correlations if place in c.places]
     return OverSeeds(
         value=change.harm,
         by_seed={n: (-v if change.higher_is_better else v) for n, v in enumerate(change.by_seed)},
         samples_half=change.samples_half,
-        samples_part=part_of(place, {c.entry: change.samples_half for c in own}, own) if own else None,
+        samples_part=part_of(place, {change.key: change.samples_half}, record.probed_correlations),
     )

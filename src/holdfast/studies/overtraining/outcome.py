@@ -15,14 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from holdfast.errors import DataError
+from holdfast.evaluation.compare.contributions import independent, sample_correlation
 from holdfast.evaluation.probe.outcome import (
     Columns,
     columns_of,
     inflections,
-    over_samples,
+    sample_correlations,
     sensitivities,
     trends,
     turn_of,
@@ -59,7 +58,6 @@ from holdfast.statistics.inflection import FALLS as NEVER_TURNS
 from holdfast.statistics.inflection import TURNS, Turn
 from holdfast.statistics.intervals import CONFIDENCE, rescaled
 from holdfast.statistics.powers import exponent, exponent_over_seeds
-from holdfast.statistics.samples_part import correlation
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.study import COMPLETE, StudyState
 from holdfast.studies.overtraining.costs import tuning_cost
@@ -168,14 +166,12 @@ def with_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> Over
     """
     record = _with_probed(record, config)
     figures = _Figures(record, config)
+    pairs = figures.correlations()
     record = dataclasses.replace(record, scored=figures.scored, notes=[*record.notes, *figures.notes])
     if not figures.scored:
         return record
-    record = dataclasses.replace(
-        record,
-        models=[figures.scored_model(m) for m in record.models],
-        correlations=[c for task, scored in figures.scored.items() for s in scored if (c := figures.together(task, s))],
-    )
+    models = [figures.scored_model(m) for m in record.models]
+    record = dataclasses.replace(record, models=models, correlations=pairs)
     if (most := config.asked.most_perplexity) is not None:
         left_out, told = _left_out(record, most)
         record = dataclasses.replace(record, left_out=left_out, notes=[*record.notes, *told])
@@ -198,7 +194,7 @@ def _with_probed(record: OvertrainingRecord, config: OvertrainingConfig) -> Over
     more: dict[str, Any] = {"sensitivities": found}
     ends = list(budgets)
     if len(budgets) > 1:
-        pairs = over_samples(config.probed, found, config.changes)
+        pairs = sample_correlations(config.probed, found, config.changes)
         more["probed_correlations"] = pairs
         more["trends"] = trends(found, ends[0], ends[-1], confidence=plan.confidence, correlations=pairs)
     if len(budgets) >= LEAST_BUDGETS:
@@ -295,41 +291,26 @@ class _Figures:
             if str(seed) in model.diverged:
                 found.append(None)
                 continue
-            found.append(self._read(self.folder(model, seed), model.task, key))
+            folder = self.folder(model, seed)
+            place = (folder.path, model.task, key)
+            if place not in self._columns:
+                self._columns[place] = columns_of(folder, self.entries[model.task, key])
+            found.append(self._columns[place])
         return found
 
-    def _read(self, folder: EvaluationFolder, task: str, key: str) -> Columns | None:
-        place = (folder.path, task, key)
-        if place not in self._columns:
-            self._columns[place] = columns_of(folder, self.entries[task, key])
-        return self._columns[place]
-
-    def together(self, task: str, scored: Scored) -> SampleCorrelation | None:
-        """How far the costs of a task's models go together over an entry's samples, by places in the record."""
-        own = {n: m for n, m in enumerate(self.models) if m.task == task and m.state == COMPLETE and not m.diverged}
-        moved = {n: found for n, m in own.items() if (found := self._moved(m, scored.key)) is not None}
-        asked = next((documents for documents, _ in moved.values()), [])
-        same = {n: part for n, (documents, part) in moved.items() if documents == asked}
-        return correlation((scored.suite, scored.name, scored.metric), same) if same else None
-
-    def _moved(self, model: TunedModel, key: str) -> tuple[list[Any], np.ndarray] | None:
-        """The samples, and `[n]` float64: what each contributes to an entry's change, mean over the seeds; None where
-        they do not make up its figure."""
-        parts: list[np.ndarray] = []
-        asked: list[Any] | None = None
-        for seed in model.seeds:
-            run = self.run(model, seed)
-            try:
-                before, after = (self._read(run.evaluated(which), model.task, key) for which in ("start", "result"))
-            except DataError:  # the start's samples are not there
-                return None
-            if before is None or after is None or before.figure is None or before.sums is None or after.sums is None:
-                return None
-            if before.documents != after.documents or asked not in (None, after.documents):
-                return None
-            asked = after.documents
-            parts.append(before.figure.influence(after.sums) - before.figure.influence(before.sums))
-        return None if asked is None else (asked, np.mean(parts, axis=0))
+    def correlations(self) -> list[SampleCorrelation]:
+        """Of what fine-tuning costs a task's models, over the samples of each entry, by places in the record."""
+        found = []
+        for task, entries in self.scored.items():
+            own = {n: m for n, m in enumerate(self.models) if (m.task, m.state) == (task, COMPLETE)}
+            runs = {n: [self.run(m, seed) for seed in m.seeds] for n, m in own.items() if not m.diverged}
+            changes = {n: [(r.evaluated("start"), r.evaluated("result")) for r in of] for n, of in runs.items()}
+            for scored in entries:
+                entry = (scored.suite, scored.name, scored.metric)
+                one, left_out = sample_correlation(entry, changes)
+                found += [] if one is None else [one]
+                self.notes += [f"{task}: {independent(entry, left_out, len(runs), 'models')}"] if left_out else []
+        return found
 
 
 def _figure(gain: Gain, after: Mapping[int, float], half: float) -> TunedFigure:

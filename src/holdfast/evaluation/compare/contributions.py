@@ -1,0 +1,94 @@
+"""How far several changes gain on the same samples, read from what was measured before and after each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from holdfast.errors import DataError
+from holdfast.evaluation.compare.samples import join, why_failed
+from holdfast.records.evaluation import EvaluationFolder
+from holdfast.records.study import Entry, SampleCorrelation
+from holdfast.statistics.estimates import figure_for
+from holdfast.statistics.samples_part import Contributions, correlation
+
+Pair = tuple[EvaluationFolder, EvaluationFolder]
+"""Before and after."""
+
+
+def contributions(pairs: Sequence[Pair], entry: Entry) -> Contributions:
+    """What each sample of an entry contributes to a change, mean over pairs (seeds) of the same samples.
+
+    Args:
+        pairs: at least one.
+        entry: (suite, name, metric).
+
+    Raises:
+        DataError: it was not measured of one, its samples are not there or are others, one of them is not finite, or
+            the metric is no ratio of sums over samples.
+    """
+    suite, name, metric = entry
+    asked: tuple[str, ...] = ()
+    parts = []
+    for pair in pairs:
+        evaluations = [e for e in (side.find(suite, name) for side in pair) if e is not None and metric in e.metrics]
+        if len(evaluations) < len(pair):
+            raise DataError(f"{suite}/{name}: {metric} was not measured")
+        rows = join(*(side.samples(suite, name) for side in pair), what=f"{suite}/{name}")
+        if (reason := why_failed(evaluations, rows)) is not None:
+            raise DataError(f"{suite}/{name}: {reason}")
+        about = evaluations[0].metrics[metric]
+        influences = []
+        for part in rows:
+            figure = figure_for(metric, part, higher_is_better=about.higher_is_better, unit=about.unit)
+            if figure is None:
+                raise DataError(f"{suite}/{name}: {metric} is no mean over samples")
+            influences.append(figure.influence(figure.columns(part)))
+        samples = tuple(str(row["doc"]) for row in rows[0])
+        if asked not in ((), samples):
+            raise DataError(f"{suite}/{name}: seeds were asked other samples")
+        asked = samples
+        parts.append(influences[1] - influences[0])
+    return Contributions(samples=asked, values=np.mean(parts, axis=0))
+
+
+def sample_correlation(
+    entry: Entry, changes: Mapping[int, Sequence[Pair]], advance: Callable[[float], None] = lambda done: None
+) -> tuple[SampleCorrelation | None, dict[int, str]]:
+    """The correlations of changes over the samples of an entry.
+
+    Args:
+        entry: (suite, name, metric).
+        changes: by number, the pairs that `contributions` takes.
+        advance: called with 1 for each.
+
+    Returns:
+        The correlations, None where no change has any, and for each change that is left out of them why.
+    """
+    known: dict[int, Contributions] = {}
+    left_out: dict[int, str] = {}
+    for number, pairs in changes.items():
+        try:
+            known[number] = contributions(pairs, entry)
+        except (DataError, OSError) as error:
+            left_out[number] = str(error)
+        advance(1)
+    found = correlation(entry, known)
+    missing = set(known) - set(found.trials if found is not None else ())
+    return found, left_out | dict.fromkeys(missing, "other samples than the first of them, or fewer than two")
+
+
+def independent(entry: Entry, left_out: Mapping[int, str], of: int, what: str) -> str:
+    """A note on changes whose samples' part is taken as independent.
+
+    Args:
+        entry: (suite, name, metric).
+        left_out: why each is, see `sample_correlation`; at least one.
+        of: how many changes there are.
+        what: what they are called, plural.
+    """
+    return (
+        f"{entry[0]}/{entry[1]}: {len(left_out)} of {of} {what} are compared as if their samples were others, as a "
+        f"rule with too wide an interval: {next(iter(left_out.values()))}"
+    )
