@@ -112,7 +112,7 @@ def test_samples_that_are_not_there_are_counted(study, tmp_path):
     shutil.rmtree(tmp_path / "runs/2/seed-1")
     found = with_correlations(record, tmp_path)
     assert found.correlations[0].trials == [0, 1]
-    assert len(found.notes) == 2 and "target/target text: 1 of 3 complete trials are compared as if" in found.notes[0]
+    assert len(found.notes) == 2 and "target/target text: 1 of 3 complete trials cannot be paired" in found.notes[0]
     assert found.notes[0].endswith("nats_per_token was not measured")
     assert shares(found.trials[2], found) == shares(record.trials[2], record)
 

@@ -80,7 +80,7 @@ def sample_correlation(
 
 
 def independent(entry: Entry, left_out: Mapping[int, str], of: int, what: str) -> str:
-    """A note on changes whose samples' part is taken as independent.
+    """A note on changes that cannot be paired over samples, so that theirs are taken as independent.
 
     Args:
         entry: (suite, name, metric).
@@ -89,6 +89,6 @@ def independent(entry: Entry, left_out: Mapping[int, str], of: int, what: str) -
         what: what they are called, plural.
     """
     return (
-        f"{entry[0]}/{entry[1]}: {len(left_out)} of {of} {what} are compared as if their samples were others, as a "
-        f"rule with too wide an interval: {next(iter(left_out.values()))}"
+        f"{entry[0]}/{entry[1]}: {len(left_out)} of {of} {what} cannot be paired over samples, so that intervals of "
+        f"their differences and shares are as a rule too wide: {next(iter(left_out.values()))}"
     )
