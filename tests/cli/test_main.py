@@ -48,6 +48,14 @@ def torch_writer_failed() -> RuntimeError:
     return error
 
 
+def foreign_torchvision() -> RuntimeError:
+    """What TRL raises where torchvision belongs to another torch: transformers swallows the reason twice."""
+    error = RuntimeError("Failed to import trl.trainer.sft_config because of the following error")
+    error.__cause__ = ModuleNotFoundError("Could not import module 'TrainingArguments'.")
+    error.__cause__.__cause__ = RuntimeError("operator torchvision::nms does not exist")
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
@@ -61,6 +69,7 @@ def torch_writer_failed() -> RuntimeError:
         (ValueError("odd"), 1, "Add --debug for the full traceback, and report it"),
         (OSError(errno.ENOSPC, "No space left on device"), 1, "The disk is full. Free some space"),
         (torch_writer_failed(), 1, "The disk is full. Free some space"),
+        (foreign_torchvision(), 2, "error: The torchvision that is installed was built for another torch"),
         (MemoryError(), 1, "Halve --per_device_train_batch_size"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), 1, "Not enough memory"),
         (

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from holdfast import __version__
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, UserError, check_platform, did_you_mean
-from holdfast.support.resources import is_disk_full, is_out_of_memory
+from holdfast.support.resources import chain, is_disk_full, is_out_of_memory
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "quickstart": (
@@ -238,6 +238,8 @@ _UNUSABLE = {
 def _explained(error: Exception, *, debug: bool) -> tuple[str, int]:
     """What is said of an error, and the exit code. One that nobody thought of stays what it is, with how to report
     it."""
+    if any("torchvision::" in str(cause) for cause in chain(error)):
+        return _TORCHVISION, UserError.exit_code
     if isinstance(error, HoldfastError):
         return str(error), error.exit_code
     text = f"{type(error).__name__}: {error}"
@@ -255,6 +257,11 @@ def _explained(error: Exception, *, debug: bool) -> tuple[str, int]:
 _MEMORY = (
     "Not enough memory. Halve --per_device_train_batch_size and double --gradient_accumulation_steps (the training "
     "stays the same), lower --max_length or --batch_size, or train an adapter with --use_peft."
+)
+_TORCHVISION = (
+    "The torchvision that is installed was built for another torch, and transformers cannot be loaded beside it. "
+    "Install the one that belongs to your torch, from the index that torch came from (a CPU's torch needs a CPU's "
+    "torchvision), or remove it with `pip uninstall torchvision`: only processors that read videos ask for it."
 )
 _REPORT = (
     "This is a fault of holdfast or of a library, not of the request. Add --debug for the full traceback, and report "

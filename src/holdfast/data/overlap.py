@@ -39,11 +39,14 @@ def held_in(held_out: Sequence[str], training: Iterable[str]) -> list[int]:
     """
     windows = [_windows(words_of(text)) for text in held_out]
     missing: dict[str, bool] = {window: True for own in windows for window in own}
-    lengths = {len(window.split(" ")) for window in missing}
+    # few windows of training text begin and end as one that is looked for: the others need not be put together
+    ends: dict[int, set[tuple[str, str]]] = {}
+    for words in map(str.split, missing):
+        ends.setdefault(len(words), set()).add((words[0], words[-1]))
     for text in training:
         words = words_of(text)
-        for length in lengths:
-            for start in range(len(words) - length + 1):
+        for length, known in ends.items():
+            for start in [at for at, pair in enumerate(zip(words, words[length - 1 :], strict=False)) if pair in known]:
                 window = " ".join(words[start : start + length])
                 if window in missing:
                     missing[window] = False

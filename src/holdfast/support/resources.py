@@ -67,10 +67,11 @@ def _system(error: BaseException, *numbers: int) -> bool:
 
 
 def _any(error: BaseException | None, test: Callable[[BaseException], bool]) -> bool:
-    return any(map(test, _chain(error)))
+    return any(map(test, chain(error)))
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it came of, the latest first."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
