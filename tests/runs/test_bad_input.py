@@ -315,6 +315,28 @@ def test_a_model_or_data_that_changed_under_the_run(
     assert RunFolder("out").read().status == "finished"
 
 
+def test_a_model_and_data_that_were_moved_are_the_same(say: Say, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.runs import run
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run._Run, "save", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert say()[0] == 130
+    shutil.move("tiny", "moved")
+    shutil.move("train.jsonl", "moved.jsonl")
+    moved = {"model_name_or_path": "moved", "dataset_name": "moved.jsonl"}
+    code, err = say(**moved, learning_rate="2e-3")
+    assert code == 2 and "dataset_name: train.jsonl there, moved.jsonl now" in err and "0.001 there, 0.002 now" in err
+    text = Path("moved.jsonl").read_text()
+    Path("moved.jsonl").write_text(text + '{"text": "one more"}\n')
+    code, err = say(**moved)
+    assert code == 2 and "out holds another run" in err and "dataset_name: train.jsonl there, moved.jsonl now" in err
+    Path("moved.jsonl").write_text(text)
+    for finished in (False, True):
+        assert say(**moved)[0] == 0, finished
+    record = RunFolder("out").read()
+    assert (record.status, record.config["dataset_name"]) == ("finished", "moved.jsonl")
+
+
 # -------------------------------------------------------------------------------------------------------------- methods
 
 

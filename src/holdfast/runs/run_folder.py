@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoints.reader import checkpoint_hash
 from holdfast.errors import DataError, RunFolderError
 from holdfast.records.run import RunFolder, RunRecord
+from holdfast.runs.identity import deciding
 from holdfast.support.environment import hardware, now, shown_name, versions
+from holdfast.support.files import fingerprint
 from holdfast.support.paths import real
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from holdfast.runs.config import TrainConfig
 
 
@@ -25,7 +29,7 @@ def run_to_continue(folder: RunFolder, config: TrainConfig) -> RunRecord | None:
 
     Raises:
         RunFolderError: the folder holds another run, with the settings that differ, files that are no run, or a file
-            where a folder of the run belongs.
+            where a folder of the run belongs. Model and data that were moved, or copied, are the same.
     """
     from holdfast.training.checkpoint_folders import refuse_files
 
@@ -33,16 +37,36 @@ def run_to_continue(folder: RunFolder, config: TrainConfig) -> RunRecord | None:
     if folder.exists():
         refuse_files(folder.path)
         record = _read(folder)
-        if record.config_key != config.key and not _replaceable(folder, record):
+        same = record.config_key == config.key or _moved(record, config)
+        if not same and not _replaceable(folder, record):
             differences = config.explain_difference(record.config)
             shown = "\n".join(f"  - {d}" for d in differences) or "  - (the settings that decide the weights)"
             raise RunFolderError(
                 f"{folder.path} holds another run ({record.name}, {record.status}), whose settings differ:\n{shown}\n"
                 "Give another output_dir, or delete the folder if the old run is not wanted."
             )
-        if record.config_key == config.key:
+        if same:
             return record
     return None
+
+
+def _moved(record: RunRecord, config: TrainConfig) -> bool:
+    """Whether only the paths of model and data differ, and what lies there now has the content that the run began
+    with."""
+    found = {name: config.resolved.get(name) for name in ("model_name_or_path", "dataset_name")}
+    other = {name for name, value in found.items() if value != record.config.get(name)}
+    if not other or fingerprint(deciding({**record.config, **found})) != config.key:
+        return False
+    start, known = _start_folder(config), record.model.get("hash")
+    if "dataset_name" in other and record.data.get("hash") != (data_hash(config) or ""):
+        return False
+    return "model_name_or_path" not in other or (start is not None and checkpoint_hash(start) == known)
+
+
+def _start_folder(config: TrainConfig) -> Path | None:
+    from holdfast.models import model_folder
+
+    return model_folder(config.model.model_name_or_path, config.model.model_revision)
 
 
 def _read(folder: RunFolder) -> RunRecord:
@@ -63,7 +87,7 @@ def open_run(folder: RunFolder, config: TrainConfig) -> RunRecord:
     """
     record = run_to_continue(folder, config)
     if record is not None:
-        record.config = config.resolved
+        record.config, record.config_key = config.resolved, config.key
         if record.status != "finished":
             record.status, record.error = "running", None
         return record
@@ -186,10 +210,8 @@ def nothing_left(folder: RunFolder, record: RunRecord, config: TrainConfig, *, e
     Raises:
         RunFolderError: the start model or the training data is another than the one the run was made from.
     """
-    from holdfast.models import model_folder
-
     refuse_changed_data(folder, record, config, data_hash(config))
-    start = model_folder(config.model.model_name_or_path, config.model.model_revision)
+    start = _start_folder(config)
     if start is not None:
         refuse_changed_model(folder, record, config, checkpoint_hash(start))
     if record.training.get("evaluated") != evaluated:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -252,12 +253,16 @@ def test_budgets_and_sizes_may_come_later(asked: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_a_new_queue_finds_the_rungs_that_are_there(asked: dict[str, Any]) -> None:
-    """What was trained on another machine is found."""
+    """What was trained on another machine, or in another folder, is found."""
     small = {**asked, "sizes": {"small": asked["sizes"]["small"]}}
     run_ladder(ladder_config(small), console=quiet(), workers=1)
-    Path("ladder/study.db").unlink()
-    weights = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in Path("ladder").glob("small-*/model.safetensors")}
-    record = run_ladder(ladder_config({**small, "budgets": [640, 1280, 1600]}), console=quiet(), workers=1)
+    for rung in Path("ladder").glob("small-*"):
+        shutil.copytree(rung, Path("elsewhere") / rung.name)
+    shutil.copy("ladder/ladder.json", "elsewhere")
+    shutil.rmtree("ladder")
+    weights = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in Path("elsewhere").glob("small-*/model.safetensors")}
+    more = {**small, "budgets": [640, 1280, 1600], "output_dir": "elsewhere"}
+    record = run_ladder(ladder_config(more), console=quiet(), workers=1)
     assert [(r.budget, r.state) for r in record.rungs] == [(b, "complete") for b in (640, 1280, 1600)]
     assert len(weights) == 2 and all((p.stat().st_mtime_ns, p.read_bytes()) == held for p, held in weights.items())
-    assert len(yaml.safe_load(Path("ladder/small.yaml").read_text())["ladder"]) == 3
+    assert len(yaml.safe_load(Path("elsewhere/small.yaml").read_text())["ladder"]) == 3
