@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,11 @@ def prepared(model: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         image(colour).save(place / "pictures" / f"{colour}.png")
     write("questions.jsonl", *(question(number) for number in range(6)))
     return place
+
+
+TRIED = 3
+"""Prompts that are read to find out what may share a row, one for branches and two for questions. A row of 512 tokens
+then holds 11 questions."""
 
 
 def question(number: int, **columns: Any) -> dict[str, Any]:
@@ -117,13 +123,68 @@ def test_an_image_is_read_once_a_question_and_one_text_a_row_says_the_same(
     states = Scorer.states
     monkeypatch.setattr(Scorer, "states", lambda scorer, row: [rows.append(row), states(scorer, row)][1])
     together = measure(choices(), on(loaded)).rows
-    assert len(rows) == 3 + 6  # three to find out that branches stay apart
+    # three to find out that branches stay apart, five that questions do, and all six questions
+    assert [len(row.paths) for row in rows] == [2, 2, 1, 8, 4, 4, 8, 8, 24]
     rows.clear()
     monkeypatch.setattr("holdfast.evaluation.text.perplexity.takes_positions", lambda model: False)
     apart = measure(choices(), on(loaded)).rows
     assert len(rows) == 6 * 4
     for one, other in zip(together, apart, strict=True):
         assert one["loglikelihoods"] == pytest.approx(other["loglikelihoods"], abs=2e-5)
+
+
+def test_questions_share_a_row_only_where_their_images_stay_apart(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.evaluation import images
+
+    loaded, beside = load("whole"), images.beside
+    expected = [row["loglikelihoods"] for row in measure(choices(), on(loaded)).rows]
+    rows, states = [], Scorer.states
+    monkeypatch.setattr(Scorer, "states", lambda scorer, row: [rows.append(row), states(scorer, row)][1])
+
+    def swapped(questions: Any, of: Any, **how: Any) -> Any:  # each sees the other's image
+        return beside([*questions[1:], questions[0]], of, **how)
+
+    def blind(questions: Any, of: Any, **how: Any) -> Any:  # all see the first one's
+        return beside([questions[0]] * len(questions), of, **how)
+
+    for wrong in (swapped, blind):
+        rows.clear()
+        monkeypatch.setattr(images, "beside", wrong)
+        found = measure(choices(), on(loaded)).rows
+        assert max(len(row.paths) for row in rows[-6:]) == 4
+        for row, nats in zip(found, expected, strict=True):
+            assert row["loglikelihoods"] == pytest.approx(nats, abs=2e-5)
+
+
+def test_a_question_that_is_not_finite_or_refused_leaves_its_neighbours_alone(
+    llava: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.evaluation import images
+
+    loaded, encode = load("whole"), images.encode
+    expected = [row["loglikelihoods"] for row in measure(choices(), on(loaded)).rows]
+
+    def spoilt(prompt: Any, processor: Any) -> Any:
+        made = encode(prompt, processor)
+        if prompt.place.endswith("row 3"):
+            made.of_images["pixel_values"].fill_(float("nan"))
+        return made
+
+    monkeypatch.setattr(images, "encode", spoilt)
+    found = [row["loglikelihoods"] for row in measure(choices(), on(loaded)).rows]
+    assert [all(map(math.isnan, nats)) for nats in found] == [number == 3 for number in range(6)]
+    for number in (0, 1, 2, 4, 5):
+        assert found[number] == pytest.approx(expected[number], abs=2e-5)
+
+    def missing(prompt: Any, processor: Any) -> Any:
+        made = encode(prompt, processor)
+        if prompt.place.endswith("row 3"):
+            made.of_images["pixel_values"] = made.of_images["pixel_values"][:0]
+        return made
+
+    monkeypatch.setattr(images, "encode", missing)
+    with pytest.raises(DataError, match="row 3: the model cannot read its images"):
+        measure(choices(), on(loaded))
 
 
 class Squares:
@@ -240,6 +301,7 @@ def test_letters_for_options(desk: Path) -> None:
 def test_an_interrupted_measurement_goes_on(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.evaluation import images
 
+    write("questions.jsonl", *(question(number) for number in range(30)))
     loaded = load("whole")
     whole = measure(choices(), on(loaded)).rows
     asked: list[str] = []
@@ -247,7 +309,7 @@ def test_an_interrupted_measurement_goes_on(llava: Path, monkeypatch: pytest.Mon
 
     def interrupted(prompt: Any, processor: Any) -> Any:
         asked.append(prompt.place)
-        if len(asked) == 5:
+        if len(asked) == TRIED + 11 + 4:
             raise KeyboardInterrupt
         return encode(prompt, processor)
 
@@ -258,7 +320,7 @@ def test_an_interrupted_measurement_goes_on(llava: Path, monkeypatch: pytest.Mon
     partial.flush()
     again = measure(choices(), on(loaded, partial=Partial(llava / ".key.partial.jsonl"))).rows
     assert again == whole
-    assert len(asked) == 5 + 1 + 3  # one more to find out about shared beginnings, and the rows that were missing
+    assert len(asked) == 2 * TRIED + 11 + 4 + 19  # the rows that were missing, those of the broken one with them
 
 
 def test_two_processes_deal_the_questions_out(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,13 +343,15 @@ def test_two_processes_deal_the_questions_out(llava: Path, monkeypatch: pytest.M
     asked: list[str] = []
     encode = images.encode
     monkeypatch.setattr(images, "encode", lambda prompt, p: [asked.append(prompt.place), encode(prompt, p)][1])
+    write("questions.jsonl", *(question(number) for number in range(24)))
     loaded = load("whole")
     whole = measure(choices(), on(loaded)).rows
     asked.clear()
     with pytest.raises(TypeError):  # the other half is not there yet
         measure(choices(), on(loaded, partial=Partial(None, processes=Dealt(1))))
     assert measure(choices(), on(loaded, partial=Partial(None, processes=Dealt(0)))).rows == whole
-    assert len(asked) == 2 * (1 + 3)
+    assert len(asked) == 2 * TRIED + 24
+    assert [len(values) for rank in range(2) for values in shares[rank]] == [0, 4 * 13, 0, 4 * 11]
 
 
 @pytest.mark.slow

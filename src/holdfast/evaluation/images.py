@@ -3,8 +3,9 @@
 A prompt's text has the processor's token where an image belongs; the processor makes as many of it as the image has
 states, and the pixels. What follows a prompt is text, so its tokens are those of a text's continuation (see
 `text.documents`), and all that is asked after one prompt goes through the model in one row (`text.shared_prefix`): the
-images are read once a question. Where a model cannot share beginnings, or has positions of its own for images
-(Qwen-VL), each text is a row with its images.
+images are read once a question. Short questions share a row, where a trial finds that each sees its own images only.
+Where a model cannot share beginnings, or has positions of its own for images (Qwen-VL), each text is a row with its
+images.
 
 Pixels are made when a question is asked and not kept, so a file of any number of images can be measured.
 """
@@ -12,10 +13,12 @@ Pixels are made when a question is asked and not kept, so a file of any number o
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import itertools
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +30,14 @@ from holdfast.data.layouts import BadRow
 from holdfast.errors import DataError, ModelError, UserError
 from holdfast.evaluation.text.documents import border_ids, prompt_ids
 from holdfast.evaluation.text.shared_prefix import Path as TokenPath
-from holdfast.evaluation.text.shared_prefix import branches_stay_apart, branching_pair, row_of
+from holdfast.evaluation.text.shared_prefix import (
+    branches_stay_apart,
+    branching_pair,
+    row_of,
+    same_states,
+    side_by_side,
+)
+from holdfast.records.evaluation import all_finite
 from holdfast.support.files import fingerprint
 from holdfast.support.resources import is_out_of_memory
 
@@ -37,6 +47,8 @@ if TYPE_CHECKING:
     from holdfast.evaluation.entries import DataEntry
     from holdfast.evaluation.measures import Report, Subject
     from holdfast.evaluation.text.shared_prefix import PackedRow, Scorer
+
+logger = logging.getLogger(__name__)
 
 Processor = Callable[[], Any]
 """Loads a vision-language model's processor, or finds it loaded. Where one is expected, None means that the model takes
@@ -189,6 +201,65 @@ class Encoded:
         return {**self.of_images, **more}
 
 
+def beside(questions: Sequence[Encoded], rows: Sequence[PackedRow], *, axis: int) -> PackedRow | None:
+    """The rows of several prompts as one; None where their images do not fit beside each other.
+
+    Args:
+        questions: the prompts.
+        rows: theirs, in the same order.
+        axis: that counts images in what the processor makes: 0 for most, 1 where the first is the rows of a batch.
+    """
+    import torch
+
+    parts = [one.along(len(row.ids)) for one, row in zip(questions, rows, strict=True)]
+    names, of_tokens = parts[0].keys(), questions[0].of_tokens.keys()
+    if any(part.keys() != names for part in parts):
+        return None
+    try:
+        joined = {n: torch.cat([part[n] for part in parts], dim=1 if n in of_tokens else axis) for n in names}
+    except (RuntimeError, IndexError):
+        return None
+    return side_by_side(rows, lambda tokens: joined)
+
+
+def questions_stay_apart(scorer: Scorer, questions: Sequence[Encoded], rows: Sequence[PackedRow], *, axis: int) -> bool:
+    """True where two prompts in one row have the states of rows of their own, whatever the other's images show.
+
+    The tests are those of `shared_prefix.branches_stay_apart`: other images of the other leave the same kernels the
+    same shapes, so that any difference is a leak.
+
+    Args:
+        scorer: of the model.
+        questions, rows, axis: as of `beside`, two of them.
+    """
+    import torch
+
+    def negative(one: Encoded) -> Encoded:
+        pixels = {n: 1 - value if value.is_floating_point() else value for n, value in one.of_images.items()}
+        return dataclasses.replace(one, of_images=pixels)
+
+    def states(row: PackedRow | None) -> tuple[torch.Tensor, torch.Tensor]:
+        if row is None:
+            raise ValueError("images of different shapes")
+        found = scorer.states(row)
+        return found[: len(rows[0].ids)], found[len(rows[0].ids) :]
+
+    try:
+        with torch.no_grad():
+            together = states(beside(questions, rows, axis=axis))
+            alone = [scorer.states(row) for row in rows]
+            first, second = questions
+            others = (
+                states(beside([first, negative(second)], rows, axis=axis))[0],
+                states(beside([negative(first), second], rows, axis=axis))[1],
+            )
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        logger.debug("a row of several questions is refused: %s: %s", type(error).__name__, error)
+        return False
+    pairs = zip(together, others, alone, strict=True)
+    return all(same_states(behind, other, own) for behind, other, own in pairs)
+
+
 def encode(prompt: ImagePrompt, processor: Any) -> Encoded:
     """A prompt through the processor.
 
@@ -293,32 +364,71 @@ def answers_with_images(
     @functools.cache
     def shares() -> bool:
         """Whether what is asked behind one prompt may stand in one row; tried on the first prompt where it parts."""
-        first = next((i for i in range(len(prompts)) if _parts(prompts[i], asked[i], processor.tokenizer)), None)
-        if first is None or not scorer.shares:
-            return scorer.shares
-        if hasattr(backbone_of(on.model), "get_rope_index"):
+        if not scorer.shares or hasattr(backbone_of(on.model), "get_rope_index"):
             return False  # positions of images in three dimensions, which a row that branches would not have
+        first = next((i for i in range(len(prompts)) if _parts(prompts[i], asked[i], processor.tokenizer)), None)
+        if first is None:
+            return True
         encoded, paths = paths_of(first)
         pair = branching_pair(paths, tokens=length)
         assert pair is not None, "texts that part behind a prompt part behind its images"
         token = processor.tokenizer.convert_tokens_to_ids(vision.image_token(processor))
         return branches_stay_apart(scorer, *pair, images=encoded.along, reserved=(token,))
 
-    def answers_to(i: int) -> list[Any]:
+    def question(i: int) -> _Question:
         encoded, paths = paths_of(i)
         within = scorer.window is None or max(len(path.ids) for path in paths) <= scorer.window
         share = within and shares()  # a mask of our own would not respect a sliding window
         together = [sorted(paths, key=lambda path: path.ids)] if share else [[path] for path in paths]
-        found: dict[int, Any] = {}
-        for held in together:
-            with _refusals(prompts[i]):
-                answers = scorer.answers_of(row_of(held, encoded.along), find)
-            found |= {path.index: answer for path, answer in zip(held, answers, strict=True)}
-        return [found[number] for number in numbers[i]]
+        rows = [row_of(held, encoded.along) for held in together]
+        return _Question(prompt=prompts[i], encoded=encoded, rows=rows, shares=share)
 
-    batches = ((held, i) for i, held in enumerate(numbers))
+    @functools.cache
+    def at_once() -> tuple[int, int]:
+        """(questions a row, axis of their images), tried on the first two."""
+        if len(prompts) < 2:
+            return 1, 0
+        pair = [question(i) for i in range(2)]
+        rows, both = [one.rows[0] for one in pair], [one.encoded for one in pair]
+        most = scorer.least // max(len(row.ids) for row in rows)
+        if most < 2 or not all(one.shares for one in pair):
+            return 1, 0
+        axis = next((axis for axis in (0, 1) if questions_stay_apart(scorer, both, rows, axis=axis)), None)
+        return (1, 0) if axis is None else (most, axis)
+
+    def answers_to(group: Sequence[int]) -> list[Any]:
+        """Of some questions: in one row where they fit, else, or where that row's answers are not finite, each in rows
+        of its own."""
+        held, found = [question(i) for i in group], list[tuple[TokenPath, Any]]()
+        rows = [row for one in held for row in one.rows]
+        joined = None
+        if len(held) > 1 and all(one.shares for one in held) and sum(len(row.ids) for row in rows) <= scorer.most:
+            joined = beside([one.encoded for one in held], rows, axis=at_once()[1])
+        if joined is not None:
+            with contextlib.suppress(ValueError, TypeError, IndexError, RuntimeError):
+                answers = list((find or scorer.score_row)(joined))
+                found = list(zip(joined.paths, answers, strict=True)) if all_finite(answers) else []
+        for one in () if found else held:
+            for row in one.rows:
+                with _refusals(one.prompt):
+                    found += zip(row.paths, scorer.answers_of(row, find), strict=True)
+        by_number = {path.index: answer for path, answer in found}
+        return [by_number[number] for i in group for number in numbers[i]]
+
+    size = at_once()[0]
+    groups = (range(start, min(start + size, len(prompts))) for start in range(0, len(prompts), size))
+    batches = (([n for i in group for n in numbers[i]], group) for group in groups)
     flat = on.partial.resumed(name, batches, answers_to, total=ends[-1], report=report)
     return [[flat[number] for number in held] for held in numbers]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Question:
+    prompt: ImagePrompt
+    encoded: Encoded
+    rows: list[PackedRow]
+    """One where what is asked shares it."""
+    shares: bool
 
 
 def _parts(prompt: ImagePrompt, asked: Sequence[Continuation], tokenizer: Any) -> bool:

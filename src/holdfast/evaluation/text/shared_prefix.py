@@ -203,6 +203,24 @@ def row_of(paths: Sequence[Path], images: Images | None = None) -> PackedRow:
     )
 
 
+def side_by_side(rows: Sequence[PackedRow], images: Images | None = None) -> PackedRow:
+    """Rows as one, of which none sees another, whether they begin alike or not.
+
+    Args:
+        rows: at least one.
+        images: of all of them together, as of `PackedRow`.
+    """
+    starts = [0, *itertools.accumulate(len(row.ids) for row in rows)]
+    return PackedRow(
+        ids=np.concatenate([row.ids for row in rows]),
+        depths=np.concatenate([row.depths for row in rows]),
+        ends=np.concatenate([row.ends + start for row, start in zip(rows, starts, strict=False)]),
+        paths=[path for row in rows for path in row.paths],
+        where=[places + start for row, start in zip(rows, starts, strict=False) for places in row.where],
+        images=images,
+    )
+
+
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the longest common beginning, by halving: comparing slices is done in C."""
     low, high = 0, min(len(a), len(b))
@@ -411,6 +429,19 @@ def branches_stay_apart(
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         logger.debug("a row that branches is refused: %s: %s", type(error).__name__, error)
         return False
+    return same_states(behind, other, own)
+
+
+def same_states(behind: torch.Tensor, other: torch.Tensor, own: torch.Tensor) -> bool:
+    """Whether states of a shared row are those of a row of their own.
+
+    Args:
+        behind: `[N, H]` in a row with something else.
+        other: with something different in its place, of the same shapes.
+        own: in a row of their own.
+    """
+    import torch
+
     exact = own.dtype in (torch.float32, torch.float64)
     scale = float(own.float().abs().mean()) or 1.0
     leak = float((behind - other).abs().max()) / scale
