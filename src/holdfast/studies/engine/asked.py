@@ -99,6 +99,18 @@ class AskedStudy(Generic[A]):
     # -------------------------------------------------------------------------------------------------------- checking
 
     @staticmethod
+    def completed(asked: Any) -> Any:
+        """Settings with those that follow from others where they were left out."""
+        return asked
+
+    @staticmethod
+    def known_keys(asked: Any) -> Sequence[str]:
+        """Keys of a training configuration."""
+        from holdfast.runs.settings import training_keys
+
+        return training_keys()
+
+    @staticmethod
     def training_parts(asked: Any) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
         """Training configurations among the settings: by place, the keys and those that the study knows beside the
         ones of `holdfast train`."""
@@ -122,6 +134,10 @@ class AskedStudy(Generic[A]):
         and texts that the study makes."""
         return ()
 
+    def problems_of_run(self, settings: Mapping[str, Any]) -> list[str]:
+        """What the code that trains says of one of them."""
+        return training_problems(settings)
+
     def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> list[str]:
         """What the code that trains says of `runs`, each thing once.
 
@@ -132,7 +148,7 @@ class AskedStudy(Generic[A]):
         found: list[str] = []
         try:
             for where, settings in self.runs():
-                problems = training_problems({k: v for k, v in settings.items() if k not in without})
+                problems = self.problems_of_run({k: v for k, v in settings.items() if k not in without})
                 found += [f"{where}: {p}" for p in problems if not any(p in one for one in (*known, *found))]
         except UserError as error:
             found += getattr(error, "problems", [str(error)])
@@ -156,13 +172,11 @@ class AskedStudy(Generic[A]):
         Raises:
             ConfigError: with every mistake at once.
         """
-        from holdfast.runs.settings import training_keys
-
         given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
         asked, mistakes = decode(cls.settings_class, given.set_here(cls.settings_class))
         given.check(mistakes)
         assert asked is not None
-        known = training_keys()
+        asked, known = cls.completed(asked), cls.known_keys(asked)
         problems = [
             f"{where}.{key}: no such key in a training configuration.{did_you_mean(key, known)}"
             for where, (train, own) in cls.training_parts(asked).items()

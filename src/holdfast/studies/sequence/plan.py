@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.config.decode import Given, decode
-from holdfast.errors import ConfigError, did_you_mean
+from holdfast.config.decode import Given
+from holdfast.errors import did_you_mean
 from holdfast.records.sequence import MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
 from holdfast.retention.method import Earlier
-from holdfast.studies.engine import small as small_settings
+from holdfast.studies.engine.asked import AskedStudy
 from holdfast.studies.engine.models import folder_name
 from holdfast.studies.sequence.kinds import KINDS, Kind
-from holdfast.studies.sequence.settings import PLAIN, SAMPLES, SOURCE, Arm, SequenceSettings, TaskSettings, read_arms
-from holdfast.support.files import to_jsonable
+from holdfast.studies.sequence.settings import PLAIN, SAMPLES, SOURCE, Arm, SequenceSettings, read_arms
 
 if TYPE_CHECKING:
     from holdfast.studies.engine.study import Job
@@ -78,73 +77,43 @@ class Chain:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequenceConfig:
+class SequenceConfig(AskedStudy[SequenceSettings]):
     """A study as `sequence_config` gives it."""
 
-    name: str
-    kind: Kind
-    train: dict[str, Any]
-    tasks: dict[str, TaskSettings]
-    source: list[Any]
-    """What should be kept beside the tasks."""
-    shared: dict[str, Any]
-    """What all tasks share in measuring."""
-    orders: tuple[tuple[str, ...], ...]
-    arms: list[Arm]
-    hold_first: bool
-    continue_from: str
-    curve: int
-    seeds: tuple[int, ...]
-    keep: str
-    workers: int | None
-    output_dir: Path
-    storage: str
-    small: str | None
-    """The small setting with its version, see `engine.small`."""
-    names: Mapping[str, str]
-    """What ${name} stands for; empty before a small setting is made, whose names stay open till then."""
-    resolved: dict[str, Any]
-    """As plain JSON; itself a valid configuration."""
+    settings_class: ClassVar[type[Any]] = SequenceSettings
 
     @property
     def measures(self) -> tuple[str, ...]:
         """What a finished model reports to the storage."""
         return ("mean_score",)
 
-    def differences(self, old: Mapping[str, Any]) -> list[str]:
-        """What keeps the study whose `resolved` is `old` from being this one, a sentence each. Arms may come later."""
-        aside = {"output_dir", "keep"}
-        if self._has_arms_of(old):
-            aside.add("arms")
-        keys = [k for k in dict.fromkeys([*old, *self.resolved]) if k not in aside]
-        changed = [k for k in keys if old.get(k) != self.resolved.get(k)]
-        return [f"{k}: was {old.get(k)!r}, is {self.resolved.get(k)!r}" for k in changed]
+    @property
+    def kind(self) -> Kind:
+        """What is trained."""
+        return KINDS[self.asked.kind]
 
-    def _has_arms_of(self, old: Mapping[str, Any]) -> bool:
-        """Whether this is an earlier study with more arms, all of whose models are this one's, too."""
+    @functools.cached_property
+    def arms(self) -> list[Arm]:
+        """The ways of training; sequential fine-tuning is the first."""
+        return read_arms(self.asked.arms, self.known_keys(self.asked), [])
+
+    def may_change(self, old: Mapping[str, Any]) -> set[str]:
+        """What is kept on the disk. Arms may come later, whose models are then the last ones."""
         arms, mine = list(old.get("arms") or ()), list(self.resolved.get("arms") or ())
-        if any(arm not in mine for arm in arms):
-            return False
-        try:
-            before = sequence_config({**self.resolved, "arms": arms}, check=False)._cells()
-        except ConfigError:  # of another version
-            return False
-        return set(before) <= set(self._cells())
+        earlier = self.begun_as({**self.resolved, "arms": arms}) if all(arm in mine for arm in arms) else None
+        return {"keep", *(("arms",) if self.has_jobs_of(earlier) else ())}
 
     @property
     def base(self) -> str:
         """The model that all tasks begin with."""
-        return str(self.filled(self.train["model_name_or_path"]))
+        return str(self.filled(self.asked.train["model_name_or_path"]))
 
     @property
     def evaluation(self) -> dict[str, Any]:
         """What is measured of every model: a suite a task, and what they share."""
-        source = {SOURCE: self.filled(self.source)} if self.source else {}
-        return {**source, **{name: self.filled(task.evaluation) for name, task in self.tasks.items()}, **self.shared}
-
-    def filled(self, value: Any) -> Any:
-        """A value with the names of the small setting in it replaced, where they are known."""
-        return small_settings.fill(value, self.names) if self.names else value
+        asked = self.asked
+        source = {SOURCE: self.filled(asked.source)} if asked.source else {}
+        return {**source, **{n: self.filled(task.evaluation) for n, task in asked.tasks.items()}, **asked.evaluation}
 
     @functools.cached_property
     def measured(self) -> Any:
@@ -157,7 +126,7 @@ class SequenceConfig:
         found: dict[str, tuple[str, str]] = {}
         for entry in self.measured.entries:
             found.setdefault(entry.suite, (entry.suite, entry.name))
-        return {task: found[task] for task in self.tasks}
+        return {task: found[task] for task in self.asked.tasks}
 
     @functools.cached_property
     def kept(self) -> dict[str, tuple[str, str]]:
@@ -187,7 +156,7 @@ class SequenceConfig:
         return [
             Job(
                 attributes={
-                    LABEL: self.models[name].label + (f", seed {seed}" if len(self.seeds) > 1 else ""),
+                    LABEL: self.models[name].label + (f", seed {seed}" if len(self.asked.seeds) > 1 else ""),
                     MODEL: name,
                     SEED: seed,
                 },
@@ -197,7 +166,7 @@ class SequenceConfig:
         ]
 
     def _cells(self) -> list[tuple[str, int]]:
-        return [(name, seed) for name in self.models for seed in self.seeds]
+        return [(name, seed) for name in self.models for seed in self.asked.seeds]
 
     def folder(self, name: str, seed: int) -> Path:
         """Where a model lies."""
@@ -215,12 +184,85 @@ class SequenceConfig:
         """
         settings: dict[str, Any] = {**model.settings, "model_name_or_path": start, "seed": seed}
         settings["evaluation"] = self.evaluation
-        earlier = [str(self.tasks[t].train["dataset_name"]) for t in model.trained[:-1]]
+        earlier = [str(self.asked.tasks[t].train["dataset_name"]) for t in model.trained[:-1]]
         retention = settings.pop("retention")
         if retention:
             retention = completed(retention, Earlier(data=tuple(earlier), base=self.base, fisher=fisher))
         retention = retention or "none"
         return self.filled({**settings, "retention": retention, "output_dir": str(self.folder(model.name, seed))})
+
+    # -------------------------------------------------------------------------------------------------------- checking
+
+    @staticmethod
+    def completed(asked: SequenceSettings) -> SequenceSettings:
+        """Tasks that are given no order have the one that they are listed in."""
+        return dataclasses.replace(asked, orders=asked.orders or (tuple(asked.tasks),))
+
+    @staticmethod
+    def known_keys(asked: SequenceSettings) -> Sequence[str]:
+        """Of what is trained."""
+        return KINDS[asked.kind].keys()
+
+    @staticmethod
+    def training_parts(asked: SequenceSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
+        """What all tasks share, and what each has of its own."""
+        return {"train": (asked.train, OWN), **{f"tasks.{n}.train": (t.train, OWN) for n, t in asked.tasks.items()}}
+
+    @staticmethod
+    def settings_problems(asked: SequenceSettings) -> list[str]:
+        """Keys that the study sets or that cannot differ, data that is missing, and what is wrong with the arms."""
+        problems: list[str] = []
+        parts = {where: train for where, (train, _) in SequenceConfig.training_parts(asked).items()}
+        for where, train in parts.items():
+            problems += [f"{where}.{k}: is set by the study; leave it out." for k in train if k in OWN]
+        for name, task in asked.tasks.items():
+            if not isinstance(task.train.get("dataset_name"), str):
+                problems.append(f"tasks.{name}.train.dataset_name: is missing: the task's data.")
+            problems += [
+                f"tasks.{name}.train.{k}: is common to all tasks; put it under train." for k in ONE if k in task.train
+            ]
+        arms = read_arms(asked.arms, SequenceConfig.known_keys(asked), problems)
+        problems += [
+            f"arms: {arm.label}: train.{k}: is common to all arms; put it under train."
+            for arm in arms
+            for k in ONE
+            if k in arm.train
+        ]
+        problems += [
+            f"{where}.use_peft: a task begins with the whole model that the one before left, which an adapter is not. "
+            "Leave it out."
+            for where, train in (*parts.items(), *((f"arms: {arm.label}: train", arm.train) for arm in arms))
+            if train.get("use_peft")
+        ]
+        labels = [arm.label for arm in arms if arm.chained]
+        if asked.continue_from and asked.continue_from not in labels:
+            problems.append(
+                f"continue_from: expected the label of an arm ({'; '.join(labels)}), got {asked.continue_from!r}."
+                f"{did_you_mean(asked.continue_from, labels)}"
+            )
+        if asked.continue_from and max(map(len, asked.orders)) < 3:
+            problems.append("continue_from: has no effect with two tasks; leave it out.")
+        return problems
+
+    def part_problems(self) -> list[str]:
+        """What is wrong with what is measured, or else with any model's training."""
+        measuring = [f"tasks.{problem}" for problem in self.kind.read_evaluation(self.evaluation)[1]]
+        return measuring or self.run_problems()
+
+    def runs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Every model's; the base stands in for models that are not there yet."""
+        for model in (m for m in self.models.values() if not m.merge):
+            settings = self.training(model, self.asked.seeds[0], start=self.filled(model.origin) or self.base)
+            yield model.label, {**settings, "output_dir": str(self.output_dir / "runs" / "checked")}
+
+    def problems_of_run(self, settings: Mapping[str, Any]) -> list[str]:
+        """Of what is trained."""
+        return self.kind.problems(settings)
+
+    def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> list[str]:
+        """With what the merge methods say of so many models, such as weights for others."""
+        merges = [f"arms: {m.label}: {p}" for m in self.models.values() if m.merge for p in _merge_problems(m)]
+        return [*merges, *super().run_problems((*known, *merges), without=without)]
 
 
 def completed(retention: Sequence[Mapping[str, Any]], earlier: Earlier) -> list[dict[str, Any]]:
@@ -248,117 +290,10 @@ def sequence_config(
     Raises:
         ConfigError: with every mistake at once.
     """
-    given = values if isinstance(values, Given) else Given(values=dict(values), file=source)
-    asked, mistakes = decode(SequenceSettings, given.set_here(SequenceSettings))
-    given.check(mistakes)
-    assert asked is not None
-    problems: list[str] = []
-    kind = KINDS[asked.kind]
-    known = kind.keys()
-    parts = {"train": asked.train, **{f"tasks.{n}.train": t.train for n, t in asked.tasks.items()}}
-    for where, train in parts.items():
-        problems += [f"{where}.{k}: is set by the study; leave it out." for k in train if k in OWN]
-        problems += [
-            f"{where}.{k}: no such key in a training configuration.{did_you_mean(k, known)}"
-            for k in train
-            if k not in known and k not in OWN
-        ]
-    for name, task in asked.tasks.items():
-        if not isinstance(task.train.get("dataset_name"), str):
-            problems.append(f"tasks.{name}.train.dataset_name: is missing: the task's data.")
-        problems += [
-            f"tasks.{name}.train.{k}: is common to all tasks; put it under train." for k in ONE if k in task.train
-        ]
-    arms = read_arms(asked.arms, known, problems)
-    problems += [
-        f"arms: {arm.label}: train.{k}: is common to all arms; put it under train."
-        for arm in arms
-        for k in ONE
-        if k in arm.train
-    ]
-    problems += [
-        f"{where}.use_peft: a task begins with the whole model that the one before left, which an adapter is not. "
-        "Leave it out."
-        for where, train in (*parts.items(), *((f"arms: {arm.label}: train", arm.train) for arm in arms))
-        if train.get("use_peft")
-    ]
-    orders = asked.orders or (tuple(asked.tasks),)
-    labels = [arm.label for arm in arms if arm.chained]
-    if asked.continue_from and asked.continue_from not in labels:
-        problems.append(
-            f"continue_from: expected the label of an arm ({'; '.join(labels)}), got {asked.continue_from!r}."
-            f"{did_you_mean(asked.continue_from, labels)}"
-        )
-    if asked.continue_from and max(map(len, orders)) < 3:
-        problems.append("continue_from: has no effect with two tasks; leave it out.")
-    folder = asked.output_dir or Path(f"runs/{asked.name}")
-    small = small_settings.recorded(asked.small) if not problems else None
-    resolved = {k: v for k, v in to_jsonable(asked).items() if k not in ("workers", "storage")} | {"small": small}
-    config = SequenceConfig(
-        name=asked.name,
-        kind=kind,
-        train=asked.train,
-        tasks=asked.tasks,
-        source=asked.source,
-        shared=asked.evaluation,
-        orders=orders,
-        arms=arms,
-        hold_first=asked.hold_first,
-        continue_from=asked.continue_from,
-        curve=asked.curve,
-        seeds=asked.seeds,
-        keep=asked.keep,
-        workers=asked.workers,
-        output_dir=folder,
-        storage=asked.storage or f"sqlite:///{folder}/study.db",
-        small=small,
-        names={},
-        resolved={**resolved, "orders": [list(o) for o in orders], "output_dir": str(folder)},
-    )
-    if not problems and check:
-        problems = _problems_before(config) if small else check_models(config)
-    if problems:
-        raise ConfigError(list(dict.fromkeys(problems)), source=source or (str(given.file) if given.file else None))
-    return config
-
-
-def check_models(config: SequenceConfig) -> list[str]:
-    """What is wrong with what is measured, or else with any model's training.
-
-    Args:
-        config: with nothing left open.
-    """
-    measuring = [f"tasks.{problem}" for problem in config.kind.read_evaluation(config.evaluation)[1]]
-    return measuring or _training_problems(config)
-
-
-def _problems_before(config: SequenceConfig) -> list[str]:
-    """Names that the small setting does not make, and what is wrong whatever it makes."""
-
-    def look(names: Mapping[str, str]) -> list[str]:
-        small_settings.fill([config.train, config.evaluation, config.resolved], names)
-        return _training_problems(dataclasses.replace(config, names=names))
-
-    return small_settings.problems_before(config.small, look)
-
-
-def _training_problems(config: SequenceConfig) -> list[str]:
-    """What the code that trains says of every model's configuration, each thing once; the base stands in for models
-    that are not there yet."""
-    found: list[str] = []
-    for model in config.models.values():
-        if model.merge:
-            problems = _merge_problems(model)
-            found += [f"arms: {model.label}: {p}" for p in problems if not any(p in known for known in found)]
-            continue
-        settings = config.training(model, config.seeds[0], start=config.filled(model.origin) or config.base)
-        problems = config.kind.problems({**settings, "output_dir": str(config.output_dir / "runs" / "checked")})
-        found += [f"{model.label}: {p}" for p in problems if not any(p in known for known in found)]
-    return found
+    return SequenceConfig.read(values, source=source, check=check)
 
 
 def _merge_problems(model: Model) -> list[str]:
-    """What the merge method says of so many models, such as weights for others."""
     from holdfast.checkpoints.methods.registry import merge_method
 
     method, parameters = model.merge["method"], {k: v for k, v in model.merge.items() if k not in ("method", SAMPLES)}
@@ -386,7 +321,7 @@ class _Plan:
         label: str,
     ) -> str:
         """A training on the last task of `order`, from a model of the plan, from another base, or from the base."""
-        config, task = self.config, self.config.tasks[order[-1]]
+        config, task = self.config.asked, self.config.asked.tasks[order[-1]]
         later = len(order) > 1
         retention = arm.retention if later else arm.first if config.hold_first else []
         own = bool(retention) or later or (config.hold_first and bool(arm.train))
@@ -428,17 +363,17 @@ class _Plan:
 
 
 def _plan(config: SequenceConfig) -> tuple[dict[str, Model], list[Chain]]:
-    plan, chains = _Plan(config), list[Chain]()
+    plan, chains, asked = _Plan(config), list[Chain](), config.asked
     plain = config.arms[0]
-    for order in config.orders:
+    for order in asked.orders:
         through = functools.partial(_through, plan, order)
         sequential = through(plain)
         start_from: tuple[str, ...] = ()
-        if config.continue_from and len(order) > 2:
-            start_from = through(next(a for a in config.arms if a.label == config.continue_from))
+        if asked.continue_from and len(order) > 2:
+            start_from = through(next(a for a in config.arms if a.label == asked.continue_from))
         for arm in config.arms:
             if arm.chained:
-                models = through(arm, start_from) if arm.label != config.continue_from else start_from or through(arm)
+                models = through(arm, start_from) if arm.label != asked.continue_from else start_from or through(arm)
             elif arm.kind == RESIDUAL:
                 models = _residual(plan, order, arm)
             elif arm.kind == SINGLE:
@@ -461,7 +396,7 @@ def _through(plan: _Plan, order: Sequence[str], arm: Arm, start_from: Sequence[s
         before = start = "" if count == 1 else models[-1]
         if count > 2 and start_from:
             start = start_from[count - 2]
-        alike = not (plan.config.hold_first and (arm.first or arm.train))
+        alike = not (plan.config.asked.hold_first and (arm.first or arm.train))
         label = PLAIN[SINGLE] if count == 1 and alike else arm.label
         models.append(plan.trained(done, arm, start=start, before=before, label=f"{label}: {', '.join(done)}"))
     return tuple(models)
@@ -485,7 +420,7 @@ def _single(plan: _Plan, task: str) -> str:
 
 def _multitask(plan: _Plan, order: Sequence[str], arm: Arm, *, reference: str) -> str:
     """All tasks at once from the base: the last task's settings, the others' data mixed in, the steps of all."""
-    config = plan.config
+    config = plan.config.asked
     steps = [{**config.train, **config.tasks[t].train}.get("max_steps", -1) for t in order]
     train = {"max_steps": sum(steps)} if all(isinstance(s, int) and s > 0 for s in steps) else {}
     mixed = dataclasses.replace(arm, retention=[{"multitask": {}}], train=train)

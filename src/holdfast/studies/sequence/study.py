@@ -13,11 +13,11 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.sequence import RECORD_FILE, RESIDUAL, SequenceRecord, write_sequence
 from holdfast.studies.engine import session as engine
+from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.progress import share_of_run
-from holdfast.studies.engine.small import existing_files, make_files
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, Study, StudyState
-from holdfast.studies.sequence.plan import MODEL, SEED, Model, SequenceConfig, check_models, sequence_config
+from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState
+from holdfast.studies.sequence.plan import MODEL, SEED, Model, SequenceConfig
 from holdfast.studies.sequence.settings import SAMPLES
 
 if TYPE_CHECKING:
@@ -75,18 +75,12 @@ def run_sequence(
     return record
 
 
-class SequenceStudy(Study[SequenceConfig]):
+class SequenceStudy(StudyAsked[SequenceConfig]):
     """The sequence study."""
 
+    config_class: ClassVar[type[SequenceConfig]] = SequenceConfig
     noun: ClassVar[str] = "model"
     markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", BASE)
-
-    @classmethod
-    def load(cls, resolved: Mapping[str, Any], *, storage: str, output_dir: Path) -> SequenceStudy:
-        """See `Study.load`."""
-        config = sequence_config(resolved, source=f"study '{resolved['name']}'", check=False)
-        names = existing_files(output_dir / "data") if config.small else {}
-        return cls(dataclasses.replace(config, storage=storage, output_dir=output_dir, names=names))
 
     def open_folder(self, console: Any) -> None:
         """Looks at the base's files before anything is trained.
@@ -100,24 +94,17 @@ class SequenceStudy(Study[SequenceConfig]):
 
         name = self.settings.base
         if os.path.isdir(located(name)) and not (self.settings.output_dir / RECORD_FILE).is_file():
-            self.settings.kind.check_base(name, self.settings.train)
+            self.settings.kind.check_base(name, self.settings.asked.train)
 
-    def prepare(self, console: Any) -> SequenceStudy:
-        """The study with what `small:` makes; every model's training is checked then.
+    def prepare(self, console: Any) -> StudyAsked[SequenceConfig]:
+        """See `StudyAsked.prepare`.
 
         Raises:
             ConfigError: with every mistake at once; the base has other weights than when the study began.
         """
-        config = self.settings
-        if config.small is None:
+        if self.settings.resolved["small"] is None:
             self._check_same_base()
-            return self
-        names = make_files(config.small, config.output_dir / "data", source=config.name, console=console)
-        filled = dataclasses.replace(config, names=names)
-        problems = check_models(filled)
-        if problems:
-            raise ConfigError(problems, source=config.name)
-        return SequenceStudy(filled)
+        return super().prepare(console)
 
     def _check_same_base(self) -> None:
         """Models that came from other weights cannot be compared with the next ones."""
@@ -181,8 +168,8 @@ class SequenceStudy(Study[SequenceConfig]):
         place = config.folder(model.before, task.seed) / FISHER if model.before else None
         fisher = str(place) if place is not None and place.is_dir() else ""
         settings = config.training(model, task.seed, start=start, fisher=fisher)
-        watched = model.trained[:-1] or tuple(config.tasks)
-        made = config.kind.train(settings, watched, config.curve, cache=out / "evaluations", task=task)
+        watched = model.trained[:-1] or tuple(config.asked.tasks)
+        made = config.kind.train(settings, watched, config.asked.curve, cache=out / "evaluations", task=task)
         return ModelResult(
             folder="",
             evaluations=made.measured.path.relative_to(out).as_posix(),
@@ -206,7 +193,7 @@ class SequenceStudy(Study[SequenceConfig]):
                 parameters["base"] = config.base
             if find_method(method).extras is not None:
                 samples = int(parameters.pop(SAMPLES, FISHER_SAMPLES))
-                trains = [config.filled({**config.train, **config.tasks[t].train}) for t in model.trained]
+                trains = [config.filled({**config.asked.train, **config.asked.tasks[t].train}) for t in model.trained]
                 parameters["fisher"] = [
                     config.kind.fisher(part, train, part.with_name(f"{part.name}.{FISHER}"), samples=samples)
                     for part, train in zip(parts, trains, strict=True)
@@ -214,7 +201,7 @@ class SequenceStudy(Study[SequenceConfig]):
             merge(parts, folder, method=method, overwrite=True, **parameters)
         place = folder.with_name(f"{folder.name}.{MEASURED}")
         found = config.kind.measure(
-            folder, config.measured, place, cache=out / "evaluations", task=task, train=config.train
+            folder, config.measured, place, cache=out / "evaluations", task=task, train=config.asked.train
         )
         return ModelResult(folder="", evaluations=found.path.relative_to(out).as_posix(), seconds=0.0)
 
@@ -250,7 +237,7 @@ class SequenceStudy(Study[SequenceConfig]):
         for name, seed in ended:
             folder = config.folder(name, seed)
             remove_checkpoints(folder)
-            kept = config.keep == "all" or (config.keep == "final" and name in final)
+            kept = config.asked.keep == "all" or (config.asked.keep == "final" and name in final)
             if not kept and name not in needed:
                 remove_weights(folder)
 
