@@ -116,6 +116,17 @@ class AskedStudy(Generic[A]):
         ones of `holdfast train`."""
         return {}
 
+    @classmethod
+    def key_problems(cls, asked: Any) -> list[str]:
+        """Keys of training configurations that there are none of. To know them takes loading the libraries."""
+        known = cls.known_keys(asked)
+        return [
+            f"{where}.{key}: no such key in a training configuration.{did_you_mean(key, known)}"
+            for where, (train, own) in cls.training_parts(asked).items()
+            for key in train
+            if key not in known and key not in own
+        ]
+
     @staticmethod
     def settings_problems(asked: Any) -> list[str]:
         """What is wrong with settings beside what their dataclass says."""
@@ -176,13 +187,8 @@ class AskedStudy(Generic[A]):
         asked, mistakes = decode(cls.settings_class, given.set_here(cls.settings_class))
         given.check(mistakes)
         assert asked is not None
-        asked, known = cls.completed(asked), cls.known_keys(asked)
-        problems = [
-            f"{where}.{key}: no such key in a training configuration.{did_you_mean(key, known)}"
-            for where, (train, own) in cls.training_parts(asked).items()
-            for key in train
-            if key not in known and key not in own
-        ]
+        asked = cls.completed(asked)
+        problems = cls.key_problems(asked) if check else []
         problems += cls.settings_problems(asked)
         folder = asked.folder
         small = small_settings.recorded(asked.small) if not problems else None
