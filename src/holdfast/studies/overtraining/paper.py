@@ -14,7 +14,7 @@ PAPER = Paper(
     durations={
         "quick": "two minutes a recipe",
         "look": "an hour by estimate: 35 minutes for the ladder and its text, 20 for pictures",
-        "thorough": "ten hours by estimate: three for the ladder, two for its text, five for pictures",
+        "thorough": "seven hours by estimate: three for the ladder, two for its text, the rest for pictures",
     },
     function="holdfast.studies.overtraining.reproduction:reproduce",
     full="the paper's own ladders take study files: 'holdfast ladder train --config configs/ladder/paper.yaml' and "
