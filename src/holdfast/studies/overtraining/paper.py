@@ -13,7 +13,7 @@ PAPER = Paper(
     },
     durations={
         "quick": "two minutes a recipe",
-        "look": "an hour by estimate: 35 minutes for the ladder and its text, 20 for pictures",
+        "look": "40 minutes by estimate: 20 for the ladder and its text, 20 for pictures",
         "thorough": "seven hours by estimate: three for the ladder, two for its text, the rest for pictures",
     },
     function="holdfast.studies.overtraining.reproduction:reproduce",
