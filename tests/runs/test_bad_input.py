@@ -331,6 +331,12 @@ def test_a_model_and_data_that_were_moved_are_the_same(say: Say, place: Path, mo
     code, err = say(**moved)
     assert code == 2 and "out holds another run" in err and "dataset_name: train.jsonl there, moved.jsonl now" in err
     Path("moved.jsonl").write_text(text)
+    for file in ("tokenizer.json", "config.json"):  # the same weights that read otherwise are another start
+        kept = Path("moved", file).read_text()
+        Path("moved", file).write_text(kept.replace("{", '{"_other": 1, ', 1))
+        code, err = say(**moved)
+        assert code == 2 and "model_name_or_path: tiny there, moved now" in err, file
+        Path("moved", file).write_text(kept)
     for finished in (False, True):
         assert say(**moved)[0] == 0, finished
     record = RunFolder("out").read()

@@ -15,7 +15,7 @@ from holdfast.errors import DataError, RunFolderError
 from holdfast.records.run import RunFolder, RunRecord
 from holdfast.runs.identity import deciding
 from holdfast.support.environment import hardware, now, shown_name, versions
-from holdfast.support.files import fingerprint
+from holdfast.support.files import fingerprint, read_object
 from holdfast.support.paths import real
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run_to_continue(folder: RunFolder, config: TrainConfig) -> RunRecord | None:
     if folder.exists():
         refuse_files(folder.path)
         record = _read(folder)
-        same = record.config_key == config.key or _moved(record, config)
+        same = record.config_key == config.key or _moved(folder, record, config)
         if not same and not _replaceable(folder, record):
             differences = config.explain_difference(record.config)
             shown = "\n".join(f"  - {d}" for d in differences) or "  - (the settings that decide the weights)"
@@ -50,7 +50,7 @@ def run_to_continue(folder: RunFolder, config: TrainConfig) -> RunRecord | None:
     return None
 
 
-def _moved(record: RunRecord, config: TrainConfig) -> bool:
+def _moved(folder: RunFolder, record: RunRecord, config: TrainConfig) -> bool:
     """Whether only the paths of model and data differ, and what lies there now has the content that the run began
     with."""
     found = {name: config.resolved.get(name) for name in ("model_name_or_path", "dataset_name")}
@@ -60,7 +60,29 @@ def _moved(record: RunRecord, config: TrainConfig) -> bool:
     start, known = _start_folder(config), record.model.get("hash")
     if "dataset_name" in other and record.data.get("hash") != (data_hash(config) or ""):
         return False
-    return "model_name_or_path" not in other or (start is not None and checkpoint_hash(start) == known)
+    if "model_name_or_path" not in other:
+        return True
+    return start is not None and checkpoint_hash(start) == known and _reads_alike(start, folder)
+
+
+def _reads_alike(start: Path, folder: RunFolder) -> bool:
+    """Whether a model's configuration, tokenizer and chat template are those that the run has saved, which its weights
+    do not tell; not where it has saved none."""
+    from holdfast.training.checkpoint_folders import checkpoints_in
+
+    def of(place: Path) -> list[Any]:
+        config = {k: v for k, v in read_object(place / "config.json").items() if k not in _AS_SAVED}
+        files = [place / name for name in ("tokenizer.json", "chat_template.jinja")]
+        return [config, *(file.read_bytes() if file.is_file() else None for file in files)]
+
+    saved = (place for place in (folder.path, *checkpoints_in(folder.path)) if (place / "config.json").is_file())
+    place = next(saved, None)
+    told = all((start / name).is_file() for name in ("config.json", "tokenizer.json"))
+    return place is not None and told and of(start) == of(place)
+
+
+_AS_SAVED = ("use_cache", "transformers_version", "dtype", "torch_dtype", "_name_or_path")
+"""Of a model's configuration, what saving changes."""
 
 
 def _start_folder(config: TrainConfig) -> Path | None:

@@ -251,6 +251,15 @@ def test_a_task_that_is_refused_is_not_called_unknown_too(asked):
         sequence_config({**request, "tasks": {}})
 
 
+def test_what_is_measured_of_a_small_setting_is_looked_at_before_it_is_made():
+    """A base is trained for twenty minutes there."""
+    parts = {"train": {"dataset_name": "${problems_train}"}, "evaluation": [{"perplexty": "${problems_heldout}"}]}
+    other = {"train": {"dataset_name": "${functions_train}"}, "evaluation": [{"perplexity": "${functions_heldout}"}]}
+    request = {"train": {"model_name_or_path": "${base}"}, "small": "tasks", "tasks": {"a": parts, "b": other}}
+    with pytest.raises(ConfigError, match=r"evaluation.a\[0\]: expected one of `perplexity: "):
+        sequence_config(request)
+
+
 def test_tasks_read_text_in_the_same_way(asked):
     request = asked()
     request["tasks"]["letters"]["train"]["chat_template_path"] = "other"

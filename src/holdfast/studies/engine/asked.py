@@ -33,6 +33,8 @@ class AskedStudy(Generic[A]):
 
     settings_class: ClassVar[type[Any]]
     """The dataclass of settings; `small` is among them."""
+    later: ClassVar[tuple[str, ...]] = ("evaluation", "forecast")
+    """Keys of a training that are looked at once a small setting's files are there."""
 
     asked: A
     """What was asked for."""
@@ -99,7 +101,7 @@ class AskedStudy(Generic[A]):
     # -------------------------------------------------------------------------------------------------------- checking
 
     @staticmethod
-    def completed(asked: Any) -> Any:
+    def normalised(asked: Any) -> Any:
         """Settings with those that follow from others where they were left out."""
         return asked
 
@@ -187,7 +189,7 @@ class AskedStudy(Generic[A]):
         asked, mistakes = decode(cls.settings_class, given.set_here(cls.settings_class))
         given.check(mistakes)
         assert asked is not None
-        asked = cls.completed(asked)
+        asked = cls.normalised(asked)
         problems = cls.key_problems(asked) if check else []
         problems += cls.settings_problems(asked)
         folder = asked.folder
@@ -214,7 +216,7 @@ class AskedStudy(Generic[A]):
 
         def look(names: Mapping[str, str]) -> list[str]:
             small_settings.fill(self.resolved, names)
-            return dataclasses.replace(self, names=names).run_problems(without=("evaluation", "forecast"))
+            return dataclasses.replace(self, names=names).run_problems(without=self.later)
 
         return small_settings.problems_before(self.resolved["small"], look)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.errors import ConfigError
 from holdfast.records.overtraining import OvertrainingRecord, read_overtraining
 from holdfast.studies.engine.reproduction import Twin, Twins, changed
 from holdfast.studies.ladder.plan import LadderConfig, ladder_config
@@ -120,6 +121,8 @@ def twin_config(values: Mapping[str, Any], *, source: str | None = None) -> Twin
     ]
     # the checkpoints are not there yet; they are looked at when the study begins
     config = overtraining_config({**given, "ladder": rungs}, source=source, check=False)
+    if problems := config.key_problems(config.asked):
+        raise ConfigError(problems, source=source)
     fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     return TwinConfig(**fields, ladder=ladder)
 

@@ -81,6 +81,7 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
     """A study as `sequence_config` gives it."""
 
     settings_class: ClassVar[type[Any]] = SequenceSettings
+    later: ClassVar[tuple[str, ...]] = ()
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -194,7 +195,7 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
     # -------------------------------------------------------------------------------------------------------- checking
 
     @staticmethod
-    def completed(asked: SequenceSettings) -> SequenceSettings:
+    def normalised(asked: SequenceSettings) -> SequenceSettings:
         """Tasks that are given no order have the one that they are listed in."""
         return dataclasses.replace(asked, orders=asked.orders or (tuple(asked.tasks),))
 
