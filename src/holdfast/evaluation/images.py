@@ -396,18 +396,28 @@ def answers_with_images(
         axis = next((axis for axis in (0, 1) if questions_stay_apart(scorer, both, rows, axis=axis)), None)
         return (1, 0) if axis is None else (most, axis)
 
+    refused: list[Exception] = []
+
     def answers_to(group: Sequence[int]) -> list[Any]:
         """Of some questions: in one row where they fit, else, or where that row's answers are not finite, each in rows
         of its own."""
         held, found = [question(i) for i in group], list[tuple[TokenPath, Any]]()
         rows = [row for one in held for row in one.rows]
         joined = None
-        if len(held) > 1 and all(one.shares for one in held) and sum(len(row.ids) for row in rows) <= scorer.most:
+        if (
+            not refused
+            and len(held) > 1
+            and all(one.shares for one in held)
+            and sum(len(row.ids) for row in rows) <= scorer.most
+        ):
             joined = beside([one.encoded for one in held], rows, axis=at_once()[1])
         if joined is not None:
-            with contextlib.suppress(ValueError, TypeError, IndexError, RuntimeError):
+            try:
                 answers = list((find or scorer.score_row)(joined))
                 found = list(zip(joined.paths, answers, strict=True)) if all_finite(answers) else []
+            except (ValueError, TypeError, IndexError, RuntimeError) as error:  # out of memory among them
+                logger.debug("questions go one by one from here on: %s: %s", type(error).__name__, error)
+                refused.append(error)
         for one in () if found else held:
             for row in one.rows:
                 with _refusals(one.prompt):
