@@ -307,6 +307,8 @@ class OvertrainingRecord:
     `models`."""
     probed_correlations: list[SampleCorrelation] = field(default_factory=list)
     """The same of changes without training; its trials are places in `sensitivities`."""
+    score_correlations: list[SampleCorrelation] = field(default_factory=list)
+    """The same of what models with a vision tower score on pictures; its trials are places in `models`."""
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     hardware: dict[str, Any] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from holdfast.records.overtraining import (
     TunedTurn,
 )
 from holdfast.records.probe import Inflection, Line, Sensitivity, Sharpness
+from holdfast.records.study import SampleCorrelation
 from holdfast.studies.engine.claims import FAILS, HOLDS, UNKNOWN, Claim
 from holdfast.studies.overtraining.claims import LANGUAGE, PICTURES, STATEMENTS, check_claims
 
@@ -316,6 +317,10 @@ def test_scores_and_costs_along_the_budget(pictures: OvertrainingRecord) -> None
     ]
     unsure = of_pictures(pictures, models=few)
     assert unsure["10a"] == unsure["10c"] == UNKNOWN
+    rows = [[0.99] * place for place in range(len(few))]
+    alike = SampleCorrelation(entry=("target", "vision", "acc"), trials=list(range(len(few))), rows=rows)
+    paired = of_pictures(pictures, models=few, score_correlations=[alike])
+    assert paired["10a"] == paired["10c"] == HOLDS, "all models were asked the same questions"
     one = [m for m in pictures.models if m.rate != 1e-2]
     worse = [looking("direct", 1e-2, n, 0.6, 0.1) for n in range(4)]
     at_one = of_pictures(pictures, models=[*one, *worse])

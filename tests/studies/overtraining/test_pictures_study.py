@@ -6,11 +6,13 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 import shutil
 import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -244,6 +246,16 @@ def test_a_whole_study_of_models_that_see(asked: dict[str, Any], world: dict[str
         f = m.figures["source/old"]
         assert f.value - f.cost == pytest.approx(own["value"], abs=0.01)
     assert record.leading("look", "target").chance == pytest.approx(0.4)  # type: ignore[union-attr]
+    # how far two models score on the same pictures: the correlation of their answers
+    (alike,) = record.score_correlations
+    assert alike.entry == ("target", "vision", "acc") and alike.trials == list(range(len(record.models)))
+    folders = [RunFolder(config.run_folder(m.checkpoint, names[m.arm], 0)).evaluated("result") for m in record.models]
+    right = np.array([[row["acc"] for row in folder.samples("target", "vision")] for folder in folders])
+    for place, row in enumerate(alike.rows):
+        for other, value in enumerate(row):
+            a, b = right[place] - right[place].mean(), right[other] - right[other].mean()
+            size = math.sqrt((a @ a) * (b @ b))
+            assert value == pytest.approx(a @ b / size if size else 0.0, abs=1e-6)
     # families and examples are those of the samples
     assert len(record.groups) == len(record.models) * len(FAMILIES)
     for g in record.groups:

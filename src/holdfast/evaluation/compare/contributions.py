@@ -1,4 +1,5 @@
-"""How far several changes gain on the same samples, read from what was measured before and after each."""
+"""How far several changes gain on the same samples, read from what was measured before and after each; and how far
+several models score on the same samples."""
 
 from __future__ import annotations
 
@@ -15,13 +16,15 @@ from holdfast.statistics.samples_part import Contributions, correlation
 
 Pair = tuple[EvaluationFolder, EvaluationFolder]
 """Before and after."""
+Measured = tuple[EvaluationFolder, ...]
+"""A `Pair`, for a change; one folder, for a model's own figure."""
 
 
-def contributions(pairs: Sequence[Pair], entry: Entry) -> Contributions:
-    """What each sample of an entry contributes to a change, mean over pairs (seeds) of the same samples.
+def contributions(seeds: Sequence[Measured], entry: Entry) -> Contributions:
+    """What each sample of an entry contributes to a change, or to a figure; mean over the seeds, of the same samples.
 
     Args:
-        pairs: at least one.
+        seeds: what was measured with each; at least one, all changes or all figures.
         entry: (suite, name, metric).
 
     Raises:
@@ -31,11 +34,12 @@ def contributions(pairs: Sequence[Pair], entry: Entry) -> Contributions:
     suite, name, metric = entry
     asked: tuple[str, ...] = ()
     parts = []
-    for pair in pairs:
-        evaluations = [e for e in (side.find(suite, name) for side in pair) if e is not None and metric in e.metrics]
-        if len(evaluations) < len(pair):
+    for sides in seeds:
+        evaluations = [e for e in (side.find(suite, name) for side in sides) if e is not None and metric in e.metrics]
+        if len(evaluations) < len(sides):
             raise DataError(f"{suite}/{name}: {metric} was not measured")
-        rows = join(*(side.samples(suite, name) for side in pair), what=f"{suite}/{name}")
+        first, *others = (side.samples(suite, name) for side in sides)
+        rows = join(first, *others, what=f"{suite}/{name}") if others else (first,)
         if (reason := why_failed(evaluations, rows)) is not None:
             raise DataError(f"{suite}/{name}: {reason}")
         about = evaluations[0].metrics[metric]
@@ -49,18 +53,18 @@ def contributions(pairs: Sequence[Pair], entry: Entry) -> Contributions:
         if asked not in ((), samples):
             raise DataError(f"{suite}/{name}: seeds were asked other samples")
         asked = samples
-        parts.append(influences[1] - influences[0])
+        parts.append(influences[-1] - (influences[0] if len(sides) > 1 else 0.0))
     return Contributions(samples=asked, values=np.mean(parts, axis=0))
 
 
 def sample_correlation(
-    entry: Entry, changes: Mapping[int, Sequence[Pair]], advance: Callable[[float], None] = lambda done: None
+    entry: Entry, changes: Mapping[int, Sequence[Measured]], advance: Callable[[float], None] = lambda done: None
 ) -> tuple[SampleCorrelation | None, dict[int, str]]:
-    """The correlations of changes over the samples of an entry.
+    """The correlations of changes, or of figures, over the samples of an entry.
 
     Args:
         entry: (suite, name, metric).
-        changes: by number, the pairs that `contributions` takes.
+        changes: by number, what `contributions` takes.
         advance: called with 1 for each.
 
     Returns:
@@ -68,9 +72,9 @@ def sample_correlation(
     """
     known: dict[int, Contributions] = {}
     left_out: dict[int, str] = {}
-    for number, pairs in changes.items():
+    for number, seeds in changes.items():
         try:
-            known[number] = contributions(pairs, entry)
+            known[number] = contributions(seeds, entry)
         except (DataError, OSError) as error:
             left_out[number] = str(error)
         advance(1)

@@ -59,7 +59,7 @@ from holdfast.studies.engine.claims import (
     unknown,
     within,
 )
-from holdfast.studies.overtraining.costs import change_cost, tuning_cost
+from holdfast.studies.overtraining.costs import change_cost, tuned_score, tuning_cost
 
 LEAST, BACK = 0.02, 0.02
 """Nats a token."""
@@ -143,20 +143,7 @@ def _tuned(record: OvertrainingRecord) -> list[TunedModel]:
 
 def _score(record: OvertrainingRecord, model: TunedModel) -> OverSeeds | None:
     """The VLM score of a model; None where a seed has diverged."""
-    f = model.figures.get(_lead(record, "target"))
-    if f is None or not f.value_by_seed or not math.isfinite(f.value):
-        return None
-    by_seed = {int(s): v for s, v in f.value_by_seed.items()}
-    return OverSeeds(value=f.value, by_seed=by_seed, samples_half=f.value_half)
-
-
-def _score_beside(record: OvertrainingRecord, model: TunedModel) -> OverSeeds | None:
-    """`_score`, to be held against other models of the same checkpoint: what the checkpoint itself scores is in all of
-    them, so that the samples' part is that of the gains."""
-    score, cost = _score(record, model), tuning_cost(record, model, _lead(record, "target"))
-    if score is None or cost is None:
-        return score
-    return dataclasses.replace(score, samples_part=cost.times(-1.0).samples_part)
+    return tuned_score(record, model, _lead(record, "target"))
 
 
 def _gammas(record: OvertrainingRecord) -> list[float]:
@@ -517,7 +504,7 @@ def keeps_more_at_equal_score(kind: str) -> Callable[[OvertrainingRecord, float]
     def rule(record: OvertrainingRecord, level: float) -> list[Part]:
         last = record.checkpoints[-1].label if record.checkpoints else ""
         arm = next((a.label for a in record.arms if a.kind == kind), None)
-        tuned = next((s for m in _tuned(record) if m.checkpoint == last and (s := _score_beside(record, m))), None)
+        tuned = next((s for m in _tuned(record) if m.checkpoint == last and (s := _score(record, m))), None)
         if arm is None or tuned is None:
             return [unknown("there is no such fine-tuning at the largest budget")]
         by_seed = {seed: score - SCORE for seed, score in tuned.by_seed.items()}
@@ -553,7 +540,7 @@ def _score_and_language(record: OvertrainingRecord, arm: str, checkpoint: str) -
     own = [m for m in record.models if (m.task, m.arm, m.checkpoint) == (_task(record), arm, checkpoint)]
     found = []
     for m in sorted(own, key=lambda m: m.rate):
-        score, cost = _score_beside(record, m), tuning_cost(record, m, _kept(record))
+        score, cost = _score(record, m), tuning_cost(record, m, _kept(record))
         if score is not None and cost is not None:
             found.append(Point(target=score, source=cost.times(-1.0)))
     return found

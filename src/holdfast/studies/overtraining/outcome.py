@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError
-from holdfast.evaluation.compare.contributions import independent, sample_correlation
+from holdfast.evaluation.compare.contributions import Measured, independent, sample_correlation
 from holdfast.evaluation.probe.outcome import (
     Columns,
     columns_of,
@@ -68,6 +68,7 @@ from holdfast.studies.overtraining.plan import (
     LINE,
     MODEL,
     PROBE,
+    TEST,
     TEXTS,
     OvertrainingConfig,
 )
@@ -166,12 +167,12 @@ def with_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> Over
     """
     record = _with_probed(record, config)
     figures = _Figures(record, config)
-    pairs = figures.correlations()
+    more = figures.correlations()
     record = dataclasses.replace(record, scored=figures.scored, notes=[*record.notes, *figures.notes])
     if not figures.scored:
         return record
     models = [figures.scored_model(m) for m in record.models]
-    record = dataclasses.replace(record, models=models, correlations=pairs)
+    record = dataclasses.replace(record, models=models, **more)
     if (most := config.asked.most_perplexity) is not None:
         left_out, told = _left_out(record, most)
         record = dataclasses.replace(record, left_out=left_out, notes=[*record.notes, *told])
@@ -298,19 +299,33 @@ class _Figures:
             found.append(self._columns[place])
         return found
 
-    def correlations(self) -> list[SampleCorrelation]:
-        """Of what fine-tuning costs a task's models, over the samples of each entry, by places in the record."""
-        found = []
+    def correlations(self) -> dict[str, Any]:
+        """Fields of the record: how far models go together over the samples of each entry of their task, in what
+        fine-tuning costs them and, of what those that see are tested on, in the score itself. Trials are places in the
+        record."""
+        costs, scores = list[SampleCorrelation](), list[SampleCorrelation]()
         for task, entries in self.scored.items():
             own = {n: m for n, m in enumerate(self.models) if (m.task, m.state) == (task, COMPLETE)}
             runs = {n: [self.run(m, seed) for seed in m.seeds] for n, m in own.items() if not m.diverged}
             changes = {n: [(r.evaluated("start"), r.evaluated("result")) for r in of] for n, of in runs.items()}
+            results = {n: [(after,) for _, after in of] for n, of in changes.items()}
+            seen = [s for s in entries if s.suite == TEST][:1] if self.config.way_to_see(task) else []
+            notes: list[str] = []
             for scored in entries:
-                entry = (scored.suite, scored.name, scored.metric)
-                one, left_out = sample_correlation(entry, changes)
-                found += [] if one is None else [one]
-                self.notes += [f"{task}: {independent(entry, left_out, len(runs), 'models')}"] if left_out else []
-        return found
+                costs += self._together(task, scored, changes, notes)
+            for scored in seen:
+                scores += self._together(task, scored, results, notes)
+            self.notes += dict.fromkeys(notes)
+        return {"correlations": costs, "score_correlations": scores}
+
+    @staticmethod
+    def _together(
+        task: str, scored: Scored, measured: Mapping[int, Sequence[Measured]], notes: list[str]
+    ) -> list[SampleCorrelation]:
+        entry = (scored.suite, scored.name, scored.metric)
+        found, left_out = sample_correlation(entry, measured)
+        notes += [f"{task}: {independent(entry, left_out, len(measured), 'models')}"] if left_out else []
+        return [] if found is None else [found]
 
 
 def _figure(gain: Gain, after: Mapping[int, float], half: float) -> TunedFigure:
