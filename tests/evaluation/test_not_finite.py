@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from evaluated_folders import TEXT, answers, texts, write, write_average
@@ -281,6 +282,9 @@ def metric(value: float = 0.5, interval: tuple[float, float] | None = (0.4, 0.6)
             "2 of 3 samples hold NaN or infinity (the first is row 2).",
         ),
         ({}, [{"loglikelihoods": [-1.0, NAN]}], "1 of 1 samples hold NaN or infinity (the first is row 1)."),
+        ({}, [{"scores": [True, 3, None, "x", [], {}]}], None),
+        ({}, [{"scores": [1, "x", INF]}], "1 of 1 samples hold NaN or infinity (the first is row 1)."),
+        ({}, [{"scores": [np.float64("nan")]}], "1 of 1 samples hold NaN or infinity (the first is row 1)."),
         ({}, [{"scores": {"a": [(1.0, INF)]}}], "1 of 1 samples hold NaN or infinity (the first is row 1)."),
     ],
 )

@@ -161,11 +161,17 @@ def all_finite(value: Any) -> bool:
     """Whether no number in it is NaN or infinite, in lists and mappings too."""
     if isinstance(value, float):
         return math.isfinite(value)
-    if isinstance(value, (str, int)):  # first what most are: rows are many
+    if not isinstance(value, (dict, list, tuple, Mapping)):
         return True
-    if isinstance(value, (list, tuple)):
-        return all(map(all_finite, value))
-    return all(map(all_finite, value.values())) if isinstance(value, Mapping) else True
+    parts = value.values() if isinstance(value, (dict, Mapping)) else value
+    # rows are many: a call for every word and number in them takes longer than to read them
+    kinds = set(map(type, parts))
+    if kinds == {float}:
+        return all(map(math.isfinite, parts))
+    return kinds <= _NEVER_INFINITE or all(all_finite(part) for part in parts if type(part) not in _NEVER_INFINITE)
+
+
+_NEVER_INFINITE = {str, int, bool, type(None)}
 
 
 def write_evaluation(evaluation: Evaluation, samples: Iterable[Mapping[str, Any]], file: Path, rows: Path) -> Path:
@@ -230,6 +236,15 @@ class EvaluationFolder(Displayed):
         """
         stem = self._stem(suite, name, "")
         return read_samples(Path(f"{stem}.json"), Path(f"{stem}.samples.jsonl"))
+
+    def digest(self, suite: str, name: str) -> str | None:
+        """SHA-256 of the per-sample rows that the evaluation was written with; None where it does not say.
+
+        Raises:
+            DataError: the evaluation is not there, or cannot be read.
+        """
+        found = read_object(self._stem(suite, name, ".json")).get(_ROWS)
+        return found if isinstance(found, str) else None
 
     def files(self) -> list[Path]:
         """The evaluation files by name; empty for a folder that is not there."""

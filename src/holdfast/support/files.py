@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import hashlib
 import json
@@ -281,7 +282,7 @@ def _record(cls: type, value: Any, place: str) -> Any:
     if not isinstance(value, Mapping):
         raise _unfit("an object", value, place)
     found = {}
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = _hints(cls)
     for field in dataclasses.fields(cls):
         inside = f"{place}.{field.name}" if place else field.name
         if field.name in value:
@@ -289,6 +290,12 @@ def _record(cls: type, value: Any, place: str) -> Any:
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise DataError(f"expected '{inside}', which is not there.")
     return cls(**found)
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """What its fields are declared as; a study's thousand files are a few classes."""
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def _unfit(expected: str, value: Any, place: str) -> DataError:

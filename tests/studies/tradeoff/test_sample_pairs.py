@@ -12,6 +12,7 @@ import pytest
 from claim_studies import objective
 from evaluated_folders import texts, write
 from holdfast.evaluation.compare.samples import compare_samples
+from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.records.study import SeedRun, StudyRecord, TrialRecord, read_study, write_study
 from holdfast.statistics.shares import shares
@@ -83,6 +84,19 @@ def test_correlations_are_those_of_what_documents_gain(study, tmp_path):
             assert found.correlations[0].between(one, two) == pytest.approx(by_hand[one, two], abs=1e-5)
     write_study(tmp_path, found)
     assert read_study(tmp_path) == found
+
+
+def test_what_all_trials_begin_from_is_read_once(study, tmp_path, monkeypatch):
+    record, _ = study
+    read = []
+    samples = EvaluationFolder.samples
+    monkeypatch.setattr(
+        EvaluationFolder, "samples", lambda self, *of: read.append(self.path.name) or samples(self, *of)
+    )
+    once = with_correlations(record, tmp_path)
+    assert (read.count("start"), read.count("result")) == (2, 12), "two entries, three trials with two seeds"
+    monkeypatch.setattr(EvaluationFolder, "digest", lambda self, *of: None)  # as an old version wrote them
+    assert with_correlations(record, tmp_path) == once and read.count("start") == 14
 
 
 def test_a_share_is_that_of_pairs(study, tmp_path):

@@ -4,6 +4,7 @@ several models score on the same samples."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from holdfast.errors import DataError
 from holdfast.evaluation.compare.samples import join, why_failed
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.study import Entry, SampleCorrelation
-from holdfast.statistics.estimates import figure_for
+from holdfast.statistics.estimates import Rows, figure_for
 from holdfast.statistics.samples_part import Contributions, correlation
 
 Pair = tuple[EvaluationFolder, EvaluationFolder]
@@ -20,12 +21,15 @@ Measured = tuple[EvaluationFolder, ...]
 """A `Pair`, for a change; one folder, for a model's own figure."""
 
 
-def contributions(seeds: Sequence[Measured], entry: Entry) -> Contributions:
+def contributions(
+    seeds: Sequence[Measured], entry: Entry, starts: dict[str, list[dict[str, Any]]] | None = None
+) -> Contributions:
     """What each sample of an entry contributes to a change, or to a figure; mean over the seeds, of the same samples.
 
     Args:
         seeds: what was measured with each; at least one, all changes or all figures.
         entry: (suite, name, metric).
+        starts: by digest, the rows of what changes begin from: read once for all of a study's. Filled in.
 
     Raises:
         DataError: it was not measured of one, its samples are not there or are others, one of them is not finite, or
@@ -38,8 +42,9 @@ def contributions(seeds: Sequence[Measured], entry: Entry) -> Contributions:
         evaluations = [e for e in (side.find(suite, name) for side in sides) if e is not None and metric in e.metrics]
         if len(evaluations) < len(sides):
             raise DataError(f"{suite}/{name}: {metric} was not measured")
-        first, *others = (side.samples(suite, name) for side in sides)
-        rows = join(first, *others, what=f"{suite}/{name}") if others else (first,)
+        rows: Sequence[Rows] = [sides[-1].samples(suite, name)]
+        if len(sides) > 1:
+            rows = join(_of_start(sides[0], suite, name, starts), rows[0], what=f"{suite}/{name}")
         if (reason := why_failed(evaluations, rows)) is not None:
             raise DataError(f"{suite}/{name}: {reason}")
         about = evaluations[0].metrics[metric]
@@ -57,6 +62,17 @@ def contributions(seeds: Sequence[Measured], entry: Entry) -> Contributions:
     return Contributions(samples=asked, values=np.mean(parts, axis=0))
 
 
+def _of_start(
+    side: EvaluationFolder, suite: str, name: str, known: dict[str, list[dict[str, Any]]] | None
+) -> list[dict[str, Any]]:
+    digest = None if known is None else side.digest(suite, name)
+    if known is None or digest is None:
+        return side.samples(suite, name)
+    if digest not in known:
+        known[digest] = side.samples(suite, name)
+    return known[digest]
+
+
 def sample_correlation(
     entry: Entry, changes: Mapping[int, Sequence[Measured]], advance: Callable[[float], None] = lambda done: None
 ) -> tuple[SampleCorrelation | None, dict[int, str]]:
@@ -72,9 +88,10 @@ def sample_correlation(
     """
     known: dict[int, Contributions] = {}
     left_out: dict[int, str] = {}
+    starts: dict[str, list[dict[str, Any]]] = {}
     for number, seeds in changes.items():
         try:
-            known[number] = contributions(seeds, entry)
+            known[number] = contributions(seeds, entry, starts)
         except (DataError, OSError) as error:
             left_out[number] = str(error)
         advance(1)
