@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from holdfast.data import vision
 from holdfast.data.formats import rows_by_name, standardise
@@ -101,9 +102,10 @@ def test_plain_text_has_the_processors_own_token(folder, processor):
 
 
 def test_parquet_with_bytes_and_a_saved_data_set(folder, processor):
-    from datasets import Dataset, Features, Image, List, Value
+    from datasets import Dataset, Features, List, Value
+    from datasets import Image as Kind
 
-    features = Features({"question": Value("string"), "answer": Value("string"), "images": List(Image())})
+    features = Features({"question": Value("string"), "answer": Value("string"), "images": List(Kind())})
     held = Dataset.from_list(
         [{"question": "Which?", "answer": "Green.", "images": [image("green")]}], features=features
     )
@@ -140,6 +142,30 @@ def test_a_truncated_image_is_named_by_file_and_line(name, folder, processor):
         read(path, processor)
 
 
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+def test_pixels_that_end_early_within_whole_chunks(form, folder, processor):
+    """The file is whole by its structure; only who decodes all of it sees that pixels are missing."""
+    import struct
+    import zlib
+
+    noise = Image.effect_noise((64, 64), 60).convert("RGB")
+    path = folder / "pictures" / "half"
+    noise.save(path, form)
+    content = path.read_bytes()
+    if form == "PNG":
+        begin = content.index(b"IDAT") - 4
+        size = struct.unpack(">I", content[begin : begin + 4])[0]
+        body = b"IDAT" + content[begin + 8 : begin + 8 + size // 2]
+        half = struct.pack(">I", size // 2) + body + struct.pack(">I", zlib.crc32(body))
+        path.write_bytes(content[:begin] + half + content[begin + 12 + size :])
+        with Image.open(path) as opened:
+            opened.verify()
+    else:
+        path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match="half is cut short or damaged"):
+        read(write(folder, asked("?", images=["pictures/half"])), processor)
+
+
 def test_truncated_bytes_too(folder, processor):
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -169,12 +195,14 @@ def test_an_image_that_was_there_when_the_rows_were_cached(folder, processor):
 
 
 def test_a_decompression_bomb_is_refused_by_its_size(folder, processor, monkeypatch):
-    from PIL import Image
-
     Image.new("1", (12_000, 12_000)).save(folder / "pictures" / "huge.png")
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("decoded"))
     with pytest.raises(DataError, match=r"line 1: .*huge.png has 12,000 x 12,000 pixels.*Make it smaller"):
         read(write(folder, asked("?", images=["pictures/huge.png"])), processor)
+
+
+def test_a_folder_is_no_image(folder, processor):
+    assert vision.check_image({"bytes": None, "path": str(folder)}) == f"{folder} cannot be read: Is a directory"
 
 
 def test_what_is_no_image(folder, processor):
@@ -192,6 +220,78 @@ def test_numbers_that_do_not_match(images, said, folder, processor):
     row = asked([SLOT, WORDS], images=[f"pictures/{c}.png" for c in images])
     with pytest.raises(DataError, match=f"line 2: {said}, but its messages have 1 part of type image to fill"):
         read(write(folder, asked("?", images=["pictures/red.png"]), row), processor)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        asked("<image>\nWhich?", images=[]),
+        asked([{"type": "text", "text": "<image> which?"}], images=["pictures/red.png"]),
+        asked([SLOT, {"type": "text", "text": "and <image>?"}], images=["pictures/red.png"]),
+        asked("Which?", "The <image>.", images=[]),
+    ],
+)
+def test_a_place_in_the_text_that_no_image_belongs_to(row, folder, processor):
+    path = write(folder, asked("?", images=["pictures/red.png"]), row)
+    with pytest.raises(DataError, match=r"line 2: its text says <image> once where there is no image for it"):
+        read(path, processor)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        asked("<image>\nWhich?", picture="pictures/red.png"),
+        {"question": "<image>\nWhich?", "answer": "Red.", "picture": "pictures/red.png"},
+        {"text": "<image> is red."},
+        {"prompt": "<image>Which?", "completion": " Red."},
+    ],
+)
+def test_places_without_any_image_in_the_data(row, folder, processor):
+    """The column of the images has another name: what would be trained is blind."""
+    with pytest.raises(DataError, match=r"train.jsonl, line 1: its text says <image> once.* a column 'images'"):
+        read(write(folder, row), processor)
+    tokenizer = build_vision_tokenizer()
+    tokenizer.chat_template = "{{ messages }}"
+    read(write(folder, row, name="text.jsonl"), tokenizer)  # for a model of text the words are words
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_images_under_a_name_that_is_not_read(sees, folder, processor):
+    from datasets import Dataset, Features, Value
+    from datasets import Image as Kind
+
+    features = Features({"question": Value("string"), "answer": Value("string"), "picture": Kind()})
+    row = {"question": "Which?", "answer": "Red.", "picture": image("red")}
+    Dataset.from_list([row], features=features).to_parquet(folder / "train.parquet")
+    with pytest.raises(DataError, match=r"train.parquet: column 'picture' holds images, .*'images' or 'image'"):
+        read(str(folder / "train.parquet"), processor if sees else build_vision_tokenizer())
+
+
+def test_what_a_template_would_read_beside_images(folder, processor):
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    with pytest.raises(DataError, match="line 1: has tools beside images, which are not passed on"):
+        read(write(folder, asked("?", images=["pictures/red.png"], tools=tools)), processor)
+
+
+def test_a_template_that_drops_the_slots_of_one_role(folder, processor):
+    """A row like the first ones would not show it."""
+    turn = "{% if p.type == 'text' %}{{ p.text }}{% elif m.role == 'user' %}<image>{% endif %}"
+    processor.chat_template = f"{{% for m in messages %}}{{% for p in m.content %}}{turn}{{% endfor %}}{{% endfor %}}"
+    good = asked("?", images=["pictures/red.png"])
+    read(write(folder, good, good), processor)
+    bad = {"messages": [{"role": "system", "content": [SLOT, WORDS]}, *good["messages"]], "images": good["images"]}
+    with pytest.raises(DataError, match=r"line 2: the chat template writes no slots \(<image>\) for 1 image"):
+        read(write(folder, good, bad), processor)
+    processor.chat_template = processor.chat_template.replace("<image>", "<image><image>")
+    with pytest.raises(DataError, match=r"line 1: the chat template writes 2 slots \(<image>\) for 1 image"):
+        read(write(folder, good), processor)
+
+
+def test_rows_of_a_part_keep_their_numbers(folder, processor):
+    path = write(folder, *(asked("Which?", images=[f"pictures/{c}.png"]) for c in COLOURS))
+    rows, _ = standardise(load_rows(path).shuffle(seed=1).select([2, 0]), processor, read_from=data_files(path))
+    for row, number in zip(rows, rows["row"], strict=True):
+        assert row["images"][0].getpixel((0, 0)) == list(COLOURS.values())[number]
 
 
 def test_parts_of_other_kinds_and_images_in_answers(folder, processor):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from cases import history, make_trainer, weights
 
+from holdfast.data.mixing import NEW, ORIGIN
 from holdfast.errors import ConfigError, DataError, ModelError, StorageError
 from holdfast.models import with_plain_messages
 from holdfast.ops.heads import check_head, describe_head, project, run_backbone
-from holdfast.training.image_batches import ImageCollator, placeholders
+from holdfast.training.diverged import describe_samples
+from holdfast.training.image_batches import ImageCollator, of_the_model, placeholders
 from holdfast.training.whole_checkpoints import take_stored_names
 from vision_models import (
     ARCHITECTURES,
@@ -102,7 +106,7 @@ def test_labels_are_trls_but_for_the_tokens_of_images(architecture):
     wanted, found = ours.collate([dict(row) for row in rows]), ours(rows)
     seen = torch.isin(found["input_ids"], ours.placeholders)
     assert seen.any(1).tolist() == [n % 4 != 3 for n in range(8)]
-    assert found.keys() == wanted.keys()
+    assert found.keys() == {*wanted, "row"}
     for name in wanted:
         expected = wanted[name].masked_fill(seen, -100) if name == "labels" else wanted[name]
         assert torch.equal(found[name], expected), name
@@ -125,13 +129,13 @@ def test_a_batch_of_several_layouts_is_those_of_each(architecture):
     model = build_vision_model(architecture).eval()
     labels = whole.pop("labels")
     with torch.no_grad():
-        together = model(**whole).logits.log_softmax(-1)
+        together = model(**of_the_model(whole)).logits.log_softmax(-1)
     at = 0
     for group in ([tokens], [chat, text], [pair]):
         part = ours(group)
         expected = part.pop("labels")
         with torch.no_grad():
-            alone = model(**part).logits.log_softmax(-1)
+            alone = model(**of_the_model(part)).logits.log_softmax(-1)
         rows, width = expected.shape
         assert torch.equal(labels[at : at + rows, :width], expected)
         assert (labels[at : at + rows, width:] == -100).all()
@@ -154,7 +158,61 @@ def test_what_a_processor_refuses_names_the_row():
         collator()([row])
 
 
+def test_rows_of_other_data_are_not_called_the_training_datas():
+    row = {"text": "<image><image>Two?", "images": [image("red")], "row": 4}
+    with pytest.raises(DataError, match=r"^a row of the data that is mixed in: the processor"):
+        collator()([{**row, ORIGIN: [NEW + 1]}])
+    rows = [{**vision_rows(2)[n], "row": n + 7, ORIGIN: [NEW + n]} for n in range(2)]
+    assert collator()(rows)["row"].tolist() == [7, -1]
+
+
+def test_a_sample_that_diverged_is_named_by_its_row():
+    batch = collator()([{**row, "row": 10 + n} for n, row in enumerate(vision_rows(2))])
+    tokenizer = build_vision_tokenizer()
+    one, other = describe_samples(batch, None, data=vision_rows(2), tokenizer=tokenizer, limit=4)
+    assert one.startswith("row 11 of the training data: ") and other.startswith("row 12 of the training data: ")
+    assert one.count("<image>") == 1 and "Which colour" in one, "one image is one place, however many tokens it has"
+
+
 # ------------------------------------------------------------------------------------------------------------ training
+
+
+def test_a_processor_that_is_not_the_models_names_the_row(tmp_path):
+    trainer = make_trainer(tmp_path, {}, images="llava")
+    trainer.train_dataset = trainer.train_dataset.add_column("row", list(range(24)))
+    trainer.data_collator.collate.processor.patch_size = 4
+    said = r"^rows? [0-9, ]+ of the training data.*: the model cannot read the images: .* is its own"
+    with pytest.raises(DataError, match=said):
+        trainer.train()
+
+
+def test_the_first_batch_with_images_is_looked_at_whenever_it_comes(tmp_path, monkeypatch):
+    from holdfast.training import mixin
+
+    seen = []
+    monkeypatch.setattr(mixin, "check_head", lambda model, ids, **how: seen.append("pixel_values" in how))
+    trainer = make_trainer(tmp_path, {}, images="llava", max_steps=3, per_device_train_batch_size=2)
+    text, rows = vision_rows(4)[3], vision_rows(3)
+    monkeypatch.setattr(
+        type(trainer),
+        "get_train_dataloader",
+        lambda self: [collator()(r) for r in ([text, text], [rows[0]], [rows[1]])],
+    )
+    trainer.train()
+    assert seen == [False, True]
+
+
+def test_images_that_a_method_brings_to_rows_of_text(tmp_path):
+    from datasets import Dataset
+
+    image("red").save(tmp_path / "red.png")
+    line = {"question": "Which?", "answer": "Red.", "image": "red.png"}
+    (tmp_path / "seen.jsonl").write_text(json.dumps(line) + "\n")
+    words = Dataset.from_list([{"text": "Only words, and more of them."}] * 8)
+    seen = str(tmp_path / "seen.jsonl")
+    for method, asked in (("replay", {"data": seen, "unit": "examples"}), ("multitask", {"data": seen})):
+        with pytest.raises(DataError, match=r"seen.jsonl: these rows hold images, the training rows none"):
+            make_trainer(tmp_path, {method: asked}, images="llava", data=words)
 
 
 @pytest.mark.parametrize("tokens", ["trained", "all"])

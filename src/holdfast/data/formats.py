@@ -17,7 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data import vision
-from holdfast.data.layouts import MESSAGE_EXTRAS, BadRow, Convert, Layout, Row, Templates, converter, recognise
+from holdfast.data.layouts import (
+    MESSAGE_EXTRAS,
+    TEMPLATE_COLUMNS,
+    BadRow,
+    Convert,
+    Layout,
+    Row,
+    Templates,
+    converter,
+    recognise,
+)
 from holdfast.errors import DataError, did_you_mean
 from holdfast.support.environment import quiet_datasets
 from holdfast.support.progress import progress
@@ -28,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Templates", "detect", "standardise"]
 
-_VERSION = 1
+_VERSION = 2
 """Part of the cache key of converted rows; raise it when rows convert differently."""
 
 _SHOWN = 5
@@ -91,6 +101,11 @@ def standardise(
     columns = list(first) if streamed else dataset.column_names
     seen = vision.image_columns(columns, metadata=vision.is_metadata(read_from))
     sees = hasattr(tokenizer, "image_processor")
+    if not streamed and (unread := vision.unread_images(dataset, seen)):
+        raise DataError(
+            f"{_named(files)}column '{unread[0]}' holds images, which are read from '{vision.COLUMNS[0]}' or "
+            f"'{vision.COLUMNS[1]}'. Rename it, or remove it."
+        )
     if seen or sees:
         images = _first_with_images([first] if streamed else dataset, seen)
         if images is not None and (streamed or not sees):
@@ -107,14 +122,16 @@ def standardise(
         if messages and not has_template:
             raise DataError(_NO_CHAT_TEMPLATE)
         convert = converter(layout, chat_template=has_template, messages=messages)
+    token = vision.image_token(tokenizer) if sees and name != "tokenised" else None
+    if token is not None:
+        convert = vision.converter_of_text(convert, token)
     if streamed:
         return _convert_stream(dataset, convert, columns), name
     if layout is not None and _only_renames(dataset, layout):
-        _check_texts(dataset, layout, convert, files)
+        _check_texts(dataset, layout, convert, files, never=token)
         return _renamed(dataset, layout), name
-    return _convert(
-        dataset, convert, name=name, layout=layout, templates=templates, has_template=has_template, files=files
-    ), name
+    decides = (layout, templates, has_template, token)
+    return _convert(dataset, convert, name=name, layout=layout, decides=decides, files=files), name
 
 
 def _first_with_images(rows: Any, columns: Sequence[str]) -> int | None:
@@ -168,6 +185,8 @@ def _with_images(
         for image in made[vision.IMAGES]:
             if (problem := vision.check_image(image)) is not None:
                 raise BadRow(problem)
+        if (problem := vision.slot_problem(processor, made)) is not None:
+            raise BadRow(problem)
         return made
 
     conversations = layout is not None and (name == "chat" or (name != "text" and (messages or name not in _PAIRS)))
@@ -177,17 +196,17 @@ def _with_images(
     features = datasets.Features(
         {**dict.fromkeys(parts, text), vision.IMAGES: datasets.List(datasets.Image(decode=False))}
     )
-    decides = (layout, templates, has_template, token, vision.image_files(dataset, seen, folders))
+    template = str(getattr(processor, "chat_template", None))
+    decides = (layout, templates, template, token, vision.image_files(dataset, seen, folders))
     made = _mapped(dataset, checked, name=name, kept=(), features=features, decides=decides, files=files)
-    made = made.add_column(vision.ROW, list(range(len(made))), new_fingerprint=f"{made._fingerprint[:24]}numbered")
-    shown = [next((r for r in made if bool(r[vision.IMAGES]) == wanted), None) for wanted in (True, False)]
-    if (problem := vision.slot_problem(processor, [r for r in shown if r is not None])) is not None:
-        example = next(r[vision.ROW] for r in shown if r is not None)
-        raise DataError(
-            f"{_places(files, [example])[0]}: {problem}. Use the template that came with the model's processor, or "
-            f"one that writes a slot for each part of type image (chat_template_path)."
-        )
+    made = made.add_column(vision.ROW, _numbers(dataset), new_fingerprint=f"{made._fingerprint[:24]}numbered")
     return made.cast_column(vision.IMAGES, datasets.List(datasets.Image())), name
+
+
+def _numbers(dataset: datasets.Dataset) -> list[int]:
+    """Of each row, its number in the file, from 0: where a part was held out or the order changed, not its place."""
+    indices = dataset._indices
+    return list(range(len(dataset))) if indices is None else indices.column(0).to_pylist()
 
 
 _PAIRS = ("prompt_completion",)
@@ -268,8 +287,11 @@ def _renamed(dataset: datasets.Dataset, layout: Layout) -> datasets.Dataset:
     return dataset.rename_columns(changed) if changed else dataset
 
 
-def _check_texts(dataset: datasets.Dataset, layout: Layout, convert: Convert, files: Sequence[Path] | None) -> None:
-    """Finds unusable rows by column arithmetic; only those rows are looked at one by one."""
+def _check_texts(
+    dataset: datasets.Dataset, layout: Layout, convert: Convert, files: Sequence[Path] | None, *, never: str | None
+) -> None:
+    """Finds unusable rows by column arithmetic, those with the text `never` among them; only they are looked at one by
+    one."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -293,6 +315,8 @@ def _check_texts(dataset: datasets.Dataset, layout: Layout, convert: Convert, fi
                         wrong = pc.or_(wrong, pa.array([v is not None and None in v for v in values.to_pylist()]))
                 else:
                     wrong = pc.or_(wrong, pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), True))
+                    if never is not None:
+                        wrong = pc.or_(wrong, pc.fill_null(pc.match_substring(values, never), True))
             if len(lengths) == 2:
                 wrong = pc.or_(wrong, pc.not_equal(*lengths))
             bad += (np.flatnonzero(wrong.to_numpy(zero_copy_only=False)) + start).tolist()
@@ -312,13 +336,11 @@ def _convert(
     *,
     name: str,
     layout: Layout | None,
-    templates: Templates | None,
-    has_template: bool,
+    decides: tuple[Any, ...],
     files: Sequence[Path] | None,
 ) -> datasets.Dataset:
     kept = _kept_columns(name, dataset.column_names)
-    features = _features(dataset, name, layout, kept, has_template)
-    decides = (layout, templates, has_template)
+    features = _features(dataset, name, layout, kept, has_template=decides[2])
     return _mapped(dataset, convert, name=name, kept=kept, features=features, decides=decides, files=files)
 
 
@@ -381,11 +403,11 @@ def _convert_stream(dataset: Any, convert: Convert, columns: Sequence[str]) -> A
 
 def _kept_columns(name: str, columns: Sequence[str]) -> list[str]:
     """What TRL reads beside the converted columns."""
-    return [c for c in columns if name == "chat" and c in ("tools", "chat_template_kwargs")]
+    return [c for c in columns if name == "chat" and c in TEMPLATE_COLUMNS]
 
 
 def _features(
-    dataset: datasets.Dataset, name: str, layout: Layout | None, kept: Sequence[str], has_template: bool
+    dataset: datasets.Dataset, name: str, layout: Layout | None, kept: Sequence[str], *, has_template: bool
 ) -> Any:
     """Columns of the result. Messages with more than role and content vary from one to the next, which only
     `datasets.Json` can hold."""

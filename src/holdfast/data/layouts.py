@@ -30,6 +30,8 @@ BY_ENDING = {".jsonl": "json", ".json": "json", ".csv": "csv", ".parquet": "parq
 """Readers of the datasets library by a file's ending."""
 BUILDERS = tuple(dict.fromkeys(BY_ENDING.values()))
 """Readers of the datasets library, which stand in place of a data set's name where files are named beside it."""
+TEMPLATE_COLUMNS = ("tools", "chat_template_kwargs")
+"""Columns beside messages that a chat template reads."""
 TEXT_NAMES = ("text", "content", "body", "document")
 COMPLETION_NAMES = ("completion", "response", "answer", "output")
 INPUT_NAMES = ("input", "context")

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.data.layouts import BadRow, Convert, Row
+from holdfast.data.layouts import TEMPLATE_COLUMNS, BadRow, Convert, Row
 from holdfast.errors import DataError
 from holdfast.support.environment import quiet_datasets
 
@@ -70,6 +70,18 @@ def undecoded(dataset: datasets.Dataset) -> datasets.Dataset:
             elif isinstance(feature, datasets.List) and isinstance(feature.feature, datasets.Image):
                 dataset = dataset.cast_column(column, datasets.List(datasets.Image(decode=False)))
     return dataset
+
+
+def unread_images(dataset: datasets.Dataset, columns: Sequence[str]) -> list[str]:
+    """Columns that hold images by their kind, under a name that is none of `columns`."""
+    import datasets
+
+    def holds(feature: Any) -> bool:
+        return isinstance(feature, datasets.Image) or (
+            isinstance(feature, datasets.List) and isinstance(feature.feature, datasets.Image)
+        )
+
+    return [name for name, feature in dataset.features.items() if name not in columns and holds(feature)]
 
 
 def given_images(row: Row, columns: Sequence[str]) -> list[Any]:
@@ -138,16 +150,23 @@ def converter_with_images(
         columns: those that hold images.
         folders: where relative paths begin.
         image_token: what the processor takes for an image in plain text.
+
+    Raises (when called):
+        BadRow: images and their places do not match, or one cannot be found.
     """
 
     def one(row: Row) -> dict[str, Any]:
         given = given_images(row, columns)
+        if extras := [name for name in TEMPLATE_COLUMNS if row.get(name)]:
+            raise BadRow(f"has {' and '.join(extras)} beside images, which are not passed on to the processor")
         own: list[Any] = []
         marked = {name: _marked(value, own, bool(given)) for name, value in row.items() if name not in columns}
         made = convert(marked)
         conversation = [m for value in made.values() if isinstance(value, list) for m in value]
         if conversation:
             images = _filled(conversation, own, given)
+            for token in (image_token, MARKER):
+                _refuse_spare(token, [message["content"] for message in conversation])
             made = {
                 name: [_parts(m) for m in value] if isinstance(value, list) else value for name, value in made.items()
             }
@@ -161,6 +180,31 @@ def converter_with_images(
         return {**made, IMAGES: [_stored(image, folders) for image in images]}
 
     return one
+
+
+def converter_of_text(convert: Convert, image_token: str) -> Convert:
+    """A converter for rows without images, for a model that would take a token in them for one.
+
+    Raises (when called):
+        BadRow: the row has that token.
+    """
+
+    def one(row: Row) -> dict[str, Any]:
+        made = convert(row)
+        texts = [value for value in made.values() if isinstance(value, str)]
+        messages = (m for value in made.values() if isinstance(value, list) for m in value if isinstance(m, Mapping))
+        _refuse_spare(image_token, [*texts, *(str(message.get("content")) for message in messages)])
+        return made
+
+    return one
+
+
+def _refuse_spare(token: str, texts: Sequence[str]) -> None:
+    if spare := sum(text.count(token) for text in texts):
+        raise BadRow(
+            f"its text says {token} {_times(spare)} where there is no image for it; name the image in a column "
+            f"'{COLUMNS[0]}', or give a part of type image in its place"
+        )
 
 
 def check_image(stored: Mapping[str, Any]) -> str | None:
@@ -182,13 +226,12 @@ def check_image(stored: Mapping[str, Any]) -> str | None:
             width, height = image.size
             if (problem := too_many_pixels(width, height, name)) is not None:
                 return problem
-            if image.format == "PNG":
-                image.verify()  # all chunks and their sums, without the pixels
-            else:
-                image.draft("RGB", (1, 1))  # a JPEG's eighth
-                image.load()
+            image.draft("RGB", (1, 1))  # a JPEG's eighth
+            image.load()
     except FileNotFoundError:
         return f"no such image: {name}"
+    except (IsADirectoryError, PermissionError) as error:
+        return f"{name} cannot be read: {error.strerror}"
     except Image.DecompressionBombError as error:
         return f"{name} is taken for a decompression bomb ({error}). Make it smaller"
     except UnidentifiedImageError:
@@ -371,28 +414,33 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number} times" if number else "nowhere"
 
 
-def slot_problem(processor: Any, rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """What a processor's chat template makes wrong of conversations: a template that writes no slot for an image, or
-    leaves out the text of parts.
+def slot_problem(processor: Any, row: Mapping[str, Any]) -> str | None:
+    """What a processor's chat template makes wrong of a conversation: another number of slots than it has images, or
+    the text of parts left out.
 
     Args:
         processor: with a chat template.
-        rows: some prepared rows, with images and without.
+        row: as `converter_with_images` makes it; plain text is not looked at.
     """
+    messages = row.get("messages") or [*(row.get("prompt") or ()), *(row.get("completion") or ())]
+    if not messages or isinstance(messages[0], str):
+        return None
     token = image_token(processor)
-    for row in rows:
-        messages = row.get("messages") or [*(row.get("prompt") or ()), *(row.get("completion") or ())]
-        if not messages or isinstance(messages[0], str):
-            continue
-        try:
-            text = str(processor.apply_chat_template(messages, tokenize=False))
-        except Exception as error:  # jinja2's errors have no common base with those of its sandbox
-            return f"the chat template cannot write its messages: {str(error).splitlines()[0] if str(error) else error}"
-        wanted = sum(part["type"] == "image" for message in messages for part in message["content"])
-        if text.count(token) < wanted:
-            slots = _counted(text.count(token), "slot")
-            return f"the chat template writes {slots} ({token}) for {_counted(wanted, 'image')}"
-        said = [part["text"].strip() for message in messages for part in message["content"] if part["type"] == "text"]
-        if lost := next((words for words in said if words not in text), None):
-            return f"the chat template leaves out what a message says ({lost[:40]!r})"
+    try:
+        text = str(processor.apply_chat_template(messages, tokenize=False))
+    except Exception as error:  # jinja2's errors have no common base with those of its sandbox
+        return f"the chat template cannot write its messages: {str(error).splitlines()[0] if str(error) else error}"
+    wanted = sum(part["type"] == "image" for message in messages for part in message["content"])
+    if text.count(token) != wanted:
+        slots = _counted(text.count(token), "slot")
+        return f"the chat template writes {slots} ({token}) for {_counted(wanted, 'image')}. {_OTHER_TEMPLATE}"
+    said = [part["text"].strip() for message in messages for part in message["content"] if part["type"] == "text"]
+    if lost := next((words for words in said if words not in text), None):
+        return f"the chat template leaves out what a message says ({lost[:40]!r}). {_OTHER_TEMPLATE}"
     return None
+
+
+_OTHER_TEMPLATE = (
+    "Use the template that came with the model's processor, or one that writes a slot for each part of type image "
+    "(chat_template_path)"
+)

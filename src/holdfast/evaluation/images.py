@@ -140,12 +140,8 @@ class RowImages:
                 f"{place}: asks for the chat template, but the processor has none. Leave out `apply_chat_template`, or "
                 f"use the processor of an instruction-tuned model."
             )
-        problem = vision.slot_problem(processor, [{"prompt": messages}])
-        if problem is not None:
-            raise DataError(
-                f"{place}: {problem}. Use the template that came with the model's processor, or one that writes a slot "
-                f"for each part of type image."
-            )
+        if (problem := vision.slot_problem(processor, {"prompt": messages})) is not None:
+            raise DataError(f"{place}: {problem}.")
         return str(processor.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
 
 

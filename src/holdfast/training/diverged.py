@@ -6,8 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from holdfast.errors import TrainingDiverged
 from holdfast.training.checkpoint_folders import checkpoints_in, step_of
+from holdfast.training.image_batches import ROW, named_rows
 
 SEARCHED_ROWS = 200_000
 """Rows of the training data that are searched for a sample; in larger data one further back stays without its
@@ -56,7 +59,7 @@ def describe_samples(
         tokenizer: shows the tokens as text; None: they are shown as numbers.
         limit: how many samples are shown at most.
     """
-    ids = inputs["input_ids"].cpu()
+    ids, numbers = inputs["input_ids"].cpu(), inputs.get(ROW)
     span = max(ids.shape[1] - 1, 1)
     positions = [(r // span, r % span) for r in rows] if rows else [(b, 0) for b in range(ids.shape[0])]
     starts = _document_starts(inputs, ids.shape)
@@ -67,10 +70,15 @@ def describe_samples(
         tokens = ids[b, start:end]
         if "attention_mask" in inputs:
             tokens = tokens[inputs["attention_mask"][b].cpu()[start:end].bool()]
-        index = _find_row(data, tokens.tolist())
+        index = int(numbers[b]) if numbers is not None else _find_row(data, tokens.tolist())
         decode = getattr(tokenizer, "decode", None)
+        if numbers is not None:
+            tokens = torch.stack([t for n, t in enumerate(tokens) if n == 0 or t != tokens[n - 1]])
         text = decode(tokens[:60].tolist()) if callable(decode) else str(tokens[:20].tolist())
-        shown.append((f"row {index} of the prepared training data: " if index is not None else "") + repr(text))
+        place = f"row {index} of the prepared training data: " if index is not None else ""
+        if numbers is not None:  # rows with images: known by their numbers, and most of their tokens are an image's
+            place = f"{named_rows([int(numbers[b])])}: "
+        shown.append(place + repr(text))
     if len(documents) > limit:
         shown.append(f"... and {len(documents) - limit} more")
     return shown

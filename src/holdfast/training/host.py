@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.data.mixing import ORIGIN, token_lengths
+from holdfast.data.mixing import token_lengths
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.ops.annealing import IGNORE
 from holdfast.ops.heads import causal_lm
 from holdfast.retention.method import ActiveMethod, StartLosses, StepFigures
 from holdfast.training.data_host import TrainedWriter
 from holdfast.training.forward import LossRequest, Sealed
+from holdfast.training.image_batches import of_the_model
 from holdfast.training.zero import is_partitioned
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ class TrainerHost:
         if "images" not in rows.column_names:
             return padded([rows[i] for i in places], self._window(), device)
         batch = self._trainer.data_collator([rows[i] for i in places])
-        batch = {name: v for name, v in batch.items() if name != ORIGIN}  # what a method asks about counts once
+        batch = of_the_model(batch)  # what a method asks about counts once
         return {name: v.to(device) if isinstance(v, Tensor) else v for name, v in batch.items()}
 
     def _window(self) -> int:

@@ -275,6 +275,11 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         sample. Rows with images stay as they are."""
         rows, _ = (self._load_rows or rows_by_name(processing_class))(name)
         if "images" in rows.column_names:
+            if not self._is_vision_dataset:  # type: ignore[has-type]
+                raise DataError(
+                    f"{name}: these rows hold images, the training rows none, whose batches are made without pixels. "
+                    f"Take rows without images, or train on rows with images among them."
+                )
             return rows
         held: bool = self.completion_only_loss  # type: ignore[has-type]
         if args.completion_only_loss is None:

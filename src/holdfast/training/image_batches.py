@@ -10,9 +10,10 @@ Shapes: B rows, T positions.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,9 +23,11 @@ from holdfast.data.mixing import NEW, ORIGIN
 from holdfast.data.vision import is_of_tokens
 from holdfast.errors import DataError
 from holdfast.ops.annealing import IGNORE
+from holdfast.support.resources import is_out_of_memory
 
 ROW = "row"
-"""Column with a row's number in the training data, from 0; for messages."""
+"""Column with a row's number in the training data, from 0, and of a batch `[B]` int64 with -1 for rows of other data;
+for messages."""
 COLUMNS = ("messages", "prompt", "completion", "text", "images", "input_ids", "labels", ROW)
 """What the collator reads."""
 _WRITTEN = re.compile(
@@ -73,8 +76,10 @@ class ImageCollator:
         return _joined([self._batch(group) for group in groups.values()], self.padding)
 
     def _batch(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        numbers = [row.pop(ROW, None) for row in rows]
+        held = [row.pop(ROW, None) for row in rows]
         origins = [row.pop(ORIGIN, None) for row in rows]
+        mine = (origin is None or origin[0] == NEW for origin in origins)
+        numbers = [n if own and n is not None else -1 for n, own in zip(held, mine, strict=True)]
         if "input_ids" in rows[0]:
             batch = _tokenised(rows, self.padding)
         else:
@@ -85,17 +90,17 @@ class ImageCollator:
                 batch = dict(collate([{"images": [], **row} for row in rows]))
             except (ValueError, IndexError, KeyError, TypeError, OSError) as error:
                 raise DataError(
-                    f"{_named(numbers)}: the processor ({type(self.collate.processor).__name__}) cannot make a batch "
-                    f"of it: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
+                    f"{named_rows(numbers)}: the processor ({type(self.collate.processor).__name__}) cannot make a "
+                    f"batch of it: {_first_line(error)}"
                 ) from error
         places = torch.isin(batch["input_ids"], self.placeholders)
         if self.max_length is not None and batch["input_ids"].shape[1] > self.max_length:
             beyond = places[:, self.max_length :].any(1).tolist()
             if any(beyond):
                 raise DataError(
-                    f"{_named([n for n, cut in zip(numbers, beyond, strict=True) if cut])}: an image would be cut in "
-                    f"two, because it goes beyond max_length={self.max_length} tokens. Raise max_length, or have the "
-                    f"processor make smaller images."
+                    f"{named_rows([n for n, cut in zip(numbers, beyond, strict=True) if cut])}: an image would be cut "
+                    f"in two, because it goes beyond max_length={self.max_length} tokens. Raise max_length, or have "
+                    f"the processor make smaller images."
                 )
             whole, places = batch["input_ids"].shape, places[:, : self.max_length]
             batch = {
@@ -106,14 +111,48 @@ class ImageCollator:
         if any(origin is not None for origin in origins):  # a row is one document
             of_rows = torch.tensor([NEW if origin is None else origin[0] for origin in origins])
             batch[ORIGIN] = of_rows[:, None].expand_as(batch["input_ids"]).clone()
+        batch[ROW] = torch.tensor(numbers)
         return batch
 
 
-def _named(numbers: Sequence[int | None]) -> str:
-    """Rows for the beginning of a message, counted from 1."""
-    known = [number + 1 for number in numbers if number is not None]
+@contextlib.contextmanager
+def reading_images(batch: Mapping[str, Any]) -> Iterator[None]:
+    """What a model has against a batch's images, with its rows.
+
+    Raises:
+        DataError: the model refuses them.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, IndexError, RuntimeError) as error:
+        if "pixel_values" not in batch or is_out_of_memory(error):
+            raise
+        numbers = batch[ROW].tolist() if ROW in batch else []
+        raise DataError(
+            f"{named_rows(numbers)}: the model cannot read the images: {_first_line(error)}. Check that the processor "
+            f"beside the model is its own (processor_config.json)."
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0].rstrip(".") if text else type(error).__name__
+
+
+def of_the_model(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """A batch without what says where its rows are from."""
+    return {name: value for name, value in batch.items() if name not in (ORIGIN, ROW)}
+
+
+def named_rows(numbers: Sequence[int]) -> str:
+    """Rows for the beginning of a message, counted from 1.
+
+    Args:
+        numbers: from 0; negative: of other data, which replay or another method mixes in.
+    """
+    known = [number + 1 for number in numbers if number >= 0]
     if not known:
-        return "a row of the training data"
+        return "a row of the data that is mixed in" if numbers else "a row of the training data"
     listed = ", ".join(map(str, known[:5])) + (", ..." if len(known) > 5 else "")
     return (
         f"row{'s' if len(known) > 1 else ''} {listed} of the training data{' (one of them)' if len(known) > 1 else ''}"

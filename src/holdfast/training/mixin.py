@@ -65,6 +65,7 @@ from holdfast.training.checkpoint_parts import SEALED, STATE_FILE, TENSOR_FILE
 from holdfast.training.diverged import describe_samples, diverged
 from holdfast.training.forward import LossRequest, Sealed, install_forward, successor_mask
 from holdfast.training.host import TrainerHost
+from holdfast.training.image_batches import ROW, of_the_model, reading_images
 from holdfast.training.learning_rates import KEY, factors_of, scale_rates
 from holdfast.training.optimizer_state import state_by_name
 from holdfast.training.origins import weights_by_origin
@@ -347,9 +348,12 @@ class RetentionMixin(WholeCheckpoints):
         labels = inputs.pop("labels")
         inputs.pop("num_items_in_batch", None)
         origin = inputs.get(ORIGIN)
-        request = self._request(inputs, labels, num_items_in_batch)
+        given = dict(inputs)
+        inputs.pop(ROW, None)
         try:
-            outputs = model(**inputs, use_cache=False, holdfast=Sealed(request))
+            with reading_images(given):
+                request = self._request(inputs, labels, num_items_in_batch)
+                outputs = model(**inputs, use_cache=False, holdfast=Sealed(request))
         except NonFiniteLogits as error:
             raise self._diverged(f"the model's logits are not finite ({error})", inputs, error.rows) from error
         result: AnnealedLoss = outputs["result"].value
@@ -481,7 +485,7 @@ class RetentionMixin(WholeCheckpoints):
     # ------------------------------------------------------------------------------------------------------ the step
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Tensor:
-        if self.state.global_step == 0 and self._named is None:
+        if "pixel_values" in inputs or (self.state.global_step == 0 and self._named is None):
             self._check_first_batch(inputs)
         self._last_batch = inputs  # named when the gradient or the weights turn out not to be finite
         loss = super().training_step(model, inputs, *args, **kwargs)
@@ -857,22 +861,20 @@ class RetentionMixin(WholeCheckpoints):
         return (term is not None and not own_base) or any(m.place in ("gradient", "weights") for m in self.retain)
 
     def _check_first_batch(self, inputs: dict[str, Any]) -> None:
+        """The first batch, and the first one with images, is computed in both ways."""
         ids = inputs.get("input_ids") if isinstance(inputs, Mapping) else None
-        if (
-            ids is not None
-            and not getattr(self, "_head_checked", False)
-            and not self.is_fsdp_enabled
-            and not self.is_deepspeed_enabled
-        ):
-            self._head_checked = True
-            with self.accelerator.autocast():
-                images = {k: v for k, v in inputs.items() if k not in ("input_ids", "labels", ORIGIN)}
-                if "pixel_values" not in images:
-                    images = {}
-                images = {k: v.to(self.args.device) if isinstance(v, Tensor) else v for k, v in images.items()}
-                check_head(
-                    self.model, ids.to(self.args.device), half=self.accelerator.mixed_precision != "no", **images
-                )
+        if ids is None or self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            return
+        checked = self.__dict__.setdefault("_heads_checked", set())
+        sees = "pixel_values" in inputs
+        if sees in checked:
+            return
+        checked.add(sees)
+        images = {k: v for k, v in of_the_model(inputs).items() if k not in ("input_ids", "labels")} if sees else {}
+        images = {k: v.to(self.args.device) if isinstance(v, Tensor) else v for k, v in images.items()}
+        half = self.accelerator.mixed_precision != "no"
+        with self.accelerator.autocast(), reading_images(inputs):
+            check_head(self.model, ids.to(self.args.device), half=half, **images)
 
     def _diverged(
         self, what: str, inputs: dict[str, Any] | None, rows: list[int] | None, *, updated: bool = False

@@ -36,7 +36,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.data.mixing import ORIGIN
 from holdfast.errors import ConfigError, DataError, ModelError, UserError
 from holdfast.ops.heads import Head, causal_lm, describe_head
 from holdfast.retention.cached_teacher import (
@@ -65,6 +64,7 @@ from holdfast.support.files import read_object, write_json
 from holdfast.support.leftovers import NewFolder
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
+from holdfast.training.image_batches import of_the_model
 from holdfast.training.processes import Processes
 from holdfast.training.zero import engine_dtype
 
@@ -461,7 +461,7 @@ class StartCache:
             np.random.set_state(states[1])
             torch.set_rng_state(states[2])
         batch = {k: v.to(trainer.args.device) if torch.is_tensor(v) else v for k, v in batch.items()}
-        return {k: v for k, v in batch.items() if k not in ("labels", "num_items_in_batch", ORIGIN)}
+        return {k: v for k, v in of_the_model(batch).items() if k not in ("labels", "num_items_in_batch")}
 
 
 class TeacherCache(StartCache):
