@@ -4,6 +4,7 @@ beside a plain reference."""
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import shutil
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError, DataError, ModelError
@@ -21,7 +23,7 @@ from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.text.shared_prefix import Scorer
 from holdfast.models import Loaded, load
 from tiny import build_tokenizer
-from vision_models import ARCHITECTURES, COLOURS, build_vision_model, image, write_vision_model
+from vision_models import ARCHITECTURES, COLOURS, build_vision_model, build_vision_tokenizer, image, write_vision_model
 
 OPTIONS = [" red", " green as grass", " blue", " It is white."]
 
@@ -547,7 +549,8 @@ metric_list:
 
 
 def shown(**changes: str) -> TaskEntry:
-    from datasets import Dataset, Features, Image, Value
+    from datasets import Dataset, Features, Value
+    from datasets import Image as Kind
 
     text = SHOWN
     for old, new in changes.values():
@@ -555,7 +558,7 @@ def shown(**changes: str) -> TaskEntry:
         text = text.replace(old, new)
     Path("shown.yaml").write_text(text)
     rows = [{"question": f"{n}. Which?", "answer": "red", "image": image(list(COLOURS)[n % 4])} for n in range(6)]
-    features = Features({"question": Value("string"), "answer": Value("string"), "image": Image()})
+    features = Features({"question": Value("string"), "answer": Value("string"), "image": Kind()})
     Dataset.from_list(rows, features=features).to_parquet("shown.parquet")
     return TaskEntry(suite="source", name="shown", task="shown.yaml")
 
@@ -616,12 +619,39 @@ def test_harness_questions_that_do_not_fit(change: Any, said: str, llava: Path) 
         measure(entry, on(loaded, plan=EvaluationPlan(entries=(entry,))))
 
 
+def test_pictures_of_a_harness_task_are_read_before_anything_is_measured(llava: Path) -> None:
+    from datasets import Dataset, Features, Value
+    from datasets import Image as Kind
+
+    whole = io.BytesIO()
+    Image.effect_noise((64, 64), 60).save(whole, "JPEG")
+    features = Features({"question": Value("string"), "answer": Value("string"), "image": Kind()})
+    for name, size in (("cut", -400), ("sound", None)):
+        contents = [whole.getvalue(), whole.getvalue()[:size]]
+        rows = [{"question": "Which?", "answer": "red", "image": {"bytes": c, "path": "a.jpg"}} for c in contents]
+        Dataset.from_list(rows, features=features).to_parquet(f"{name}.parquet")
+    entry, loaded = shown(), load("whole")
+    plain = Path("shown.yaml").read_text()
+    Path("shown.yaml").write_text(plain.replace("shown.parquet", "cut.parquet"))
+    with pytest.raises(DataError, match=r"A picture of the task 'shown' .* cannot be read: image file is truncated"):
+        check(entry, loaded.tokenizer, loaded.processor)
+    # examples are other questions, so that the harness reads those that are asked only when they are
+    whole_ones = "dataset_kwargs: {data_files: {test: cut.parquet, train: sound.parquet}}\nfewshot_split: train"
+    changed = plain.replace("dataset_kwargs: {data_files: {test: shown.parquet}}", whole_ones)
+    Path("shown.yaml").write_text(changed)
+    assert changed != plain
+    with pytest.raises(DataError, match=r"The task 'shown', question 1 \(from 0\): a.jpg is cut short or damaged"):
+        check(entry, loaded.tokenizer, loaded.processor)
+    check(dataclasses.replace(entry, limit=1), loaded.tokenizer, loaded.processor)
+
+
 @pytest.mark.slow
 def test_chartqa_by_its_name_on_a_local_file(llava: Path) -> None:
-    from datasets import Dataset, Features, Image, List, Value
+    from datasets import Dataset, Features, List, Value
+    from datasets import Image as Kind
 
     rows = [{"query": "Which?", "label": ["red"], "image": image(colour)} for colour in COLOURS]
-    features = Features({"query": Value("string"), "label": List(Value("string")), "image": Image()})
+    features = Features({"query": Value("string"), "label": List(Value("string")), "image": Kind()})
     Dataset.from_list(rows, features=features).to_parquet("charts.parquet")
     settings = json.loads(Path("whole/config.json").read_text())
     settings["text_config"]["max_position_embeddings"] = 2048
@@ -630,3 +660,25 @@ def test_chartqa_by_its_name_on_a_local_file(llava: Path) -> None:
     found = measure(entry, on(loaded, plan=EvaluationPlan(entries=(entry,))))
     assert found.primary == "exact_match" and {"relaxed_accuracy", "anywhere_accuracy"} <= found.figures.keys()
     assert len({row["doc"] for row in found.rows}) == 4
+
+
+# ----------------------------------------------------------------------------------------- kinds that ask by text alone
+
+
+def test_images_beside_an_entry_that_asks_by_text(tmp_path: Path) -> None:
+    from holdfast.evaluation.entries import ClassesEntry, PerplexityEntry
+    from holdfast.evaluation.text.classes import read_classes
+    from holdfast.evaluation.text.perplexity import documents_of
+
+    image("red").save(tmp_path / "red.png")
+    rows: list[dict[str, Any]] = [{"image": None}, {"image": "red.png"}]
+    data = tmp_path / "seen.jsonl"
+    data.write_text("".join(json.dumps({**row, "text": "It is red.", "label": 0}) + "\n" for row in rows))
+    said = r"seen.jsonl, row 1 holds an image \(column 'image'\), but 'seen' asks by text alone. .*`choices`"
+    with pytest.raises(DataError, match=said):
+        documents_of(PerplexityEntry(suite="source", name="seen", data=str(data)), build_vision_tokenizer())
+    classes: dict[str, Any] = {"suite": "source", "name": "seen", "data": str(data), "options": (" red", " blue")}
+    with pytest.raises(DataError, match=said):
+        read_classes(ClassesEntry(**classes, prompt="<image> {text} Colour:", label="label"))
+    prompts, golds = read_classes(ClassesEntry(**classes, prompt="{text} Colour:", label="label"))
+    assert prompts == ["It is red. Colour:"] * 2 and golds == [0, 0], "who asks about the text alone may"

@@ -116,8 +116,8 @@ def takes_text_only(place: str, columns: Sequence[str]) -> DataError:
     """
     where = f"column '{columns[0]}'" if columns else "parts of messages"
     return DataError(
-        f"{place} holds images ({where}), but the model takes text only. Choose a vision-language model, such as "
-        f"HuggingFaceTB/SmolVLM-256M-Instruct, or remove the images."
+        f"{place} holds images ({where}), but the model takes text only (one behind a server is asked by text). Choose "
+        f"a vision-language model, such as HuggingFaceTB/SmolVLM-256M-Instruct, or remove the images."
     )
 
 

@@ -26,13 +26,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConfigError, ModelError
+from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.evaluation.entries import TaskEntry
 from holdfast.evaluation.images import Processor
 from holdfast.evaluation.measures import Outcome, Report, Subject
 from holdfast.evaluation.modes import evaluation_mode
 from holdfast.records.evaluation import Metric
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio, figure_for
+from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
     from holdfast.evaluation.tasks.harness_model import SharedPrefixLM
@@ -222,6 +223,29 @@ def _check_images(name: str, task: Any, entry: TaskEntry, processor: Processor |
             f"'{entry.name}' asks for the chat template, but the processor has none. Set `apply_chat_template: false` "
             f"or use another processor."
         )
+    _read_pictures(name, task.eval_docs, entry.limit)
+
+
+def _read_pictures(name: str, docs: Any, limit: int | None) -> None:
+    """Every picture of a task's questions is read to its end, its size looked at before its pixels.
+
+    Raises:
+        DataError: one cannot be used.
+    """
+    import datasets
+
+    from holdfast.data import vision
+
+    if not isinstance(docs, datasets.Dataset) or not (columns := vision.unread_images(docs, ())):
+        return  # made by the task's own code: looked at when a question is asked
+    looked = vision.undecoded(docs.select_columns(columns))
+    count = len(looked) if limit is None else min(limit, len(looked))
+    with progress(f"Pictures of {name}", total=count) as advance:
+        for number in range(count):
+            for stored in vision.given_images(looked[number], columns):
+                if (problem := vision.check_image(stored)) is not None:
+                    raise DataError(f"The task '{name}', question {number} (from 0): {problem}.")
+            advance(1)
 
 
 def _check_tokenizer(tokenizer: Any) -> None:

@@ -30,6 +30,7 @@ import importlib.metadata
 import inspect
 import os
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -415,6 +416,11 @@ def _build(config: dict[str, Any], entry: TaskEntry) -> Any:
         raise
     except Exception as error:
         reason = str(error).strip().split("\n")[0] or type(error).__name__
+        if _raised_in(error, "PIL"):  # the harness reads the questions that examples are taken from
+            raise DataError(
+                f"A picture of the task '{name}' ({entry.data or _own_data(config)}) cannot be read: {reason}. Mend or "
+                f"remove its row."
+            ) from error
         if entry.data is not None:
             raise DataError(
                 f"The task '{name}' cannot read {entry.data}: {type(error).__name__}: {reason}. "
@@ -436,6 +442,12 @@ def _build(config: dict[str, Any], entry: TaskEntry) -> Any:
     if entry.data is not None or entry.is_file:
         _check_targets(task, entry)
     return task
+
+
+def _raised_in(error: BaseException, package: str) -> bool:
+    """Whether an error came out of a package's code."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(str(frame.f_globals.get("__name__", "")).partition(".")[0] == package for frame, _ in frames)
 
 
 def _own_data(config: Mapping[str, Any]) -> str:

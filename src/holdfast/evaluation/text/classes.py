@@ -17,7 +17,7 @@ from holdfast.evaluation.entries import ClassesEntry
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import border_ids
 from holdfast.evaluation.text.options import score_options
-from holdfast.evaluation.text.question_files import question_rows
+from holdfast.evaluation.text.question_files import question_rows, refuse_images
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio
 from holdfast.support.files import fingerprint
 
@@ -40,6 +40,7 @@ def read_classes(entry: ClassesEntry) -> tuple[list[str], list[int]]:
             f"{entry.data} has no column '{entry.label}' with the right class (it has {', '.join(columns)}). Name it "
             f"with `label`."
         )
+    refuse_images(entry, rows, [entry.prompt])
     prompts, golds, bad = [], [], []
     known = {name: index for index, name in enumerate(entry.labels)} or {
         str(index): index for index in range(len(entry.options))

@@ -40,7 +40,7 @@ from holdfast.evaluation.text.documents import (
     encode_document,
     starts_with_bos,
 )
-from holdfast.evaluation.text.question_files import first_rows
+from holdfast.evaluation.text.question_files import first_rows, refuse_images
 from holdfast.statistics.estimates import TEXT_FIGURES
 
 if TYPE_CHECKING:
@@ -388,6 +388,7 @@ def documents_of(entry: PerplexityEntry, tokenizer: Any) -> list[Any]:
     rows = first_rows(entry)
     whole = entry.max_documents is None and Path(entry.data).is_file()
     given = (entry.text, entry.prompt, entry.completion)
+    refuse_images(entry, rows, [text for text in given if text] if any(given) else None)
     templates = Templates(text=entry.text, prompt=entry.prompt, completion=entry.completion) if any(given) else None
     dataset, _ = standardise(rows, tokenizer, templates=templates, files=data_files(entry.data) if whole else None)
     return documents_from(dataset)

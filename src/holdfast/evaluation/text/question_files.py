@@ -37,6 +37,32 @@ def question_rows(entry: DataEntry, needed: Sequence[str] = ()) -> Any:
     return rows
 
 
+def refuse_images(entry: DataEntry, rows: Any, prompts: Sequence[str] | None = None) -> None:
+    """Stops where rows hold images and an entry asks by text alone, so that it would be asked blind.
+
+    Args:
+        entry: of the rows.
+        rows: its data.
+        prompts: what is asked; a column of images that none of them has a place for may stand beside. None: rows are
+            read as training data is, images and all.
+
+    Raises:
+        DataError: a row holds one.
+    """
+    from holdfast.data import vision
+
+    columns = [*vision.image_columns(rows.column_names), *vision.unread_images(rows, ())]
+    if not columns or (prompts is not None and not any(vision.MARKER in prompt for prompt in prompts)):
+        return
+    looked = vision.undecoded(rows.select_columns(list(dict.fromkeys(columns))))
+    number = next((n for n, row in enumerate(looked) if vision.holds_images(row, columns)), None)
+    if number is not None:
+        raise DataError(
+            f"{entry.data}, row {number} holds an image (column '{columns[0]}'), but '{entry.name}' asks by text "
+            f"alone. Ask about images with `choices`, or take rows without them."
+        )
+
+
 class RowMistakes:
     """Mistakes by what is expected; each kind is named once, with the number of rows and the first of them.
 

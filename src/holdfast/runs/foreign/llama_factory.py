@@ -34,7 +34,10 @@ INFO_FILE = "dataset_info.json"
 INFO = "dataset_info"
 """Key that names the file where `dataset_dir` does not lead to it; 'holdfast convert --dataset_info' sets it."""
 _PREFERENCES = "holdfast tunes on texts (stages sft and pt); for preferences and rewards use TRL's trainers."
-_IMAGES = "holdfast tunes language models on text."
+_IMAGES = (
+    "'holdfast convert' takes over text alone. holdfast trains on rows with a column images, and parts of a model by "
+    "train_only: write those keys yourself."
+)
 
 
 def _tuning(key: str, value: Any, draft: Draft) -> None:
