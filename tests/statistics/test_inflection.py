@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from holdfast.errors import DataError
 from holdfast.statistics.estimates import TEXT_FIGURES, Ratio
-from holdfast.statistics.inflection import CANNOT_TELL, FALLS, TURNS, Turn, turn
+from holdfast.statistics.inflection import CANNOT_TELL, FALLS, TURNS, Turn, places_at, turn
 
 NATS = TEXT_FIGURES["nats_per_token"]
 
@@ -47,6 +48,21 @@ def test_a_clear_minimum_is_found_with_its_verdict() -> None:
     assert (same.place, same.interval, same.verdict) == (2, (0, 2), CANNOT_TELL), "a tie says nothing"
     flat = found(NATS, rungs([3.0, 2.0, 2.0, 2.0]))
     assert flat.verdict == CANNOT_TELL and flat.interval == (1, 3)
+
+
+def test_the_interval_at_any_level_is_that_of_its_own_computation() -> None:
+    held = rungs([2.02, 2.0, 2.01, 2.05], noise=0.1, apart=0.01)
+    whole = found(NATS, held)
+    for level in (0.5, 0.8, 0.95, 0.99, 0.9999, 1 - 1e-9):
+        assert places_at(whole.chances, level) == found(NATS, held, confidence=level).interval
+    assert places_at(whole.chances, 0.0) == (whole.place, whole.place)
+    spans = [np.ptp(places_at(whole.chances, level)) for level in (0.0, 0.5, 0.95, 1 - 1e-12)]
+    assert spans == sorted(spans) and spans[0] < spans[-1], "and it says more the less is asked"
+    # where the documents bring no noise, Student's t over the seeds, times the comparisons
+    alike = [[np.array([[v, 1.0]] * 40) for v in row] for row in ([2.0, 2.1, 2.2], [1.9, 2.05, 2.0], [2.5, 2.4, 2.6])]
+    d = np.array([0.1, 0.05, 0.2])
+    t = d.mean() / (d.std(ddof=1) / math.sqrt(3))
+    assert found(NATS, alike).chances[0] == pytest.approx(2 * 2 * stats.t.sf(t, 2), rel=1e-6)
 
 
 def test_losses_are_those_of_the_sums() -> None:

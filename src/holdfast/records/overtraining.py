@@ -173,6 +173,10 @@ class TunedTurn:
     """What the figure has lost from there to the largest budget."""
     verdict: str
     """"turns", "does not turn" or "cannot tell"."""
+    budgets: list[float] = field(default_factory=list)
+    """Tokens, ascending."""
+    chances: list[float] = field(default_factory=list)
+    """Of each budget, see `statistics.inflection.places_at`; empty in records of before."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,6 +138,10 @@ class Inflection:
     """What the figure has lost from there to the largest budget; infinite where it is not finite there."""
     verdict: str
     """"turns", "does not turn" (within the ladder) or "cannot tell"."""
+    budgets: list[float] = field(default_factory=list)
+    """Tokens, ascending."""
+    chances: list[float] = field(default_factory=list)
+    """Of each budget, see `statistics.inflection.places_at`; empty in records of before."""
 
 
 @dataclass(frozen=True, kw_only=True)

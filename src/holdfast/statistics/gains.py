@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from holdfast.records.comparison import Comparison
 from holdfast.records.metrics import is_share
 from holdfast.records.study import FINISHED, Objective, SampleCorrelation, SeedRun, StudyRecord, TrialRecord
-from holdfast.statistics.intervals import CONFIDENCE, rescaled, seeds_and_samples
+from holdfast.statistics.intervals import CONFIDENCE, chance_of_zero, rescaled, seeds_and_samples
 from holdfast.statistics.samples_part import SamplesPart, part_of, total
 
 BOTH, SAMPLES, SEEDS, NOTHING = "seeds and samples", "samples only", "seeds only", "nothing"
@@ -66,15 +66,7 @@ class OverSeeds:
     def p_value(self) -> float:
         """Two-sided, of "it is 0": the chance left at the level at which the interval just holds 0; NaN where there is
         no interval."""
-        if self.interval_at(CONFIDENCE) is None or not math.isfinite(self.value):
-            return math.nan
-        low, high = 0.0, 50.0  # -log2 of the chance; beyond, 1 - chance is 1
-        for _ in range(60):
-            middle = (low + high) / 2
-            ends = self.interval_at(1 - 2.0**-middle)
-            assert ends is not None
-            low, high = (low, middle) if ends[0] <= 0 <= ends[1] else (middle, high)
-        return float(2.0**-low)
+        return chance_of_zero(self.interval_at) if math.isfinite(self.value) else math.nan
 
     def minus(self, other: OverSeeds) -> OverSeeds:
         """The difference, seeds paired; samples as well where it is known how far the two go together. Otherwise their

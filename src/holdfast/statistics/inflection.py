@@ -11,7 +11,8 @@ Its interval are the budgets that are not shown to be worse than the best one (m
     documents  infinitesimal jackknife of the mean over seeds, documents paired
 
 The two parts are added as in `statistics.intervals.seeds_and_samples`; of one seed only the documents are known. The
-level is divided by the number of comparisons (Bonferroni), since the best was chosen among them. What follows:
+level is divided by the number of comparisons (Bonferroni), since the best was chosen among them. For each budget the
+chance is kept at which it just stays in, so that the interval can be had at any level. What follows:
 
     turns           the largest budget is shown to be worse than the best
     does not turn   every other budget is shown to be worse than the largest
@@ -30,7 +31,7 @@ import numpy as np
 
 from holdfast.errors import DataError
 from holdfast.statistics.estimates import Ratio
-from holdfast.statistics.intervals import CONFIDENCE, normal_quantile, seeds_and_samples
+from holdfast.statistics.intervals import CONFIDENCE, chance_of_zero, normal_quantile, seeds_and_samples
 
 TURNS, FALLS, CANNOT_TELL = "turns", "does not turn", "cannot tell"
 
@@ -44,12 +45,33 @@ class Turn:
     """The smallest and the largest place that is not shown to be worse."""
     losses: tuple[float, ...]
     """`[B]`, mean over seeds, in the figure's unit; signed so that higher is worse. Infinite where one of them is."""
+    chances: tuple[float, ...]
+    """`[B]`, see `places_at`; that of the best is the largest."""
 
     @property
     def verdict(self) -> str:
         """ "turns", "does not turn" (within the ladder) or "cannot tell"."""
-        last = len(self.losses) - 1
-        return TURNS if self.interval[1] < last else FALLS if self.interval[0] == last else CANNOT_TELL
+        return verdict_of(self.interval, len(self.losses))
+
+
+def places_at(chances: Sequence[float], level: float) -> tuple[int, int]:
+    """The smallest and the largest place that is not shown to be worse than the best, at another level.
+
+    Args:
+        chances: for each place the chance left at the level at which it is just not shown to be worse, over all
+            comparisons; above 1 where it never is.
+        level: in [0, 1); at 0 the best place alone.
+    """
+    most = max(chances)
+    as_good = [place for place, chance in enumerate(chances) if chance >= (1 - level if level > 0 else most)]
+    return min(as_good), max(as_good)
+
+
+def verdict_of(interval: tuple[int, int], budgets: int) -> str:
+    """What places that are not shown to be worse say of a ladder: "turns", "does not turn" (within it) or "cannot
+    tell"."""
+    last = budgets - 1
+    return TURNS if interval[1] < last else FALLS if interval[0] == last else CANNOT_TELL
 
 
 def turn(
@@ -85,12 +107,20 @@ def turn(
     finite = [b for b in range(len(columns)) if math.isfinite(losses[b])]
     moved = {b: np.mean([figure.influence(c) for c in columns[b] if c is not None], axis=0) for b in finite}
     best = max(b for b in finite if losses[b] == losses.min())
-    level = 1 - (1 - confidence) / (len(columns) - 1)
-    as_good = [best]
-    for b in (b for b in finite if b != best):
+    chances = [0.0] * len(columns)  # what is not finite is shown to be worse at any level
+    for b in finite:
         differences = [one - other for one, other in zip(by_seed[b], by_seed[best], strict=True)]
         half = normal_quantile(0.5 + CONFIDENCE / 2) * float(np.linalg.norm(moved[b] - moved[best]))
-        interval = seeds_and_samples(differences, half, confidence=level)
-        if interval is None or interval[0] <= 0:
-            as_good.append(b)
-    return Turn(place=best, interval=(min(as_good), max(as_good)), losses=tuple(float(v) for v in losses))
+        chances[b] = (len(columns) - 1) * _chance(differences, half)
+    chances[best] = float(len(columns))
+    return Turn(
+        place=best,
+        interval=places_at(chances, confidence),
+        losses=tuple(float(v) for v in losses),
+        chances=tuple(chances),
+    )
+
+
+def _chance(differences: Sequence[float], half: float) -> float:
+    found = chance_of_zero(lambda level: seeds_and_samples(differences, half, confidence=level))
+    return 1.0 if math.isnan(found) else found  # one seed, and nothing known of the samples

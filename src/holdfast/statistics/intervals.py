@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -74,6 +74,26 @@ def seeds_and_samples(
     mean = statistics.fmean(by_seed)
     half = math.hypot(t_half_width(by_seed, confidence=confidence), rescaled(confidence) * samples_half)
     return (mean - half, mean + half)
+
+
+def chance_of_zero(interval_at: Callable[[float], tuple[float, float] | None]) -> float:
+    """Two-sided chance of "it is 0": what is left at the level at which an interval just holds 0.
+
+    Args:
+        interval_at: the interval at a level in (0, 1); None: nothing is known of the noise.
+
+    Returns:
+        In [0, 1]; NaN where there is no interval.
+    """
+    if interval_at(CONFIDENCE) is None:
+        return math.nan
+    low, high = 0.0, 50.0  # -log2 of the chance; beyond, 1 - chance is 1
+    for _ in range(60):
+        middle = (low + high) / 2
+        ends = interval_at(1 - 2.0**-middle)
+        assert ends is not None
+        low, high = (low, middle) if ends[0] <= 0 <= ends[1] else (middle, high)
+    return float(2.0**-low)
 
 
 def expanded_interval(values: np.ndarray, *, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:

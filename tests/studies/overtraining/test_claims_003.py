@@ -51,16 +51,25 @@ def model(rate: float, place: int, cost: float, *, arm: str = "direct", **change
     return TunedModel(**{**fields, **changes})
 
 
-def turn(rate: float | None, verdict: str, low: float, high: float, *, entry: str = KEPT) -> TunedTurn:
-    about: dict[str, Any] = {"task": "problems", "arm": "direct", "entry": entry, "unit": "nats/token", "after": 0.1}
-    return TunedTurn(rate=rate, tokens=low, interval=(low, high), verdict=verdict, **about)
+WORSE = 1e-9
+"""Chance that a budget outside of an interval is as good as the best."""
 
 
-def inflection(kind: str, size: float, verdict: str, low: float, high: float) -> Inflection:
-    return Inflection(
-        kind=kind, label="", size=size, entry=KEPT, unit="nats/token", tokens=low, interval=(low, high), after=0.1,
-        verdict=verdict,
-    )  # fmt: skip
+def chances(low: float, high: float, worse: float = WORSE) -> dict[str, Any]:
+    found = [4.0 if b == low else 1.0 if low < b <= high else worse for b in BUDGETS]
+    return {"tokens": low, "interval": (low, high), "budgets": list(BUDGETS), "chances": found}
+
+
+def turn(
+    rate: float | None, verdict: str, low: float, high: float, *, entry: str = KEPT, arm: str = "direct"
+) -> TunedTurn:
+    about: dict[str, Any] = {"task": "problems", "arm": arm, "entry": entry, "unit": "nats/token", "after": 0.1}
+    return TunedTurn(rate=rate, verdict=verdict, **chances(low, high), **about)
+
+
+def inflection(kind: str, size: float, verdict: str, low: float, high: float, worse: float = WORSE) -> Inflection:
+    about: dict[str, Any] = {"kind": kind, "label": "", "size": size, "entry": KEPT, "unit": "nats/token"}
+    return Inflection(verdict=verdict, after=0.1, **chances(low, high, worse), **about)
 
 
 def noise(place: int, size: float, cost: float) -> Sensitivity:
@@ -127,6 +136,7 @@ def record() -> OvertrainingRecord:
             turn(None, "turns", 4e6, 4e6, entry=TARGET),
             turn(1e-3, "does not turn", largest, largest),
             turn(1e-2, "turns", 1e6, 2e6),
+            *(turn(None, "does not turn", largest, largest, arm=k) for k in ("label_annealing", "l2", "sfa")),
         ],
         shifts=[shift(kind, "later", -0.3) for kind in ("label_annealing", "l2", "sfa")],
     )  # fmt: skip
@@ -198,6 +208,30 @@ def test_turning_points(record: OvertrainingRecord) -> None:
     assert (found["5a"], found["8"], found["4c"], found["4d"]) == (UNKNOWN,) * 4
 
 
+def test_turning_points_at_the_level_of_the_family(record: OvertrainingRecord) -> None:
+    """What is told at 95 % by a hair does not stand with more claims beside it, and two points share one error."""
+    largest = BUDGETS[-1]
+    found = judged(record, inflections=[inflection("as-it-is", 0.0, "", largest, largest, worse=0.04)])
+    assert (found["1"].verdict, found["1"].family) == (HOLDS, False)
+    clear = judged(record, inflections=[inflection("as-it-is", 0.0, "", largest, largest, worse=1e-6)])
+    assert (clear["1"].verdict, clear["1"].family) == (HOLDS, True)
+
+    def noises(worse: float) -> list[Inflection]:
+        ends = (("", 0.1, largest, largest), ("", 0.3, 2e6, 4e6))
+        return [inflection("noise", size, "", low, high, worse) for _, size, low, high in ends]
+
+    assert [verdicts(record, inflections=noises(w))["4b"] for w in (0.04, 0.02)] == [UNKNOWN, HOLDS]
+    assert [judged(record, inflections=noises(w))["4a"].family for w in (0.02, 1e-6)] == [False, True]
+
+
+def test_records_of_before_there_were_levels(record: OvertrainingRecord) -> None:
+    old = [dataclasses.replace(i, budgets=[], chances=[]) for i in record.inflections]
+    found = judged(record, inflections=old, turns=[dataclasses.replace(t, chances=[]) for t in record.turns])
+    turning = ("1", "4a", "4b", "4c", "4d", "5a", "5b", "8", "9a", "9c", "9e")
+    assert {found[n].verdict for n in turning} == {UNKNOWN}
+    assert "run the study's command again" in found["1"].reason
+
+
 def test_distances(record: OvertrainingRecord) -> None:
     def with_distances(of: Any) -> list[TunedModel]:
         found = []
@@ -220,7 +254,9 @@ def test_the_quadratic(record: OvertrainingRecord) -> None:
 
 def test_what_retention_does(record: OvertrainingRecord) -> None:
     shifts = [shift("label_annealing", "earlier", 0.3), shift("l2", "cannot tell", -0.03)]
-    found = judged(record, shifts=shifts)
+    earlier = turn(None, "turns", 1e6, 1e6, arm="label_annealing")
+    same = turn(None, "cannot tell", 4e6, 8e6, arm="l2")
+    found = judged(record, shifts=shifts, turns=[*record.turns[:4], earlier, same])
     assert [found[f"9{letter}"].verdict for letter in "abcdef"] == [FAILS, FAILS, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN]
     assert "There is no such fine-tuning" in found["9e"].reason
     (figure,) = found["9d"].figures

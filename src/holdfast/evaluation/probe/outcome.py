@@ -204,6 +204,8 @@ def inflections(
                     interval=(tokens[best.interval[0]], tokens[best.interval[1]]),
                     after=best.losses[-1] - best.losses[best.place],
                     verdict=best.verdict,
+                    budgets=tokens,
+                    chances=list(best.chances),
                 )
             )
     return found

@@ -10,8 +10,8 @@
 Claims that were judged in a family of their own, as by `--recipes pictures`, have a file of their own beside it:
 `docs/outcomes/<paper>-<recipe>-<scale>.json`.
 
-An outcome counts only under the rules that it was judged by (`claims.RULES`); one of other rules is shown as not run,
-and so is a quick check, whose verdicts mean nothing.
+An outcome counts only under the rules that it was judged by (`claims.RULES`, `Paper.rules`); one of other rules is
+shown as not run, and so is a quick check, whose verdicts mean nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.studies.engine.claims import FAILS, HOLDS, RULES, UNKNOWN, Statement
+from holdfast.studies.engine.papers import papers
 from holdfast.support.files import read_json
 
 SCALES = {"look": "ours, a look", "toy": "ours, toy scale", "real": "ours, real scale"}
@@ -96,7 +97,9 @@ def _verdict(paper: str, folder: Path) -> str:
 def _outcomes(folder: Path, paper: str, scale: str) -> list[dict[str, Any]]:
     """What a paper has at a scale: of all its claims, and of those that were judged apart."""
     files = [folder / f"{paper}-{scale}.json", *sorted(folder.glob(f"{paper}-*-{scale}.json"))]
-    return [found for file in files if (found := _outcome(file))]
+    known = papers().get(paper)
+    rules = RULES + (known.rules if known is not None else 0)
+    return [found for file in files if (found := _outcome(file, rules))]
 
 
 def _joined(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -104,10 +107,10 @@ def _joined(outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"claims": {number: claim for one in outcomes for number, claim in one["claims"].items()}}
 
 
-def _outcome(path: Path) -> dict[str, Any]:
+def _outcome(path: Path, rules: int) -> dict[str, Any]:
     """A claims.json, with its claims by number; empty where it is not there, of other rules, or a quick check."""
     found = read_json(path) if path.is_file() else {}
-    if not isinstance(found, dict) or found.get("rules") != RULES or found.get("size") == "quick":
+    if not isinstance(found, dict) or found.get("rules") != rules or found.get("size") == "quick":
         return {}
     return {**found, "claims": {claim["number"]: claim for claim in found["claims"]}}
 
@@ -135,7 +138,6 @@ def _cell(text: str) -> str:
 def known_papers() -> dict[str, tuple[str, Sequence[Statement[Any]]]]:
     """The papers whose claims there are, with their statements."""
     from holdfast.studies.claims import STATEMENTS as ANNEALING
-    from holdfast.studies.engine.papers import papers
     from holdfast.studies.overtraining.claims import STATEMENTS as OVERTRAINING
     from holdfast.studies.residual.claims import STATEMENTS as RESIDUAL
     from holdfast.studies.sequence.claims import STATEMENTS as AVERAGING

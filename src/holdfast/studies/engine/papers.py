@@ -37,6 +37,8 @@ class Paper:
     """By size, how long the small twins take on two idle cores: of each of `SIZES` but "full"."""
     function: str
     """`module:function` that reproduces it."""
+    rules: int = 0
+    """Grows with every change of a rule of this paper alone; see `claims.RULES`."""
     full: str | None = None
     """Why `--full` does not exist; None: it does."""
 

@@ -269,7 +269,7 @@ def claims_record(paper: Paper, size: str, claims: Sequence[Claim], **about: Any
         claims: as `check` gave them.
         about: what else is kept, as plain JSON: studies, versions, hardware.
     """
-    judged = {"rules": RULES, "claims": claims_json(claims), "family": family_line(claims)}
+    judged = {"rules": RULES + paper.rules, "claims": claims_json(claims), "family": family_line(claims)}
     return {"paper": paper.title, "size": size, **judged, **about}
 
 

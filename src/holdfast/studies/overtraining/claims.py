@@ -14,7 +14,7 @@ small budgets with one seed had been looked at:
   it go back by more than `BACK`, all pairs at once.
 - *Turns*: the budget at which the modified model is at its best is not the largest, and the largest is shown to be
   worse (`statistics.inflection`). Of two turning points one comes *earlier* where all budgets that may be its best lie
-  before all of the other's.
+  before all of the other's, each at half the error.
 - In proportion to the rate: an exponent within `EXPONENT` of 1. Independent of the budget: distances at one rate differ
   by no more than `ALIKE` between the smallest and the largest budget.
 - A rate at which a model diverged is as bad as can be, and is no rate that a rule is judged on.
@@ -36,11 +36,11 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from holdfast.records.overtraining import EARLIER, LATER, OvertrainingRecord, Shift, TunedModel
-from holdfast.records.probe import AS_IT_IS, NOISE
+from holdfast.records.overtraining import OvertrainingRecord, Shift, TunedModel, TunedTurn
+from holdfast.records.probe import AS_IT_IS, NOISE, Inflection
 from holdfast.statistics.equal_target import Point, source_at
 from holdfast.statistics.gains import OverSeeds
-from holdfast.statistics.inflection import FALLS, TURNS
+from holdfast.statistics.inflection import FALLS, TURNS, places_at, verdict_of
 from holdfast.statistics.intervals import CONFIDENCE
 from holdfast.studies.engine import claims as engine
 from holdfast.studies.engine.claims import (
@@ -177,11 +177,25 @@ def _budgets(interval: tuple[float, float]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _turned(what: str, verdict: str, tokens: float, interval: tuple[float, float], after: float, unit: str) -> Part:
+def _places(turn: Inflection | TunedTurn, level: float) -> tuple[int, int] | None:
+    """The smallest and the largest budget that may be the best, by place; None where the record is of before there were
+    levels."""
+    return places_at(turn.chances, level) if turn.chances else None
+
+
+def _turned(what: str, turn: Inflection | TunedTurn, level: float) -> Part:
     """Whether a curve turns, as a part of a claim."""
-    at = f"best at {_budgets((tokens, tokens))} tokens (may be {_budgets(interval)})"
+    places = _places(turn, level)
+    if places is None:
+        return unknown(f"the record does not say at which levels {what} turns; run the study's command again")
+    interval, verdict = (turn.budgets[places[0]], turn.budgets[places[1]]), verdict_of(places, len(turn.budgets))
+    at = f"best at {_budgets((turn.tokens, turn.tokens))} tokens (may be {_budgets(interval)})"
     figure = Figure(
-        what=f"{what}: lost from its best budget to the largest", value=after, interval=None, n="the ladder", unit=unit
+        what=f"{what}: lost from its best budget to the largest",
+        value=turn.after,
+        interval=None,
+        n="the ladder",
+        unit=turn.unit,
     )
     if verdict == TURNS:
         return Part(verdict=HOLDS, reason=f"{what} turns, {at}", figures=[figure])
@@ -198,7 +212,7 @@ def base_improves(record: OvertrainingRecord, level: float) -> list[Part]:
     found = next((i for i in record.inflections if (i.kind, i.entry) == (AS_IT_IS, _kept(record))), None)
     if found is None:
         return [unknown("the checkpoints were not probed, or are fewer than three")]
-    part = _turned("the checkpoint as it is", found.verdict, found.tokens, found.interval, found.after, found.unit)
+    part = _turned("the checkpoint as it is", found, level)
     swapped = {HOLDS: FAILS, FAILS: HOLDS, UNKNOWN: UNKNOWN}[part.verdict]
     return [dataclasses.replace(part, verdict=swapped)]
 
@@ -253,25 +267,31 @@ def noise_turns(record: OvertrainingRecord, level: float) -> list[Part]:
         return [unknown("no noise was probed, or the checkpoints are fewer than three")]
     last = max(own, key=lambda i: i.size)
     what = f"the model under noise {last.size:g}"
-    return [_turned(what, last.verdict, last.tokens, last.interval, last.after, last.unit)]
+    return [_turned(what, last, level)]
 
 
 def tuning_turns(record: OvertrainingRecord, level: float) -> list[Part]:
     """Fine-tuned directly at the largest rate that no model diverged at, what should be kept turns."""
     rates = _rates(record)
-    return [_turn(record, rates[-1], "source") if rates else unknown("there is no rate at which no model diverged")]
+    if not rates:
+        return [unknown("there is no rate at which no model diverged")]
+    return [_turn(record, rates[-1], "source", level)]
 
 
-def _turn(record: OvertrainingRecord, rate: float | None, suite: str, arm: str = "") -> Part:
-    entry = _kept(record) if suite == "source" else _lead(record, suite)
+def _turn_of(record: OvertrainingRecord, rate: float | None, entry: str, arm: str = "") -> TunedTurn | None:
+    """Where a way to fine-tune turns, direct fine-tuning where none is named; None: it has no such figure."""
     wanted = (_task(record), arm or record.direct, rate, entry)
-    found = next((t for t in record.turns if (t.task, t.arm, t.rate, t.entry) == wanted), None)
+    return next((t for t in record.turns if (t.task, t.arm, t.rate, t.entry) == wanted), None)
+
+
+def _turn(record: OvertrainingRecord, rate: float | None, suite: str, level: float) -> Part:
+    found = _turn_of(record, rate, _kept(record) if suite == "source" else _lead(record, suite))
     what = f"{'what should be kept' if suite == 'source' else 'the task'} at " + (
         "tuned rates" if rate is None else f"learning rate {rate:g}"
     )
     if found is None:
         return unknown(f"{what} has no turning point to speak of")
-    return _turned(what, found.verdict, found.tokens, found.interval, found.after, found.unit)
+    return _turned(what, found, level)
 
 
 def stronger_noise_turns_earlier(record: OvertrainingRecord, level: float) -> list[Part]:
@@ -279,41 +299,39 @@ def stronger_noise_turns_earlier(record: OvertrainingRecord, level: float) -> li
     own = sorted((i for i in record.inflections if (i.kind, i.entry) == (NOISE, _kept(record))), key=lambda i: i.size)
     if len(own) < 2:
         return [unknown("fewer than two sizes of noise")]
-    return [_earlier(own[-1].interval, own[0].interval, f"noise {own[-1].size:g}", f"noise {own[0].size:g}")]
+    return [_earlier(own[-1], own[0], f"noise {own[-1].size:g}", f"noise {own[0].size:g}", level)]
 
 
 def higher_rates_turn_earlier(record: OvertrainingRecord, level: float) -> list[Part]:
     """Fine-tuned directly at the largest rate, what should be kept turns earlier than at the smallest."""
     rates = _rates(record)
-    ends = [_interval(record, rate) for rate in (rates[-1:] + rates[:1])] if len(rates) > 1 else []
-    if len(ends) < 2 or None in ends:
+    high, low = (_turn_of(record, rate, _kept(record)) for rate in (rates[-1], rates[0])) if rates else (None, None)
+    if len(rates) < 2 or high is None or low is None:
         return [unknown("there are no two rates at which no model diverged")]
-    high, low = ends
-    assert high is not None and low is not None
-    return [_earlier(high, low, f"learning rate {rates[-1]:g}", f"learning rate {rates[0]:g}")]
+    return [_earlier(high, low, f"learning rate {rates[-1]:g}", f"learning rate {rates[0]:g}", level)]
 
 
-def _interval(record: OvertrainingRecord, rate: float | None) -> tuple[float, float] | None:
-    wanted = (_task(record), record.direct, rate, _kept(record))
-    return next((t.interval for t in record.turns if (t.task, t.arm, t.rate, t.entry) == wanted), None)
-
-
-def _earlier(one: tuple[float, float], other: tuple[float, float], name: str, than: str) -> Part:
-    """Whether all budgets that may be best lie before all of another's."""
-    told = f"with {name} the model is best at {_budgets(one)} tokens, with {than} at {_budgets(other)}"
-    if one[1] < other[0]:
+def _earlier(one: Inflection | TunedTurn, other: Inflection | TunedTurn, name: str, than: str, level: float) -> Part:
+    """Whether all budgets that may be best lie before all of another's; each has half of the error."""
+    each = 1 - (1 - level) / 2 if level > 0 else 0.0
+    mine, theirs = _places(one, each), _places(other, each)
+    if mine is None or theirs is None:
+        return unknown("the record does not say at which levels the two turn; run the study's command again")
+    own, its = ((turn.budgets[a], turn.budgets[b]) for turn, (a, b) in ((one, mine), (other, theirs)))
+    told = f"with {name} the model is best at {_budgets(own)} tokens, with {than} at {_budgets(its)}"
+    if own[1] < its[0]:
         return Part(verdict=HOLDS, reason=told)
-    return Part(verdict=FAILS, reason=told) if one[0] > other[1] else unknown(told)
+    return Part(verdict=FAILS, reason=told) if own[0] > its[1] else unknown(told)
 
 
 def kept_turns_when_tuned(record: OvertrainingRecord, level: float) -> list[Part]:
     """With each budget at its tuned rate, what should be kept turns."""
-    return [_turn(record, None, "source")]
+    return [_turn(record, None, "source", level)]
 
 
 def task_turns_when_tuned(record: OvertrainingRecord, level: float) -> list[Part]:
     """With each budget at its tuned rate, the task itself turns."""
-    return [_turn(record, None, "target")]
+    return [_turn(record, None, "target", level)]
 
 
 def distance_follows_the_rate(record: OvertrainingRecord, level: float) -> list[Part]:
@@ -378,10 +396,11 @@ def quadratic_near_and_far(record: OvertrainingRecord, level: float) -> list[Par
 def lower_rates_turn_later(record: OvertrainingRecord, level: float) -> list[Part]:
     """At the smallest rate that was tried, what should be kept turns later than at the tuned rates."""
     rates = _rates(record)
-    low, tuned = (_interval(record, rates[0]) if rates else None), _interval(record, None)
+    low = _turn_of(record, rates[0], _kept(record)) if rates else None
+    tuned = _turn_of(record, None, _kept(record))
     if low is None or tuned is None:
         return [unknown("there is no turning point to compare")]
-    return [_earlier(tuned, low, "tuned rates", f"learning rate {rates[0]:g}")]
+    return [_earlier(tuned, low, "tuned rates", f"learning rate {rates[0]:g}", level)]
 
 
 def moves(kind: str) -> Callable[[OvertrainingRecord, float], list[Part]]:
@@ -391,9 +410,10 @@ def moves(kind: str) -> Callable[[OvertrainingRecord, float], list[Part]]:
         found = _shift(record, kind)
         if isinstance(found, Part):
             return [found]
-        told = f"against {found.against} the turning point comes {found.verdict}"
-        verdict = {LATER: HOLDS, EARLIER: FAILS}.get(found.verdict, UNKNOWN)
-        return [Part(verdict=verdict, reason=told if verdict != UNKNOWN else "which one turns first cannot be told")]
+        mine, direct = (_turn_of(record, None, found.entry, arm) for arm in (found.arm, record.direct))
+        if mine is None or direct is None:
+            return [unknown("there is no turning point to compare")]
+        return [_earlier(direct, mine, "direct fine-tuning", found.arm, level)]
 
     rule.says = (  # type: ignore[attr-defined]
         "Each at its tuned rates, what should be kept turns later than with direct fine-tuning."

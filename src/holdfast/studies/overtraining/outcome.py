@@ -55,7 +55,7 @@ from holdfast.records.study import SampleCorrelation
 from holdfast.statistics.gains import Gain, OverSeeds, gain_over_seeds
 from holdfast.statistics.inflection import CANNOT_TELL as NO_TURN
 from holdfast.statistics.inflection import FALLS as NEVER_TURNS
-from holdfast.statistics.inflection import TURNS, Turn
+from holdfast.statistics.inflection import TURNS, Turn, places_at
 from holdfast.statistics.intervals import CONFIDENCE, rescaled
 from holdfast.statistics.powers import exponent, exponent_over_seeds
 from holdfast.studies.engine import storage as stored
@@ -518,6 +518,8 @@ class _Judged:
             interval=(tokens[found.interval[0]], tokens[found.interval[1]]),
             after=found.losses[-1] - found.losses[found.place],
             verdict=found.verdict,
+            budgets=tokens,
+            chances=list(found.chances),
         )
 
     def _growth(
@@ -548,13 +550,8 @@ class _Judged:
             mine, theirs = (self.turned.get((task, a, rate, key)) for a in (arm, self.start.direct))
             verdict = CANNOT_TELL
             if mine is not None and theirs is not None:
-                verdict = (
-                    LATER
-                    if mine.interval[0] > theirs.interval[1]
-                    else EARLIER
-                    if mine.interval[1] < theirs.interval[0]
-                    else CANNOT_TELL
-                )
+                one, its = (places_at(t.chances, 1 - (1 - CONFIDENCE) / 2) for t in (mine, theirs))
+                verdict = LATER if one[0] > its[1] else EARLIER if one[1] < its[0] else CANNOT_TELL
             more = over.minus(other)
             scored = next(s for s in self.figures.scored[task] if s.key == key)
             found.append(

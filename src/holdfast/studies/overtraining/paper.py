@@ -16,6 +16,7 @@ PAPER = Paper(
         "look": "40 minutes by estimate: 20 for the ladder and its text, 20 for pictures",
         "thorough": "seven hours by estimate: three for the ladder, two for its text, the rest for pictures",
     },
+    rules=1,  # turning points at any level
     function="holdfast.studies.overtraining.reproduction:reproduce",
     full="the paper's own ladders take study files: 'holdfast ladder train --config configs/ladder/paper.yaml' and "
     "'holdfast overtraining --config configs/overtraining/olmo-1b.yaml'",
