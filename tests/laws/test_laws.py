@@ -166,6 +166,39 @@ def test_methods_compose(tmp_path):
     assert largest_difference(weights(trainer), weights(other)) > 1e-6
 
 
+@pytest.mark.parametrize(
+    "together",
+    [
+        {"mofo": {"fraction": 0.15}, "wise_ft": {"alpha": 0.3}},
+        {"mofo": {"fraction": 0.15}, "sfa": {"p": 0.5}},
+        {"ema": {"decay": 0.9}, "wise_ft": {"alpha": 0.3}},
+        {"half": {"share": 0.5}, "l2": {"coefficient": 1.0}},
+        {"sfa": {"p": 0.5}, "l2": {"coefficient": 1.0, "decoupled": True}},
+    ],
+    ids="+".join,
+)
+def test_the_order_in_which_methods_are_listed_says_nothing(together, tmp_path):
+    ends = []
+    for listed in (together, dict(reversed(together.items()))):
+        trainer = make_trainer(tmp_path, listed)
+        trainer.train()
+        ends.append(weights(trainer))
+    assert largest_difference(*ends) == 0.0
+    alone = make_trainer(tmp_path, dict([next(iter(together.items()))]))
+    alone.train()
+    assert largest_difference(ends[0], weights(alone)) > 1e-6
+
+
+def test_an_average_of_the_whole_way_back_is_the_start_beside_methods_that_filter(tmp_path):
+    """mofo takes back parts of the optimiser's update, and nothing of what an average has done."""
+    before = weights(make_trainer(tmp_path, {}))
+    back = {"wise_ft": {"alpha": 0.0}}
+    for listed in ({**back, "mofo": {"fraction": 0.15}}, {**back, "ema": {"decay": 0.5}}):
+        trainer = make_trainer(tmp_path, listed)
+        trainer.train()
+        assert largest_difference(before, weights(trainer)) == 0.0
+
+
 # ------------------------------------------------------------------------------------------------ averaging and L2
 
 

@@ -215,6 +215,10 @@ def test_on_policy_distillation_without_a_teacher_or_prompts_is_refused(tmp_path
 
     with pytest.raises(ConfigError, match="expected label_annealing"):
         on_policy(tmp_path, retention([{"l2": {"coefficient": 1.0}}]))
+    with pytest.raises(
+        ConfigError, match=r"label_annealing.tokens: expected trained in on-policy distillation, got all"
+    ):
+        on_policy(tmp_path, retention([{"label_annealing": {"tokens": "all"}}]))
     with pytest.raises(ConfigError, match="cached"):
         on_policy(tmp_path, retention([{"label_annealing": {"teacher": "cached"}}]))
     with pytest.raises(DataError, match="expected rows with a prompt"):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from cases import CACHE, history, make_trainer, rows, weights
 
+from holdfast.data.mixing import GENERATED, ORIGIN
 from holdfast.errors import ConfigError, DataError
 from holdfast.retention.registry import retention
 from holdfast.retention.token_weighting import document_means
@@ -184,6 +185,37 @@ def test_tau_is_the_median_of_the_step_before(tmp_path):
     assert history(trainer, "ce_weight")[0] == 1.0 != history(trainer, "ce_weight")[1]
     assert history(trainer, "tau")[0] == pytest.approx((first[3] + first[4]) / 2, rel=1e-6)
     assert history(trainer, "tau")[1] == pytest.approx((second[3] + second[4]) / 2, rel=1e-6)
+
+
+def test_tokens_without_a_cross_entropy_steer_no_weight(tmp_path):
+    """Text of the start model that carries the KL alone is easy by nature: neither T nor tau is to hear of it."""
+    generated = {"fraction": 0.5, "max_new_tokens": 16, "batch_size": 4, "cache_dir": str(tmp_path / "s"), "ce": False}
+    beside = {"label_annealing": {"weight": 1.0}, "self_replay": generated}
+    flow = {"token_weighting": {"kind": "flow", "normalise": True, "cache_dir": str(tmp_path / "l")}}
+    alone, both = (make_trainer(tmp_path, found) for found in (flow, {**flow, **beside}))
+    for trainer in (alone, both):
+        trainer.prepare_methods()
+    assert both.data_info["mixed"] and both._weigher.temperature == pytest.approx(alone._weigher.temperature, rel=1e-12)
+    assert both._weigher._mean == pytest.approx(alone._weigher._mean, rel=1e-12)
+    counted = {**flow, **beside, "self_replay": {**generated, "ce": True}}
+    more = make_trainer(tmp_path, counted)
+    more.prepare_methods()
+    assert more._weigher.temperature != pytest.approx(alone._weigher.temperature, rel=1e-6)
+    talr = make_trainer(tmp_path, {"token_weighting": {"kind": "talr"}, **beside}, per_device_train_batch_size=6)
+    seen = []
+    talr._weigher.saw_losses = lambda inputs, labels, ce: seen.append(labels)
+    for batch in talr.get_train_dataloader():
+        wanted = torch.where((batch[ORIGIN] == GENERATED), -100, batch["labels"])[:, 1:]
+        talr.compute_loss(talr.model.train(), dict(batch))
+        assert torch.equal(seen[-1][:, 1:], wanted)
+    assert any((labels[:, 1:] == -100).all(1).any() for labels in seen), "some rows are the start model's"
+
+
+@pytest.mark.parametrize("kind", ["flow", "talr"])
+def test_documents_are_not_cut_where_they_are_weighed_as_wholes(kind, tmp_path):
+    with pytest.raises(ConfigError, match=r"packing_strategy: expected bfd or bfd_split with .*, got wrapped"):
+        make_trainer(tmp_path, {"token_weighting": {"kind": kind}}, packing=True, packing_strategy="wrapped")
+    make_trainer(tmp_path, {"token_weighting": {"kind": "eaft"}}, packing=True, packing_strategy="wrapped")
 
 
 def test_documents_have_their_own_means():

@@ -129,7 +129,7 @@ def test_osf_keeps_no_more_directions_than_a_matrix_has(tmp_path):
 
 
 def test_osf_resumes_to_the_weights_of_no_interruption(tmp_path):
-    spec = {"label_annealing": {"weight": 2.0}, "l2": {"coefficient": 0.5}, "sfa": {"every": 3, "beta": 0.3}}
+    spec = {"label_annealing": {"weight": 2.0}, "l2": {"coefficient": 0.5}, "ema": {"decay": 0.8}}
     whole = osf_trainer(tmp_path / "a", spec, save_strategy="steps", save_steps=2)
     whole.train()
     resumed = osf_trainer(tmp_path / "b", spec, save_strategy="steps", save_steps=2)
@@ -159,8 +159,26 @@ def direct(how: str) -> dict[str, torch.Tensor]:
         return trained(Path(folder), how, {})
 
 
-@pytest.mark.parametrize("how", ["lora", "osf"])
-@pytest.mark.parametrize("name", CASES)
+APART = [("osf", "sfa"), ("osf", "wise_ft")]
+"""Refused together."""
+
+
+@pytest.mark.parametrize("method", [name for _, name in APART])
+def test_averages_of_osfs_factors_are_refused(method, tmp_path):
+    with pytest.raises(ConfigError, match=f"{method}: the average of OSF's factors is not that of the weights"):
+        osf_trainer(tmp_path, {method: {}})
+
+
+@pytest.mark.parametrize("method", ["mofo", "ema"])
+def test_osf_holds_whatever_methods_do_to_the_weights(method, tmp_path):
+    """Updates of single elements, taken back, are no directions; what is left of them is projected again."""
+    given = {"mofo": {"fraction": 0.15}, "ema": {"decay": 0.5}}[method]
+    trainer = osf_trainer(tmp_path, {method: given}, optim="adamw_torch", learning_rate=1e-2, weight_decay=0.1)
+    trainer.train()
+    assert max(leaks(trainer.model).values()) < 2e-5
+
+
+@pytest.mark.parametrize(("how", "name"), [(h, n) for h in ("lora", "osf") for n in CASES if (h, n) not in APART])
 def test_every_method_acts_under_adapters(how, name, tmp_path):
     held = trained(tmp_path, how, spec(name, next(iter(CASES[name]))))
     assert largest_difference(direct(how), held) > 1e-6

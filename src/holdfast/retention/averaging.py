@@ -73,6 +73,7 @@ class SequentialAveraging(RetentionMethod):
     at_last_step: ClassVar[bool] = True
     strength: ClassVar[tuple[str, ...]] = ("beta", "p")
     place: ClassVar[str] = "weights"
+    turn: ClassVar[int] = 1
     summary: ClassVar[str] = "average the weights with the start's every p of the run and train on from there"
     source: ClassVar[str] = (
         "Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging, Algorithm 1 and Eq. 5"
@@ -122,7 +123,7 @@ class SequentialAveraging(RetentionMethod):
         return factors_problems("sfa", freeze_a) + lora_init_problems("sfa.previous", self.previous)
 
     def check_weights(self, named: NamedParams) -> list[str]:
-        return dora_problems("sfa", named) + anchor_problems("sfa.previous", self.previous, named)
+        return factored_problems("sfa", named) + anchor_problems("sfa.previous", self.previous, named)
 
     def copies(self) -> tuple[WeightCopy, ...]:
         return (kept_anchor(self.previous, self.keep),)
@@ -150,6 +151,7 @@ class WiseFT(RetentionMethod):
     at_last_step: ClassVar[bool] = True
     strength: ClassVar[tuple[str, ...]] = ("alpha",)
     place: ClassVar[str] = "weights"
+    turn: ClassVar[int] = 3  # the last that moves weights: `alpha: auto` measures what is returned
     summary: ClassVar[str] = "interpolate start and result once, at the end"
     source: ClassVar[str] = "Robust fine-tuning of zero-shot models, Eq. 1; Soup to Go, section 4 (SFA with p = 1)"
 
@@ -219,7 +221,7 @@ class WiseFT(RetentionMethod):
         return factors_problems("wise_ft", freeze_a) + lora_init_problems("wise_ft.anchor", self.anchor)
 
     def check_weights(self, named: NamedParams) -> list[str]:
-        return dora_problems("wise_ft", named) + anchor_problems("wise_ft.anchor", self.anchor, named)
+        return factored_problems("wise_ft", named) + anchor_problems("wise_ft.anchor", self.anchor, named)
 
     def copies(self) -> tuple[WeightCopy, ...]:
         kept = kept_anchor(self.anchor, self.keep)
@@ -247,8 +249,13 @@ class WiseFT(RetentionMethod):
 _FACTOR = re.compile(r"\.lora_(?:embedding_)?([AB])(?=\.|$)")
 
 
-def dora_problems(method: str, named: NamedParams) -> list[str]:
-    """A sentence where the trained parameters are DoRA's, whose averages are not those of the weights."""
+def factored_problems(method: str, named: NamedParams) -> list[str]:
+    """A sentence where the trained parameters are DoRA's or OSF's, whose averages are not those of the weights."""
+    if any(".osf_svd_params." in name for name in named):
+        return [
+            f"{method}: the average of OSF's factors is not that of the weights. Train without {method} and average "
+            f"the merged weights: 'holdfast merge'"
+        ]
     if not any(".lora_magnitude_vector." in name for name in named):
         return []
     return [
@@ -360,6 +367,7 @@ class ExponentialAverage(RetentionMethod):
     at_last_step: ClassVar[bool] = True
     strength: ClassVar[tuple[str, ...]] = ("decay",)
     place: ClassVar[str] = "weights"
+    turn: ClassVar[int] = 2
     summary: ClassVar[str] = "end with an exponential moving average of the weights that began at the start"
     source: ClassVar[str] = "Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging"
 

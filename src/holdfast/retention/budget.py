@@ -116,6 +116,7 @@ class Budget(RetentionMethod):
     name: ClassVar[str] = "budget"
     title: ClassVar[str] = "budget for forgetting"
     place: ClassVar[str] = "loss"
+    turn: ClassVar[int] = 4
     summary: ClassVar[str] = (
         "state how much forgetting is acceptable; the strength of label annealing (or L2, EWC) is found during the run"
     )

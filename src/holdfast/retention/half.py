@@ -45,6 +45,7 @@ class HalfFineTuning(RetentionMethod):
     title: ClassVar[str] = "half fine-tuning"
     strength: ClassVar[tuple[str, ...]] = ("share",)
     place: ClassVar[str] = "gradient"
+    turn: ClassVar[int] = 1  # what others have added is taken away with the rest
     summary: ClassVar[str] = "train a random half of every layer's tensors, another half every round"
     source: ClassVar[str] = "HFT: Half Fine-Tuning for Large Language Models, section 3"
     by_parameter: ClassVar[bool] = True

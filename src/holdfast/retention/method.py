@@ -467,6 +467,9 @@ class RetentionMethod:
     leaderboard shows a user's own method that does not state it as not declared."""
     at_last_step: ClassVar[bool] = False
     """Whether it changes the weights after the last step, so that no earlier checkpoint is its result."""
+    turn: ClassVar[int] = 0
+    """When its hooks come within a step among those of the run's methods: the smallest first, equal ones in the order
+    in which they were given."""
     repeatable: ClassVar[bool] = False
     """Whether a run may hold the method twice."""
     stacks: ClassVar[bool] = False
@@ -484,6 +487,11 @@ class RetentionMethod:
     """The values of `optim` that it works with; empty: any."""
     not_in_cost: ClassVar[str] = ""
     """What it does that `holdfast cost` does not count, and what to do about it; empty: nothing."""
+
+    @property
+    def by_document(self) -> bool:
+        """Whether it looks at documents as wholes, which packing must not cut."""
+        return False
 
     @property
     def off(self) -> bool:
@@ -635,6 +643,12 @@ class RetentionMethod:
         return Passive()
 
 
+def in_turn(methods: Sequence[RetentionMethod], active: Sequence[ActiveMethod]) -> list[ActiveMethod]:
+    """What a run's methods hold, in the order of their hooks within a step (`RetentionMethod.turn`): the same however
+    they were listed, unless two have the same turn."""
+    return [a for _, a in sorted(zip(methods, active, strict=True), key=lambda pair: pair[0].turn)]
+
+
 def changes_data(method: RetentionMethod) -> bool:
     """Whether a method changes the training data, which then has to be rows that can be counted."""
     return makes_data(method) or type(method).transform_data is not RetentionMethod.transform_data
@@ -663,12 +677,21 @@ def redrawing_problems(methods: Iterable[RetentionMethod]) -> list[str]:
 
 def packing_problem(methods: Iterable[RetentionMethod], strategy: str) -> list[str]:
     """What is wrong with packing rows by TRL's `strategy` beside methods, if anything is."""
-    if strategy in PACKED_WHOLE or not marks_origins(methods):
+    if strategy in PACKED_WHOLE:
         return []
-    return [
-        f"packing_strategy: expected {' or '.join(PACKED_WHOLE)} where replayed or generated tokens have weights of "
-        f"their own, got {strategy}, which cuts rows without regard to where they are from."
+    held, wanted = [m for m in methods if not m.off], f"packing_strategy: expected {' or '.join(PACKED_WHOLE)}"
+    found = [
+        f"{wanted} with {m.label()}, which looks at documents as wholes, got {strategy}, whose rows are pieces of "
+        f"several."
+        for m in held
+        if m.by_document
     ]
+    if marks_origins(held):
+        found.append(
+            f"{wanted} where replayed or generated tokens have weights of their own, got {strategy}, which cuts rows "
+            f"without regard to where they are from."
+        )
+    return found
 
 
 def makes_data(method: RetentionMethod) -> bool:

@@ -118,6 +118,10 @@ class TokenWeighting(RetentionMethod):
     def off(self) -> bool:
         return self.coefficient == 0
 
+    @property
+    def by_document(self) -> bool:
+        return self.kind in ("talr", "flow")
+
     def problems(self) -> list[str]:
         defaults = {name: field.default for name, field in type(self).__dataclass_fields__.items()}
         return [

@@ -47,6 +47,7 @@ from holdfast.retention.method import (
     StepFigures,
     StepInfo,
     TokenLoss,
+    in_turn,
     makes_data,
 )
 from holdfast.retention.replay import stacked
@@ -425,14 +426,14 @@ class _Loop:
             reset_optimizer=optimizer.state.clear,
             learning_rates=rates,
         )
-        for method in self.active:
+        for method in in_turn(self.retain, self.active):
             method.add_gradient(self.named, about)
         if self.settings.max_grad_norm:
             nn.utils.clip_grad_norm_(self.named.values(), self.settings.max_grad_norm)
         optimizer.step()
         if any(m.wants_figures for m in self.active):
             about = replace(about, figures=_figures([result], self.term is not None))
-        for method in self.active:
+        for method in in_turn(self.retain, self.active):
             method.after_step(self.named, about)
         return result
 

@@ -33,7 +33,7 @@ from holdfast.retention.method import PACKED_WHOLE, RetentionMethod, changes_dat
 from holdfast.retention.replay import stacked
 from holdfast.retention.token_weighting import TokenWeighting
 from holdfast.support.environment import quiet_datasets
-from holdfast.training.adapters import AdapterArguments, complete_osf
+from holdfast.training.adapters import AdapterArguments
 from holdfast.training.data_host import StartModel, TrainerDataHost
 from holdfast.training.document_attention import use_document_attention
 from holdfast.training.image_batches import COLUMNS, ImageCollator
@@ -95,7 +95,6 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             self._start = StartModel(model, adapter=kwargs.get("peft_config"), first=first)
         self._confine_attention(model, arguments)  # before a teacher is copied from the model
         super().__init__(*args, retain=retain, **kwargs)
-        self._project_osf = complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
 
     def _complete_start(self) -> None:
         if self._adapter.lora_init is not None:
@@ -106,13 +105,9 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         if self.lora_start is not None:
             self.lora_start.hold()
 
-    def after_optimizer_step(self) -> None:
-        """Confines the factors of OSF before methods see them, and those of `lora_init` after methods, too."""
-        if self._project_osf is not None:
-            self._project_osf()
-        if self.lora_start is not None:
-            self.lora_start.restore()
-        super().after_optimizer_step()
+    def confine(self) -> None:
+        """And the factors that `lora_init` holds."""
+        super().confine()
         if self.lora_start is not None:
             self.lora_start.restore()
 
@@ -206,9 +201,9 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             prepare=lambda name: self._prepare_other(name, processing_class, args),
             say=self._say,
         )
+        if getattr(args, "packing", False) and (problems := packing_problem(self.retain, args.packing_strategy)):
+            raise ConfigError(problems)
         if self.marks_origins:
-            if getattr(args, "packing", False) and (problems := packing_problem(self.retain, args.packing_strategy)):
-                raise ConfigError(problems)
             rows = marked(rows, NEW)
         for method in stacked(self._data_methods):
             rows, info = method.make_data(rows, host)

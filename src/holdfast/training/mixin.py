@@ -54,6 +54,7 @@ from holdfast.retention.method import (
     TokenLoss,
     TokenWeights,
     changes_data,
+    in_turn,
     marks_origins,
     redrawing_problems,
 )
@@ -61,6 +62,7 @@ from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher
 from holdfast.support.environment import loads_on_one_process_only
 from holdfast.support.files import write_json
 from holdfast.training import frozen
+from holdfast.training.adapters import complete_osf
 from holdfast.training.checkpoint_parts import SEALED, STATE_FILE, TENSOR_FILE
 from holdfast.training.diverged import describe_samples, diverged
 from holdfast.training.forward import LossRequest, Sealed, install_forward, successor_mask
@@ -198,6 +200,7 @@ class RetentionMixin(WholeCheckpoints):
         anchors = Anchors(named, adapters[0] if len(adapters) == 1 else None)
         factors_of(named, self.learning_rate_multipliers)
         self._refuse_misfits(named)
+        self._project_osf = complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
         self._weigher = next((a for m, a in zip(self.retain, self.active, strict=True) if m.weighs_tokens), None)
         self._feeder = next((a for m, a in zip(self.retain, self.active, strict=True) if m.redraws() is not None), None)
@@ -429,10 +432,12 @@ class RetentionMixin(WholeCheckpoints):
         origin: Tensor | None,
         result: AnnealedLoss,
     ) -> None:
-        weigher.saw_losses(inputs, labels, result.ce_N.view(labels.shape[0], -1))
         by_origin, count = weights_by_origin(origin, self._ce_by_origin, labels), result.ce_count
         if by_origin is not None:  # tokens that carry the KL alone are not the weigher's
-            count = ((labels[:, 1:] != IGNORE) & (by_origin != 0)).sum()
+            labels = labels.clone()
+            labels[:, 1:].masked_fill_(by_origin == 0, IGNORE)
+            count = (labels[:, 1:] != IGNORE).sum()
+        weigher.saw_losses(inputs, labels, result.ce_N.view(labels.shape[0], -1))
         row = torch.stack([result.weight_sum.double(), count.double()])
         self._step_weight = row if self._step_weight is None else self._step_weight + row
 
@@ -505,7 +510,7 @@ class RetentionMixin(WholeCheckpoints):
         self._rates = self._learning_rates()
         self._epoch = int(self.state.epoch or 0)  # counted up with the step
         step = self._step_info(self.state.global_step + 1)
-        for method in self.active:
+        for method in in_turn(self.retain, self.active):
             method.add_gradient(self.named_trainable(), step)
 
     def _note_backend(self) -> None:
@@ -582,16 +587,24 @@ class RetentionMixin(WholeCheckpoints):
         optimizer.state.clear()
 
     def after_optimizer_step(self) -> None:
-        """Runs the methods' `after_step`; called by the first `on_step_end` callback."""
+        """Runs the methods' `after_step`; called by the first `on_step_end` callback. What an adapter confines weights
+        to holds before methods see them and after they have moved them."""
+        self.confine()
         if not self.active:
             return
         step = self._step_info(
             self.state.global_step, self._step_figures() if any(a.wants_figures for a in self.active) else None
         )
         self._published = [] if self._zero is None else self._zero.versions()
-        for method in self.active:
+        for method in in_turn(self.retain, self.active):
             method.after_step(self.named_trainable(), step)
+        self.confine()
         self.publish_weights()
+
+    def confine(self) -> None:
+        """Puts weights back to where the adapter wants them: OSF's factors, whose optimiser leaves them otherwise."""
+        if self._project_osf is not None:
+            self._project_osf()
 
     def publish_weights(self) -> None:
         """Hands what methods have changed to the model's own copies under ZeRO 1 and 2; elsewhere they are the same.

@@ -215,7 +215,7 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
         **kwargs: `DistillationTrainer`'s own, and `RetentionMixin`'s.
 
     Raises:
-        ConfigError: no label annealing, a cached teacher, methods of the data.
+        ConfigError: no label annealing, one of all tokens, a cached teacher, methods of the data.
         DataError: rows without prompts.
     """
 
@@ -226,7 +226,13 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
                 f"On-policy distillation: expected rows with a prompt, got {len(data)} rows with "
                 f"{', '.join(data.column_names) or 'no columns'}."
             )
-        if not any(method.token_loss() is not None for method in retain if not method.off):
+        terms = [term for method in retain if not method.off and (term := method.token_loss()) is not None]
+        if any(term.tokens == "all" for term in terms):
+            raise ConfigError(
+                "label_annealing.tokens: expected trained in on-policy distillation, got all: the loss is the mean "
+                "over the tokens that the model has written, and prompts are none."
+            )
+        if not terms:
             raise ConfigError(
                 "retention: expected label_annealing with a weight above 0, whose divergence from the teacher is all "
                 "that on-policy distillation trains on, got none."

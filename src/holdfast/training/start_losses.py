@@ -12,15 +12,17 @@ Shape suffixes: B batch, T positions, S = T - 1 predictions, D documents.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from holdfast.data.mixing import NEW, ORIGIN
 from holdfast.ops.annealing import IGNORE, annealed_loss
 from holdfast.ops.heads import Head
 from holdfast.retention.cached_teacher import CachedStates, Wording, find_documents
+from holdfast.retention.method import ORIGINS
 from holdfast.retention.state_store import StateStore
 from holdfast.retention.teacher import Teacher
 from holdfast.support.cache import cache_folder
@@ -63,10 +65,11 @@ class FoundLosses:
     Args:
         found: of the training data.
         data: the training data as prepared: `input_ids`, `labels`, and what tells documents apart.
+        without: origins (`data.mixing.ORIGIN`) whose tokens have no cross-entropy to be weighed.
     """
 
-    def __init__(self, found: CachedStates, data: Any) -> None:
-        self._found, self._data = found, data
+    def __init__(self, found: CachedStates, data: Any, without: Collection[int] = ()) -> None:
+        self._found, self._data, self._without = found, data, without
 
     def of(self, inputs: dict[str, Any]) -> Tensor:
         """See `StartLosses.of`. NaN of the padding of packed rows, which predicts nothing, becomes 0."""
@@ -92,7 +95,10 @@ class FoundLosses:
                 continue
             trained_T = torch.as_tensor(row.get("labels", row["input_ids"])) != IGNORE
             spans = find_documents(inputs, self._found.words)
-            for key, start, length in zip(spans.keys, spans.start, spans.length, strict=True):
+            origins = row.get(ORIGIN) or [NEW] * len(spans.keys)
+            for key, start, length, origin in zip(spans.keys, spans.start, spans.length, origins, strict=True):
+                if origin in self._without:
+                    continue
                 trained = trained_T[start + 1 : start + length]
                 count = int(trained.sum())
                 if count:
@@ -120,4 +126,6 @@ def find_start_losses(trainer: Any, setting: str, *, cache_dir: str | None, say:
     )
     root = expanded(cache_dir) if cache_dir else cache_folder() / "start_losses"
     cache = LossCache(trainer, root, words=words)
-    return FoundLosses(cache.prepare([trainer.train_dataset], at_start=True, say=say), trainer.train_dataset)
+    without = [number for number, name in enumerate(ORIGINS) if trainer._ce_by_origin.get(name, 1.0) == 0]
+    found = cache.prepare([trainer.train_dataset], at_start=True, say=say)
+    return FoundLosses(found, trainer.train_dataset, without)

@@ -10,7 +10,7 @@ import pytest
 from claim_studies import annealing, comparison, l2, study
 from claim_studies import trial as made_up
 from holdfast.records.leaderboard import LeaderboardRecord, Track
-from holdfast.records.study import StudyRecord
+from holdfast.records.study import StudyRecord, TrialRecord
 from holdfast.retention.method import RetentionMethod
 from holdfast.studies.leaderboard.figures import leaderboard_record, track_figures
 
@@ -226,6 +226,21 @@ def test_the_p_value_of_a_difference_is_that_of_its_interval():
     assert math.isnan(OverSeeds(value=0.3, by_seed={0: 0.3}, samples_half=0.0).p_value)
     sampled = OverSeeds(value=0.3, by_seed={0: 0.3}, samples_half=0.3)
     assert sampled.p_value == pytest.approx(0.05, rel=1e-6)
+
+
+def test_old_data_that_settings_read_is_said():
+    from holdfast.studies.leaderboard.figures import _read_beside
+
+    def of(**settings):
+        about = {"state": "complete", "kind": "direct", "label": "", "params": {}, "runs": []}
+        return list(_read_beside([TrialRecord(number=0, settings=settings, **about)]))
+
+    assert of(lora_init="corda", lora_init_data="old.jsonl") == ["once, to begin the adapter"]
+    by = ["held out, to measure by"]
+    assert of(retention=[{"wise_ft": {"alpha": "auto", "limit": 0.1, "data": "old.jsonl"}}]) == by
+    assert of(retention={"budget": {"perplexity_increase": 0.1, "data": "old.jsonl"}}) == by
+    assert of(retention=["sfa", {"l2": {"coefficient": 1}}], learning_rate=1e-3) == of(retention="sfa") == []
+    assert of(retention=[{"replay": {"data": "old.jsonl"}}]) == [], "which says so itself"
 
 
 def test_a_method_from_outside_that_does_not_state_it_is_not_said_to_need_no_old_data():

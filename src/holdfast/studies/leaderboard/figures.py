@@ -189,12 +189,25 @@ def _old_data(cls: type[RetentionMethod]) -> str:
     return cls.old_data if is_ours(cls) or declares else "not declared"
 
 
+def _read_beside(trials: Sequence[TrialRecord]) -> Iterator[str]:
+    """Old data that settings read although their method by itself needs none."""
+    for settings in (trial.settings for trial in trials):
+        if settings.get("lora_init_data"):
+            yield "once, to begin the adapter"
+        named = settings.get("retention") or []
+        for entry in [named] if isinstance(named, (str, Mapping)) else named:
+            for name, given in entry.items() if isinstance(entry, Mapping) else ():
+                cls = declared(name)
+                if isinstance(given, Mapping) and given.get("data") and not (cls and cls.old_data):
+                    yield "held out, to measure by"
+
+
 def _way(way: str, trials: Sequence[TrialRecord], study: StudyRecord, *, judged: bool) -> _Way:
     whole = [t for t in trials if incomplete(t, study) is None]
     classes = [cls for n in dict.fromkeys(n for t in trials for n in t.kind.split("+")) if (cls := declared(n))]
     row = Row(
         way=way,
-        old_data="; ".join(dict.fromkeys(text for cls in classes if (text := _old_data(cls)))),
+        old_data="; ".join(dict.fromkeys([*filter(None, map(_old_data, classes)), *_read_beside(trials)])),
         trials=len(trials),
         complete=len(whole),
         levels=[],
