@@ -145,6 +145,9 @@ def test_a_server_draws_what_the_model_would(tmp_path: Path) -> None:
         served = make_trainer(tmp_path, entry(tmp_path, server=server.url, **asked))
         texts = [build_tokenizer().decode(ids) for ids, _ in rows_of(served)]
         assert texts == [build_tokenizer().decode(ids) for ids, _ in rows_of(own)]
+        drawn = [body for body in server.asked if not body.get("echo")]
+        alone = {"top_k": len(build_tokenizer()), "min_p": 0.0, "repetition_penalty": 1.0, "repeat_penalty": 1.0}
+        assert drawn and all(body.items() >= alone.items() for body in drawn), "and no default of its own"
         count = len(server.asked)
         make_trainer(tmp_path, entry(tmp_path, server=server.url, **asked))
         assert len(server.asked) == count, "what is there needs no server"

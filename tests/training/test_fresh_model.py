@@ -63,6 +63,11 @@ def test_mup_scales_a_wider_model(tmp_path: Path) -> None:
     assert write_fresh(wide, build_tokenizer(), tmp_path / "m", seed=0, base_width=32) == multipliers
     head = AutoModelForCausalLM.from_pretrained(tmp_path / "m").lm_head.weight
     assert float(head.detach().std()) == pytest.approx(0.02 / 2, rel=0.05)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "m")
+    for stds in (init_stds(tmp_path / "m"), init_stds(model)):
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1:
+                assert stds[name] == pytest.approx(float(parameter.detach().std()), rel=0.05), name
 
 
 def test_what_cannot_be_built() -> None:

@@ -245,7 +245,12 @@ class SelfReplay(RetentionMethod):
             batch_size=self.batch_size or host.batch_size(),
             seed=self.seed,
             once=self.temperature == 0,
-            how={"start": key, "temperature": self.temperature, "top_p": self.top_p, "served": bool(self.server)},
+            how={
+                "start": key,
+                "temperature": self.temperature,
+                "top_p": self.top_p,
+                "served": 2 if self.server else False,
+            },
         )
         name = fingerprint(stream.facts, length=32)
         root = expanded(self.cache_dir) if self.cache_dir else cache_folder() / "self_replay"

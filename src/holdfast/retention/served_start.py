@@ -29,6 +29,13 @@ _OPTIONS = OptionNames(
 )
 
 
+_NOTHING_ELSE = {"min_p": 0.0, "repetition_penalty": 1.0, "repeat_penalty": 1.0}
+"""Sent beside temperature and top_p: servers take what is left out from the model's generation_config, or have defaults
+of their own, and what they draw is not the start's distribution. vLLM and SGLang know the first two, llama.cpp the
+first and the last; each passes over what it does not know. As many `top_k` as there are tokens are all of them
+everywhere, where -1 and 0 are refused by one or the other."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServedStart:
     """The start at an address.
@@ -87,7 +94,8 @@ class ServedStart:
             how = {"max_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": own_seed}
             asked.append((ids, how, completed))
         found = []
-        for one in ask(self.endpoint, self.model, asked, options=_OPTIONS):
+        plain = {"extra_body": {**_NOTHING_ELSE, "top_k": len(tokenizer)}}
+        for one in ask(self.endpoint, self.model, asked, options=_OPTIONS, parameters=plain):
             ids = tokenizer(one.text, add_special_tokens=False)["input_ids"]
             end = [tokenizer.eos_token_id] if not one.cut and tokenizer.eos_token_id is not None else []
             found.append(Sample(ids=(*ids, *end), ended=bool(end)))

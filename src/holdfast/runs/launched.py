@@ -9,7 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.errors import HoldfastError, Interrupted
+from holdfast.errors import HoldfastError, Interrupted, NotFinite, TrainingDiverged
+from holdfast.runs.run_folder import ENDED
+from holdfast.support.files import read_object
 
 if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
@@ -24,6 +26,7 @@ def train_in_processes(wanted: TrainConfig, folder: Path, *, evaluations: Path |
         evaluations: where measurements are shared between runs; None: nowhere.
 
     Raises:
+        TrainingDiverged, NotFinite: one of the processes ended so.
         HoldfastError: it failed.
         ConfigError: a method that was registered here and that no other process can load.
         Interrupted: it was interrupted; the same call continues.
@@ -36,6 +39,7 @@ def train_in_processes(wanted: TrainConfig, folder: Path, *, evaluations: Path |
     from holdfast.support.files import write_bytes_atomic
 
     request = folder.parent / f"{folder.name}.yaml"
+    (folder / ENDED).unlink(missing_ok=True)
     write_bytes_atomic(request, yaml.safe_dump(wanted.resolved, sort_keys=False).encode())
     words = launch.command(wanted.launch, ["--config", str(request)], has_accelerator=has_accelerator())
     environment = {**os.environ, **launch.environment(wanted.processes)}
@@ -55,6 +59,11 @@ def train_in_processes(wanted: TrainConfig, folder: Path, *, evaluations: Path |
     if code == Interrupted.exit_code:
         raise Interrupted(f"Interrupted; what is done stays in {folder}.")
     if code != 0:
+        if (folder / ENDED).is_file():
+            told = read_object(folder / ENDED)
+            (folder / ENDED).unlink()
+            kinds = {kind.__name__: kind for kind in (TrainingDiverged, NotFinite)}
+            raise kinds.get(str(told.get("kind")), HoldfastError)(str(told.get("error")))
         raise HoldfastError(
             f"Training over {wanted.processes} processes ended with exit code {code}; its output is above, or in a log."
         )

@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoints.distance import layer_distances
 from holdfast.checkpoints.live_tensors import checkpoint_names
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash
-from holdfast.errors import ConfigError, HoldfastError, Interrupted, NotFinite, RunFolderError, StorageError
+from holdfast.errors import (
+    ConfigError,
+    HoldfastError,
+    Interrupted,
+    NotFinite,
+    RunFolderError,
+    StorageError,
+    TrainingDiverged,
+)
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 from holdfast.runs import run_folder
 from holdfast.runs.nodes import check_same, check_shared_folder
@@ -39,7 +47,7 @@ from holdfast.support.environment import (
     terminated_is_interrupted,
     wait_for_lock,
 )
-from holdfast.support.files import fingerprint, to_jsonable
+from holdfast.support.files import fingerprint, to_jsonable, write_json
 from holdfast.support.resources import is_disk_full
 
 if TYPE_CHECKING:
@@ -130,6 +138,9 @@ def train(
             ) from None
         except Exception as error:
             run.end("failed", str(error).strip().split("\n")[0] or type(error).__name__)
+            if config.processes > 1 and isinstance(error, (TrainingDiverged, NotFinite)) and folder.path.is_dir():
+                # launchers end with their own exit code, and the other processes are stopped wherever they are
+                write_json(folder.path / run_folder.ENDED, {"kind": type(error).__name__, "error": str(error)})
             if not isinstance(error, StorageError) and is_disk_full(error):
                 raise StorageError(
                     f"No space left on the disk of {folder.path} (stage '{record.stage}'). What was written before is "

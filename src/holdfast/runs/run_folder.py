@@ -18,6 +18,9 @@ from holdfast.support.environment import hardware, now, shown_name, versions
 from holdfast.support.files import fingerprint, read_object
 from holdfast.support.paths import real
 
+ENDED = ".not_finite.json"
+"""In a run's folder: how one of several processes ended whose figures were not finite, for who launched them."""
+
 if TYPE_CHECKING:
     from pathlib import Path
 

@@ -3,7 +3,7 @@ model.
 
 "Overtrained Language Models" scales the noise on a tensor by the standard deviation of its INITIALISATION distribution,
 so that one gamma means the same for every tensor and at every pre-training budget. A fresh model of the same config
-supplies them; only its numbers are wanted, though, so here
+(and, of muP's, of the same base width) supplies them; only its numbers are wanted, though, so here
 
 1. the model is built on the meta device, where tensors have shapes and no values, and its own `_init_weights` runs over
 it in transformers' order
@@ -38,6 +38,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.errors import ModelError
 from holdfast.support.environment import quiet_transformers
+from holdfast.training.mup import BASE_WIDTH, mup_factors
 
 _BLOCK = 1 << 16
 _SAMPLES = 2048
@@ -74,6 +75,9 @@ def init_stds(model: Any, *, seed: int = 0, stored: bool = False, trust_remote_c
             torch.default_generator.manual_seed(seed)
             whole = dict(_build(type(fresh), fresh.config).named_parameters())
         stds |= {name: _spread([whole[name].detach()]) for name in untouched}
+    if (base_width := getattr(fresh.config, BASE_WIDTH, None)) is not None:
+        for name, factor in mup_factors(fresh, int(base_width)).items():
+            stds[name] *= factor
     for tied, source in getattr(fresh, "all_tied_weights_keys", {}).items():
         if source in stds:
             stds[tied] = stds[source]

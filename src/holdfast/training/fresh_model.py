@@ -107,7 +107,7 @@ def write_fresh(
     from transformers import AutoModelForCausalLM
 
     from holdfast.support.environment import quiet_transformers
-    from holdfast.training.mup import mup_
+    from holdfast.training.mup import BASE_WIDTH, mup_
 
     if (folder / MULTIPLIERS_FILE).is_file():
         found: dict[str, float] = read_json(folder / MULTIPLIERS_FILE)
@@ -118,6 +118,8 @@ def write_fresh(
         torch.default_generator.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         multipliers = mup_(model, base_width=base_width, seed=seed) if base_width is not None else {}
+        if base_width is not None:
+            setattr(model.config, BASE_WIDTH, base_width)  # goes with the weights, for `fresh_init.init_stds`
     folder.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(folder.parent, f".{folder.name}-") as scratch, quiet_transformers():
         whole = scratch / folder.name

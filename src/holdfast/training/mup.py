@@ -27,6 +27,22 @@ import torch
 from holdfast.errors import ConfigError
 from holdfast.ops.weights import hidden_matrices
 
+BASE_WIDTH = "mup_base_width"
+"""Key of a model's configuration: the width that it was initialised for by muP."""
+
+
+def mup_factors(model: Any, base_width: int) -> dict[str, float]:
+    """What muP multiplies the spread of each parameter's initialisation by, by name; those that it leaves are left out.
+
+    Args:
+        model: of transformers, as `mup_` takes it; on any device.
+        base_width: see `mup_`.
+    """
+    m = model.config.hidden_size / base_width
+    names = {id(p): n for n, p in model.named_parameters()}
+    hidden = {names[id(p)]: 1 / math.sqrt(m) for p, _ in hidden_matrices(model)}
+    return {**hidden, names[id(model.get_output_embeddings().weight)]: 1 / m}
+
 
 @torch.no_grad()
 def mup_(model: Any, *, base_width: int, seed: int = 0) -> dict[str, float]:
@@ -54,18 +70,12 @@ def mup_(model: Any, *, base_width: int, seed: int = 0) -> dict[str, float]:
             "mup: expected embeddings of their own for input and output, got tied ones: one matrix cannot have the "
             "rate of both. Set tie_word_embeddings: false."
         )
-    m = width / base_width
+    factors, parameters = mup_factors(model, base_width), dict(model.named_parameters())
     generator = torch.Generator().manual_seed(seed)
-    names = {id(p): n for n, p in model.named_parameters()}
-    for weight, std in [
-        *((p, sigma / math.sqrt(m)) for p, _ in hidden_matrices(model)),
-        (head.weight, sigma / m),
-        (model.get_input_embeddings().weight, sigma),
-    ]:
+    drawn = [(parameters[name], sigma * factor) for name, factor in factors.items()]
+    for weight, std in (*drawn, (model.get_input_embeddings().weight, sigma)):
         weight.copy_(torch.randn(weight.shape, generator=generator) * std)
-    if m == 1:
-        return {}
-    return {_pattern([names[id(p)] for p in (*(p for p, _ in hidden_matrices(model)), head.weight)]): 1 / m}
+    return {} if width == base_width else {_pattern(list(factors)): base_width / width}
 
 
 def _pattern(names: list[str]) -> str:

@@ -460,3 +460,16 @@ def test_a_perplexity_of_what_is_no_text_leaves_nothing_out(asked: dict[str, Any
     small = {"probe": False, "seeds": [0], "vary": {"learning_rate": [1e-3]}, "most_perplexity": 1.01}
     record = run_of(asked, generalist=generalist, **small)
     assert record.left_out == [] and any("most_perplexity leaves nothing out" in note for note in record.notes)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_is_not_finite_itself_is_no_fine_tuning_that_diverged(asked: dict[str, Any]) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file("l/model.safetensors")
+    name = next(n for n in weights if n.endswith("norm.weight"))
+    weights[name] = torch.full_like(weights[name], math.nan)
+    save_file(weights, "l/model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(HoldfastError, match=r"l itself is not finite on source/old, before it is fine-tuned"):
+        run_of(asked, probe=False)

@@ -222,6 +222,11 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         try:
             trained = train_model(settings, (), 0, cache=config.output_dir / "evaluations", task=task)
         except (TrainingDiverged, NotFinite) as error:
+            if lost := [e for e in run.evaluated("start").all() if e.failed is not None]:
+                raise HoldfastError(
+                    f"{label} itself is not finite on {lost[0].suite}/{lost[0].name}, before it is fine-tuned: "
+                    f"{lost[0].failed} Leave the checkpoint out, or what is measured."
+                ) from error
             return JobResult(diverged=str(error).strip().split("\n")[0][:300])
         return JobResult(
             tokens=trained.tokens,
