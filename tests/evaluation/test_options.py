@@ -213,6 +213,38 @@ def test_labels_as_files_have_them(tmp_path, labels, rows, golds):
     assert read_classes(classes(tmp_path, rows, labels=labels, max_documents=2))[1] == golds[:2]
 
 
+def test_each_row_has_classes_of_its_own(roomy, tmp_path):
+    """SIQA's answers differ from question to question; the mean log-likelihood a token decides all the same."""
+    write(tmp_path, ROWS)
+    entry = '{classes: rows.jsonl, prompt: "{prompt}", label: answer, options: options}'
+    plan, problems = parse_evaluation(yaml.safe_load(f"target: [{entry}]"), base_dir=tmp_path)
+    assert problems == []
+    tokenizer = make_tokenizer()
+    found = measured(roomy, tokenizer, plan.entries[0])
+    assert found.primary == "class_perplexity" and found.settings["options"] == "options"
+    for row, asked in zip(found.rows, ROWS, strict=True):
+        each = [option_nats(roomy, tokenizer, asked["prompt"], option) for option in asked["options"]]
+        assert row["choices"] == asked["options"]
+        assert row["nats"] == pytest.approx(agrees(row, each, asked["answer"]), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"options": [" a"]}, "row 1: expected at least two different texts in the column 'options', got [' a']"),
+        ({"options": [" a", " a"]}, "row 1: expected at least two different texts"),
+        ({"options": [" a", " b"], "label": 2}, "(row 1: '2'; expected 0, 1)"),
+    ],
+)
+def test_rows_without_classes_of_their_own(tmp_path, row, words):
+    good = {"text": "a", "label": 0, "options": [" a", " b", " c"]}
+    with pytest.raises(DataError) as caught:
+        read_classes(classes(tmp_path, [good, {**good, **row}], options="options"))
+    assert words in str(caught.value)
+    with pytest.raises(DataError, match="lacks the column answers"):
+        read_classes(classes(tmp_path, [good], options="answers"))
+
+
 def test_labels_of_a_yaml_mapping(tmp_path):
     write(tmp_path, [{"text": "thing", "wrong": flag} for flag in (True, False)])
     entry = '{classes: rows.jsonl, prompt: "{text} is", label: wrong, options: {true: " wrong", false: " right"}}'

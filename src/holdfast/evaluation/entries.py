@@ -47,6 +47,8 @@ def _template(value: Any) -> str:
 
 
 def _options(value: Any) -> Any:
+    if isinstance(value, str) and value:  # a column with each row's own
+        return value
     texts = list(value.values()) if isinstance(value, Mapping) else value
     if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) and text for text in texts):
         raise ValueError
@@ -63,12 +65,13 @@ Template = Annotated[str, Meta(parse=_template, json_schema=lambda: _TEXTS)]
 TemplateOrNone = Annotated[str | None, Meta(parse=_template, json_schema=lambda: _TEXTS)]
 CountOrNone = Annotated[int | None, Meta(ge=1)]
 Options = Annotated[
-    tuple[str, ...],
+    tuple[str, ...] | str,
     Meta(
         parse=_options,
-        expected='at least two different texts such as [" negative", " positive"], or label: text',
+        expected='at least two different texts such as [" negative", " positive"], label: text, or a column',
         json_schema=lambda: {
             "anyOf": [
+                _TEXTS,
                 {"type": "array", "items": _TEXTS, "minItems": 2, "uniqueItems": True},
                 {"type": "object", "additionalProperties": _TEXTS, "minProperties": 2},
             ]
@@ -183,7 +186,7 @@ class ClassesEntry(DataEntry):
     """`str.format` template over the columns: what is given, such as "{text}\\nThis review is"."""
     options: Options
     """What the classes are called, as the model would continue the prompt: in the order of the labels 0, 1, ..., or by
-    label."""
+    label; or the column with each row's own list of them, for questions whose answers differ (SIQA)."""
     labels: Annotated[tuple[str, ...], Meta(yaml=False)] = ()
     """The label column's values in the order of `options`; empty: whole numbers from 0."""
     label: Word = "label"

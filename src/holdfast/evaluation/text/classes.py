@@ -31,10 +31,18 @@ def read_classes(entry: ClassesEntry) -> tuple[list[str], list[int]]:
     """(prompts, index of the right class) of every row.
 
     Raises:
-        DataError: no rows, columns that the template names are missing, or a label that is no class.
+        DataError: no rows, columns that the template names are missing, a label that is no class, or a row without
+            classes of its own where those are a column's.
     """
-    rows = question_rows(entry)
-    columns = list(rows.column_names)
+    prompts, golds, _ = _read(entry)
+    return prompts, golds
+
+
+def _read(entry: ClassesEntry) -> tuple[list[str], list[int], list[list[str]]]:
+    """`read_classes`, and the classes of every row."""
+    own = entry.options if isinstance(entry.options, str) else None
+    rows = question_rows(entry, (own,) if own is not None else ())
+    columns, options = list(rows.column_names), list[list[str]]()
     if entry.label not in columns:
         raise DataError(
             f"{entry.data} has no column '{entry.label}' with the right class (it has {', '.join(columns)}). Name it "
@@ -42,10 +50,11 @@ def read_classes(entry: ClassesEntry) -> tuple[list[str], list[int]]:
         )
     refuse_images(entry, rows, [entry.prompt])
     prompts, golds, bad = [], [], []
-    known = {name: index for index, name in enumerate(entry.labels)} or {
-        str(index): index for index in range(len(entry.options))
-    }
     for number, row in enumerate(rows):
+        options.append(list(entry.options) if own is None else _own(row[own], entry, number))
+        known = {name: index for index, name in enumerate(entry.labels)} or {
+            str(index): index for index in range(len(options[-1]))
+        }
         try:
             prompts.append(entry.prompt.format(**row))
         except (KeyError, IndexError) as error:
@@ -61,37 +70,48 @@ def read_classes(entry: ClassesEntry) -> tuple[list[str], list[int]]:
             label = int(label)
         label = str(label)
         if label not in known:
-            bad.append((number, label))
+            bad.append((number, label, known))
         golds.append(known.get(label, -1))
     if bad:
-        number, label = bad[0]
+        number, label, known = bad[0]
         raise DataError(
             f"{len(bad)} of {len(golds)} rows of {entry.data} have a label that is no class (row {number}: {label!r}; "
             f"expected {', '.join(known)}). "
             "Write `options` as a mapping from label to text."
         )
-    return prompts, golds
+    return prompts, golds, options
+
+
+def _own(value: Any, entry: ClassesEntry, number: int) -> list[str]:
+    texts = value if isinstance(value, list) else []
+    if len(texts) < 2 or not all(isinstance(t, str) and t for t in texts) or len(set(texts)) < len(texts):
+        raise DataError(
+            f"{entry.data}, row {number}: expected at least two different texts in the column '{entry.options}', got "
+            f"{value!r}."
+        )
+    return list(texts)
 
 
 def measure(entry: ClassesEntry, on: Subject) -> Outcome:
     """See `holdfast.evaluation.measures.measure`."""
-    prompts, golds = read_classes(entry)
-    options = list(entry.options)
-    requests = [[border_ids(prompt, option, on.tokenizer) for option in options] for prompt in prompts]
+    prompts, golds, options = _read(entry)
+    asked = list(zip(prompts, options, strict=True))
+    requests = [[border_ids(prompt, option, on.tokenizer) for option in own] for prompt, own in asked]
     rows = [
         {
-            "doc": fingerprint([prompt, options], length=32),
+            "doc": fingerprint([prompt, own], length=32),
             "question": prompt,
-            "choices": options,
+            "choices": own,
             "nats": scored.total - scored.scores[gold],
             "acc": float(scored.answer == gold),
             "probabilities": scored.probabilities,
             "gold": gold,
             "answer": scored.answer,
         }
-        for prompt, gold, scored in zip(prompts, golds, score_options(on, requests, name="class"), strict=True)
+        for (prompt, own), gold, scored in zip(asked, golds, score_options(on, requests, name="class"), strict=True)
     ]
-    return Outcome(rows=rows, figures=_FIGURES, settings={"options": options})
+    settled = entry.options if isinstance(entry.options, str) else list(entry.options)
+    return Outcome(rows=rows, figures=_FIGURES, settings={"options": settled})
 
 
 def check(entry: ClassesEntry, tokenizer: Any) -> None:

@@ -590,7 +590,8 @@ def _falls(record: OvertrainingRecord) -> float | None:
 
 def _edges(record: OvertrainingRecord) -> float | None:
     own = [r for r in record.rates if (r.task, r.arm) == (_task(record), record.direct)]
-    return float(sum(bool(r.edge) for r in own)) if own else None
+    alone = any(a.label == record.direct and len(a.rates) < 2 for a in record.arms)  # nothing was chosen
+    return float(sum(alone or bool(r.edge) for r in own)) if own else None
 
 
 def _learnt(record: OvertrainingRecord) -> float | None:
