@@ -304,12 +304,34 @@ def test_weights_that_vanish_everywhere_are_refused(tmp_path):
     method = {"token_weighting": {"kind": "stm", "threshold": 1.5, "mask_end": True, "cache_dir": CACHE}}
     trainer = make_trainer(tmp_path, method)
     before = weights(trainer)
-    with pytest.raises(DataError, match=r"token_weighting\(kind=stm.*got 0 in each of the \d+ of step 1"):
+    with pytest.raises(DataError, match=r"token_weighting\(kind=stm.*got 0 in each of the \d+ of step 6"):
         trainer.train()
     assert all(torch.equal(before[n], p) for n, p in weights(trainer).items())
     blended = make_trainer(tmp_path, {"token_weighting": {**method["token_weighting"], "coefficient": 0.9}})
     blended.train()
     assert history(blended, "ce_weight")[-1] == pytest.approx(0.1)
+
+
+def test_a_step_of_no_weight_is_no_end(tmp_path):
+    """Rows that all surprise the start may come together by chance; from the beginning on they do not."""
+    from holdfast.retention.method import TokenWeights
+
+    def trained(weightless, **settings):
+        trainer = make_trainer(tmp_path, {"token_weighting": {"kind": "eaft"}}, **settings)
+
+        def weigh(inputs, labels):
+            value = 0.0 if trainer.state.global_step in weightless else 1.0
+            return TokenWeights(given_BS=torch.full(labels[:, 1:].shape, value))
+
+        trainer._weigher.token_weights = weigh
+        trainer.train()
+        return trainer
+
+    assert trained({0, 1, 3}, max_steps=5).state.global_step == 5
+    with pytest.raises(DataError, match="of step 4 and of all steps before it, so that nothing would be learnt"):
+        trained(set(range(9)), max_steps=4)
+    with pytest.raises(DataError, match="of step 10 and of all steps before it"):
+        trained(set(range(99)), max_steps=30)
 
 
 def test_one_method_weighs_tokens(tmp_path):

@@ -143,10 +143,10 @@ def _on_meta(model: Any, trust_remote_code: bool) -> Any:
             quiet_transformers(),
         ):
             return _build(kind, model, trust_remote_code=trust_remote_code)
-    except (ValueError, ImportError, AttributeError) as error:
+    except Exception as error:  # whatever the code of a model raises, its own or one from elsewhere
         raise ModelError(
             f"Expected a causal language model that can be built from its config, but: "
-            f"{str(error).strip().splitlines()[0]}"
+            f"{str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
         ) from error
 
 

@@ -83,6 +83,10 @@ Scorer = Callable[[nn.Module], Sequence[float]]
 must draw no random numbers."""
 
 
+WEIGHTLESS = 10
+"""Steps from the beginning after which weights that were all 0 end a run."""
+
+
 class RetentionMixin(WholeCheckpoints):
     """Hosts retention methods in a `transformers.Trainer` subclass; put it first among the bases.
 
@@ -202,6 +206,8 @@ class RetentionMixin(WholeCheckpoints):
         self._refuse_misfits(named)
         self._project_osf = complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
+        self._weightless: int | None = 0
+        """Steps since the beginning whose tokens all weighed 0; None once one did not."""
         self._weigher = next((a for m, a in zip(self.retain, self.active, strict=True) if m.weighs_tokens), None)
         self._feeder = next((a for m, a in zip(self.retain, self.active, strict=True) if m.redraws() is not None), None)
         self.callback_handler.callbacks.insert(0, _AfterStep(self))
@@ -442,20 +448,28 @@ class RetentionMixin(WholeCheckpoints):
         self._step_weight = row if self._step_weight is None else self._step_weight + row
 
     def _refuse_no_weight(self) -> None:
-        """
+        """A step whose tokens all weigh 0 teaches nothing, which may happen by chance; the first `WEIGHTLESS` of them,
+        or all there are, are no chance.
+
         Raises:
-            DataError: every trained token of the step weighs 0.
+            DataError: every trained token weighed 0 from the beginning on.
         """
         row, self._step_weight = self._step_weight, None
         if row is None:
             return
         weight, count = self.accelerator.reduce(row, "sum").tolist()
-        if count and not weight:
+        if weight:
+            self._weightless = None
+        elif count and self._weightless is not None:
+            self._weightless += 1
+            total = self._total_steps()
+            if self._weightless < min(WEIGHTLESS, total or WEIGHTLESS):
+                return
             name = next(m.label() for m in self.retain if m.weighs_tokens)
             raise DataError(
-                f"{name}: expected trained tokens of some weight in every step, got 0 in each of the {count:.0f} of "
-                f"step {self.state.global_step + 1}, so that nothing would be learnt. Take more rows a step, or a "
-                f"coefficient below 1."
+                f"{name}: expected trained tokens of some weight, got 0 in each of the {count:.0f} of step "
+                f"{self.state.global_step + 1} and of all steps before it, so that nothing would be learnt. Take more "
+                f"rows a step, or a coefficient below 1."
             )
 
     def _strength(self) -> float:
