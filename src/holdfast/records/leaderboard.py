@@ -78,6 +78,9 @@ class Row:
     way: str
     old_data: str
     """Which old data its methods need; empty: none."""
+    keeps: str = ""
+    """What it keeps in memory beside the model, its gradients and its optimiser: copies of the trained weights and
+    where they lie, a teacher; empty: nothing."""
     trials: int
     complete: int
     """Of the trials; only these count."""

@@ -5,7 +5,7 @@ Reads the record, nothing else; which way is better is decided there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -328,7 +328,7 @@ def _rows(track: Track, record: LeaderboardRecord) -> Table:
 
     costs = any(r.seconds_a_step is not None for r in track.rows)
     cols = [
-        Col("Way", lambda r: (r.way, sub(f"old data: {r.old_data}") if r.old_data else None), numeric=False),
+        Col("Way", lambda r: (r.way, *(sub(line) for line in _needs(r))), numeric=False),
         Col("Rank", lambda r: "" if r.rank is None else f"{r.rank:g}"),
         *(Col(f"Avoided at {100 * of:.0f} %", level(of)) for of in record.levels),
         Col("Hypervolume", volume),
@@ -337,6 +337,13 @@ def _rows(track: Track, record: LeaderboardRecord) -> Table:
         Col(f"Settings at {_level(record)}", settings, numeric=False, wide=True),
     ]
     return tabulate(track.rows, cols, kind="dense", find="way")
+
+
+def _needs(row: Row) -> Iterator[str]:
+    if row.old_data:
+        yield f"old data: {row.old_data}"
+    if row.keeps:
+        yield f"keeps in memory: {row.keeps}"
 
 
 def _track(track: Track, record: LeaderboardRecord) -> Section:

@@ -228,6 +228,22 @@ def test_the_p_value_of_a_difference_is_that_of_its_interval():
     assert sampled.p_value == pytest.approx(0.05, rel=1e-6)
 
 
+def test_what_is_kept_in_memory_is_said():
+    from holdfast.studies.leaderboard.figures import _keeps
+
+    def of(*retention, **settings):
+        about = {"state": "complete", "kind": "direct", "label": "", "params": {}, "runs": []}
+        return list(_keeps([TrialRecord(number=0, settings={"retention": list(retention), **settings}, **about)]))
+
+    annealing = {"label_annealing": {"weight": 1}}
+    assert of() == of({"token_weighting": {"kind": "eaft"}}) == of({"label_annealing": {"weight": 0}}) == []
+    assert of(annealing) == ["teacher"] and of(annealing, use_peft=True) == []
+    assert of({"label_annealing": {"teacher": "cached"}}) == ["cached teacher (disk)"]
+    assert of({"ema": {"decay": 0.9}}) == ["average"]
+    assert of({"ewc": {"coefficient": 1, "data": __file__, "keep": "cpu"}})[-1] == "Fisher information (cpu)"
+    assert of({"ewc": {"coefficient": 1, "data": "gone.jsonl"}}) == ["not known here"]
+
+
 def test_old_data_that_settings_read_is_said():
     from holdfast.studies.leaderboard.figures import _read_beside
 

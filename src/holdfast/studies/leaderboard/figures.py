@@ -34,7 +34,7 @@ from holdfast.records.leaderboard import (
 from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.reports.methods import kind_title
 from holdfast.retention.method import RetentionMethod
-from holdfast.retention.registry import declared
+from holdfast.retention.registry import declared, parse_retention
 from holdfast.statistics.equal_target import Tuned, area, tuned_source_at
 from holdfast.statistics.family_wise import adjust
 from holdfast.statistics.gains import Gain, OverSeeds, incomplete
@@ -202,12 +202,28 @@ def _read_beside(trials: Sequence[TrialRecord]) -> Iterator[str]:
                     yield "held out, to measure by"
 
 
+def _keeps(trials: Sequence[TrialRecord]) -> Iterator[str]:
+    """What its runs keep in memory that direct fine-tuning does not, as `holdfast cost` counts it."""
+    for settings in (trial.settings for trial in trials):
+        adapter = bool(settings.get("use_peft"))
+        methods, mistakes = parse_retention(settings.get("retention"))
+        if mistakes:  # files of it are elsewhere
+            yield "not known here"
+        for method in (m for m in methods if not m.off):
+            for copy in method.copies():
+                yield copy.what if copy.place == "device" else f"{copy.what} ({copy.place})"
+            term = method.token_loss()
+            if term is not None and not (adapter and term.teacher.kind in ("auto", "adapter_off")):
+                yield "cached teacher (disk)" if term.teacher.kind == "cached" else "teacher"
+
+
 def _way(way: str, trials: Sequence[TrialRecord], study: StudyRecord, *, judged: bool) -> _Way:
     whole = [t for t in trials if incomplete(t, study) is None]
     classes = [cls for n in dict.fromkeys(n for t in trials for n in t.kind.split("+")) if (cls := declared(n))]
     row = Row(
         way=way,
         old_data="; ".join(dict.fromkeys([*filter(None, map(_old_data, classes)), *_read_beside(trials)])),
+        keeps=", ".join(dict.fromkeys(_keeps(trials))),
         trials=len(trials),
         complete=len(whole),
         levels=[],
