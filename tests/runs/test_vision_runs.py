@@ -129,6 +129,16 @@ def test_changed_images_are_not_trained_on(place, capfd):
     assert "Images of the training data changed" in refused(capfd)
 
 
+def test_changed_images_of_a_finished_run(place, capfd):
+    run()
+    run()
+    assert "Nothing to do" in capfd.readouterr().out
+    image("white").save("pictures/red.png")
+    assert "Images of the training data changed" in refused(capfd)
+    Path("pictures/red.png").unlink()
+    run()  # what is gone cannot be held against it, as with the rows themselves
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.reader import checkpoint_hash
-from holdfast.errors import DataError, RunFolderError
+from holdfast.errors import DataError, ModelError, RunFolderError
 from holdfast.records.run import RunFolder, RunRecord
 from holdfast.runs.identity import deciding
 from holdfast.support.environment import hardware, now, shown_name, versions
@@ -225,6 +225,16 @@ def refuse_changed_model(folder: RunFolder, record: RunRecord, config: TrainConf
         )
 
 
+def _images_now(config: TrainConfig) -> str | None:
+    """`images_hash` of the training data as it lies there; None where rows or images went, as the data itself may."""
+    from holdfast.runs.loading import load_processor, load_training_data
+
+    try:
+        return images_hash(load_training_data(config, load_processor(config))[0])
+    except (DataError, ModelError, OSError):
+        return None
+
+
 def nothing_left(folder: RunFolder, record: RunRecord, config: TrainConfig, *, evaluated: str) -> bool:
     """Whether everything the config asks for is there: the evaluations of this very plan on this very data, and pages
     newer than the record.
@@ -236,6 +246,8 @@ def nothing_left(folder: RunFolder, record: RunRecord, config: TrainConfig, *, e
         RunFolderError: the start model or the training data is another than the one the run was made from.
     """
     refuse_changed_data(folder, record, config, data_hash(config))
+    if record.data.get("images") is not None:
+        refuse_changed_images(folder, record, _images_now(config))
     start = _start_folder(config)
     if start is not None:
         refuse_changed_model(folder, record, config, checkpoint_hash(start))
