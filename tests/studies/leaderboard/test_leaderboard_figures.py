@@ -228,6 +228,22 @@ def test_the_p_value_of_a_difference_is_that_of_its_interval():
     assert sampled.p_value == pytest.approx(0.05, rel=1e-6)
 
 
+@pytest.mark.parametrize(("best", "said"), [(1e-4, "smallest"), (2e-4, ""), (4e-4, "largest")])
+def test_a_best_rate_at_an_end_of_what_was_tried_is_said(best, said):
+    trials = []
+    for rate in (1e-4, 2e-4, 4e-4):
+        lost = 0.5 if rate == best else 0.9
+        trials += [
+            at_rate(trial(len(trials), [], 1.0, -1.0, **ALIKE), rate),
+            at_rate(trial(len(trials) + 1, l2(0.01), 0.9, -lost, **ALIKE), rate),
+            at_rate(trial(len(trials) + 2, l2(1.0), 0.3, -0.1, **ALIKE), rate),
+        ]
+    track, _ = track_figures("one", "one", study(trials))
+    notes = [note for note in row(track, "L2").notes if "learning rate" in note and "best" in note]
+    wanted = f"Its best learning rate at 80 % of the gain, {best:g}, is the {said} that was tried; a better one may"
+    assert [note.startswith(wanted) for note in notes] == [True] * bool(said)
+
+
 def test_what_is_kept_in_memory_is_said():
     from holdfast.studies.leaderboard.figures import _keeps
 

@@ -250,10 +250,25 @@ def _way(way: str, trials: Sequence[TrialRecord], study: StudyRecord, *, judged:
         row,
         levels=[_at_level(level, tuned, curves, alone, direct) for level, tuned in places.items()],
         hypervolume=_of_seeds(area([[point_of(t, study) for t in c] for c in curves], direct[0], -direct[1].value)),
-        notes=[*row.notes, *(f"{text}." for text in open_ends)],
+        notes=[*row.notes, *(f"{text}." for text in open_ends), *_rate_at_an_end(curves, places[HEADLINE])],
     )
     headline = places[HEADLINE]
     return _Way(row=row, at_headline=None if headline is None else headline.figure)
+
+
+def _rate_at_an_end(curves: Sequence[Sequence[TrialRecord]], tuned: Tuned | None) -> Iterator[str]:
+    """Grids of strengths grow, those of learning rates do not: a note where the best one has none beyond it."""
+    own = [{r for t in c if t.kind != "direct" and (r := t.settings.get("learning_rate")) is not None} for c in curves]
+    rates = sorted({next(iter(of)) for of in own if len(of) == 1})
+    if tuned is None or len(rates) < 2 or len(own[tuned.curve]) != 1:
+        return
+    (chosen,) = own[tuned.curve]
+    if chosen in (rates[0], rates[-1]):
+        end = "smallest" if chosen == rates[0] else "largest"
+        yield (
+            f"Its best learning rate at {100 * HEADLINE:.0f} % of the gain, {chosen:g}, is the {end} that was tried; a "
+            f"better one may lie beyond."
+        )
 
 
 def _with_only(trials: Sequence[TrialRecord], study: StudyRecord) -> StudyRecord:
