@@ -154,7 +154,8 @@ class Line:
     curvature: float
     norm: float
     losses: list[tuple[float, float]] = field(default_factory=list)
-    """(share of the way or gamma, loss) as measured, on the same documents, ascending; 0 among them."""
+    """(share of the way or gamma, loss) as measured, on the same documents, ascending; 0 among them. Infinite where it
+    is not finite."""
 
     def quadratic(self, size: float, loss: float) -> float:
         """The loss that the quadratic gives at `size`, from the loss at 0."""

@@ -536,19 +536,20 @@ def line_charts(sharpness: Sharpness, *, many: bool) -> list[Chart]:
     """The loss along each direction against its quadratic approximation."""
     found = []
     for line in sharpness.lines:
-        if len(line.losses) < 3:
+        losses = [(size, loss) for size, loss in line.losses if math.isfinite(loss)]
+        lost = [f"{size:g}" for size, loss in line.losses if not math.isfinite(loss)]
+        if len(losses) < 3 or losses[0][0] != 0:
             continue
-        start = next(loss for size, loss in line.losses if size == 0)
+        start = losses[0][1]
         rows: list[Row] = [
-            {"x": size, "y": rounded(loss), "quadratic": rounded(line.quadratic(size, start))}
-            for size, loss in line.losses
+            {"x": size, "y": rounded(loss), "quadratic": rounded(line.quadratic(size, start))} for size, loss in losses
         ]
-        last = max(size for size, _ in line.losses)
+        last = max(size for size, _ in losses)
         curve = [
             {"x": rounded(last * n / 40), "quadratic": rounded(line.quadratic(last * n / 40, start))} for n in range(41)
         ]
-        highest = max(loss for _, loss in line.losses)
-        lowest = min(min(loss for _, loss in line.losses), min(r["quadratic"] for r in curve))
+        highest = max(loss for _, loss in losses)
+        lowest = min(min(loss for _, loss in losses), min(r["quadratic"] for r in curve))
         room = 0.08 * max(highest - lowest, 1e-9)
         towards = "noise" if line.label.startswith("noise") else f"towards {line.label}"
         found.append(
@@ -573,7 +574,8 @@ def line_charts(sharpness: Sharpness, *, many: bool) -> list[Chart]:
                 x=Axis(title="γ" if towards == "noise" else "share of the way"),
                 y=Axis(title="nats/token", range=(lowest - room, highest + room)),
                 caption=f"Slope {significant(rounded(line.slope, 3))}, curvature "
-                f"{significant(rounded(line.curvature, 3))}.".replace("-", MINUS),
+                f"{significant(rounded(line.curvature, 3))}.".replace("-", MINUS)
+                + (f" Not finite at {', '.join(lost)}." if lost else ""),
                 height=340,
             )
         )

@@ -4,6 +4,7 @@ and one that cannot tell."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -250,6 +251,8 @@ def test_the_quadratic(record: OvertrainingRecord) -> None:
     assert verdicts(record, sharpness=sharpness(0.5, 0.5))["7"] == FAILS
     assert verdicts(record, sharpness=sharpness(0.0, -0.5))["7"] == FAILS
     assert verdicts(record, sharpness=[])["7"] == UNKNOWN
+    lost = judged(record, sharpness=[*sharpness(0.0, 0.5)[:2], *sharpness(0.0, math.inf)[:1]])["7"]
+    assert lost.verdict == UNKNOWN and "not finite at an end of the line of 1 checkpoints" in lost.reason
 
 
 def test_what_retention_does(record: OvertrainingRecord) -> None:

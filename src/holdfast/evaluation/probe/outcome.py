@@ -278,7 +278,8 @@ def line_of(
         documents: hashes of its documents.
 
     Returns:
-        (size of the change, nats a token), ascending, 0 among them; sizes whose figures are not finite are left out.
+        (size of the change, nats a token), ascending, 0 among them; infinite where figures are not finite. Sizes that
+        were not measured are left out.
     """
     found = {0.0: _loss(EvaluationFolder(folder / AS_IT_IS), entry, documents)}
     first = next((c.seed for c in changes if c.kind == NOISE), None)
@@ -286,14 +287,14 @@ def line_of(
         own = change.label or f"noise, seed {change.seed}"
         if own == label and (change.kind == TOWARD or (change.kind == NOISE and change.seed == first)):
             found[change.size] = _loss(EvaluationFolder(folder / change.name), entry, documents)
-    return [(size, loss) for size, loss in sorted(found.items()) if math.isfinite(loss)]
+    return [(size, loss) for size, loss in sorted(found.items()) if loss is not None]
 
 
-def _loss(folder: EvaluationFolder, entry: Any, documents: Sequence[str]) -> float:
-    """Nats a token over some documents; NaN where the evaluation failed."""
+def _loss(folder: EvaluationFolder, entry: Any, documents: Sequence[str]) -> float | None:
+    """Nats a token over some documents; infinite where the evaluation failed, None where there is none."""
     held: Evaluation | None = folder.find(entry.suite, entry.name)
     if held is None or held.failed is not None:
-        return math.nan
+        return None if held is None else math.inf
     rows = {row["doc"]: row for row in folder.samples(entry.suite, entry.name)}
     chosen = [rows[name] for name in documents]
     return math.fsum(row["nats"] for row in chosen) / sum(row["tokens"] for row in chosen)

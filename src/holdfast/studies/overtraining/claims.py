@@ -377,6 +377,8 @@ def quadratic_near_and_far(record: OvertrainingRecord, level: float) -> list[Par
         for name, (size, loss) in (("near", sizes[0]), ("far", sizes[-1])):
             predicted = line.quadratic(size, start)
             deviations[name].append((loss - predicted) / max(abs(predicted - start), 1e-4))
+    if lost := sum(not math.isfinite(v) for values in deviations.values() for v in values):
+        return [unknown(f"the loss along noise is not finite at an end of the line of {lost} checkpoints")]
     if len(deviations["near"]) < 2:
         return [unknown("the curvature of two checkpoints and more is needed, and two sizes of noise")]
 
