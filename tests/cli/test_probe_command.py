@@ -337,7 +337,7 @@ def test_refused(
 
 
 def test_a_size_that_overflows_stays_on_its_line(desk: Path) -> None:
-    noise = ["--noise", "0.5", "1", "1e42", "--noise_seeds", "1", "--curvature", "2", "--probes", "1"]
+    noise = ["--noise", "0.5", "1", "1e42", "--noise_seeds", "1", "--curvature", "2", "--probes", "2"]
     assert main([*PROBE, *noise]) == 0
     [line] = read_probe("out").sharpness[0].lines
     assert [(size, math.isinf(loss)) for size, loss in line.losses] == [
