@@ -13,8 +13,8 @@ PAPER = Paper(
     },
     durations={
         "quick": "two minutes a recipe",
-        "look": "40 minutes by estimate: 20 for the ladder and its text, 20 for pictures",
-        "thorough": "seven hours by estimate: three for the ladder, two for its text, the rest for pictures",
+        "look": "33 minutes: 20 for the ladder and its text, 13 for pictures",
+        "thorough": "seven hours: three for the ladder by estimate, two for its text, the rest for pictures",
     },
     rules=1,  # turning points at any level
     function="holdfast.studies.overtraining.reproduction:reproduce",
