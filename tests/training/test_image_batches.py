@@ -181,7 +181,7 @@ def test_a_processor_that_is_not_the_models_names_the_row(tmp_path):
     trainer = make_trainer(tmp_path, {}, images="llava")
     trainer.train_dataset = trainer.train_dataset.add_column("row", list(range(24)))
     trainer.data_collator.collate.processor.patch_size = 4
-    said = r"^rows? [0-9, ]+ of the training data.*: the model cannot read the images: .* is its own"
+    said = r"^rows? [0-9, ]+ of the training data.*: the model cannot read its images: .* is its own"
     with pytest.raises(DataError, match=said):
         trainer.train()
 

@@ -111,7 +111,8 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
         if self.ladder:
             return list(self.ladder)
         if self.revisions:
-            _, _, model = self.model[0].rpartition("=")  # a label of the whole ladder says nothing of its rungs
+            label, named, rest = self.model[0].partition("=")
+            model = rest if named else label  # a label of the whole ladder says nothing of its rungs
             return [Rung(model=f"{model}@{revision}", label=revision) for revision in self.revisions]
         return [Rung(model=name) for name in self.model]
 

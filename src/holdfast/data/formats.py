@@ -130,8 +130,10 @@ def standardise(
     if layout is not None and _only_renames(dataset, layout):
         _check_texts(dataset, layout, convert, files, never=token)
         return _renamed(dataset, layout), name
+    kept = _kept_columns(name, dataset.column_names)
+    features = _features(dataset, name, layout, kept, has_template)
     decides = (layout, templates, has_template, token)
-    return _convert(dataset, convert, name=name, layout=layout, decides=decides, files=files), name
+    return _mapped(dataset, convert, name=name, kept=kept, features=features, decides=decides, files=files), name
 
 
 def _first_with_images(rows: Any, columns: Sequence[str]) -> int | None:
@@ -330,20 +332,6 @@ def _check_texts(
 # ---------------------------------------------------------------------------------------------------- the rest: convert
 
 
-def _convert(
-    dataset: datasets.Dataset,
-    convert: Convert,
-    *,
-    name: str,
-    layout: Layout | None,
-    decides: tuple[Any, ...],
-    files: Sequence[Path] | None,
-) -> datasets.Dataset:
-    kept = _kept_columns(name, dataset.column_names)
-    features = _features(dataset, name, layout, kept, has_template=decides[2])
-    return _mapped(dataset, convert, name=name, kept=kept, features=features, decides=decides, files=files)
-
-
 def _mapped(
     dataset: datasets.Dataset,
     convert: Convert,
@@ -407,7 +395,7 @@ def _kept_columns(name: str, columns: Sequence[str]) -> list[str]:
 
 
 def _features(
-    dataset: datasets.Dataset, name: str, layout: Layout | None, kept: Sequence[str], *, has_template: bool
+    dataset: datasets.Dataset, name: str, layout: Layout | None, kept: Sequence[str], has_template: bool
 ) -> Any:
     """Columns of the result. Messages with more than role and content vary from one to the next, which only
     `datasets.Json` can hold."""

@@ -15,16 +15,19 @@ missing, cut short or absurdly large is known by file and row before anything is
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data.layouts import TEMPLATE_COLUMNS, BadRow, Convert, Row
+from holdfast.data.readers import first_line
 from holdfast.errors import DataError
 from holdfast.support.environment import quiet_datasets
+from holdfast.support.resources import is_out_of_memory
 
 if TYPE_CHECKING:
     import datasets
@@ -64,11 +67,10 @@ def undecoded(dataset: datasets.Dataset) -> datasets.Dataset:
     import datasets
 
     with quiet_datasets(len(dataset)):
-        for column, feature in dataset.features.items():
-            if isinstance(feature, datasets.Image):
-                dataset = dataset.cast_column(column, datasets.Image(decode=False))
-            elif isinstance(feature, datasets.List) and isinstance(feature.feature, datasets.Image):
-                dataset = dataset.cast_column(column, datasets.List(datasets.Image(decode=False)))
+        for column in unread_images(dataset, ()):
+            stored: Any = datasets.Image(decode=False)
+            several = isinstance(dataset.features[column], datasets.List)
+            dataset = dataset.cast_column(column, datasets.List(stored) if several else stored)
     return dataset
 
 
@@ -205,6 +207,27 @@ def _refuse_spare(token: str, texts: Sequence[str]) -> None:
             f"its text says {token} {_times(spare)} where there is no image for it; name the image in a column "
             f"'{COLUMNS[0]}', or give a part of type image in its place"
         )
+
+
+@contextlib.contextmanager
+def reading_images(place: Callable[[], str]) -> Iterator[None]:
+    """What a model has against images, with the rows they are of.
+
+    Args:
+        place: file and rows, for the message.
+
+    Raises:
+        DataError: the model refuses them; lack of memory is raised as it is.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, IndexError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise DataError(
+            f"{place()}: the model cannot read its images: {first_line(error).rstrip('.')}. Check that the processor "
+            f"beside the model is its own (processor_config.json)."
+        ) from error
 
 
 def check_image(stored: Mapping[str, Any]) -> str | None:

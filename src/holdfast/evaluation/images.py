@@ -12,7 +12,6 @@ Pixels are made when a question is asked and not kept, so a file of any number o
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -20,13 +19,14 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data import vision
 from holdfast.data.layouts import BadRow
+from holdfast.data.readers import first_line
 from holdfast.errors import DataError, ModelError, UserError
 from holdfast.evaluation.text.documents import border_ids, prompt_ids
 from holdfast.evaluation.text.shared_prefix import Path as TokenPath
@@ -276,7 +276,8 @@ def encode(prompt: ImagePrompt, processor: Any) -> Encoded:
         if is_out_of_memory(error):
             raise
         raise DataError(
-            f"{prompt.place}: the processor ({type(processor).__name__}) cannot read it: {_line(error)}"
+            f"{prompt.place}: the processor ({type(processor).__name__}) cannot read it: "
+            f"{first_line(error).rstrip('.')}"
         ) from error
     shape = tuple(batch["input_ids"].shape)
     ids = batch.pop("input_ids")[0].tolist()
@@ -416,7 +417,7 @@ def answers_with_images(
                 refused.append(error)
         for one in () if found else held:
             for row in one.rows:
-                with _refusals(one.prompt):
+                with vision.reading_images(functools.partial(str, one.prompt.place)):
                     found += zip(row.paths, scorer.answers_of(row, find), strict=True)
         by_number = {path.index: answer for path, answer in found}
         return [by_number[number] for i in group for number in numbers[i]]
@@ -445,25 +446,6 @@ def _parts(prompt: ImagePrompt, asked: Sequence[Continuation], tokenizer: Any) -
     texts = [(*given[: len(given) - taken], *ids)[:-1] for taken, ids in asked]
     paths = [TokenPath(index=n, ids=text, targets=(0,)) for n, text in enumerate(texts)]
     return branching_pair(paths, tokens=max(map(len, texts))) is not None
-
-
-@contextlib.contextmanager
-def _refusals(prompt: ImagePrompt) -> Iterator[None]:
-    """What a model has against a prompt's images, with the row."""
-    try:
-        yield
-    except (ValueError, TypeError, IndexError, RuntimeError) as error:
-        if is_out_of_memory(error):
-            raise
-        raise DataError(
-            f"{prompt.place}: the model cannot read its images: {_line(error)}. Check that the processor beside the "
-            f"model is its own (processor_config.json)."
-        ) from error
-
-
-def _line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0].rstrip(".") if text else type(error).__name__
 
 
 def _bytes(image: Mapping[str, Any]) -> bytes:

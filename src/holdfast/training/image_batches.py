@@ -13,17 +13,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from holdfast.data import vision
 from holdfast.data.mixing import NEW, ORIGIN
+from holdfast.data.readers import first_line
 from holdfast.data.vision import is_of_tokens
 from holdfast.errors import DataError
 from holdfast.ops.annealing import IGNORE
-from holdfast.support.resources import is_out_of_memory
 
 ROW = "row"
 """Column with a row's number in the training data, from 0, and of a batch `[B]` int64 with -1 for rows of other data;
@@ -91,7 +92,7 @@ class ImageCollator:
             except (ValueError, IndexError, KeyError, TypeError, OSError) as error:
                 raise DataError(
                     f"{named_rows(numbers)}: the processor ({type(self.collate.processor).__name__}) cannot make a "
-                    f"batch of it: {_first_line(error)}"
+                    f"batch of it: {first_line(error).rstrip('.')}"
                 ) from error
         places = torch.isin(batch["input_ids"], self.placeholders)
         if self.max_length is not None and batch["input_ids"].shape[1] > self.max_length:
@@ -115,28 +116,12 @@ class ImageCollator:
         return batch
 
 
-@contextlib.contextmanager
-def reading_images(batch: Mapping[str, Any]) -> Iterator[None]:
-    """What a model has against a batch's images, with its rows.
-
-    Raises:
-        DataError: the model refuses them.
-    """
-    try:
-        yield
-    except (ValueError, TypeError, IndexError, RuntimeError) as error:
-        if "pixel_values" not in batch or is_out_of_memory(error):
-            raise
-        numbers = batch[ROW].tolist() if ROW in batch else []
-        raise DataError(
-            f"{named_rows(numbers)}: the model cannot read the images: {_first_line(error)}. Check that the processor "
-            f"beside the model is its own (processor_config.json)."
-        ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0].rstrip(".") if text else type(error).__name__
+def reading_images(batch: Mapping[str, Any]) -> contextlib.AbstractContextManager[None]:
+    """What a model has against a batch's images, with its rows (`data.vision.reading_images`); nothing of a batch
+    without."""
+    if "pixel_values" not in batch:
+        return contextlib.nullcontext()
+    return vision.reading_images(lambda: named_rows(batch[ROW].tolist() if ROW in batch else []))
 
 
 def of_the_model(batch: Mapping[str, Any]) -> dict[str, Any]:
