@@ -70,6 +70,17 @@ def test_mup_scales_a_wider_model(tmp_path: Path) -> None:
                 assert stds[name] == pytest.approx(float(parameter.detach().std()), rel=0.05), name
 
 
+def test_a_model_around_one_of_mup_is_not_taken_for_initialised_as_usual() -> None:
+    from holdfast.errors import ModelError
+    from vision_models import build_vision_model
+
+    model = build_vision_model("llava")
+    assert init_stds(model)
+    model.config.text_config.mup_base_width = 16
+    with pytest.raises(ModelError, match="around a language model that muP initialised"):
+        init_stds(model)
+
+
 def test_what_cannot_be_built() -> None:
     for changes, said in (
         ({"architecture": "bert-base"}, "architecture: expected a causal language model"),

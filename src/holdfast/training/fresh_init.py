@@ -60,9 +60,16 @@ def init_stds(model: Any, *, seed: int = 0, stored: bool = False, trust_remote_c
         trust_remote_code: passed on to transformers where a folder or an id is given.
 
     Raises:
-        ModelError: no causal language model there, or one that cannot be built from its config.
+        ModelError: no causal language model there, one that cannot be built from its config, or one inside of another
+            model that muP initialised.
     """
     fresh = _on_meta(model, trust_remote_code)
+    inner = fresh.config.get_text_config()
+    if inner is not fresh.config and getattr(inner, BASE_WIDTH, None) is not None:
+        raise ModelError(
+            f"Expected the initialisation of a whole model, got {type(fresh).__name__} around a language model that "
+            f"muP initialised, whose spread is that of another width."
+        )
     parameters = dict(fresh.named_parameters())
     writes = _writes(fresh, parameters)
     stds: dict[str, float] = {}
