@@ -1,15 +1,22 @@
-"""Vision-language models small enough to train in a second, their processors, and rows with images: two architectures
-that merge images differently (LLaVA scatters projected patches of a CLIP tower, Idefics3 shuffles pixels of its own
-tower and pads the images of a batch)."""
+"""Vision-language models small enough to train in a second, their processors, and rows with images.
+
+Two architectures that merge images differently (LLaVA scatters projected patches of a CLIP tower, Idefics3 shuffles
+pixels of its own tower and pads the images of a batch) stand for the others in most tests; beside them SmolVLM, and
+Qwen2-VL, whose positions have three dimensions.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tiny import build_tokenizer
 
 ARCHITECTURES = ("llava", "idefics3")
+WITH_VIDEOS = ("smolvlm", "qwen2_vl")
+"""Those whose processors read videos too, for which transformers asks for torchvision."""
+QWEN_SPECIAL = ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
 SPECIAL = ["<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"]
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ': ' }}{% for part in message['content'] %}"
@@ -28,11 +35,14 @@ def build_vision_tokenizer() -> Any:
 
 
 def build_processor(architecture: str) -> Any:
-    """The processor of an architecture, with PIL's image operations, which need no torchvision."""
+    """The processor of an architecture, with PIL's image operations, which need no torchvision; of `WITH_VIDEOS`
+    without the part for videos where torchvision is missing."""
     from transformers import Idefics3Processor, LlavaProcessor
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
     from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 
+    if architecture in WITH_VIDEOS:
+        return _build_processor_with_videos(architecture)
     tokenizer = build_vision_tokenizer()
     if architecture == "llava":
         images = CLIPImageProcessorPil(
@@ -52,6 +62,51 @@ def build_processor(architecture: str) -> Any:
     return Idefics3Processor(images, tokenizer, image_seq_len=1, chat_template=TEMPLATE)
 
 
+def _build_processor_with_videos(architecture: str) -> Any:
+    from transformers import Qwen2VLProcessor, SmolVLMProcessor
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+    from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
+
+    if architecture == "qwen2_vl":
+        tokenizer = build_tokenizer(300)
+        tokenizer.add_special_tokens({"additional_special_tokens": QWEN_SPECIAL})
+        images = Qwen2VLImageProcessorPil(patch_size=8, merge_size=2, min_pixels=1024, max_pixels=1024)
+        template = TEMPLATE.replace("<image>", "<|vision_start|><|image_pad|><|vision_end|>")
+        return _or_without_videos(Qwen2VLProcessor)(images, tokenizer, _videos("Qwen2VL"), chat_template=template)
+    images = SmolVLMImageProcessorPil(
+        size={"longest_edge": 16}, max_image_size={"longest_edge": 16}, do_image_splitting=False
+    )
+    made = _or_without_videos(SmolVLMProcessor)
+    return made(images, build_vision_tokenizer(), _videos("SmolVLM"), image_seq_len=1, chat_template=TEMPLATE)
+
+
+def _videos(name: str) -> Any:
+    import transformers
+
+    if not transformers.utils.is_torchvision_available():
+        return SimpleNamespace(num_frames=1, fps=1)
+    return getattr(transformers, f"{name}VideoProcessor")()
+
+
+def _or_without_videos(kind: type) -> type:
+    """A processor's class, which takes anything for what reads videos where torchvision is missing. Such a one does
+    not load from its folder again; the real one does (tests/runs/test_vision_runs.py, where torchvision is there)."""
+    from transformers.utils import is_torchvision_available
+
+    if is_torchvision_available():
+        return kind
+
+    class WithoutVideos(kind):  # type: ignore[misc, valid-type]
+        def check_argument_for_proper_class(self, name: str, value: Any) -> Any:
+            return None if name == "video_processor" else super().check_argument_for_proper_class(name, value)
+
+        def save_pretrained(self, folder: Any, **how: Any) -> None:
+            self.tokenizer.save_pretrained(folder)
+            self.image_processor.save_pretrained(folder)
+
+    return WithoutVideos
+
+
 def build_vision_model(architecture: str, *, seed: int = 0, tie: bool = False) -> Any:
     """A model of that architecture with random weights, float32."""
     import torch
@@ -62,6 +117,8 @@ def build_vision_model(architecture: str, *, seed: int = 0, tie: bool = False) -
         LlamaConfig,
         LlavaConfig,
         LlavaForConditionalGeneration,
+        SmolVLMConfig,
+        SmolVLMForConditionalGeneration,
     )
 
     if architecture == "qwen2_vl":
@@ -95,8 +152,11 @@ def build_vision_model(architecture: str, *, seed: int = 0, tie: bool = False) -
             )
         )
     tower = {**size, "image_size": 16, "patch_size": 8}
-    return Idefics3ForConditionalGeneration(
-        Idefics3Config(
+    config, model = Idefics3Config, Idefics3ForConditionalGeneration
+    if architecture == "smolvlm":
+        config, model = SmolVLMConfig, SmolVLMForConditionalGeneration
+    return model(
+        config(
             vision_config=tower,
             text_config=text,
             image_token_id=token,
@@ -108,7 +168,7 @@ def build_vision_model(architecture: str, *, seed: int = 0, tie: bool = False) -
 
 
 def _build_qwen(seed: int) -> Any:
-    """Qwen2-VL, whose positions are three-dimensional; its processor needs torchvision, for videos."""
+    """Qwen2-VL, whose positions are three-dimensional."""
     import torch
     from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
 

@@ -101,6 +101,21 @@ def test_plain_text_has_the_processors_own_token(folder, processor):
         read(write(folder, {**row, "prompt": "Which?"}), processor)
 
 
+def test_plain_text_has_what_the_template_puts_around_an_image(folder):
+    """Qwen's processor takes a bare `<|image_pad|>` too, which the model was not trained with."""
+    own = build_processor("qwen2_vl")
+    slot = "<|vision_start|><|image_pad|><|vision_end|>"
+    row = {"prompt": "<image>Which colour?", "completion": " Red.", "image": "pictures/red.png"}
+    for prompt in ("<image>Which colour?", f"{slot}Which colour?"):
+        rows, _ = read(write(folder, {**row, "prompt": prompt}), own)
+        assert rows[0]["prompt"] == f"{slot}Which colour?"
+    own.chat_template = None
+    rows, _ = read(write(folder, row), own)
+    assert rows[0]["prompt"] == "<|image_pad|>Which colour?"
+    with pytest.raises(DataError, match=r"1 image, but its text says <\|image_pad\|> 2 times"):
+        read(write(folder, {**row, "prompt": "<image><image>Which?"}), own)
+
+
 def test_parquet_with_bytes_and_a_saved_data_set(folder, processor):
     from datasets import Dataset, Features, List, Value
     from datasets import Image as Kind

@@ -8,6 +8,7 @@ import io
 import json
 import math
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,15 @@ from holdfast.evaluation.measures import Subject, check, measure
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.text.shared_prefix import Scorer
 from holdfast.models import Loaded, load
-from tiny import build_tokenizer
-from vision_models import ARCHITECTURES, COLOURS, build_vision_model, build_vision_tokenizer, image, write_vision_model
+from vision_models import (
+    ARCHITECTURES,
+    COLOURS,
+    build_processor,
+    build_vision_model,
+    build_vision_tokenizer,
+    image,
+    write_vision_model,
+)
 
 OPTIONS = [" red", " green as grass", " blue", " It is white."]
 
@@ -189,38 +197,14 @@ def test_a_question_that_is_not_finite_or_refused_leaves_its_neighbours_alone(
         measure(choices(), on(loaded))
 
 
-class Squares:
-    """What a processor of Qwen2-VL does, whose own reads videos and needs torchvision: 16 patches an image, which are
-    four tokens in two rows, and which tokens those are."""
-
-    image_token = "<|image_pad|>"
-
-    def __init__(self) -> None:
-        self.tokenizer = build_tokenizer(300)
-        names = [self.image_token, "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
-        self.tokenizer.add_special_tokens({"additional_special_tokens": names})
-
-    def __call__(self, *, text: list[str], images: list[Any], **how: Any) -> dict[str, torch.Tensor]:
-        whole = text[0].replace(self.image_token, 4 * self.image_token)
-        ids = torch.tensor([self.tokenizer(whole, add_special_tokens=False)["input_ids"]])
-        colours = torch.tensor([picture.convert("RGB").getpixel((0, 0)) for picture in images[0]])
-        return {
-            "input_ids": ids,
-            "attention_mask": torch.ones_like(ids),
-            "mm_token_type_ids": (ids == 300).long(),
-            "pixel_values": (colours / 255).repeat_interleave(2 * 8 * 8, dim=1).repeat_interleave(16, dim=0),
-            "image_grid_thw": torch.tensor([[1, 4, 4]] * len(images[0])),
-        }
-
-
 def test_positions_in_three_dimensions(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts behind an image are rows of their own there: branches would have positions in one."""
-    model, processor = build_vision_model("qwen2_vl").eval(), Squares()
+    model, processor = build_vision_model("qwen2_vl").eval(), build_processor("qwen2_vl")
     with torch.no_grad():
         for name, weight in model.named_parameters():  # so that positions matter
             weight.mul_(8 if name.endswith(("q_proj.weight", "k_proj.weight")) else 1)
     place = "<|vision_start|><|image_pad|><|vision_end|>"
-    write("squares.jsonl", *(question(n, prompt=f"{place}{n}. Which colour is it?") for n in range(4)))
+    write("squares.jsonl", *(question(n, prompt=f"<image>{n}. Which colour is it?") for n in range(4)))
     loaded = Loaded(model=model, tokenizer=processor.tokenizer, identity={}, processor=lambda: processor)
     passes, states = [], Scorer.states
     monkeypatch.setattr(Scorer, "states", lambda scorer, row: [passes.append(row), states(scorer, row)][1])
@@ -583,6 +567,45 @@ def test_a_harness_task_with_images(desk: Path) -> None:
     assert len(measure(in_chat, on(loaded, plan=plan)).rows) == 6
 
 
+def member(text: str) -> str:
+    """A task's YAML as an item of a group's list."""
+    return "  - " + textwrap.indent(text, "    ").lstrip()
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_group_of_groups_with_several_images_and_none(chat: bool, desk: Path) -> None:
+    """As MMMU is built: its subtasks are asked as each would be by itself, those of text alone as text."""
+    from datasets import Dataset, Features, List, Value
+    from datasets import Image as Kind
+
+    loaded, entry = load("whole"), shown()
+    both = [image("red"), image("blue")]
+    rows = [{"question": f"{n}", "answer": "red", "image": both if n % 2 else both[:1]} for n in range(4)]
+    places = "<image>{{question}}{% if image|length > 1 %} or <image>{% endif %}?"
+    pairs = SHOWN.replace("task: shown", "task: pairs").replace("shown.parquet", "pairs.parquet")
+    pairs = pairs.replace('"<image>{{question}}"', json.dumps(places))
+    pairs = pairs.replace("doc_to_image: [image]", "doc_to_image: !function looks.pictures")
+    Path("looks.py").write_text("def pictures(doc):\n    return doc['image']\n")
+    Path("pairs.yaml").write_text(pairs)
+    features = Features({"question": Value("string"), "answer": Value("string"), "image": List(Kind())})
+    Dataset.from_list(rows, features=features).to_parquet("pairs.parquet")
+    told = SHOWN.replace("task: shown", "task: told").replace("doc_to_image: [image]\n", "").replace("<image>", "")
+    Path("told.yaml").write_text(told)
+    means = "aggregate_metric_list: [{metric: exact_match, aggregation: mean, weight_by_size: true}]\n"
+    seen = f"group: seen\ntask:\n{member(Path('shown.yaml').read_text())}{member(pairs)}{means}"
+    Path("exam.yaml").write_text(f"group: exam\ntask:\n{member(seen)}{member(told)}{means}")
+    how = {"apply_chat_template": chat, "suite": "source"}
+    plan = EvaluationPlan(entries=(entry,), batch_size=3)
+    whole = measure(TaskEntry(name="exam", task="exam.yaml", **how), on(loaded, plan=plan))
+    of = [{**row, "task": row["task"].split("::")[-1]} for row in whole.rows]
+    assert [row["task"] for row in of] == ["shown"] * 6 + ["pairs"] * 4 + ["told"] * 6
+    for name in ("shown", "pairs", "told"):
+        alone = measure(TaskEntry(name=name, task=f"{name}.yaml", **how), on(loaded, plan=plan)).rows
+        assert [{**row, "task": name} for row in alone] == [row for row in of if row["task"] == name]
+    outputs = {name: [row["output"] for row in of if row["task"] == name] for name in ("pairs", "told")}
+    assert len(set(outputs["pairs"])) > 1 and outputs["told"] != [r["output"] for r in whole.rows[:6]]
+
+
 @pytest.mark.parametrize(
     ("changes", "how", "said"),
     [
@@ -660,6 +683,31 @@ def test_chartqa_by_its_name_on_a_local_file(llava: Path) -> None:
     found = measure(entry, on(loaded, plan=EvaluationPlan(entries=(entry,))))
     assert found.primary == "exact_match" and {"relaxed_accuracy", "anywhere_accuracy"} <= found.figures.keys()
     assert len({row["doc"] for row in found.rows}) == 4
+
+
+@pytest.mark.slow
+def test_mmmu_by_its_name_on_a_local_file(llava: Path) -> None:
+    """A group of subtasks, with one image or several in a question."""
+    from datasets import Dataset, Features, Value
+    from datasets import Image as Kind
+
+    options = str(["red", "blue", "green", "white"])
+    common = {"options": options, "answer": "A", "question_type": "multiple-choice"}
+    rows = [
+        {"question": "Is <image 1> or <image 2>?", "image_1": image("red"), "image_2": image("blue"), **common},
+        {"question": "Which is <image 1>?", "image_1": image("green"), "image_2": None, **common},
+    ]
+    rows = [{**row, "subject": subject} for subject in ("Art", "Art_Theory", "Design", "Music") for row in rows]
+    kinds = {name: Value("string") for name in ("question", "subject", *common)}
+    features = Features({**kinds, "image_1": Kind(), "image_2": Kind()})
+    Dataset.from_list(rows, features=features).to_parquet("exam.parquet")
+    settings = json.loads(Path("whole/config.json").read_text())
+    settings["text_config"]["max_position_embeddings"] = 1024
+    Path("whole/config.json").write_text(json.dumps(settings))
+    loaded = load("whole")
+    entry = TaskEntry(suite="source", name="mmmu", task="mmmu_val_art_and_design", data="exam.parquet")
+    found = measure(entry, on(loaded, plan=EvaluationPlan(entries=(entry,))))
+    assert found.primary == "acc" and len({row["task"] for row in found.rows}) == 4 and len(found.rows) == 8
 
 
 # ----------------------------------------------------------------------------------------- kinds that ask by text alone

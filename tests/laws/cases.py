@@ -14,7 +14,14 @@ from typing import Any
 from extending import write_method
 from holdfast.training.method_laws import SETTINGS, largest_difference, weights
 from tiny import SENTENCES, build_model, build_tokenizer
-from vision_models import ARCHITECTURES, build_processor, build_vision_model, build_vision_tokenizer, vision_rows
+from vision_models import (
+    ARCHITECTURES,
+    WITH_VIDEOS,
+    build_processor,
+    build_vision_model,
+    build_vision_tokenizer,
+    vision_rows,
+)
 
 REPLAY = "<replay>"
 """Stands for the path of the replay file, which only exists inside a test."""
@@ -136,6 +143,9 @@ WITH_IMAGES = {
 known before it is made."""
 SEEING = [(name, ARCHITECTURES[number % 2]) for number, name in enumerate(("direct", *CASES))]
 """Every method on one of the vision-language models, turn by turn."""
+SEEING_ALL = [(name, images) for name in ("direct", *CASES) for images in ARCHITECTURES]
+SEEING_TOO = [(name, images) for name in ("direct", "label_annealing") for images in WITH_VIDEOS]
+"""Architectures that most tests leave out."""
 
 
 def seeing(name: str) -> dict[str, dict[str, Any]]:
@@ -278,6 +288,8 @@ __all__ = [
     "QUICK",
     "REPLAY",
     "SEEING",
+    "SEEING_ALL",
+    "SEEING_TOO",
     "TRAINED",
     "UNLIKE",
     "history",

@@ -5,28 +5,41 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from cases import EVERY, QUICK, SEEING, TRAINED, make_trainer, seeing, spec, weights
+from cases import EVERY, QUICK, SEEING, SEEING_TOO, TRAINED, lora, make_trainer, seeing, spec, weights
 from safetensors.torch import save_file
 
 SETTINGS = dict(optim="sgd", learning_rate=0.1, max_steps=4)
 BATCH = 8
 """Samples of an optimiser step, over all processes."""
 ACCUMULATION = (1, 4)
+IMAGES = [*SEEING[:2], *SEEING_TOO]
+"""What two ranks train on rows with images in every run of the tests."""
+ADAPTED = ("label_annealing under LoRA", "idefics3")
+
+
+def adapted() -> dict[str, Any]:
+    """Of `make_trainer`: an adapter on a model that reads images, without the noise of dropout."""
+    return {"images": ADAPTED[1], "peft": lora(lora_dropout=0.0)}
 
 
 def main(out: Path, everything: bool) -> None:
-    cases = [(name, label, spec(name, label), None) for name, label in (EVERY if everything else QUICK)]
-    cases += [(name, images, seeing(name), images) for name, images in (SEEING if everything else SEEING[:2])]
-    for name, label, method, images in cases:
+    cases = [(name, label, spec(name, label), {}) for name, label in (EVERY if everything else QUICK)]
+    cases += [
+        (name, images, seeing(name), {"images": images})
+        for name, images in dict.fromkeys([*IMAGES, *(SEEING if everything else [])])
+    ]
+    cases.append((*ADAPTED, seeing("label_annealing"), adapted()))
+    for name, label, method, how in cases:
         for accumulation in ACCUMULATION if everything else ACCUMULATION[-1:]:
             trainer = make_trainer(
                 out / "work",
                 method,
-                images=images,
+                **how,
                 per_device_train_batch_size=BATCH // 2 // accumulation,
                 gradient_accumulation_steps=accumulation,
                 **{**SETTINGS, **TRAINED.get(name, {})},

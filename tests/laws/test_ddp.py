@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cases import EVERY, QUICK, SEEING, TRAINED, largest_difference, make_trainer, seeing, spec, weights
-from ddp_worker import ACCUMULATION, BATCH, SETTINGS
+from ddp_worker import ACCUMULATION, ADAPTED, BATCH, IMAGES, SETTINGS, adapted
 
 from two_processes import fork, launch
 
@@ -25,12 +25,12 @@ def two_ranks_all(tmp_path_factory):
     return launch(WORKER, tmp_path_factory.mktemp("ddp-all"), "all")
 
 
-def compare(name, label, folder, tmp_path, accumulations, images=None):
+def compare(name, label, folder, tmp_path, accumulations, method=None, **how):
     from safetensors.torch import load_file
 
-    method = spec(name, label) if images is None else seeing(name)
+    method = spec(name, label) if method is None else method
     one = make_trainer(
-        tmp_path, method, images=images, per_device_train_batch_size=BATCH, **{**SETTINGS, **TRAINED.get(name, {})}
+        tmp_path, method, per_device_train_batch_size=BATCH, **how, **{**SETTINGS, **TRAINED.get(name, {})}
     )
     one.train()
     for accumulation in accumulations:
@@ -43,16 +43,20 @@ def test_two_ranks_equal_one(name, label, two_ranks, tmp_path):
     compare(name, label, two_ranks, tmp_path, ACCUMULATION[-1:])
 
 
-@pytest.mark.parametrize(("name", "images"), SEEING[:2])
+@pytest.mark.parametrize(("name", "images"), IMAGES)
 def test_two_ranks_equal_one_on_images(name, images, two_ranks, tmp_path):
     """Some micro-batches hold no image, on one rank and not on the other."""
-    compare(name, images, two_ranks, tmp_path, ACCUMULATION[-1:], images)
+    compare(name, images, two_ranks, tmp_path, ACCUMULATION[-1:], seeing(name), images=images)
+
+
+def test_two_ranks_equal_one_on_images_under_lora(two_ranks, tmp_path):
+    compare(*ADAPTED, two_ranks, tmp_path, ACCUMULATION[-1:], seeing("label_annealing"), **adapted())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "images"), SEEING)
 def test_two_ranks_equal_one_on_images_with_every_method(name, images, two_ranks_all, tmp_path):
-    compare(name, images, two_ranks_all, tmp_path, ACCUMULATION, images)
+    compare(name, images, two_ranks_all, tmp_path, ACCUMULATION, seeing(name), images=images)
 
 
 @pytest.mark.slow

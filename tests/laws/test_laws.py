@@ -18,6 +18,8 @@ from cases import (
     OFF,
     REPLAY,
     SEEING,
+    SEEING_ALL,
+    SEEING_TOO,
     TRAINED,
     largest_difference,
     make_trainer,
@@ -29,7 +31,7 @@ from cases import (
 
 from holdfast.retention.registry import METHODS
 from holdfast.training import method_laws as laws
-from vision_models import ARCHITECTURES
+from vision_models import ARCHITECTURES, WITH_VIDEOS
 
 
 @functools.cache
@@ -55,7 +57,7 @@ def test_coefficient_zero_is_direct_bit_for_bit(name, tmp_path):
     laws.off_is_direct(maker(tmp_path), methods({name: OFF[name]}, tmp_path), direct=direct())
 
 
-@pytest.mark.parametrize("images", ARCHITECTURES)
+@pytest.mark.parametrize("images", [*ARCHITECTURES, *WITH_VIDEOS])
 def test_all_off_together_is_direct_bit_for_bit_on_images(images, tmp_path):
     laws.off_is_direct(maker(tmp_path, images=images), methods(OFF, tmp_path), direct=direct(images=images))
 
@@ -77,7 +79,11 @@ def test_an_active_method_changes_the_run(name, label, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "images"),
-    [pytest.param(*case, marks=[] if case[0] in KINDS else pytest.mark.slow) for case in SEEING[1:]],
+    [
+        pytest.param(*case, marks=[] if case[0] in KINDS else pytest.mark.slow)
+        for case in (*SEEING[1:], *SEEING_TOO)
+        if case[0] != "direct"
+    ],
 )
 def test_an_active_method_changes_the_run_on_images(name, images, tmp_path):
     make = maker(tmp_path, images=images)
@@ -88,10 +94,16 @@ def test_an_active_method_changes_the_run_on_images(name, images, tmp_path):
 @pytest.mark.parametrize(
     ("name", "images", "peft"),
     [
-        (name, images, peft)
-        for name, images in SEEING
+        pytest.param(
+            *case,
+            peft,
+            marks=[]
+            if case in SEEING_TOO or (case in SEEING and case[0] in KINDS and (not peft or case[0] == FIRST[0][0]))
+            else pytest.mark.slow,
+        )
         for peft in (False, True)
-        if name in KINDS and not (peft and name != "label_annealing")
+        for case in (*SEEING_ALL, *SEEING_TOO)
+        if not (peft and case in SEEING_TOO)
     ],
 )
 def test_save_and_resume_gives_the_weights_of_no_interruption_on_images(name, images, peft, tmp_path):

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoProcessor
+from transformers.utils import is_torchvision_available
 
 from holdfast.cli.main import main
 from holdfast.records.run import RunFolder, RunRecord
 from tiny import SENTENCES
-from vision_models import ARCHITECTURES, COLOURS, image, write_vision_model
+from vision_models import ARCHITECTURES, COLOURS, WITH_VIDEOS, image, write_vision_model
 
 
 @pytest.fixture
@@ -54,14 +56,31 @@ def run(*more: str, **how: str) -> RunRecord:
     return RunFolder(how.get("out", "out")).read()
 
 
+def interrupt(folder: str) -> None:
+    """Leaves a run as if it had died after its second step."""
+    import shutil
+
+    shutil.rmtree(f"{folder}/checkpoint-4")
+    for name in ("model.safetensors", "adapter_model.safetensors", "report.html", "README.md"):
+        Path(folder, name).unlink(missing_ok=True)
+    record = json.loads(Path(folder, "run.json").read_text())
+    record["status"], record["training"] = "interrupted", {}
+    Path(folder, "run.json").write_text(json.dumps(record))
+
+
 def refused(capfd, *more: str, **how: str) -> str:
     assert main(words(*more, **how)) != 0
     return " ".join(capfd.readouterr().err.split())
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+NEEDS_TORCHVISION = pytest.mark.skipif(not is_torchvision_available(), reason="these read videos too, by torchvision")
+
+
+@pytest.mark.parametrize(
+    "architecture", [*ARCHITECTURES, *(pytest.param(name, marks=NEEDS_TORCHVISION) for name in WITH_VIDEOS)]
+)
 def test_a_run_with_text_measured_before_and_after(architecture, place, capfd):
-    from transformers import AutoModelForImageTextToText, AutoProcessor
+    from transformers import AutoModelForImageTextToText
 
     write_vision_model(place / "model", architecture)
     record = run(
@@ -73,7 +92,8 @@ def test_a_run_with_text_measured_before_and_after(architecture, place, capfd):
         processor = AutoProcessor.from_pretrained(folder)
         assert processor.chat_template == AutoProcessor.from_pretrained("model").chat_template
         model = AutoModelForImageTextToText.from_pretrained(folder)
-    batch = processor(images=[image("red")], text="<image>Which?", return_tensors="pt")
+    asked = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Which?"}]}]
+    batch = processor(images=[image("red")], text=processor.apply_chat_template(asked), return_tensors="pt")
     assert torch.isfinite(model(**batch).logits).all()
     before, after = (RunFolder("out").evaluated(which).all() for which in ("start", "result"))
     assert len(before) == len(after) == 2
@@ -83,28 +103,65 @@ def test_a_run_with_text_measured_before_and_after(architecture, place, capfd):
 
 
 def test_continued_after_an_interruption_gives_the_same_weights(place):
-    import shutil
-
     run(out="whole")
     run(out="out")
-    shutil.rmtree("out/checkpoint-4")
-    for name in ("model.safetensors", "report.html", "README.md"):
-        Path("out", name).unlink()
-    record = json.loads(Path("out/run.json").read_text())
-    record["status"], record["training"] = "interrupted", {}
-    Path("out/run.json").write_text(json.dumps(record))
+    interrupt("out")
     run(out="out")
     whole, again = (load_file(f"{folder}/model.safetensors") for folder in ("whole", "out"))
     assert whole.keys() == again.keys() and all(torch.equal(whole[n], again[n]) for n in whole)
 
 
 def test_lora(place):
+    """An adapter on a model that reads images: interrupted, continued, loaded, and put into the weights."""
+    from peft import PeftModel
+
     from holdfast.models import load
 
-    record = run("--use_peft", "--lora_target_modules", "all-linear", "--retention", "label_annealing:weight=0.5")
+    adapted = ["--use_peft", "--lora_target_modules", "all-linear", "--retention", "label_annealing:weight=0.5"]
+    record = run(*adapted, out="whole")
     assert record.training["teacher"]["name"] == "adapter_off"
+    run(*adapted)
+    interrupt("out")
+    run(*adapted)
+    whole, again = (load_file(f"{folder}/adapter_model.safetensors") for folder in ("whole", "out"))
+    assert whole.keys() == again.keys() and all(torch.equal(whole[n], again[n]) for n in whole)
+    assert any("vision_tower" in name for name in whole) and any("language_model" in name for name in whole)
     assert Path("out/processor_config.json").is_file()
-    assert type(load("out").model).__name__ == "LlavaForConditionalGeneration"
+    loaded = load("out").model
+    assert type(loaded).__name__ == "LlavaForConditionalGeneration"
+    start = load("llava").model
+    applied = PeftModel.from_pretrained(load("llava").model, "out")
+    processor = AutoProcessor.from_pretrained("out")
+    batch = processor(images=[image("red")], text="<image>Which?", return_tensors="pt")
+    with torch.no_grad():
+        by_peft, by_us, without = (model(**batch).logits for model in (applied, loaded, start))
+    torch.testing.assert_close(by_us, by_peft, rtol=1e-4, atol=1e-5)
+    assert (by_us - without).abs().max() > 1e-3
+
+
+MARKED = (
+    "{% for message in messages %}{{ message['role'] + ': ' }}{% if message['role'] == 'assistant' %}{% generation %}"
+    "{{ message['content'][0]['text'] + eos_token }}{% endgeneration %}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}{{ '\\n' }}{% endif %}"
+    "{% endfor %}"
+)
+
+
+def test_the_assistants_words_alone(place, capfd):
+    """With images, by the template's marks; one without them is refused before anything is measured."""
+    said = refused(capfd, "--assistant_only_loss", "--source", "prose.jsonl")
+    assert "assistant_only_loss: the chat template does not say what the assistant says" in said
+    assert "--debug" not in said and not Path("out/evaluations").exists()
+    Path("marked.jinja").write_text(MARKED)
+    marked = ["--assistant_only_loss", "--chat_template_path", "marked.jinja"]
+    assert main([*words(*marked), "--dry_run"]) == 0
+    shown = capfd.readouterr().out
+    assert "assistant: »It is red.<|endoftext|>«" in shown and "»user" not in shown
+    only, every = (
+        [row["loss"] for row in (run(*more, out=out), RunFolder(out))[1].metrics() if "loss" in row]
+        for more, out in ((marked, "only"), (marked[1:], "every"))
+    )
+    assert len(only) == len(every) == 4 and only != every
 
 
 def test_a_dry_run_counts_the_tokens_of_images(place, capfd):

@@ -178,9 +178,8 @@ def _with_images(
         if messages and not has_template:
             raise DataError(_NO_CHAT_TEMPLATE)
         convert = converter(layout, chat_template=has_template, messages=messages)
-    token = vision.image_token(processor)
     folders = list(dict.fromkeys(file.absolute().parent for file in read_from or ()))
-    convert = vision.converter_with_images(convert, columns=seen, folders=folders, image_token=token)
+    convert = vision.converter_with_images(convert, columns=seen, folders=folders, processor=processor)
 
     def checked(row: Row) -> dict[str, Any]:
         made = convert(row)
@@ -199,7 +198,7 @@ def _with_images(
         {**dict.fromkeys(parts, text), vision.IMAGES: datasets.List(datasets.Image(decode=False))}
     )
     template = str(getattr(processor, "chat_template", None))
-    decides = (layout, templates, template, token, vision.image_files(dataset, seen, folders))
+    decides = (layout, templates, template, vision.image_token(processor), vision.image_files(dataset, seen, folders))
     made = _mapped(dataset, checked, name=name, kept=(), features=features, decides=decides, files=files)
     made = made.add_column(vision.ROW, _numbers(dataset), new_fingerprint=f"{made._fingerprint[:24]}numbered")
     return made.cast_column(vision.IMAGES, datasets.List(datasets.Image())), name

@@ -129,6 +129,22 @@ def image_token(processor: Any) -> str:
     return str(getattr(token, "content", token))
 
 
+def image_slot(processor: Any) -> str:
+    """What stands in a plain text where an image belongs: the token, between those that the chat template puts around
+    it (`<|vision_start|><|image_pad|><|vision_end|>` for Qwen's, which was trained with them)."""
+    token = image_token(processor)
+    if token == MARKER or not getattr(processor, "chat_template", None):
+        return token
+    before, behind = "Before it.", "Behind it."
+    parts = [{"type": "text", "text": before}, {"type": "image"}, {"type": "text", "text": behind}]
+    try:
+        text = str(processor.apply_chat_template([{"role": "user", "content": parts}], tokenize=False))
+    except Exception:  # a template that wants other messages says so where messages are written with it
+        return token
+    between = text.partition(before)[2].partition(behind)[0].strip()
+    return between if between.count(token) == 1 else token
+
+
 def is_of_tokens(name: str, value: Any, shape: Sequence[int]) -> bool:
     """Whether something that a processor gives has a value for each token; what belongs to images may have the same
     shape by accident.
@@ -143,7 +159,7 @@ def is_of_tokens(name: str, value: Any, shape: Sequence[int]) -> bool:
 
 
 def converter_with_images(
-    convert: Convert, *, columns: Sequence[str], folders: Sequence[Path], image_token: str
+    convert: Convert, *, columns: Sequence[str], folders: Sequence[Path], processor: Any
 ) -> Convert:
     """A converter whose rows have `images` beside what `convert` makes.
 
@@ -151,11 +167,12 @@ def converter_with_images(
         convert: of a layout or of templates; it sees a conversation's parts as text.
         columns: those that hold images.
         folders: where relative paths begin.
-        image_token: what the processor takes for an image in plain text.
+        processor: says what stands for an image in plain text; `<image>` is written as that.
 
     Raises (when called):
         BadRow: images and their places do not match, or one cannot be found.
     """
+    token, slot = image_token(processor), image_slot(processor)
 
     def one(row: Row) -> dict[str, Any]:
         given = given_images(row, columns)
@@ -167,17 +184,18 @@ def converter_with_images(
         conversation = [m for value in made.values() if isinstance(value, list) for m in value]
         if conversation:
             images = _filled(conversation, own, given)
-            for token in (image_token, MARKER):
-                _refuse_spare(token, [message["content"] for message in conversation])
+            for spare in (token, MARKER):
+                _refuse_spare(spare, [message["content"] for message in conversation])
             made = {
                 name: [_parts(m) for m in value] if isinstance(value, list) else value for name, value in made.items()
             }
             if any(part["type"] == "image" for m in made.get("completion", ()) for part in m["content"]):
                 raise BadRow("its completion has an image; images belong into the prompt")
         else:
-            places = sum(str(value).count(image_token) for value in made.values())
+            made = {n: v.replace(MARKER, slot) if isinstance(v, str) else v for n, v in made.items()}
+            places = sum(str(value).count(token) for value in made.values())
             if places != len(given):
-                raise BadRow(f"{_counted(len(given), 'image')}, but its text says {image_token} {_times(places)}")
+                raise BadRow(f"{_counted(len(given), 'image')}, but its text says {token} {_times(places)}")
             images = given
         return {**made, IMAGES: [_stored(image, folders) for image in images]}
 

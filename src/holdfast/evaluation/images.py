@@ -120,11 +120,10 @@ class RowImages:
         if processor is None:
             raise vision.takes_text_only(place, self.columns)
         found = processor()
-        token = vision.image_token(found)
         held = {column: row[column] for column in self.columns}
-        prompt: Any = [{"role": "user", "content": text}] if chat else text.replace(vision.MARKER, token)
+        prompt: Any = [{"role": "user", "content": text}] if chat else text
         convert = vision.converter_with_images(
-            lambda row: {"prompt": row["prompt"]}, columns=self.columns, folders=self.folders, image_token=token
+            lambda row: {"prompt": row["prompt"]}, columns=self.columns, folders=self.folders, processor=found
         )
         made = convert({"prompt": prompt, **held})
         for image in made[vision.IMAGES]:

@@ -137,6 +137,42 @@ def check_images(config: TrainConfig, rows: Any) -> None:
         raise ConfigError(problems)
 
 
+def check_assistant_only(config: TrainConfig, processing: Any, rows: Any) -> None:
+    """Stops where nobody can say what the assistant says: TRL would find out after the start has been measured.
+
+    Args:
+        processing: tokenizer or processor, with its chat template.
+        rows: as they are trained on.
+
+    Raises:
+        ConfigError: `assistant_only_loss` with rows that are no conversations, or a template that marks no part.
+    """
+    from trl.chat_template_utils import get_training_chat_template, has_generation_markers
+
+    columns = getattr(rows, "column_names", None)
+    if not getattr(config.training, "assistant_only_loss", False) or not columns:
+        return
+    if "messages" not in columns:
+        raise ConfigError(
+            [
+                "assistant_only_loss: expected false, because the rows are no conversations (messages). Of a prompt "
+                "and its completion only the completion is trained unless completion_only_loss says otherwise."
+            ]
+        )
+    if has_generation_markers(processing.chat_template):
+        return
+    try:
+        get_training_chat_template(processing)  # TRL has marked templates of well-known models
+    except ValueError as error:
+        raise ConfigError(
+            [
+                "assistant_only_loss: the chat template does not say what the assistant says. Expected "
+                "{% generation %} and {% endgeneration %} around it, which transformers reads. Give a template that "
+                "has them (chat_template_path), or train whole conversations."
+            ]
+        ) from error
+
+
 def _with_template(processing: Any, config: TrainConfig) -> Any:
     """A tokenizer or processor with the chat template that was asked for."""
     if config.chat_template is not None:
@@ -283,6 +319,7 @@ def load_data(config: TrainConfig, tokenizer: Any) -> tuple[Any, str, Any]:
     """
     rows, layout = load_training_data(config, tokenizer)
     check_images(config, rows)
+    check_assistant_only(config, tokenizer, rows)
     eval_rows = load_eval_data(config, tokenizer)
     if eval_rows is not None:
         eval_rows = _as_trained(eval_rows, rows)

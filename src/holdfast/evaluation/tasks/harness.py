@@ -160,6 +160,18 @@ def _hash_with_images(doc: Any) -> str:
     return document_hash(hash_dict_images(doc))
 
 
+def _holds_pictures(task: Any) -> bool:
+    """Whether a task's rows have images, which it need not show."""
+    import datasets
+
+    from holdfast.data import vision
+
+    docs = task.eval_docs
+    return task.config.doc_to_image is not None or (
+        isinstance(docs, datasets.Dataset) and bool(vision.unread_images(docs, ()))
+    )
+
+
 def settled(tasks: Mapping[str, Any]) -> dict[str, Any]:
     """What the harness settled on: examples shown, task versions, subtasks."""
     return {
@@ -273,10 +285,11 @@ def _rows_and_figures(
         }
         partly = {m for m in means if getattr(task.aggregation()[m], "__name__", "") == "nanmean"}
         by_doc: dict[Any, dict[str, Any]] = {}
+        pictures = _holds_pictures(task)
         for sample in results["samples"][name]:
             if sample["doc_id"] not in by_doc:
                 row = {
-                    "doc": _hash_with_images(sample["doc"]) if task.config.doc_to_image else sample["doc_hash"],
+                    "doc": _hash_with_images(sample["doc"]) if pictures else sample["doc_hash"],
                     "prompt": sample["prompt_hash"],
                     **({"task": name} if len(tasks) > 1 else {}),
                 }

@@ -25,7 +25,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 from transformers import LogitsProcessorList
 
-from holdfast.data.vision import check_image, image_token, too_many_pixels
+from holdfast.data.vision import check_image, image_slot, image_token, too_many_pixels
 from holdfast.errors import DataError
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
@@ -218,7 +218,8 @@ class SharedPrefixLM(HFLM):
 
 
 class ImageLM(SharedPrefixLM, HFMultimodalLM):
-    """A vision-language model asked for texts about images: the harness's `hf-multimodal`, which generates only.
+    """A vision-language model asked for texts about images: the harness's `hf-multimodal`, which generates only. What
+    has no image, as subtasks of a group may, is asked as `SharedPrefixLM` asks it.
 
     Args:
         model, tokenizer, how: as of `SharedPrefixLM`.
@@ -237,14 +238,20 @@ class ImageLM(SharedPrefixLM, HFMultimodalLM):
             backend="causal",
             batch_size=batch_size,
             max_length=length,
-            image_string=image_token(self.processor),
+            image_string=image_slot(self.processor),
         )
 
     def _create_tokenizer(self, *args: Any, **how: Any) -> None:
         self.tokenizer = self.processor.tokenizer
 
     def _written(self, group: list[Any], *, seed: int) -> list[str]:
-        return super()._written([self._with_pictures(request) for request in group], seed=seed)
+        shown = [bool(len(request.args) > 2 and request.args[2]["visual"]) for request in group]
+        with_pictures = iter(
+            super()._written([self._with_pictures(r) for r, seen in zip(group, shown, strict=True) if seen], seed=seed)
+        )
+        of_text = [SimpleNamespace(args=r.args[:2]) for r, seen in zip(group, shown, strict=True) if not seen]
+        by_text = iter(HFLM.generate_until(self, of_text, disable_tqdm=True))
+        return [next(with_pictures if seen else by_text) for seen in shown]
 
     def _with_pictures(self, request: Any) -> Any:
         """A request with its images as pixels."""
@@ -256,7 +263,7 @@ class ImageLM(SharedPrefixLM, HFMultimodalLM):
             if problem is not None:
                 raise DataError(f"{place}: image {number}: {problem}.")
             pictures.append(found)
-        written = self.image_token if self.chat_applied else DEFAULT_IMAGE_PLACEHOLDER
+        written = image_token(self.processor) if self.chat_applied else DEFAULT_IMAGE_PLACEHOLDER
         if (places := context.count(written)) != len(pictures):
             raise DataError(
                 f"{place}: expected a place ({written}) for each of its {len(pictures)} images, got {places} in its "
