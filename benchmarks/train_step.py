@@ -22,7 +22,8 @@ the direct step has much else to do, as with adapters.
 
 The cached arm trains on one batch, so its states come from the page cache: reading a disk that is slower than training
 is not in it. Building the cache takes one teacher pass, once, before the steps that are timed. Nor is the start's pass
-of token weighting by `stm`: what is timed is finding and reading its losses.
+of token weighting by `stm` and `flow`: what is timed is finding and reading its losses. OSF is PEFT's, which projects
+gradients only; its arm is what projecting the factors once more after the optimiser's step adds.
 """
 
 from __future__ import annotations
@@ -53,17 +54,19 @@ ONLINE, CACHED, ADAPTER_OFF = (
     "label_annealing, LoRA (adapter_off)",
 )
 NAIVE = "naive label annealing"
-WEIGHTED = ("eaft", "dft", "talr", "stm")
+OSF_ALONE, OSF = "direct, OSF (PEFT's)", "OSF, projected after the step"
+WEIGHTED = ("eaft", "dft", "talr", "stm", "flow")
 BARS: dict[str, dict[str, float]] = {
     ONLINE: {"default": 1.38, "large": 1.38},
     CACHED: {"default": 1.10, "large": 1.06},
     ADAPTER_OFF: {"default": 1.60, "large": 1.60},
     "l2": {"default": 1.05, "large": 1.05},
     "sfa": {"default": 1.05, "large": 1.05},
+    OSF: {"default": 1.15, "large": 1.15},
     **{f"token_weighting ({kind})": {"default": 1.02, "large": 1.02} for kind in WEIGHTED},
 }
-"""Largest allowed ratio to the direct step of the same kind (full or LoRA). SFA's period here is 250 steps, so its arm
-shows what the hook costs between averages. The small model of --quick has no bars: its steps are too short for them."""
+"""Largest allowed ratio to the direct step of the same kind (full, LoRA, OSF). SFA's period here is 250 steps, so its
+arm shows what the hook costs between averages. The small model of --quick has no bars: its steps are too short."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -155,7 +158,7 @@ def summarise(seconds: dict[str, list[float]], size: dict[str, int], size_name: 
     """One row an arm: median seconds, ratio to the direct step of its kind with its range, floor and bar."""
     floors, figures = floors_of(size), []
     for name, times in seconds.items():
-        base = seconds["direct, LoRA" if "LoRA" in name else "direct"]
+        base = seconds[_direct_of(name)]
         ratios = [a / b for a, b in zip(times, base, strict=True)]
         row = {
             "arm": name,
@@ -166,6 +169,11 @@ def summarise(seconds: dict[str, list[float]], size: dict[str, int], size_name: 
         }
         figures.append({**row, "floor": floors.get(name), "bar": BARS.get(name, {}).get(size_name)})
     return figures
+
+
+def _direct_of(name: str) -> str:
+    """The arm that another is held against."""
+    return "direct, LoRA" if "LoRA" in name else OSF_ALONE if "OSF" in name else "direct"
 
 
 def parameters(size: dict[str, int]) -> int:
@@ -192,35 +200,41 @@ def make_arms(
     folder: Path, size: dict[str, int], inputs: dict[str, Any], device: str, only: list[str] | None = None
 ) -> dict[str, Arm]:
     """All arms by name, or those whose names hold one of some words, and the direct ones."""
-    from peft import LoraConfig, get_peft_model
+    from peft import LoraConfig, OSFConfig, get_peft_model
 
     from holdfast.retention.registry import retention
 
-    adapter = LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
+    matrices = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    lora = LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
+    osf = OSFConfig(target_modules=matrices, effective_rank=0.5, task_type="CAUSAL_LM")
     annealing = {"weight": 1.0}
     # an untrained model is surprised by every token, and what is read is the same whatever it is held against
-    more = {"stm": {"threshold": 1e6, "cache_dir": str(folder / "losses")}}
-    specs: dict[str, tuple[Any, bool]] = {
-        "direct": (None, False),
-        ONLINE: ([{"label_annealing": {**annealing, "teacher": "online"}}], False),
-        CACHED: ([{"label_annealing": {**annealing, "teacher": "cached", "cache_dir": str(folder / "cache")}}], False),
-        "l2": ([{"l2": {"coefficient": 0.01}}], False),
-        "sfa": ([{"sfa": {"p": 0.25}}], False),
-        **{f"token_weighting ({k})": ([{"token_weighting": {"kind": k, **more.get(k, {})}}], False) for k in WEIGHTED},
-        "direct, LoRA": (None, True),
-        ADAPTER_OFF: ([{"label_annealing": annealing}], True),
+    losses = {"cache_dir": str(folder / "losses")}
+    more = {"stm": {"threshold": 1e6, **losses}, "flow": losses}
+    specs: dict[str, tuple[Any, Any]] = {
+        "direct": (None, None),
+        ONLINE: ([{"label_annealing": {**annealing, "teacher": "online"}}], None),
+        CACHED: ([{"label_annealing": {**annealing, "teacher": "cached", "cache_dir": str(folder / "cache")}}], None),
+        "l2": ([{"l2": {"coefficient": 0.01}}], None),
+        "sfa": ([{"sfa": {"p": 0.25}}], None),
+        **{f"token_weighting ({k})": ([{"token_weighting": {"kind": k, **more.get(k, {})}}], None) for k in WEIGHTED},
+        "direct, LoRA": (None, lora),
+        ADAPTER_OFF: ([{"label_annealing": annealing}], lora),
+        OSF_ALONE: (None, osf),
+        OSF: (None, osf),
     }
     arms = {}
     wanted = [n for n in (*specs, NAIVE) if not only or n == "direct" or any(word in n for word in only)]
-    if any("LoRA" in name for name in wanted) and "direct, LoRA" not in wanted:
-        wanted.append("direct, LoRA")
-    for name, (spec, lora) in specs.items():
+    wanted = list(dict.fromkeys(base for name in wanted for base in (_direct_of(name), name)))
+    for name, (spec, adapter) in specs.items():
         if name not in wanted:
             continue
         model = build(size, device)
         trainer = make_trainer(
-            folder / "runs", get_peft_model(model, adapter) if lora else model, retention(spec), inputs
+            folder / "runs", get_peft_model(model, adapter) if adapter else model, retention(spec), inputs
         )
+        if name == OSF_ALONE:
+            trainer._project_osf = None
         arms[name] = trainer_arm(trainer, inputs)
     if NAIVE in wanted:
         arms[NAIVE] = naive_arm(build(size, device), build(size, device), inputs)
