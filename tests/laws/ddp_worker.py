@@ -19,12 +19,19 @@ BATCH = 8
 ACCUMULATION = (1, 4)
 IMAGES = [*SEEING[:2], *SEEING_TOO]
 """What two ranks train on rows with images in every run of the tests."""
-ADAPTED = ("label_annealing under LoRA", "idefics3")
 
 
-def adapted() -> dict[str, Any]:
-    """Of `make_trainer`: an adapter on a model that reads images, without the noise of dropout."""
-    return {"images": ADAPTED[1], "peft": lora(lora_dropout=0.0)}
+def adapted() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Methods and settings of `make_trainer` with an adapter, by name: on a model that reads images, without the noise
+    of dropout; OSF, whose factors each process projects after its step."""
+    from peft import OSFConfig
+
+    osf = OSFConfig(target_modules=["q_proj", "up_proj", "down_proj"], effective_rank=0.5, task_type="CAUSAL_LM")
+    return {
+        "LoRA on images": (seeing("label_annealing"), {"images": "idefics3", "peft": lora(lora_dropout=0.0)}),
+        "OSF": ({}, {"peft": osf}),
+        "OSF and l2": (spec("l2", "default"), {"peft": osf}),
+    }
 
 
 def main(out: Path, everything: bool) -> None:
@@ -33,7 +40,7 @@ def main(out: Path, everything: bool) -> None:
         (name, images, seeing(name), {"images": images})
         for name, images in dict.fromkeys([*IMAGES, *(SEEING if everything else [])])
     ]
-    cases.append((*ADAPTED, seeing("label_annealing"), adapted()))
+    cases += [(name, "adapter", *case) for name, case in adapted().items()]
     for name, label, method, how in cases:
         for accumulation in ACCUMULATION if everything else ACCUMULATION[-1:]:
             trainer = make_trainer(

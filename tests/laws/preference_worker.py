@@ -1,21 +1,32 @@
 """Run by two processes (torchrun): trains the preference cases with half of the pairs on each rank, by DDP, or by
-FSDP2 where the launcher says so, and writes the weights of rank 0."""
+FSDP2 where the launcher says so, and writes the weights of rank 0; by DDP also those whose answers are the model's own.
+
+What a process samples depends on its number, so answers are the likeliest tokens here where two processes are held
+against one. GRPO learns from what differs between the answers to a prompt: it is held against TRL's own trainer in two
+processes.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from accelerate import PartialState
 from fsdp_worker import make_sharded
 from safetensors.torch import save_file
 from torch.distributed.fsdp import FSDPModule
 
 from holdfast.checkpoints.live_tensors import gathered
 from holdfast.retention.registry import retention
-from preference_trainers import dpo
+from holdfast.training import method_laws as laws
+from preference_trainers import dpo, grpo, on_policy, self_distilling
+from tiny import build_model
 
 CASES = {
     "direct": [],
@@ -28,23 +39,72 @@ BATCH = 8
 SETTINGS = dict(optim="sgd", learning_rate=0.1, max_steps=2, max_grad_norm=0.5)
 
 
+LIKELIEST = {"top_k": 1}
+OWN_TEXT = {
+    "on_policy": (on_policy, [{"label_annealing": {"weight": 1.0, "teacher": "online"}}]),
+    "on_policy, l2": (on_policy, [{"label_annealing": {"weight": 1.0}}, {"l2": {"coefficient": 0.5}}]),
+    "self_distilling": (self_distilling, []),
+    "self_distilling, sfa": (self_distilling, [{"sfa": {"p": 0.4}}]),
+}
+"""Hosts of answers that are sampled, and methods."""
+SAMPLED = {"TRL": None, "off": [{"l2": {"coefficient": 0.0}}], "l2": [{"l2": {"coefficient": 0.5}}]}
+"""GRPO: TRL's own trainer, and ours with methods."""
+
+
+def write_models(folder: Path) -> Path:
+    """What distillation learns from (`old`), and what self-distillation begins from (`start`)."""
+    build_model(seed=5).save_pretrained(folder / "old")
+    build_model().save_pretrained(folder / "start")
+    return folder
+
+
+def own_text(folder: Path, name: str, **settings: Any) -> Any:
+    """A trainer of `OWN_TEXT`, in a folder with `write_models`."""
+    host, methods = OWN_TEXT[name]
+    if host is on_policy:
+        teacher = {"teacher": "online", "teacher_model": str(folder / "old")}
+        methods = [{n: {**v, **(teacher if n == "label_annealing" else {})} for n, v in m.items()} for m in methods]
+    return host(folder, retention(methods), **LIKELIEST, **settings)
+
+
+def sampled(folder: Path, name: str, **settings: Any) -> Any:
+    """A trainer of `SAMPLED`."""
+    from trl import GRPOTrainer
+
+    methods = SAMPLED[name]
+    return (
+        grpo(folder, host=GRPOTrainer, **settings) if methods is None else grpo(folder, retention(methods), **settings)
+    )
+
+
 def main(out: Path, sharded: bool) -> None:
-    for name, methods in CASES.items():
-        trainer = dpo(
-            out / "work",
-            retention(methods),
-            per_device_train_batch_size=BATCH // 4,
-            gradient_accumulation_steps=2,
-            **SETTINGS,
-        )
+    halves = {"per_device_train_batch_size": BATCH // 4, "gradient_accumulation_steps": 2, **SETTINGS}
+    state = PartialState(cpu=True)
+    if state.is_main_process:
+        write_models(out / "work")
+    state.wait_for_everyone()
+    makers: dict[str, Callable[[], Any]] = {
+        name: partial(dpo, out / "work", retention(methods), **halves) for name, methods in CASES.items()
+    }
+    if not sharded:
+        makers |= {name: partial(own_text, out / "work", name, **halves) for name in OWN_TEXT}
+        makers |= {f"grpo, {name}": partial(sampled, out / "work", name, **halves) for name in SAMPLED}
+    for name, make in makers.items():
+        trainer = make()
         assert trainer.accelerator.num_processes == 2, "expected two processes; the launcher did not distribute"
         if sharded:
             make_sharded(trainer)
         trainer.train()
         assert isinstance(trainer.model, FSDPModule) == sharded
-        found = {n.removeprefix("_fsdp_wrapped_module."): gathered(p) for n, p in trainer.named_trainable().items()}
+        if sharded:
+            found = {n.removeprefix("_fsdp_wrapped_module."): gathered(p) for n, p in trainer.named_trainable().items()}
+        else:
+            found = laws.weights(trainer)
+        weights = {n: p.detach().cpu().contiguous() for n, p in found.items()}
         if trainer.is_world_process_zero():
-            save_file({n: p.detach().cpu().contiguous() for n, p in found.items()}, str(out / f"{name}.safetensors"))
+            save_file(weights, str(out / f"{name}.safetensors"))
+        elif not sharded:
+            save_file(weights, str(out / f"{name}.other.safetensors"))
         trainer.accelerator.wait_for_everyone()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cases import EVERY, QUICK, SEEING, TRAINED, largest_difference, make_trainer, seeing, spec, weights
-from ddp_worker import ACCUMULATION, ADAPTED, BATCH, IMAGES, SETTINGS, adapted
+from ddp_worker import ACCUMULATION, BATCH, IMAGES, SETTINGS, adapted
 
 from two_processes import fork, launch
 
@@ -49,8 +49,10 @@ def test_two_ranks_equal_one_on_images(name, images, two_ranks, tmp_path):
     compare(name, images, two_ranks, tmp_path, ACCUMULATION[-1:], seeing(name), images=images)
 
 
-def test_two_ranks_equal_one_on_images_under_lora(two_ranks, tmp_path):
-    compare(*ADAPTED, two_ranks, tmp_path, ACCUMULATION[-1:], seeing("label_annealing"), **adapted())
+@pytest.mark.parametrize("name", adapted())
+def test_two_ranks_equal_one_with_an_adapter(name, two_ranks, tmp_path):
+    method, how = adapted()[name]
+    compare(name, "adapter", two_ranks, tmp_path, ACCUMULATION[-1:], method, **how)
 
 
 @pytest.mark.slow
