@@ -2,6 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from holdfast.training.tiny import SENTENCES, build_model, build_tokenizer
 
-__all__ = ["SENTENCES", "build_model", "build_tokenizer"]
+__all__ = ["SENTENCES", "build_model", "build_tokenizer", "random_fisher"]
+
+
+def random_fisher(folder: Path, model: Any, *, seed: int = 0) -> tuple[str, dict[str, Any]]:
+    """A saved Fisher diagonal of a model, with values of any kind."""
+    import torch
+
+    from holdfast.retention.fisher import fingerprints, save_fisher
+
+    generator = torch.Generator().manual_seed(seed)
+    named = dict(model.named_parameters())
+    values = {n: torch.rand(p.shape, generator=generator) for n, p in named.items()}
+    save_fisher(
+        folder,
+        values,
+        {"samples": 1, "tokens": 1, "data": {"name": "x"}, "model": {"name": "m", "weights": fingerprints(named)}},
+    )
+    return str(folder), values

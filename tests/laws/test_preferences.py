@@ -19,7 +19,7 @@ from holdfast.ops.heads import describe_head, run_backbone
 from holdfast.retention.registry import METHODS, retention
 from holdfast.training import method_laws as laws
 from preference_trainers import dpo, grpo, on_policy, pairs, self_distilling
-from tiny import build_model
+from tiny import build_model, random_fisher
 from two_processes import fork, launch
 
 KL = {"label_annealing": {"weight": 1.0}}
@@ -152,6 +152,16 @@ def test_two_ranks_that_share_the_model_out_equal_one(name, sharded, tmp_path):
     one.train()
     two = load_file(str(sharded / f"{name}.safetensors"))
     assert laws.largest_difference(laws.weights(one), two) < 2e-6
+
+
+@pytest.mark.parametrize("host", [dpo, grpo])
+def test_ewc_takes_fisher_information_that_is_there(host, tmp_path):
+    """Hosts of pairs and samples cannot read old data before the first step, but a folder that holds what was read."""
+    fisher, _ = random_fisher(tmp_path / "fisher", build_model())
+    methods = retention([{"ewc": {"coefficient": 30.0, "fisher": fisher}}])
+    make = maker(host, tmp_path)
+    laws.active_changes_the_run(make, methods)
+    laws.resumes(make, methods)
 
 
 def test_every_method_is_hosted_or_refused():

@@ -16,12 +16,12 @@ from holdfast.errors import DataError, ModelError
 from holdfast.retention import fisher as fisher_module
 from holdfast.retention.anchor import Anchors
 from holdfast.retention.ewc import EWC
-from holdfast.retention.fisher import SavedFisher, choose_rows, diagonal_fisher, fingerprints, save_fisher
+from holdfast.retention.fisher import SavedFisher, choose_rows, diagonal_fisher, fingerprints
 from holdfast.retention.method import RetentionMethod, StepInfo
 from holdfast.retention.registry import parse_retention
 from holdfast.training import host as host_module
 from holdfast.training.host import TrainerHost
-from tiny import build_model
+from tiny import build_model, random_fisher
 
 SGD = dict(optim="sgd", max_grad_norm=0.0)
 OLD = [{"prompt": f"Old question {i}?", "completion": f" Old answer {i} is {i * i}, as ever."} for i in range(12)]
@@ -77,19 +77,6 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
     assert found.keys() == expected.keys()
     for name, value in found.items():
         assert float((value - expected[name]).abs().max()) <= tolerance * float(expected[name].max()), name
-
-
-def random_fisher(folder: Path, model, *, seed: int = 0) -> tuple[str, dict[str, torch.Tensor]]:
-    """A saved Fisher diagonal of a model, with values of any kind."""
-    generator = torch.Generator().manual_seed(seed)
-    named = dict(model.named_parameters())
-    values = {n: torch.rand(p.shape, generator=generator) for n, p in named.items()}
-    save_fisher(
-        folder,
-        values,
-        {"samples": 1, "tokens": 1, "data": {"name": "x"}, "model": {"name": "m", "weights": fingerprints(named)}},
-    )
-    return str(folder), values
 
 
 # ----------------------------------------------------------------------------------------------------------- the Fisher
