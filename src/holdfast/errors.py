@@ -113,6 +113,11 @@ class Interrupted(HoldfastError):
     exit_code = 130
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, its kind where it says nothing: libraries put whole manuals below it."""
+    return str(error).strip().split("\n")[0].strip() or type(error).__name__
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A suffix such as `" Did you mean 'learning_rate'?"`, empty when nothing is near.
 

@@ -28,7 +28,7 @@ from holdfast.checkpoints.fit import (
 from holdfast.checkpoints.named import at_revision, known_names, located, near_revision, origin
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash, weight_files
 from holdfast.checkpoints.sources import listing, read_config
-from holdfast.errors import ConfigError, ModelError, did_you_mean
+from holdfast.errors import ConfigError, ModelError, did_you_mean, first_line
 from holdfast.support.environment import shown_name
 from holdfast.support.files import fingerprint
 from holdfast.support.resources import is_out_of_memory
@@ -539,8 +539,3 @@ def _quantised(config: Mapping[str, Any]) -> str:
 
 def _near_name(name: str) -> str:
     return "" if "/" in name else did_you_mean(name, known_names())
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message: libraries put whole manuals below it."""
-    return str(error).strip().split("\n")[0] or type(error).__name__

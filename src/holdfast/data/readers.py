@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from holdfast.data.json_rows import BYTE_ORDER_MARK, beginning, json_tables, nonblank_lines
-from holdfast.errors import DataError
+from holdfast.errors import DataError, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -221,11 +221,6 @@ def _stream_tables(
             yield from _csv_tables(stream, path)
         else:
             yield from _text_tables(stream, path, documents)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an error says, its name where it says nothing."""
-    return (str(error) or type(error).__name__).strip().split("\n")[0]
 
 
 # ---------------------------------------------------------------------------------------------------------------- kinds

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from holdfast.data.arrow_cache import FORMAT_VERSION, cache_scratch, cached_dataset
-from holdfast.data.readers import COMPRESSIONS, KINDS, SUPPORTED, Documents, file_tables, first_line, kind_of, row_lines
-from holdfast.errors import DataError, did_you_mean
+from holdfast.data.readers import COMPRESSIONS, KINDS, SUPPORTED, Documents, file_tables, kind_of, row_lines
+from holdfast.errors import DataError, did_you_mean, first_line
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data.layouts import TEMPLATE_COLUMNS, BadRow, Convert, Row
-from holdfast.data.readers import first_line
-from holdfast.errors import DataError
+from holdfast.errors import DataError, first_line
 from holdfast.support.environment import quiet_datasets
 from holdfast.support.resources import is_out_of_memory
 
@@ -278,7 +277,7 @@ def check_image(stored: Mapping[str, Any]) -> str | None:
     except UnidentifiedImageError:
         return f"{name} is no image that Pillow can read"
     except (OSError, SyntaxError, ValueError, EOFError, IndexError) as error:  # what damaged files make Pillow raise
-        return f"{name} is cut short or damaged ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
+        return f"{name} is cut short or damaged ({first_line(error)})"
     return None
 
 
@@ -470,7 +469,7 @@ def slot_problem(processor: Any, row: Mapping[str, Any]) -> str | None:
     try:
         text = str(processor.apply_chat_template(messages, tokenize=False))
     except Exception as error:  # jinja2's errors have no common base with those of its sandbox
-        return f"the chat template cannot write its messages: {str(error).splitlines()[0] if str(error) else error}"
+        return f"the chat template cannot write its messages: {first_line(error)}"
     wanted = sum(part["type"] == "image" for message in messages for part in message["content"])
     if text.count(token) != wanted:
         slots = _counted(text.count(token), "slot")

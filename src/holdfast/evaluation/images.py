@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.data import vision
 from holdfast.data.layouts import BadRow
-from holdfast.data.readers import first_line
-from holdfast.errors import DataError, ModelError, UserError
+from holdfast.errors import DataError, ModelError, UserError, first_line
 from holdfast.evaluation.text.documents import border_ids, prompt_ids
 from holdfast.evaluation.text.shared_prefix import Path as TokenPath
 from holdfast.evaluation.text.shared_prefix import (

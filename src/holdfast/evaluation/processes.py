@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from holdfast.errors import ConfigError, HoldfastError, UserError
+from holdfast.errors import ConfigError, HoldfastError, UserError, first_line
 from holdfast.support.processes import PARENT_VARIABLE
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class DistributedGroup(ProcessGroup):
         except RuntimeError as error:  # a connection that has ended, or a time that is over
             raise LostProcess(
                 f"One of the {self.world_size} evaluation processes has died or cannot be reached. Finished batches "
-                f"are kept; the same command continues. ({str(error).splitlines()[0][:200]})"
+                f"are kept; the same command continues. ({first_line(error)[:200]})"
             ) from error
 
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.named import located
-from holdfast.errors import ConfigError, ModelError, did_you_mean
-from holdfast.models import first_line
+from holdfast.errors import ConfigError, ModelError, did_you_mean, first_line
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 

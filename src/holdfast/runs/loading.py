@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import models
 from holdfast.checkpoints.named import located
-from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean
-from holdfast.models import first_line
+from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean, first_line
 from holdfast.support.environment import EFFICIENT_LOADING, loads_on_one_process_only
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import DataError
-from holdfast.models import first_line
+from holdfast.errors import DataError, first_line
 
 if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from holdfast.errors import ModelError
+from holdfast.errors import ModelError, first_line
 from holdfast.support.environment import quiet_transformers
 from holdfast.training.mup import BASE_WIDTH, mup_factors
 
@@ -152,8 +152,7 @@ def _on_meta(model: Any, trust_remote_code: bool) -> Any:
             return _build(kind, model, trust_remote_code=trust_remote_code)
     except Exception as error:  # whatever the code of a model raises, its own or one from elsewhere
         raise ModelError(
-            f"Expected a causal language model that can be built from its config, but: "
-            f"{str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
+            f"Expected a causal language model that can be built from its config, but: {first_line(error)}"
         ) from error
 
 

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from holdfast.data import vision
 from holdfast.data.mixing import NEW, ORIGIN
-from holdfast.data.readers import first_line
 from holdfast.data.vision import is_of_tokens
-from holdfast.errors import DataError
+from holdfast.errors import DataError, first_line
 from holdfast.ops.annealing import IGNORE
 
 ROW = "row"

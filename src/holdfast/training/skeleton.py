@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.fit import auto_class, unbuildable
-from holdfast.errors import ModelError
-from holdfast.models import check_causal_lm, first_line
+from holdfast.errors import ModelError, first_line
+from holdfast.models import check_causal_lm
 
 if TYPE_CHECKING:
     from peft import PeftConfig

@@ -24,8 +24,8 @@ from holdfast.checkpoints.named import is_name
 from holdfast.checkpoints.provenance import FILE, Digests, content_fingerprint, now, versions
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.writer import fsync_path
-from holdfast.errors import ConfigError, ModelError, RunFolderError, StorageError
-from holdfast.models import check_model, first_line, from_pretrained, load_tokenizer
+from holdfast.errors import ConfigError, ModelError, RunFolderError, StorageError, first_line
+from holdfast.models import check_model, from_pretrained, load_tokenizer
 from holdfast.support.environment import quiet_libraries, quiet_transformers, shown_bytes
 from holdfast.support.files import write_json
 from holdfast.support.leftovers import NewFolder, scratch_folder

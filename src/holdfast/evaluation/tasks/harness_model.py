@@ -26,7 +26,7 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 from transformers import LogitsProcessorList
 
 from holdfast.data.vision import check_image, image_slot, image_token, too_many_pixels
-from holdfast.errors import DataError
+from holdfast.errors import DataError, first_line
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
 from holdfast.evaluation.text.generation import BROKEN
@@ -281,7 +281,7 @@ class ImageLM(SharedPrefixLM, HFMultimodalLM):
         except (ValueError, TypeError, IndexError, OSError) as error:
             raise DataError(
                 f"The processor ({type(self.processor).__name__}) cannot make a batch of {len(strings)} questions with "
-                f"images: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
+                f"images: {first_line(error)}"
             ) from error
         tokens = int(found["input_ids"].shape[1])
         if left_truncate_len is not None and tokens > left_truncate_len:

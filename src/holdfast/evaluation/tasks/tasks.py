@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.errors import ConfigError, DataError, StorageError, UserError
+from holdfast.errors import ConfigError, DataError, StorageError, UserError, first_line
 from holdfast.evaluation.entries import TaskEntry
 from holdfast.evaluation.tasks.data_forms import convert, require_columns
 from holdfast.evaluation.text.sentences import fix_language_detection, provide_sentence_model
@@ -176,8 +176,7 @@ def _loaded(name: str, file: str) -> dict[str, Any]:
         extra = "math" if "math" in name else "ifeval" if "ifeval" in name else None
         how = f"`pip install 'lm_eval[{extra}]'`" if extra else f"Install {error.name or 'it'}"
         raise ConfigError(
-            f"The task '{name}' needs a package that is not installed ({str(error).splitlines()[0]}). {how} provides "
-            f"it."
+            f"The task '{name}' needs a package that is not installed ({first_line(error)}). {how} provides it."
         ) from error
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import did_you_mean
+from holdfast.errors import did_you_mean, first_line
 
 OWN = "plain:"
 RULES = 1
@@ -142,7 +142,7 @@ def mistake_in(id_: str, arguments: Mapping[str, Any]) -> str | None:
     except TypeError as error:
         return f"IFEval's '{id_}' does not take these kwargs: {re.sub(r'^.*?build_description[^ ]* ', '', str(error))}"
     except Exception as error:  # whatever the values of a user's file make IFEval's code raise
-        return f"IFEval's '{id_}' refuses its kwargs: {(str(error) or type(error).__name__).splitlines()[0]}"
+        return f"IFEval's '{id_}' refuses its kwargs: {first_line(error)}"
     return None
 
 

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, did_you_mean
+from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, did_you_mean, first_line
 from holdfast.studies.engine.claims import RULES, Claim, claims_json, family_line
 from holdfast.studies.engine.papers import LOOK, SIZES, Paper
 from holdfast.studies.engine.study import PAGE as STUDY_PAGE
@@ -151,7 +151,7 @@ def reproduce(
             except HoldfastError as error:
                 failures.append(f"{recipe.name}: {error}")
                 records[recipe.name] = _read(recipe, out / recipe.name)
-                say(console, f"{recipe.name} failed. {str(error).splitlines()[0]}")
+                say(console, f"{recipe.name} failed. {first_line(error)}")
     except (Interrupted, KeyboardInterrupt):
         found = on_disk()
         if any(found.values()):

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.errors import ConfigError, DataError, HoldfastError, RunFolderError
+from holdfast.errors import ConfigError, DataError, HoldfastError, RunFolderError, first_line
 from holdfast.records.leaderboard import ASKED_FILE, LEADERBOARD_FILE, LeaderboardRecord, write_leaderboard
 from holdfast.records.study import StudyRecord, read_study
 from holdfast.studies.engine.study import PAGE, refuse_foreign
@@ -68,7 +68,7 @@ def run_leaderboard(
                 if error.exit_code == 130:
                     raise
                 failures.append(f"{track.name}: {error}")
-                say(console, f"{track.name} failed. {str(error).splitlines()[0]}")
+                say(console, f"{track.name} failed. {first_line(error)}")
     finally:
         record = finish(config)
     if failures:
