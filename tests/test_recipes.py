@@ -90,6 +90,7 @@ OVERTRAINING = {
     "olmo-1b": (6, 42),
     "olmo-1b-sft": (6, 63),
     "forecast": (3, 40),
+    "forecast-later": (2, 18),
     "forecast-tiny": (3, 40),
     "pictures": (5, 16),
     "olmo-1b-llava": (6, 20),

@@ -24,7 +24,7 @@ from holdfast.reports.forecast_report import forecast_lines
 from holdfast.reports.methods import DIRECT
 from holdfast.reports.run_report import print_run_summary, write_run_report
 from holdfast.runs.config import train_config
-from holdfast.runs.early_signs import _ahead, look_at, source_texts
+from holdfast.runs.early_signs import ahead, look_at, rates_of, source_texts
 from holdfast.runs.forecasting import fit_predictor, forecast, method_of, predictor_of
 from holdfast.runs.run import train
 from holdfast.support.files import write_json
@@ -68,8 +68,8 @@ def test_early_signs_leave_no_trace_in_the_run(asked: dict[str, Any], tmp_path: 
     found = RunForecast.in_folder(run.path)
     assert found is not None and RunForecast.in_folder(plain.path) is None
     signs = found.signs
-    assert (signs.step, signs.steps) == (3, 60) and signs.parameters == run.read().model["parameters"]
-    assert signs.distance > 0 and signs.kl > 0 and signs.ahead > 20  # the schedule still warms up
+    assert (signs.step, signs.steps) == (4, 60) and signs.parameters == run.read().model["parameters"]
+    assert signs.distance > 0 and signs.kl > 0 and 16 < signs.ahead <= 20
     [text] = signs.texts
     assert text.entry == "source/kept" and text.kl > 0 and text.noise > 0 and text.fisher > 0
     [silent] = found.expected  # what comes along knows models of a million parameters
@@ -131,14 +131,14 @@ def test_an_adapter_is_looked_at_by_what_it_adds(asked: dict[str, Any]) -> None:
     adapter = {"use_peft": True, "lora_r": 4, "lora_target_modules": "all-linear"}
     run, _ = run_of({**asked, **adapter, "max_steps": 40, "learning_rate": 1e-2})
     found = RunForecast.in_folder(run.path)
-    assert found is not None and 0 < found.signs.distance < 0.12 and found.signs.texts[0].kl > 0
+    assert found is not None and 0 < found.signs.distance < 0.25 and found.signs.texts[0].kl > 0
 
 
 def test_too_short_a_run_says_so(asked: dict[str, Any]) -> None:
     run, _ = run_of({**asked, "max_steps": 2})
     assert RunForecast.in_folder(run.path) is None
     assert any(note.startswith("No forecast: it is made after a twentieth") for note in run.read().notes)
-    assert [look_at(n) for n in (1, 2, 3, 40, 41, 1000)] == [0, 0, 2, 2, 3, 50]
+    assert [look_at([1.0] * n) for n in (1, 2, 3, 40, 41, 1000)] == [0, 0, 2, 2, 3, 50]
 
 
 def test_no_more_is_looked_at_than_the_context_holds(asked: dict[str, Any], tokenizer: Any) -> None:
@@ -163,8 +163,23 @@ def test_the_learning_rate_ahead() -> None:
     class Schedule:
         lr_lambdas = (lambda step: min(1.0, step / 4),)
 
-    assert _ahead(Schedule(), 3, 10) == pytest.approx((0 + 0.25 + 0.5 + 0.75 + 6) / 0.75)
-    assert math.isinf(_ahead(Schedule(), 1, 10)) and _ahead(None, 3, 30) == 10
+    rates = rates_of(Schedule(), 10)
+    assert ahead(rates, 3) == pytest.approx((0 + 0.25 + 0.5 + 0.75 + 6) / 0.75)
+    assert math.isinf(ahead(rates, 1)) and ahead(rates_of(None, 30), 3) == 10
+
+
+@pytest.mark.parametrize("warmup", [0, 3, 10, 30])
+@pytest.mark.parametrize("kind", ["linear", "cosine", "constant_with_warmup"])
+def test_every_schedule_is_looked_at_after_as_much_of_its_learning(kind: str, warmup: int) -> None:
+    """So that those of other schedules are not beyond what a fit has seen (the one that comes along: 16 to 20)."""
+    import torch
+    from transformers import get_scheduler
+
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    rates = rates_of(get_scheduler(kind, optimizer, num_warmup_steps=warmup, num_training_steps=100), 100)
+    at = look_at(rates)
+    assert sum(rates[: at - 1]) < 0.05 * sum(rates) <= sum(rates[:at]) + 1e-9
+    assert 15 < ahead(rates, at) < 20.001
 
 
 @pytest.mark.parametrize(
@@ -272,9 +287,9 @@ def test_a_predictor_is_fitted_tested_and_asked(
         fit.low[:], fit.high[:] = [-99.0] * len(fit.low), [99.0] * len(fit.high)
     write_json(file, wide)
     told, shown = run_of({**asked, "forecast_predictor": str(file), "output_dir": str(tmp_path / "told-again")})
-    assert "Forecast at step 3 of 60: at the end kept" in shown
+    assert "Forecast at step 4 of 60: at the end kept" in shown
     page = write_run_report(told).read_text()
-    assert "Predicted loss at step 3" in page and "made-up runs" in page
+    assert "Predicted loss at step 4" in page and "made-up runs" in page
     summary = io.StringIO()
     print_run_summary(told, Console(file=summary, width=200))
     assert "Forecast at step 3 of 60" in summary.getvalue()

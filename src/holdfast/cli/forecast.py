@@ -18,7 +18,7 @@ usage: holdfast forecast fit|show [options]
   fit     makes a predictor of finished runs, and tests it on runs unlike those that it was fitted on
   show    what is expected of a run, or was, beside what came
 
-A run is looked at after a twentieth of its steps where its configuration says so:
+A run is looked at after a twentieth of its learning where its configuration says so:
   holdfast train --config run.yaml --forecast
 
 examples
@@ -29,11 +29,11 @@ examples
 'holdfast forecast fit --help' explains the options.
 """
 FIT = """\
-Fits what the loss at the end of a fine-tune is on what was seen after a twentieth of its steps: how far the model has
-drifted on the texts that are to be kept and on training rows, how far the weights went, how easily the start is moved,
-and how much learning is yet to come. The runs come from 'holdfast train', a sweep or a study with 'forecast: true';
-folders are searched to the bottom. Runs with one kind of data, model, learning rate or method are held out in turn: R2,
-and the share of runs whose loss lay in its interval, are printed whatever they are.
+Fits what the loss at the end of a fine-tune is on what was seen after a twentieth of its learning: how far the model
+has drifted on the texts that are to be kept and on training rows, how far the weights went, how easily the start is
+moved, and how much learning is yet to come. The runs come from 'holdfast train', a sweep or a study with
+'forecast: true'; folders are searched to the bottom. Runs with one kind of data, model, learning rate or method are
+held out in turn: R2, and the share of runs whose loss lay in its interval, are printed whatever they are.
 """
 FIT_EPILOG = """\
 examples

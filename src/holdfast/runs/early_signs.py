@@ -1,13 +1,16 @@
 """Early signs: how far a model has drifted after the first steps of a run, for a forecast (`runs.forecasting`).
 
-After a twentieth of the steps a run looks at
+After a twentieth of its learning, by the sum of its learning rates, a run looks at
 
     KL, change of the loss, product with the Fisher information     on each text of evaluation.source
     KL, change of the loss                                          on training rows
     distance of the weights; learning rate yet to come, over what is past
     KL of the start to itself under noise                           the probe: how easily it is moved
 
-and does not change by it: weights, losses and random states are those of a run without it, bit for bit.
+A twentieth of the steps would do where the rate is constant; with a long warm-up next to nothing has happened by then,
+and runs of other schedules could not be told by the same fit.
+
+It does not change by it: weights, losses and random states are those of a run without it, bit for bit.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from holdfast.runs.measuring import untouched
 from holdfast.support.files import fingerprint
 
 SHARE = 0.05
-"""Of the steps, after which signs are looked at."""
+"""Of the sum of a run's learning rates, after which signs are looked at."""
 FEWEST_STEPS = 2
 """At least: a schedule that warms up begins at 0."""
 DOCUMENTS, LONGEST = 16, 256
@@ -72,7 +75,7 @@ def trained_rows(trainer: Any) -> list[Piece]:
 
 
 class SignsEarly(TrainerCallback):
-    """Looks at a run after `SHARE` of its steps.
+    """Looks at a run after `SHARE` of its learning.
 
     Args:
         texts: what is to be kept.
@@ -100,11 +103,15 @@ class SignsEarly(TrainerCallback):
     ) -> None:
         self.texts, self.rows, self.moved, self.method, self.kept = texts, rows, moved, method, kept
         self.seen, self.say, self.aside = seen, say, aside
+        self._rates: list[float] = []
+        self._at = 0
         self._start: dict[str, Drift] = {}
         self._noise: dict[str, float] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if not state.is_world_process_zero or state.global_step >= look_at(state.max_steps):
+        self._rates = rates_of(kwargs.get("lr_scheduler"), state.max_steps)
+        self._at = look_at(self._rates)
+        if not state.is_world_process_zero or state.global_step >= self._at:
             return
         with self._not_training(kwargs["model"]):
             pieces = {**self.texts, "": list(self.rows())}
@@ -116,7 +123,7 @@ class SignsEarly(TrainerCallback):
                 self._read_start(kwargs["model"], pieces)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if not self._start or state.global_step != look_at(state.max_steps):
+        if not self._start or state.global_step != self._at:
             return
         model = kwargs["model"]
         with self._not_training(model):
@@ -129,7 +136,7 @@ class SignsEarly(TrainerCallback):
             signs = EarlySigns(
                 step=state.global_step,
                 steps=state.max_steps,
-                ahead=_ahead(kwargs.get("lr_scheduler"), state.global_step, state.max_steps),
+                ahead=ahead(self._rates, state.global_step),
                 distance=self.moved(),
                 fall=-rows.rise,
                 kl=rows.kl,
@@ -177,18 +184,22 @@ def _identity(pieces: Mapping[str, Sequence[Piece]]) -> str:
     return fingerprint({name: [[piece.ids, piece.targets] for piece in of] for name, of in pieces.items()})
 
 
-def look_at(steps: int) -> int:
-    """The step after which a run of `steps` steps is looked at; none of its own where it is the last."""
-    at = max(FEWEST_STEPS, math.ceil(SHARE * steps))
-    return at if at < steps else 0
-
-
-def _ahead(scheduler: Any, step: int, steps: int) -> float:
-    """Sum of the learning rates of a run over the sum of those of its first steps; as if constant where the schedule
-    cannot be asked."""
+def rates_of(scheduler: Any, steps: int) -> list[float]:
+    """The learning rate of each step, over the highest; as if constant where the schedule cannot be asked."""
     factors = getattr(getattr(scheduler, "scheduler", scheduler), "lr_lambdas", None)
-    if not factors:
-        return steps / step
-    rates = [float(factors[0](at)) for at in range(steps)]
+    return [float(factors[0](at)) for at in range(steps)] if factors else [1.0] * steps
+
+
+def look_at(rates: Sequence[float]) -> int:
+    """The step after which a run is looked at: the first by which it has taken `SHARE` of its learning. 0 for none of
+    its own, where it is the last."""
+    total, past = math.fsum(rates), list(itertools.accumulate(rates))
+    enough = (step for step, sum_ in enumerate(past, 1) if sum_ >= SHARE * total * (1 - 1e-9))
+    at = max(FEWEST_STEPS, next(enough, len(rates)))
+    return at if at < len(rates) else 0
+
+
+def ahead(rates: Sequence[float], step: int) -> float:
+    """Sum of the learning rates of a run over the sum of those of its first steps."""
     past = math.fsum(rates[:step])
     return math.fsum(rates) / past if past > 0 else math.inf
