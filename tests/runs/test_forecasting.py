@@ -210,7 +210,9 @@ def signs_of(drift: float, *, parameters: int = 1000, rate: float = 1.0, method:
     )  # fmt: skip
 
 
-def made_run(folder: Path, drift: float, *, data: str, rate: float, status: str = "finished") -> None:
+def made_run(
+    folder: Path, drift: float, *, data: str, rate: float, status: str = "finished", retention: Any = ()
+) -> None:
     """A run whose loss is ten times its early drift, and a point for each hundredth of it."""
     run, loss = RunFolder(folder), 10 * drift
     run.write(
@@ -220,6 +222,7 @@ def made_run(folder: Path, drift: float, *, data: str, rate: float, status: str 
             config={"learning_rate": rate},
             model={"hash": "m"},
             data={"name": data, "hash": data},
+            retention=list(retention),
         )
     )
     about = {"suite": "source", "n": 50, "p_value": 0.5, "test": "t", "before": 0.5}
@@ -264,6 +267,28 @@ def test_a_predictor_is_fitted_tested_and_asked(
     assert all(h.r2 > 0.9 for h in by_axis.values())
     assert "Predicted against actual" in file.with_suffix(".html").read_text()
 
+    # on runs that it was not fitted on: two like them, one far beyond, one of another way
+    annealed = [{"method": "label_annealing", "weight": 1.0}]
+    for name, drift, methods in (
+        ("near", 0.02, []),
+        ("nearer", 0.01, []),
+        ("far", 30.0, []),
+        ("other", 0.02, annealed),
+    ):
+        made_run(tmp_path / "later" / name, drift, data="c", rate=0.5, retention=methods)
+    page = tmp_path / "later.html"
+    later = ["forecast", "test", str(tmp_path / "later"), "--predictor", str(file), "--output", str(page)]
+    assert main([*later, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {(h["axis"], h["unit"], h["rows"], h["refused"]) for h in found["held_out"]} == {
+        ("runs", "nats/token", 2, 2), ("runs", "points", 2, 1)
+    }  # fmt: skip
+    assert all(h["coverage"] == 1 and h["error"] < 0.3 for h in found["held_out"])
+    assert any("2 measures: it was fitted on no run with label annealing (weight 1)" in n for n in found["notes"])
+    assert main(later) == 0
+    assert "Runs that it was not fitted on, 90 % intervals" in capsys.readouterr().out
+    assert "Runs tested on" in page.read_text()
+
     run, _ = run_of(asked)
     start = run.evaluated("start").all()
     expected = forecast(signs_of(0.05), start, predictor)
@@ -292,11 +317,11 @@ def test_a_predictor_is_fitted_tested_and_asked(
     assert "Predicted loss at step 4" in page and "made-up runs" in page
     summary = io.StringIO()
     print_run_summary(told, Console(file=summary, width=200))
-    assert "Forecast at step 3 of 60" in summary.getvalue()
+    assert "Forecast at step 4 of 60" in summary.getvalue()
     capsys.readouterr()
     assert main(["forecast", "show", str(told.path)]) == 0
     printed = capsys.readouterr().out
-    assert "Forecast at step 3 of 60" in printed and "Actual" in printed
+    assert "Forecast at step 4 of 60" in printed and "Actual" in printed
     assert main(["forecast", "show", str(run.path), "--predictor", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["expected"][0]["entry"] == "source/kept"
 

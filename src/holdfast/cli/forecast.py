@@ -13,9 +13,10 @@ from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, did_you_mean
 
 HELP = """\
-usage: holdfast forecast fit|show [options]
+usage: holdfast forecast fit|test|show [options]
 
   fit     makes a predictor of finished runs, and tests it on runs unlike those that it was fitted on
+  test    holds a predictor against finished runs that it was not fitted on
   show    what is expected of a run, or was, beside what came
 
 A run is looked at after a twentieth of its learning where its configuration says so:
@@ -24,6 +25,7 @@ A run is looked at after a twentieth of its learning where its configuration say
 examples
   holdfast forecast fit runs/sweep-a runs/sweep-b --output predictor.json
   holdfast train --config run.yaml --forecast --forecast_predictor predictor.json
+  holdfast forecast test runs/later --predictor predictor.json
   holdfast forecast show runs/mine --predictor predictor.json
 
 'holdfast forecast fit --help' explains the options.
@@ -41,6 +43,15 @@ examples
   holdfast forecast fit runs/a runs/b --level 0.8 --json
 
 A forecast beyond what was fitted on (a larger model, a further drift) is refused, not guessed.
+"""
+TEST = """\
+Holds a predictor against finished runs that it was not fitted on: R2, the share of runs whose loss lay in its interval,
+and what it refused to say, and why.
+"""
+TEST_EPILOG = """\
+examples
+  holdfast forecast test runs/later
+  holdfast forecast test runs/later --predictor predictor.json --output later.html
 """
 SHOW = """\
 What a predictor expects of a run from its early signs, beside what came where the run has ended.
@@ -79,6 +90,27 @@ class FitRequest(_Shared):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TestRequest(_Shared):
+    """`holdfast forecast test`."""
+
+    settings_group: ClassVar[str] = "what is tested"
+
+    runs: Annotated[tuple[Path, ...], Meta(positional=True, metavar="FOLDER ...")] = ()
+    """Runs, or folders with runs in them."""
+    predictor: Annotated[Path | None, Meta(metavar="FILE")] = None
+    """Of 'holdfast forecast fit'; default: the one that comes along."""
+    output: Annotated[Path | None, Meta(metavar="FILE")] = None
+    """A page of predicted against actual losses (.html)."""
+
+    def problems(self) -> list[Mistake]:
+        """Nothing to test on, or an output that is a folder."""
+        found = [] if self.runs else [Mistake(path=("runs",), text="expected folders with runs, got none.")]
+        if self.output is not None and self.output.is_dir():
+            found.append(Mistake(path=("output",), text=f"expected a file, got the folder {self.output}."))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShowRequest(_Shared):
     """`holdfast forecast show`."""
 
@@ -97,6 +129,13 @@ class ShowRequest(_Shared):
 FIT_COMMAND = Command(
     name="holdfast forecast fit", request=FitRequest, description=FIT, epilog=FIT_EPILOG, usage="FOLDER ... [options]"
 )
+TEST_COMMAND = Command(
+    name="holdfast forecast test",
+    request=TestRequest,
+    description=TEST,
+    epilog=TEST_EPILOG,
+    usage="FOLDER ... [options]",
+)
 SHOW_COMMAND = Command(name="holdfast forecast show", request=ShowRequest, description=SHOW, usage="RUN [options]")
 
 
@@ -106,7 +145,7 @@ def run(argv: list[str]) -> int:
         print(HELP)
         return 0 if argv else 2
     step, *rest = argv
-    steps = {"fit": run_fit, "show": run_show}
+    steps = {"fit": run_fit, "test": run_test, "show": run_show}
     if step not in steps:
         raise ConfigError(
             f"expected 'holdfast forecast' with one of {', '.join(steps)}, got '{step}'.{did_you_mean(step, steps)}"
@@ -135,6 +174,32 @@ def run_fit(argv: list[str]) -> int:
         return 0
     print_predictor(predictor, stdout_console())
     print_line(stdout_console(), f"Predictor {request.output}\nReport    {page}")
+    return 0
+
+
+def run_test(argv: list[str]) -> int:
+    """`holdfast forecast test`: how near a predictor comes, on stdout.
+
+    Raises:
+        DataError: no runs, or no predictor.
+    """
+    request = TEST_COMMAND.read(argv)
+
+    from holdfast.errors import DataError
+    from holdfast.reports.forecast_report import predictor_page, print_predictor
+    from holdfast.reports.html import write_page
+    from holdfast.runs.forecasting import predictor_of, tested
+
+    if (predictor := predictor_of(request.predictor)) is None:
+        raise DataError("Expected a predictor, none comes along here. Fit one with 'holdfast forecast fit'.")
+    found = tested(request.runs, predictor)
+    page = None if request.output is None else write_page(predictor_page(found), request.output)
+    if request.json:
+        print_json(found)
+        return 0
+    print_predictor(found, stdout_console())
+    if page is not None:
+        print_line(stdout_console(), f"Report    {page}")
     return 0
 
 

@@ -16,6 +16,8 @@ RUN_FILE = "forecast.json"
 """In a run's folder."""
 SUITE = "source"
 """What is forecast: what is to be kept."""
+RUNS = "runs"
+"""What is held out where a predictor is tested on runs that it was not fitted on."""
 POINTS, NATS = "points", "nats/token"
 """Units of a loss: of shares such as accuracy, and of held-out text."""
 
@@ -104,10 +106,10 @@ class HeldOut:
     """How well runs are predicted that differ from all that were fitted on, in one respect."""
 
     axis: str
-    """"data", "model", "learning rate" or "method"."""
+    """"data", "model", "learning rate", "method" or `RUNS`."""
     unit: str
     values: int
-    """Of the axis, each held out once."""
+    """Of the axis, each held out once; of `RUNS` the methods that were predicted."""
     rows: int
     """Predicted: an entry of a run each."""
     refused: int

@@ -11,6 +11,7 @@ from holdfast.records.comparison import Comparison
 from holdfast.records.forecast import (
     NATS,
     POINTS,
+    RUNS,
     Expected,
     HeldOut,
     Linear,
@@ -128,8 +129,16 @@ def predictor_blocks(predictor: Predictor) -> list[Block]:
         Col("Median error", lambda h: number(h.error, DECIMALS[h.unit])),
         Col("Median width", lambda h: number(h.width, DECIMALS[h.unit])),
     ]
-    tests = tabulate(predictor.held_out, columns, title=f"Runs unlike those fitted on, {_level(predictor)} intervals")
+    runs = "Runs that it was not fitted on" if _is_test(predictor) else "Runs unlike those fitted on"
+    tests = tabulate(predictor.held_out, columns, title=f"{runs}, {_level(predictor)} intervals")
+    if _is_test(predictor):
+        return [tests]
     return [tests, Paragraph(HOW, "note"), *(_weights(fit) for fit in predictor.fits)]
+
+
+def _is_test(predictor: Predictor) -> bool:
+    """Whether it is shown for a test on runs of its own, see `runs.forecasting.tested`."""
+    return any(test.axis == RUNS for test in predictor.held_out)
 
 
 def _level(predictor: Predictor) -> str:
@@ -156,7 +165,7 @@ def predictor_page(predictor: Predictor) -> Page:
     ]
     about = [
         ("Fitted on", predictor.about),
-        ("Runs", str(predictor.runs)),
+        ("Runs tested on" if _is_test(predictor) else "Runs", str(predictor.runs)),
         ("Parameters of the models", " to ".join(f"{n:,}" for n in dict.fromkeys(predictor.parameters))),
     ]
     return Page(

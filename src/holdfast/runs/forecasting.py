@@ -5,6 +5,7 @@ nothing is said."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from holdfast.records.forecast import (
     NATS,
     POINTS,
     RUN_FILE,
+    RUNS,
     SUITE,
     EarlySigns,
     Expected,
@@ -29,6 +31,7 @@ from holdfast.records.forecast import (
 )
 from holdfast.records.metrics import is_share
 from holdfast.records.run import RunFolder, RunRecord
+from holdfast.reports.format import plural
 from holdfast.statistics.forecast import Example, fit, held_out, outside, predict
 
 RESOLUTION = {NATS: 0.02, POINTS: 1.0}
@@ -60,18 +63,25 @@ def forecast(signs: EarlySigns, start: Iterable[Evaluation], predictor: Predicto
 
 
 def _expected(key: str, unit: str, signs: EarlySigns, predictor: Predictor) -> Expected:
+    asked = _ask(predictor, unit, features_of(signs, key, unit), method=signs.method, parameters=signs.parameters)
+    if isinstance(asked, str):
+        return Expected(entry=key, unit=unit, loss=None, interval=None, why=asked)
+    return Expected(entry=key, unit=unit, loss=asked[0], interval=asked[1])
+
+
+def _ask(
+    predictor: Predictor, unit: str, features: Mapping[str, float], *, method: str, parameters: int
+) -> tuple[float, tuple[float, float]] | str:
+    """(loss, interval), or why nothing is said."""
     linear, (least, most) = predictor.fit(unit), predictor.parameters
-    features = by_method(features_of(signs, key, unit), signs.method, predictor.methods)
-    if signs.method not in predictor.methods:
-        why = f"it was fitted on no run with {signs.method}"
-    elif linear is None:
-        why = f"it was fitted on nothing that is measured in {unit}"
-    elif not least / LARGER <= signs.parameters <= LARGER * most:
-        why = f"{signs.parameters:,} parameters (fitted on {least:,} to {most:,})"
-    elif not (why := outside(linear, features)):
-        loss, interval = predict(linear, features)
-        return Expected(entry=key, unit=unit, loss=loss, interval=interval)
-    return Expected(entry=key, unit=unit, loss=None, interval=None, why=why)
+    if method not in predictor.methods:
+        return f"it was fitted on no run with {method}"
+    if linear is None:
+        return f"it was fitted on nothing that is measured in {unit}"
+    if not least / LARGER <= parameters <= LARGER * most:
+        return f"{parameters:,} parameters (fitted on {least:,} to {most:,})"
+    whole = by_method(features, method, predictor.methods)
+    return outside(linear, whole) or predict(linear, whole)
 
 
 def features_of(signs: EarlySigns, entry: str, unit: str) -> dict[str, float]:
@@ -237,6 +247,43 @@ def fit_predictor(places: Sequence[str | Path], *, level: float = LEVEL, about: 
         notes=notes,
         versions=versions(),
     )
+
+
+def tested(places: Sequence[str | Path], predictor: Predictor) -> Predictor:
+    """A predictor with its tests replaced by one on finished runs, which it must not have been fitted on.
+
+    Args:
+        places: folders with runs, searched to the bottom.
+
+    Raises:
+        DataError: no runs.
+    """
+    from holdfast.statistics.forecast import figures
+
+    examples, notes = examples_of(run_folders(places))
+    if not examples:
+        raise DataError(" ".join(["Expected finished runs with text or questions under evaluation.source.", *notes]))
+    tests, predicted, silent = list[HeldOut](), list[Predicted](), Counter[str]()
+    for unit, resolution in RESOLUTION.items():
+        found, of_unit = list[Predicted](), [e for e in examples if e.unit == unit]
+        for e in of_unit:
+            asked = _ask(predictor, unit, e.features, method=e.axes[METHOD], parameters=e.parameters)
+            if isinstance(asked, str):
+                silent[asked] += 1
+                continue
+            found.append(
+                Predicted(
+                    axis=RUNS, unit=unit, value=e.axes[METHOD], run=e.run, entry=e.entry, came=e.loss, loss=asked[0],
+                    interval=asked[1],
+                )
+            )  # fmt: skip
+        if of_unit:
+            refused, methods = len(of_unit) - len(found), len({p.value for p in found})
+            tests.append(figures(found, axis=RUNS, unit=unit, values=methods, refused=refused, resolution=resolution))
+            predicted += found
+    notes += [f"No forecast of {plural(count, 'measure')}: {why}." for why, count in silent.most_common()]
+    runs = len({(e.run, *e.group) for e in examples})
+    return replace(predictor, held_out=tests, predicted=predicted, runs=runs, notes=notes)
 
 
 def predictor_of(path: str | Path | None) -> Predictor | None:

@@ -152,11 +152,26 @@ def held_out(
             )  # fmt: skip
     if not values:
         return None
+    unit = examples[0].unit
+    return figures(found, axis=axis, unit=unit, values=values, refused=refused, resolution=resolution), found
+
+
+def figures(
+    found: Sequence[Predicted], *, axis: str, unit: str, values: int, refused: int, resolution: float
+) -> HeldOut:
+    """How near predictions came.
+
+    Args:
+        found: of one unit, with what came.
+        axis, values: what was held out, and how many of it.
+        refused: how many were not predicted.
+        resolution: see `fit`.
+    """
     came, expected = np.array([p.came for p in found]), np.array([p.loss for p in found])
     inside = [p.interval[0] <= p.came <= p.interval[1] for p in found]
-    figures = HeldOut(
+    return HeldOut(
         axis=axis,
-        unit=examples[0].unit,
+        unit=unit,
         values=values,
         rows=len(found),
         refused=refused,
@@ -166,7 +181,6 @@ def held_out(
         width=float(np.median([p.interval[1] - p.interval[0] for p in found])) if found else math.nan,
         error=float(np.median(np.abs(came - expected))) if found else math.nan,
     )
-    return figures, found
 
 
 def _ridge(x: np.ndarray, t: np.ndarray, penalty: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
