@@ -312,6 +312,13 @@ def test_a_dry_run_shows_what_is_trained_in_three_rows(chat: Path, capsys: pytes
     assert "<user>Rome? 238<a>»Italy. 238<|endoftext|>«" in said, "the first, one of the middle, the last of the sample"
     assert "rows        240 rows, about " in said and "by 200 rows" in said
     assert "of this machine's memory" in said and " on H100" not in said
+    turns = {
+        "prompt": [{"role": "user", "content": "Rome?"}],
+        "completion": [{"role": "assistant", "content": "Italy."}],
+    }
+    Path("turns.jsonl").write_text(json.dumps(turns) + "\n")
+    said = dry(capsys, "--dataset_name", "turns.jsonl", "--assistant_only_loss", "--use_cpu")
+    assert "<user>Rome?<a>»Italy.<|endoftext|>«" in said
     assert "»<system>Be brief. 0<user>" in dry(capsys, "--dataset_name", "chat.jsonl"), "everything is trained"
     said = dry(capsys, "--dataset_name", "pairs.jsonl")
     assert "Q 0: »A 0.<|endoftext|>«" in said and "3 rows, " in said

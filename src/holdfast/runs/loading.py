@@ -151,7 +151,9 @@ def check_assistant_only(config: TrainConfig, processing: Any, rows: Any) -> Non
     columns = getattr(rows, "column_names", None)
     if not getattr(config.training, "assistant_only_loss", False) or not columns:
         return
-    if "messages" not in columns:
+    # of prompts and completions that are messages TRL reads the marks, too, unless images are with them
+    in_turns = "prompt" in columns and "images" not in columns and isinstance(next(iter(rows))["prompt"], list)
+    if "messages" not in columns and not in_turns:
         raise ConfigError(
             [
                 "assistant_only_loss: expected false, because the rows are no conversations (messages). Of a prompt "
