@@ -340,10 +340,12 @@ def test_the_step_benchmark_runs_every_arm(script, monkeypatch, tmp_path, capsys
         bench.CACHED,
         bench.ADAPTER_OFF,
         bench.NAIVE,
+        bench.OSF_ALONE,
+        bench.OSF,
         *(f"token_weighting ({kind})" for kind in bench.WEIGHTED),
     }
     assert set(saved["breakdown"]) == set(arms)
-    assert arms["direct"]["ratio"] == arms["direct, LoRA"]["ratio"] == 1.0
+    assert arms["direct"]["ratio"] == arms["direct, LoRA"]["ratio"] == arms[bench.OSF_ALONE]["ratio"] == 1.0
     for name, parts in saved["breakdown"].items():
         assert parts["op"] > 0 and parts["backward"] > 0 and parts["student"] > 0, name
         assert (parts["teacher"] > 0) == ("annealing" in name), name
