@@ -367,7 +367,7 @@ def test_a_dry_run_finds_what_a_run_would_stumble_over(chat: Path, capsys: pytes
         file.write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
     Path("model/tokenizer_config.json").write_text(json.dumps({**tokenizer, "chat_template": None}))
     said = dry(capsys, "--dataset_name", "chat.jsonl", "--assistant_only_loss", code=2)
-    assert "assistant_only_loss: the chat template does not say what the assistant says" in said
+    assert "assistant_only_loss: the chat template does not mark the assistant's turns" in said
     said = dry(capsys, "--dataset_name", "pairs.jsonl", "--assistant_only_loss", code=2)
     assert "assistant_only_loss: expected false, because the rows are no conversations" in said
 

@@ -137,7 +137,10 @@ def test_an_adapter_is_looked_at_by_what_it_adds(asked: dict[str, Any]) -> None:
 def test_too_short_a_run_says_so(asked: dict[str, Any]) -> None:
     run, _ = run_of({**asked, "max_steps": 2})
     assert RunForecast.in_folder(run.path) is None
-    assert any(note.startswith("No forecast: it is made after a twentieth") for note in run.read().notes)
+    assert any(
+        note.startswith("No forecast: it is made once 5 % of the cumulative learning rate is spent")
+        for note in run.read().notes
+    )
     assert [look_at([1.0] * n) for n in (1, 2, 3, 40, 41, 1000)] == [0, 0, 2, 2, 3, 50]
 
 

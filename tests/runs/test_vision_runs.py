@@ -150,7 +150,7 @@ MARKED = (
 def test_the_assistants_words_alone(place, capfd):
     """With images, by the template's marks; one without them is refused before anything is measured."""
     said = refused(capfd, "--assistant_only_loss", "--source", "prose.jsonl")
-    assert "assistant_only_loss: the chat template does not say what the assistant says" in said
+    assert "assistant_only_loss: the chat template does not mark the assistant's turns" in said
     assert "--debug" not in said and not Path("out/evaluations").exists()
     Path("marked.jinja").write_text(MARKED)
     marked = ["--assistant_only_loss", "--chat_template_path", "marked.jinja"]

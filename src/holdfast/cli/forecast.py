@@ -19,7 +19,7 @@ usage: holdfast forecast fit|test|show [options]
   test    holds a predictor against finished runs that it was not fitted on
   show    what is expected of a run, or was, beside what came
 
-A run is looked at after a twentieth of its learning where its configuration says so:
+A run is looked at once 5 % of its cumulative learning rate is spent, where its configuration says so:
   holdfast train --config run.yaml --forecast
 
 examples
@@ -31,9 +31,9 @@ examples
 'holdfast forecast fit --help' explains the options.
 """
 FIT = """\
-Fits what the loss at the end of a fine-tune is on what was seen after a twentieth of its learning: how far the model
-has drifted on the texts that are to be kept and on training rows, how far the weights went, how easily the start is
-moved, and how much learning is yet to come. The runs come from 'holdfast train', a sweep or a study with
+Fits the loss at the end of a fine-tune to what was seen once 5 % of its cumulative learning rate was spent: how far the
+model has drifted on the texts that are to be kept and on training rows, how far the weights went, how easily the start
+is moved, and how much learning rate is yet to come. The runs come from 'holdfast train', a sweep or a study with
 'forecast: true'; folders are searched to the bottom. Runs with one kind of data, model, learning rate or method are
 held out in turn: R2, and the share of runs whose loss lay in its interval, are printed whatever they are.
 """
@@ -66,6 +66,14 @@ class _Shared:
     """Prints the record as JSON."""
 
 
+def _problems(runs: tuple[Path, ...], output: Path | None) -> list[Mistake]:
+    """No runs, or an output that is a folder."""
+    found = [] if runs else [Mistake(path=("runs",), text="expected folders with runs, got none.")]
+    if output is not None and output.is_dir():
+        found.append(Mistake(path=("output",), text=f"expected a file, got the folder {output}."))
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class FitRequest(_Shared):
     """`holdfast forecast fit`."""
@@ -83,10 +91,7 @@ class FitRequest(_Shared):
 
     def problems(self) -> list[Mistake]:
         """Nothing to fit on, or an output that is a folder."""
-        found = [] if self.runs else [Mistake(path=("runs",), text="expected folders with runs, got none.")]
-        if self.output.is_dir():
-            found.append(Mistake(path=("output",), text=f"expected a file, got the folder {self.output}."))
-        return found
+        return _problems(self.runs, self.output)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,10 +109,7 @@ class TestRequest(_Shared):
 
     def problems(self) -> list[Mistake]:
         """Nothing to test on, or an output that is a folder."""
-        found = [] if self.runs else [Mistake(path=("runs",), text="expected folders with runs, got none.")]
-        if self.output is not None and self.output.is_dir():
-            found.append(Mistake(path=("output",), text=f"expected a file, got the folder {self.output}."))
-        return found
+        return _problems(self.runs, self.output)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,6 +92,7 @@ class RowImages:
         self.data = entry.data
         self.columns = vision.image_columns(rows.column_names, metadata=vision.is_metadata(files))
         self.folders = list(dict.fromkeys(file.absolute().parent for file in files))
+        self._convert: vision.Convert | None = None  # of the first processor: a file is read for one model
 
     def has(self, row: Mapping[str, Any]) -> bool:
         """Whether a row has images."""
@@ -121,10 +122,11 @@ class RowImages:
         found = processor()
         held = {column: row[column] for column in self.columns}
         prompt: Any = [{"role": "user", "content": text}] if chat else text
-        convert = vision.converter_with_images(
-            lambda row: {"prompt": row["prompt"]}, columns=self.columns, folders=self.folders, processor=found
-        )
-        made = convert({"prompt": prompt, **held})
+        if self._convert is None:
+            self._convert = vision.converter_with_images(
+                lambda row: {"prompt": row["prompt"]}, columns=self.columns, folders=self.folders, processor=found
+            )
+        made = self._convert({"prompt": prompt, **held})
         for image in made[vision.IMAGES]:
             if (problem := vision.check_image(image)) is not None:
                 raise BadRow(problem)

@@ -172,7 +172,7 @@ def predictor_page(predictor: Predictor) -> Page:
         tab="holdfast forecast",
         eyebrow="holdfast forecast",
         title="What the first steps of a fine-tune say of its end",
-        lead="Ridge regression on how far a model has drifted after a twentieth of its learning; "
+        lead="Ridge regression on how far a model has drifted once 5 % of the cumulative learning rate was spent; "
         f"intervals of {_level(predictor)} from groups of runs left out.",
         blocks=[
             Tiles([_tile(h) for h in predictor.held_out]),

@@ -1,13 +1,13 @@
 """Early signs: how far a model has drifted after the first steps of a run, for a forecast (`runs.forecasting`).
 
-After a twentieth of its learning, by the sum of its learning rates, a run looks at
+Once 5 % of its cumulative learning rate (the sum over all steps) is spent, a run looks at
 
     KL, change of the loss, product with the Fisher information     on each text of evaluation.source
     KL, change of the loss                                          on training rows
     distance of the weights; learning rate yet to come, over what is past
     KL of the start to itself under noise                           the probe: how easily it is moved
 
-A twentieth of the steps would do where the rate is constant; with a long warm-up next to nothing has happened by then,
+5 % of the steps would do where the rate is constant; with a long warm-up next to nothing has happened by then,
 and runs of other schedules could not be told by the same fit.
 
 It does not change by it: weights, losses and random states are those of a run without it, bit for bit.
@@ -75,7 +75,7 @@ def trained_rows(trainer: Any) -> list[Piece]:
 
 
 class SignsEarly(TrainerCallback):
-    """Looks at a run after `SHARE` of its learning.
+    """Looks at a run once `SHARE` of its cumulative learning rate is spent.
 
     Args:
         texts: what is to be kept.
@@ -191,8 +191,8 @@ def rates_of(scheduler: Any, steps: int) -> list[float]:
 
 
 def look_at(rates: Sequence[float]) -> int:
-    """The step after which a run is looked at: the first by which it has taken `SHARE` of its learning. 0 for none of
-    its own, where it is the last."""
+    """The step after which a run is looked at: the first by which `SHARE` of the cumulative rate is spent. 0 for none
+    of its own, where it is the last."""
     total, past = math.fsum(rates), list(itertools.accumulate(rates))
     enough = (step for step, sum_ in enumerate(past, 1) if sum_ >= SHARE * total * (1 - 1e-9))
     at = max(FEWEST_STEPS, next(enough, len(rates)))

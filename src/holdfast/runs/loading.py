@@ -137,7 +137,7 @@ def check_images(config: TrainConfig, rows: Any) -> None:
 
 
 def check_assistant_only(config: TrainConfig, processing: Any, rows: Any) -> None:
-    """Stops where nobody can say what the assistant says: TRL would find out after the start has been measured.
+    """Stops where the assistant's turns cannot be told: TRL would find out after the start has been measured.
 
     Args:
         processing: tokenizer or processor, with its chat template.
@@ -167,9 +167,9 @@ def check_assistant_only(config: TrainConfig, processing: Any, rows: Any) -> Non
     except ValueError as error:
         raise ConfigError(
             [
-                "assistant_only_loss: the chat template does not say what the assistant says. Expected "
-                "{% generation %} and {% endgeneration %} around it, which transformers reads. Give a template that "
-                "has them (chat_template_path), or train whole conversations."
+                "assistant_only_loss: the chat template does not mark the assistant's turns. Expected "
+                "{% generation %} and {% endgeneration %} around their text, which transformers reads. Give a template "
+                "that has them (chat_template_path), or train whole conversations."
             ]
         ) from error
 

@@ -588,8 +588,8 @@ class _Run:
         said = any(note.startswith("No forecast") for note in self.record.notes)
         if self.config.forecast and self.main and not said and not (self.folder.path / RUN_FILE).is_file():
             self.note(
-                f"No forecast: it is made after a twentieth of the learning, and this run has {total} steps, or had "
-                f"gone beyond that when it was asked for."
+                f"No forecast: it is made once 5 % of the cumulative learning rate is spent, and this run has "
+                f"{total} steps, or had gone beyond that when it was asked for."
             )
         if along is None or not total:
             return
