@@ -79,6 +79,7 @@ WITHOUT_OLD_DATA = {
         {"direct", "self_replay", "label_annealing", "wise_ft", "train"},
         "grid, 4 trials and direct",
     ),
+    "functions-longer": ({"direct", "train", "self_replay", "label_annealing", "wise_ft"}, "grid, 4 trials and direct"),
     "functions-held-out": ({"self_replay", "label_annealing", "wise_ft", "train"}, "grid, 1 trial and direct"),
 }
 """Search: the methods that it draws from, and how it is searched."""
