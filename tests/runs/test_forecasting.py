@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +292,19 @@ def test_a_predictor_is_fitted_tested_and_asked(
     assert main(later) == 0
     assert "Runs that it was not fitted on, 90 % intervals" in capsys.readouterr().out
     assert "Runs tested on" in page.read_text()
+
+    # runs of the fit are told wherever their folder lies, and are no test
+    (tmp_path / "later" / "moved").mkdir()
+    shutil.copytree(runs / "r7", tmp_path / "later" / "moved" / "r7")
+    assert main([*later, "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["held_out"] == found["held_out"] and again["fitted_on"] == predictor.fitted_on
+    assert "1 run left out: the predictor was fitted on them." in again["notes"]
+    assert main(["forecast", "test", str(runs), "--predictor", str(file)]) == 2
+    assert "40 runs left out: the predictor was fitted on them." in capsys.readouterr().err
+    nameless = write_json(tmp_path / "nameless.json", dataclasses.replace(predictor, fitted_on=[]))
+    assert main(["forecast", "test", str(runs), "--predictor", str(nameless)]) == 0
+    assert "Whether it was fitted on these runs cannot be told" in capsys.readouterr().out
 
     run, _ = run_of(asked)
     start = run.evaluated("start").all()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import SCHEMA
-from holdfast.support.files import read_as, write_json
+from holdfast.support.files import fingerprint, read_as, write_json
 
 RUN_FILE = "forecast.json"
 """In a run's folder."""
@@ -61,6 +61,11 @@ class EarlySigns:
     """How it is fine-tuned, in words: the methods with their parameters, or "direct fine-tuning"; and whether by an
     adapter."""
     texts: list[TextSigns]
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells runs apart wherever their folders lie: no two runs drift alike in every digit."""
+        return fingerprint(self, length=16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +186,9 @@ class Predictor:
     predicted: list[Predicted] = field(default_factory=list)
     """Behind `held_out`; not in the file."""
     runs: int = 0
+    fitted_on: list[str] = field(default_factory=list)
+    """Fingerprints of the early signs of the runs, so that no test on them passes for one on others; empty in files of
+    before 2026-11-28."""
     notes: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     schema: int = SCHEMA

@@ -117,10 +117,11 @@ def _inside(expected: Expected, came: float | None) -> str:
 
 def predictor_blocks(predictor: Predictor) -> list[Block]:
     """A predictor's tests and regressions, as tables."""
+    test = _is_test(predictor)
     columns = [
         Col("Held out", "axis", numeric=False),
         Col("Unit", "unit", numeric=False),
-        Col("Values", "values"),
+        Col("Methods" if test else "Values", "values"),
         Col("Predicted", "rows"),
         Col("Refused", "refused"),
         Col("R²", lambda h: number(h.r2, 2)),
@@ -129,9 +130,10 @@ def predictor_blocks(predictor: Predictor) -> list[Block]:
         Col("Median error", lambda h: number(h.error, DECIMALS[h.unit])),
         Col("Median width", lambda h: number(h.width, DECIMALS[h.unit])),
     ]
-    runs = "Runs that it was not fitted on" if _is_test(predictor) else "Runs unlike those fitted on"
+    asked = "Runs that it was not fitted on" if predictor.fitted_on else "Runs tested on"
+    runs = asked if test else "Runs unlike those fitted on"
     tests = tabulate(predictor.held_out, columns, title=f"{runs}, {_level(predictor)} intervals")
-    if _is_test(predictor):
+    if test:
         return [tests]
     return [tests, Paragraph(HOW, "note"), *(_weights(fit) for fit in predictor.fits)]
 

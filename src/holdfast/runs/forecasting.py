@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,17 +161,23 @@ def run_folders(places: Iterable[str | Path]) -> list[RunFolder]:
     return list(found.values())
 
 
-def examples_of(runs: Iterable[RunFolder]) -> tuple[list[Example], list[str]]:
+def examples_of(runs: Iterable[RunFolder], *, known: Collection[str] = ()) -> tuple[list[Example], list[str]]:
     """What came of every run's entries beside its early signs; and what was left out, in words.
 
+    Args:
+        known: fingerprints of the early signs of runs to leave out.
+
     Raises:
-        DataError: a record cannot be read.
+        DataError: a record cannot be read, or nothing is left.
     """
-    found, unfinished, broken = list[Example](), 0, 0
+    found, unfinished, broken, fitted = list[Example](), 0, 0, 0
     for run in runs:
         seen, record, compared = RunForecast.in_folder(run.path), run.read(), run.comparisons()
         if seen is None or record.status != "finished" or not compared:
             unfinished += 1
+            continue
+        if (signs := seen.signs.fingerprint) in known:
+            fitted += 1
             continue
         axes = {
             "data": f"{record.data['name']} {str(record.data['hash'])[:8]}",  # files of one name are not one text
@@ -191,11 +197,14 @@ def examples_of(runs: Iterable[RunFolder]) -> tuple[list[Example], list[str]]:
             found.append(
                 Example(
                     run=record.name, entry=key, unit=unit, features=features, loss=loss, axes=axes,
-                    parameters=seen.signs.parameters,
+                    parameters=seen.signs.parameters, signs=signs,
                 )
             )  # fmt: skip
     notes = [f"{unfinished} runs are left out: they are not finished or were not compared."] if unfinished else []
     notes += [f"{broken} entries are left out: a figure of theirs is not finite."] if broken else []
+    notes += [f"{plural(fitted, 'run')} left out: the predictor was fitted on them."] if fitted else []
+    if not found:
+        raise DataError(" ".join(["Expected finished runs with text or questions under evaluation.source.", *notes]))
     return found, notes
 
 
@@ -213,8 +222,6 @@ def fit_predictor(places: Sequence[str | Path], *, level: float = LEVEL, about: 
     from holdfast.support.environment import versions
 
     examples, notes = examples_of(run_folders(places))
-    if not examples:
-        raise DataError(" ".join(["Expected finished runs with text or questions under evaluation.source.", *notes]))
     methods = sorted({e.axes[METHOD] for e in examples})
     fits, tests, predicted = [], list[HeldOut](), list[Predicted]()
     for unit, resolution in RESOLUTION.items():
@@ -244,25 +251,26 @@ def fit_predictor(places: Sequence[str | Path], *, level: float = LEVEL, about: 
         held_out=tests,
         predicted=predicted,
         runs=runs,
+        fitted_on=sorted({e.signs for e in examples}),
         notes=notes,
         versions=versions(),
     )
 
 
 def tested(places: Sequence[str | Path], predictor: Predictor) -> Predictor:
-    """A predictor with its tests replaced by one on finished runs, which it must not have been fitted on.
+    """A predictor with its tests replaced by one on finished runs; those that it was fitted on are left out.
 
     Args:
         places: folders with runs, searched to the bottom.
 
     Raises:
-        DataError: no runs.
+        DataError: no runs, or none that it was not fitted on.
     """
     from holdfast.statistics.forecast import figures
 
-    examples, notes = examples_of(run_folders(places))
-    if not examples:
-        raise DataError(" ".join(["Expected finished runs with text or questions under evaluation.source.", *notes]))
+    examples, notes = examples_of(run_folders(places), known=frozenset(predictor.fitted_on))
+    if not predictor.fitted_on:
+        notes.append("Whether it was fitted on these runs cannot be told: its file does not name the runs of its fit.")
     tests, predicted, silent = list[HeldOut](), list[Predicted](), Counter[str]()
     for unit, resolution in RESOLUTION.items():
         found, of_unit = list[Predicted](), [e for e in examples if e.unit == unit]

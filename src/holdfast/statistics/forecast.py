@@ -45,6 +45,8 @@ class Example:
     axes: Mapping[str, str]
     """What the run was made of, by axis; equal axes are one group."""
     parameters: int = 0
+    signs: str = ""
+    """Fingerprint of the run's early signs."""
 
     @property
     def group(self) -> tuple[str, ...]:
