@@ -164,7 +164,7 @@ def common(shape: dict[str, Any], place: Path, device: str) -> dict[str, Any]:
     """Of both arms: the ladder's schedule, a stretch long."""
     from holdfast.studies.ladder.settings import TRAIN
 
-    left_out = ("save_strategy", "save_total_limit")
+    left_out = ("save_strategy", "save_total_limit", "fused_layers")
     return {
         **{k: v for k, v in TRAIN.items() if k not in left_out},
         "output_dir": str(place),
@@ -186,6 +186,7 @@ def ours(shape: dict[str, Any], place: Path, device: str) -> Any:
     from transformers import PrinterCallback
     from trl import SFTConfig
 
+    from holdfast.studies.ladder.settings import TRAIN
     from holdfast.training.callbacks import MetricsFile
     from holdfast.training.hosts import SFTRetentionTrainer
     from holdfast.training.tiny import build_tokenizer
@@ -200,6 +201,7 @@ def ours(shape: dict[str, Any], place: Path, device: str) -> Any:
         args=arguments,
         train_dataset=Dataset.load_from_disk(str(place / "tokens")),
         processing_class=build_tokenizer(),
+        fused_layers=TRAIN["fused_layers"],
         callbacks=[MetricsFile(place / "metrics.jsonl")],
     )
     trainer.remove_callback(PrinterCallback)

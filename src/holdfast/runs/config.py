@@ -93,6 +93,8 @@ class TrainConfig(Displayed):
     """Factors of the learning rate by pattern of parameters' names."""
     train_only: tuple[str, ...] = ()
     """Patterns of parameters' names; what none matches is not trained. Empty: all are, or what an adapter adds."""
+    fused_layers: bool = False
+    """Whether small layers are computed in one pass each, see `training.fused_layers`."""
     stages: tuple[dict[str, Any], ...] = ()
     """What each of several runs sets over this request, see `runs.stages`; empty: this is one run."""
     templates: Templates | None = None
@@ -254,6 +256,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         "chat_template",
         "learning_rate_multipliers",
         "train_only",
+        "fused_layers",
         "stages",
         "on_policy",
         "eval_dataset_name",
@@ -268,6 +271,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     multipliers = found.get("learning_rate_multipliers") or {}
     rules = rules_of(found.get("early_stopping"))
     patterns, stages = tuple(found.get("train_only") or ()), tuple(found.get("stages") or ())
+    fused = bool(found.get("fused_layers"))
     held_out, patience = found.get("eval_dataset_name"), found.get("early_stopping_patience")
     part = found.get("eval_dataset_split") or "train"
     methods, mistaken = parse_retention(own.get("retention"))
@@ -377,6 +381,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         "chat_template": found.get("chat_template"),
         "learning_rate_multipliers": multipliers,
         "train_only": list(patterns),
+        "fused_layers": fused,
         "stages": list(stages),
         "on_policy": None if (asked_on := found.get("on_policy")) is None else dataclasses.asdict(asked_on),
         "eval_dataset_name": held_out,
@@ -399,6 +404,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         chat_template=found.get("chat_template"),
         learning_rate_multipliers=multipliers,
         train_only=patterns,
+        fused_layers=fused,
         stages=stages,
         on_policy=found.get("on_policy"),
         eval_dataset_name=held_out,

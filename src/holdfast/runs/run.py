@@ -361,6 +361,7 @@ class _Run:
     def fit(self) -> None:
         from holdfast.data.formats import rows_by_name
         from holdfast.evaluation.runner import scorer
+        from holdfast.ops.layers import why_not
         from holdfast.runs.cost.achieved import throughput_of_run
         from holdfast.runs.tracking import AtStart, Trackers
         from holdfast.training.adapters import adapter_config
@@ -390,6 +391,7 @@ class _Run:
                     "retain": config.retention,
                     "learning_rate_multipliers": config.learning_rate_multipliers,
                     "train_only": config.train_only,
+                    "fused_layers": config.fused_layers and not args.torch_compile,  # which does so itself
                     "scorers": {
                         name: scorer(task, config.evaluation, self.tokenizer, self.reads_images)
                         for name, task in config.evaluation.tasks.items()
@@ -432,6 +434,10 @@ class _Run:
         self._own_progress(progress)
         for note in self.trainer.data_notes:
             self.note(note)
+        if config.fused_layers and not args.torch_compile:
+            self.record.training["fused_layers"] = self.trainer.fused_layers
+            if not self.trainer.fused_layers:
+                self.note(f"fused_layers changed nothing: {why_not() or 'no layer is one of those that it knows'}.")
         if any(p.requires_grad and str(p.dtype) == "torch.float16" for p in self.trainer.model.parameters()):
             self.note(
                 "The trained weights are float16, which nothing scales: small gradients, those of the KL first, become "

@@ -182,12 +182,23 @@ def has_fast_bfloat16() -> bool:
         return True
 
 
+def is_intel() -> bool:
+    """Whether the processor is Intel's, the only ones on which MKL takes its fast paths."""
+    return "Intel" in (_of_cpuinfo("vendor_id") or platform.processor())
+
+
 def _processor() -> str:
+    return _of_cpuinfo("model name") or platform.processor() or "unknown"
+
+
+@functools.cache
+def _of_cpuinfo(key: str) -> str:
+    """The first processor's entry; empty where there is none."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
+            if line.startswith(key):
                 return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
+    return ""
 
 
 def shown_name(name: str) -> str:

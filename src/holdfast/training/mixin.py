@@ -66,6 +66,7 @@ from holdfast.training.adapters import complete_osf
 from holdfast.training.checkpoint_parts import SEALED, STATE_FILE, TENSOR_FILE
 from holdfast.training.diverged import describe_samples, diverged
 from holdfast.training.forward import LossRequest, Sealed, install_forward, successor_mask
+from holdfast.training.fused_layers import use_fused_layers
 from holdfast.training.host import TrainerHost
 from holdfast.training.image_batches import ROW, of_the_model, reading_images
 from holdfast.training.learning_rates import KEY, factors_of, scale_rates
@@ -95,6 +96,7 @@ class RetentionMixin(WholeCheckpoints):
         scorers: tasks by name that a method may measure during the run (`budget` with `metric_drop`).
         learning_rate_multipliers: factors of the learning rate by pattern, see `training.learning_rates`.
         train_only: patterns of what is trained, see `training.frozen`; none: all of the model, or of its adapter.
+        fused_layers: whether small layers are computed in one pass each on CPUs, see `training.fused_layers`.
         *args, **kwargs: the trainer's own.
 
     Raises:
@@ -118,6 +120,7 @@ class RetentionMixin(WholeCheckpoints):
         scorers: Mapping[str, Scorer] | None = None,
         learning_rate_multipliers: Mapping[str, float] | None = None,
         train_only: Sequence[str] = (),
+        fused_layers: bool = False,
         **kwargs: Any,
     ) -> None:
         self.scorers = dict(scorers or {})
@@ -185,6 +188,12 @@ class RetentionMixin(WholeCheckpoints):
             self.model.to(
                 self.args.device
             )  # the engine would later; teachers and methods look at the start model before
+        self.fused_layers = 0
+        """Layers that are computed in one pass each."""
+        if fused_layers:
+            self.fused_layers = use_fused_layers(self.model)
+            if copied is not None:
+                use_fused_layers(copied)  # or the student would not begin at KL 0
         install_forward(causal_lm(self.model))
         take_stored_names(causal_lm(self.model))
         self._complete_start()

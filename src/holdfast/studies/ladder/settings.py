@@ -59,6 +59,7 @@ TRAIN: dict[str, Any] = {
     "adam_beta2": 0.95,
     "max_grad_norm": 1.0,
     "gradient_checkpointing": False,
+    "fused_layers": True,
     "save_strategy": "steps",
     "save_total_limit": 1,
     "report_to": "none",
