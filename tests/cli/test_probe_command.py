@@ -142,6 +142,19 @@ def test_noise_of_a_model_whose_initialisation_is_not_known(
     assert "present standard deviation" in capsys.readouterr().out
 
 
+def test_noise_of_present_stds_tells_nothing_along_a_ladder(desk: Path) -> None:
+    shutil.copytree("base", "again")
+    rungs = [("base", 1.0e6), ("tuned", 4.0e6), ("again", 16.0e6)]
+    Path("ladder.yaml").write_text("ladder:\n" + "".join(f"  - {{model: {m}, tokens: {t}}}\n" for m, t in rungs))
+    asked = ["--corpus", "prose.jsonl", "--noise", "0.1", "--noise_seeds", "2", "--prune", "0.5", "--output_dir", "out"]
+    assert main(["probe", "--ladder", "ladder.yaml", *asked, "--std", "tensor"]) == 0
+    record = read_probe("out")
+    assert {s.kind for s in record.sensitivities} == {"noise", "prune"}, "what it costs each one is said"
+    assert {t.kind for t in record.trends} == {"prune"}
+    assert {t.kind for t in record.inflections} == {"as-it-is", "prune"}
+    assert any("one γ is another change at every rung" in note for note in record.notes)
+
+
 def test_noise_below_the_rounding_of_half_precision_is_said(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = [*PROBE, "--noise", "0.001", "1", "--noise_seeds", "1"]
     assert main([*asked, "--dtype", "bfloat16"]) == 0

@@ -313,6 +313,10 @@ def test_a_predictor_is_fitted_tested_and_asked(
     assert text.loss == pytest.approx(0.5, rel=0.15) and text.interval is not None
     assert text.interval[0] < 0.5 < text.interval[1]
     assert "at the end kept 0." in forecast_lines(expected)[0] and "worse [" in forecast_lines(expected)[0]
+    tested = [t for t in predictor.held_out if t.axis == "data"]
+    assert expected.elsewhere == min((t.coverage for t in tested), default=None)
+    sure = dataclasses.replace(expected, elsewhere=0.68)
+    assert "% intervals; on data unlike that of the fit they held 68 %)" in forecast_lines(sure)[0]
     [far] = forecast(signs_of(30.0), start, predictor).expected
     assert far.loss is None and "fitted on" in far.why
     [other] = forecast(signs_of(0.05, method="L2 (coefficient 1)"), start, predictor).expected

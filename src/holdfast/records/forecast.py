@@ -93,6 +93,9 @@ class RunForecast:
     """Of the intervals."""
     predictor: str
     """What it was fitted on, in words; "" where there was none."""
+    elsewhere: float | None = None
+    """Share of the losses in their intervals on other data than that of a fit, the smallest of all units; None: not
+    tested."""
     schema: int = SCHEMA
 
     @staticmethod

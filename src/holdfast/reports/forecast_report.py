@@ -58,7 +58,10 @@ def forecast_lines(found: RunForecast) -> list[str]:
             f"like these what does."
         ]
     said = [_in_words(e) for e in found.expected if e.loss is not None]
-    lines = [f"Forecast at {at}: at the end {', '.join(said)} ({100 * found.level:g} % intervals)"] if said else []
+    sure = f"{100 * found.level:g} % intervals"
+    if found.elsewhere is not None:
+        sure += f"; on data unlike that of the fit they held {100 * found.elsewhere:.0f} %"
+    lines = [f"Forecast at {at}: at the end {', '.join(said)} ({sure})"] if said else []
     silent: dict[str, list[str]] = {}
     for e in found.expected:
         if e.loss is None:

@@ -102,6 +102,8 @@ def probe_page(record: ProbeRecord) -> Page:
     """The page as blocks."""
     labels = [m.label for m in record.models]
     kinds = [k for k in KINDS if any(s.kind == k for s in record.sensitivities)]
+    own = [m.label for m in record.models if m.stds == "tensor"]
+    scaled = [f"Noise of {listed(own)} is scaled by the present standard deviations instead."] if own else []
     return Page(
         tab=f"{', '.join(labels[:3])}: holdfast probe",
         eyebrow="holdfast probe report",
@@ -120,7 +122,7 @@ def probe_page(record: ProbeRecord) -> Page:
                 intro=MEANING,
             ),
             *curvature_sections(record),
-            notes([*(KINDS[k] for k in kinds), *record.notes], "How to read it"),
+            notes([*(KINDS[k] for k in kinds), *scaled, *record.notes], "How to read it"),
             Section("What it ran on", [Panel(facts_or_nothing(_facts(record)), "card")]),
         ],
         footer=joined("Measured by holdfast", hardware_text(record.hardware)),

@@ -59,7 +59,9 @@ def forecast(signs: EarlySigns, start: Iterable[Evaluation], predictor: Predicto
         if entry.suite == SUITE and unit is not None and predictor is not None:
             found.append(_expected(f"{entry.suite}/{entry.name}", unit, signs, predictor))
     about, level = ("", LEVEL) if predictor is None else (predictor.about, predictor.level)
-    return RunForecast(signs=signs, expected=found, level=level, predictor=about)
+    tests = [t.coverage for t in predictor.held_out if t.axis == AXES[0]] if predictor is not None else []
+    elsewhere = min(tests, default=None)
+    return RunForecast(signs=signs, expected=found, level=level, predictor=about, elsewhere=elsewhere)
 
 
 def _expected(key: str, unit: str, signs: EarlySigns, predictor: Predictor) -> Expected:

@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.errors import ConfigError, Interrupted, NotFinite, RunFolderError, UserError
 from holdfast.evaluation.entries import EvaluationPlan
-from holdfast.evaluation.probe.outcome import inflections, sample_correlations, sensitivities, trends
+from holdfast.evaluation.probe.outcome import alike_at_all, inflections, sample_correlations, sensitivities, trends
 from holdfast.evaluation.probe.settings import named_models
 from holdfast.evaluation.session import ModelRequest, check_request
 from holdfast.records.evaluation import Evaluation
@@ -118,10 +118,14 @@ def probe_models(
                 ends = models[0].label, models[-1].label
                 pairs = sample_correlations(out, record.sensitivities, probe.changes)
                 held = record.sensitivities
-                record.trends.extend(trends(held, *ends, confidence=plan.confidence, correlations=pairs))
+                moved = trends(held, *ends, confidence=plan.confidence, correlations=pairs)
+                alike, notes = alike_at_all(moved, record.models)
+                record.trends.extend(alike)
+                record.notes.extend(notes)
             if tokens and len(models) > 2:
                 budgets = {model.label: tokens[model.label] for model in models}
-                record.inflections.extend(inflections(out, budgets, probe.changes, confidence=plan.confidence))
+                turned = inflections(out, budgets, probe.changes, confidence=plan.confidence)
+                record.inflections.extend(alike_at_all(turned, record.models)[0])
             ended = "finished"
         except KeyboardInterrupt:
             ended = "interrupted"

@@ -8,6 +8,7 @@ import math
 import operator
 import statistics
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ import torch
 from rich.console import Console
 
 from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted
-from holdfast.records.overtraining import OvertrainingRecord, read_overtraining
+from holdfast.records.overtraining import Arm, OvertrainingRecord, TunedRate, read_overtraining
 from holdfast.records.run import RunFolder
-from holdfast.studies.overtraining.outcome import with_figures
+from holdfast.studies.overtraining.outcome import _Judged, with_figures
 from holdfast.studies.overtraining.plan import overtraining_config
 from holdfast.studies.overtraining.study import run_overtraining
 from tiny import build_model
@@ -80,6 +81,11 @@ def run_of(asked: dict[str, Any], **changes: Any) -> OvertrainingRecord:
     return run_overtraining(overtraining_config({**asked, **changes}), console=console, workers=1)
 
 
+def with_validation(asked: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    validation = [{**asked["tasks"]["new"]["validation"][0], **keys}]
+    return {**asked, "tasks": {"new": {**asked["tasks"]["new"], "validation": validation}}}
+
+
 DIRECT, HELD = "direct fine-tuning", "label annealing"
 
 
@@ -96,6 +102,10 @@ def test_every_checkpoint_is_probed_and_fine_tuned_alike(asked: dict[str, Any]) 
     assert {s["weight_decay"] for s in settings} == {0.0} and {s["num_train_epochs"] for s in settings} == {2}
     assert all(s["eval_dataset_name"].endswith("valid.jsonl") for s in settings)
     assert [s["retention"] for s in settings] == ["none"] * 2 + [[{"label_annealing": {"weight": 3}}]] * 2
+    first = overtraining_config(with_validation(asked, max_documents=3))
+    assert first.training("m", next(iter(first.tunings)), 0)["eval_dataset_split"] == "train[:3]"
+    with pytest.raises(ConfigError, match=r"tasks\.new\.held_out: is missing: valid is the configuration one of"):
+        overtraining_config(with_validation(asked, config="one"), check=False).held_out("new")
     assert len({s["output_dir"] for s in settings}) == 4 and {s["model_name_or_path"] for s in settings} == {"m"}
 
 
@@ -329,6 +339,12 @@ def test_training_text_that_holds_what_is_measured_is_refused(asked: dict[str, A
     vary = {"learning_rate": [1e-3], "retention": ["direct", replay]}
     with pytest.raises(HoldfastError, match=r"2 of 12 documents of source/old"):
         run_of(asked, output_dir="replayed", vary=vary, probe=False, seeds=[0])
+    write("others.jsonl", [*NEW[:12], *OLD[7:10]])
+    rate = {"learning_rate": [1e-3]}
+    arm = {"retention": ["direct", [{"train": {"dataset_name": "others.jsonl"}}, {"label": "other text"}]]}
+    for number, vary in enumerate([arm, {"dataset_name": ["train.jsonl", "others.jsonl"]}]):
+        with pytest.raises(HoldfastError, match=r"3 of 12 documents of source/old"):
+            run_of(asked, output_dir=f"others-{number}", vary={**rate, **vary}, probe=False, seeds=[0])
     write("train.jsonl", [*NEW[:12], OLD[3]])
     record = run_of(asked, overlap="keep", output_dir="kept", seeds=[0], probe=False, vary={"learning_rate": [1e-3]})
     assert any("1 of 12 documents of source/old (old.jsonl) stand in the training data" in n for n in record.notes)
@@ -473,3 +489,20 @@ def test_a_checkpoint_that_is_not_finite_itself_is_no_fine_tuning_that_diverged(
     save_file(weights, "l/model.safetensors", metadata={"format": "pt"})
     with pytest.raises(HoldfastError, match=r"l itself is not finite on source/old, before it is fine-tuned"):
         run_of(asked, probe=False)
+
+
+def test_a_rate_that_would_do_at_every_budget_is_no_trend() -> None:
+    """Seeds that agree on a coarse grid have an interval of no width, which is not how well a rate is known."""
+
+    def judged(*intervals: tuple[float, float]) -> tuple[str, str]:
+        own = [
+            TunedRate(task="t", arm="a", checkpoint=str(n), tokens=2.0**n, rate=1e-2 / 2**n, interval=interval, edge="")
+            for n, interval in enumerate(intervals)
+        ]
+        judge = SimpleNamespace(figures=SimpleNamespace(scored={"t": []}), turned={})
+        arm = Arm(label="a", kind="direct", rates=[1e-3, 1e-2, 1e-1])
+        return _Judged._class(judge, "t", arm, own, (-0.25, -0.25))  # type: ignore[arg-type]
+
+    wide = (1e-3, 1e-2)
+    assert judged(wide, wide, wide) == ("cannot tell", "one rate lies in the interval of every budget")
+    assert judged((1e-2, 1e-1), wide, (1e-3, 3e-3)) == ("falls", "")

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,13 +16,15 @@ from holdfast.evaluation.compare.folders import compare_folders
 from holdfast.evaluation.probe.changes import Change
 from holdfast.records.comparison import Comparison
 from holdfast.records.evaluation import Evaluation, EvaluationFolder
-from holdfast.records.probe import AS_IT_IS, NOISE, TOWARD, Inflection, Sensitivity, Trend
+from holdfast.records.probe import AS_IT_IS, NOISE, TOWARD, Inflection, ProbedModel, Sensitivity, Trend
 from holdfast.records.study import Entry, SampleCorrelation
 from holdfast.statistics.estimates import Ratio, figure_for
 from holdfast.statistics.gains import NOTHING, half_width, parts_of_noise
 from holdfast.statistics.inflection import Turn, turn
 from holdfast.statistics.intervals import seeds_and_samples
 from holdfast.statistics.samples_part import part_of, total
+
+Along = TypeVar("Along", Trend, Inflection)
 
 
 def sensitivities(
@@ -141,6 +143,23 @@ def trends(
             )
         )
     return found
+
+
+def alike_at_all(found: Sequence[Along], models: Sequence[ProbedModel]) -> tuple[list[Along], list[str]]:
+    """What of a ladder's trends or turns is of the same change at every rung, and a note where some is not.
+
+    Args:
+        found: of all changes.
+        models: the rungs.
+    """
+    own = [m.label for m in models if m.stds == "tensor"]
+    if not own or not any(one.kind == NOISE for one in found):
+        return list(found), []
+    note = (
+        f"Noise was scaled by the present standard deviations of {', '.join(own)}. They grow as a model is trained, so "
+        f"one γ is another change at every rung, and nothing is told of how its cost moves along the ladder."
+    )
+    return [one for one in found if one.kind != NOISE], [note]
 
 
 def sample_correlations(out: Path, held: Sequence[Sensitivity], changes: Sequence[Change]) -> list[SampleCorrelation]:

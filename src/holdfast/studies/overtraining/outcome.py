@@ -19,6 +19,7 @@ from holdfast.errors import DataError
 from holdfast.evaluation.compare.contributions import Measured, independent, sample_correlation
 from holdfast.evaluation.probe.outcome import (
     Columns,
+    alike_at_all,
     columns_of,
     inflections,
     sample_correlations,
@@ -193,13 +194,16 @@ def _with_probed(record: OvertrainingRecord, config: OvertrainingConfig) -> Over
     place = {f"{e.suite}/{e.name}": n for n, e in enumerate(plan.entries)}
     found.sort(key=lambda s: (list(budgets).index(s.model), place.get(s.entry, len(place))))  # the first one leads
     more: dict[str, Any] = {"sensitivities": found}
-    ends = list(budgets)
+    ends, models = list(budgets), [c.probed for c in record.checkpoints if c.probed is not None]
     if len(budgets) > 1:
         pairs = sample_correlations(config.probed, found, config.changes)
         more["probed_correlations"] = pairs
-        more["trends"] = trends(found, ends[0], ends[-1], confidence=plan.confidence, correlations=pairs)
+        moved = trends(found, ends[0], ends[-1], confidence=plan.confidence, correlations=pairs)
+        more["trends"], notes = alike_at_all(moved, models)
+        more["notes"] = [*record.notes, *notes]
     if len(budgets) >= LEAST_BUDGETS:
-        more["inflections"] = inflections(config.probed, budgets, config.changes, confidence=plan.confidence)
+        turned = inflections(config.probed, budgets, config.changes, confidence=plan.confidence)
+        more["inflections"] = alike_at_all(turned, models)[0]
     return dataclasses.replace(record, **more)
 
 
@@ -431,7 +435,7 @@ class _Judged:
                 best, interval = self._by_value(models, lead), (0, len(models) - 1)
             if all(m is not None and m.diverged for m in models):
                 self.notes.append(f"{task}, {arm.label}: every rate diverged at {checkpoint}; try lower ones.")
-                return
+                continue
             edge = "" if len(models) == 1 else {0: "smallest", len(models) - 1: "largest"}.get(best, "")
             self.rates.append(
                 TunedRate(
@@ -484,6 +488,9 @@ class _Judged:
             return CANNOT_TELL, "a tuned rate is at an end of what was tried"
         if interval is None:
             return CANNOT_TELL, "one seed"
+        if interval[0] * interval[1] > 0 and max(r.interval[0] for r in own) <= min(r.interval[1] for r in own):
+            # seeds that all choose one place of a coarse grid have an interval of no width
+            return CANNOT_TELL, "one rate lies in the interval of every budget"
         if interval[0] > 0:
             return RISES, ""
         if interval[1] < 0:
@@ -536,7 +543,7 @@ class _Judged:
         one, other = (tuning_cost(self.start, model, scored.key) for model in (models[-1], models[0]))
         assert one is not None and other is not None
         over = one.minus(other)
-        interval = over.interval_at(CONFIDENCE)
+        interval = over.interval_at(self.config.plan(task).confidence)
         clear = interval is not None and not interval[0] <= 0 <= interval[1]
         verdict = CANNOT_TELL if not clear else "grows" if over.value > 0 else "shrinks"
         return Growth(**about, **ends, difference=over.value, interval=interval, verdict=verdict), over
@@ -548,9 +555,9 @@ class _Judged:
             if arm == self.start.direct or other is None:
                 continue
             mine, theirs = (self.turned.get((task, a, rate, key)) for a in (arm, self.start.direct))
-            verdict = CANNOT_TELL
+            verdict, confidence = CANNOT_TELL, self.config.plan(task).confidence
             if mine is not None and theirs is not None:
-                one, its = (places_at(t.chances, 1 - (1 - CONFIDENCE) / 2) for t in (mine, theirs))
+                one, its = (places_at(t.chances, 1 - (1 - confidence) / 2) for t in (mine, theirs))
                 verdict = LATER if one[0] > its[1] else EARLIER if one[1] < its[0] else CANNOT_TELL
             more = over.minus(other)
             scored = next(s for s in self.figures.scored[task] if s.key == key)
@@ -564,7 +571,7 @@ class _Judged:
                     unit=scored.unit,
                     verdict=verdict,
                     growth=more.value,
-                    interval=more.interval_at(CONFIDENCE),
+                    interval=more.interval_at(confidence),
                     by_seed={str(seed): v for seed, v in more.by_seed.items()},
                     samples_half=more.samples_half,
                 )

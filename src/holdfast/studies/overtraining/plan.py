@@ -78,6 +78,16 @@ class Tuning:
         return folder_name([self.task, self.arm, f"{self.rate:g}"], self.settings)
 
 
+Part = tuple[str, str, str | None]
+"""Data by name, split and configuration."""
+
+
+def _part(settings: Mapping[str, Any]) -> Part:
+    """What a training reads."""
+    split = str(settings.get("dataset_train_split") or "train")
+    return settings["dataset_name"], split, settings.get("dataset_config")
+
+
 @dataclass(frozen=True, kw_only=True)
 class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
     """A study as `overtraining_config` gives it."""
@@ -222,19 +232,33 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         kinds = {tuning.arm: tuning.kind for tuning in self.tunings.values()}
         return next((arm for arm, kind in kinds.items() if kind == DIRECT), next(iter(kinds), ""))
 
-    def mixed_in(self, task: str) -> list[str]:
-        """The data that methods mix in or learn from, of all ways to fine-tune on a task."""
-        methods = [t.settings["retention"] for t in self.tunings.values() if t.task == task]
-        named = [p.get("data") for one in methods if one != "none" for method in one for p in method.values() if p]
-        return list(dict.fromkeys(n for n in named if isinstance(n, str) and n))
+    def trained_on(self, task: str) -> list[Part]:
+        """All data that a task is trained on: of its stages, of every way to fine-tune on it, and what methods mix in
+        or learn from."""
+        align = self.asked.tasks[task].align
+        own = {**self.asked.train, **self.asked.tasks[task].train}
+        stages = [dict(stage) for stage in (own, align.train if align else None) if stage and "dataset_name" in stage]
+        named = [one if isinstance(one, list) else [one, "train", None] for one in self.other_data(task)]
+        parts = [*map(_part, self.filled(stages)), *((str(n), str(s), c) for n, s, c in self.filled(named))]
+        return list(dict.fromkeys(parts))
+
+    def other_data(self, task: str) -> list[Any]:
+        """Of this, what is not the task's own: the names of what methods read, and the data of ways that have other."""
+        ways = [t.settings for t in self.tunings.values() if t.task == task]
+        methods = [method for s in ways if s["retention"] != "none" for method in s["retention"]]
+        named = [p.get("data") for method in methods for p in method.values() if p]
+        own = {**self.asked.train, **self.asked.tasks[task].train}
+        parts = [_part(s) for s in ways if "dataset_name" in s]
+        others = [list(part) for part in dict.fromkeys(parts) if "dataset_name" not in own or part != _part(own)]
+        return [*dict.fromkeys(n for n in named if isinstance(n, str) and n), *others]
 
     def jobs(self) -> list[Job]:
         """The texts, what every checkpoint is put through, and every fine-tuning of each."""
         from holdfast.studies.engine.study import LABEL, Job
 
-        mixed = {task: names for task in self.asked.tasks if (names := self.mixed_in(task))}
+        others = {task: data for task in self.asked.tasks if (data := self.other_data(task))}
         looking = {LABEL: "looking for what is measured in what is trained on", KIND: TEXTS}
-        checks = [Job(attributes=looking | ({DATA: mixed} if mixed else {}))]  # with other data it is another job
+        checks = [Job(attributes=looking | ({DATA: others} if others else {}))]  # with other data it is another job
         checks = checks if self.tunings else []
         after = tuple(range(len(checks)))
         probes = [
@@ -367,7 +391,13 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
                 f"tasks.{task}.held_out: is missing: a file with rows like those that are trained on, which early "
                 f"stopping looks at after each epoch; or set early_stopping: false."
             )
-        return {"eval_dataset_name": first.data, "eval_dataset_split": first.split}
+        if first.config is not None:
+            raise ConfigError(
+                f"tasks.{task}.held_out: is missing: {first.name} is the configuration {first.config} of {first.data}, "
+                f"and early stopping reads data without one. Name a file, or set early_stopping: false."
+            )
+        part = f"[:{first.max_documents}]" if first.max_documents is not None else ""
+        return {"eval_dataset_name": first.data, "eval_dataset_split": f"{first.split}{part}"}
 
     def run_folder(self, label: str, name: str, seed: int) -> Path:
         """Where a checkpoint is fine-tuned."""

@@ -128,10 +128,8 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
 
         config, found, what = self.settings, list[str](), "the training data"
         held = HeldOut(self._entries())
-        for task, settings in config.asked.tasks.items():
-            stages = [settings.train] if settings.align is None else [settings.align.train, settings.train]
-            mixed = config.filled(config.mixed_in(task))
-            parts = list(_trained_on(config.filled([dict(stage) for stage in stages]), mixed))
+        for task in config.asked.tasks:
+            parts = config.trained_on(task)
             texts = (text for part in parts for text in _texts_of(*part))
             pictures = (one for name, split, subset in parts for one in _pictures_of(name, split, subset))
             sentences = held.stands_in(texts, what=what, pictures=pictures)
@@ -318,23 +316,6 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         from holdfast.reports.overtraining_report import overtraining_page
 
         return overtraining_page(record)
-
-
-Part = tuple[str, str, str | None]
-"""Data by name, split and configuration."""
-
-
-def _trained_on(stages: Sequence[Mapping[str, Any]], mixed: Sequence[str]) -> Iterator[Part]:
-    """The data of trainings.
-
-    Args:
-        stages: the settings of each training.
-        mixed: data that methods mix in or learn from.
-    """
-    for settings in stages:
-        split, config = str(settings.get("dataset_train_split") or "train"), settings.get("dataset_config")
-        yield settings["dataset_name"], split, config
-    yield from ((name, "train", None) for name in mixed)
 
 
 def _texts_of(name: str, split: str, config: str | None) -> Iterator[str]:
