@@ -22,8 +22,9 @@ the direct step has much else to do, as with adapters.
 
 The cached arm trains on one batch, so its states come from the page cache: reading a disk that is slower than training
 is not in it. Building the cache takes one teacher pass, once, before the steps that are timed. Nor is the start's pass
-of token weighting by `stm` and `flow`: what is timed is finding and reading its losses. OSF is PEFT's, which projects
-gradients only; its arm is what projecting the factors once more after the optimiser's step adds.
+of token weighting by `stm` and `flow`: what is timed is finding and reading its losses. Both arms of OSF project the
+gradients by holdfast's hooks, in the place of PEFT's; what is held to its bar is what projecting the factors once more
+after the optimiser's step adds.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ ONLINE, CACHED, ADAPTER_OFF = (
     "label_annealing, LoRA (adapter_off)",
 )
 NAIVE = "naive label annealing"
-OSF_ALONE, OSF = "direct, OSF (PEFT's)", "OSF, projected after the step"
+OSF_ALONE, OSF = "OSF, gradients projected alone", "OSF, projected after the step"
 WEIGHTED = ("eaft", "dft", "talr", "stm", "flow")
 BARS: dict[str, dict[str, float]] = {
     ONLINE: {"default": 1.38, "large": 1.38},

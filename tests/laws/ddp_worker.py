@@ -10,7 +10,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from cases import EVERY, QUICK, SEEING, SEEING_TOO, TRAINED, lora, make_trainer, seeing, spec, weights
+from cases import CACHE, EVERY, QUICK, SEEING, SEEING_TOO, TRAINED, lora, make_trainer, seeing, spec, weights
 from safetensors.torch import save_file
 
 SETTINGS = dict(optim="sgd", learning_rate=0.1, max_steps=4)
@@ -19,6 +19,13 @@ BATCH = 8
 ACCUMULATION = (1, 4)
 IMAGES = [*SEEING[:2], *SEEING_TOO]
 """What two ranks train on rows with images in every run of the tests."""
+
+
+BY_ORIGIN = {
+    "self_replay": {"fraction": 0.5, "ce": False, "max_new_tokens": 24, "batch_size": 4, "cache_dir": CACHE},
+    "label_annealing": {"weight": 0.053, "weight_generated": 6.5},
+}
+"""As of `auto`: generated tokens carry the KL alone, with a weight of their own."""
 
 
 def adapted() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
@@ -41,6 +48,7 @@ def main(out: Path, everything: bool) -> None:
         for name, images in dict.fromkeys([*IMAGES, *(SEEING if everything else [])])
     ]
     cases += [(name, "adapter", *case) for name, case in adapted().items()]
+    cases.append(("self_replay", "by origin", BY_ORIGIN, {}))
     for name, label, method, how in cases:
         for accumulation in ACCUMULATION if everything else ACCUMULATION[-1:]:
             trainer = make_trainer(

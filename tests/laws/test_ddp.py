@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cases import EVERY, QUICK, SEEING, TRAINED, largest_difference, make_trainer, seeing, spec, weights
-from ddp_worker import ACCUMULATION, BATCH, IMAGES, SETTINGS, adapted
+from ddp_worker import ACCUMULATION, BATCH, BY_ORIGIN, IMAGES, SETTINGS, adapted
 
 from two_processes import fork, launch
 
@@ -53,6 +53,11 @@ def test_two_ranks_equal_one_on_images(name, images, two_ranks, tmp_path):
 def test_two_ranks_equal_one_with_an_adapter(name, two_ranks, tmp_path):
     method, how = adapted()[name]
     compare(name, "adapter", two_ranks, tmp_path, ACCUMULATION[-1:], method, **how)
+
+
+def test_two_ranks_equal_one_where_terms_weigh_by_origin(two_ranks, tmp_path):
+    """Some micro-batches hold no token with a cross-entropy, on one rank and not on the other."""
+    compare("self_replay", "by origin", two_ranks, tmp_path, ACCUMULATION[-1:], BY_ORIGIN)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -16,9 +17,11 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from evaluation.completions_server import CompletionsServer
-from holdfast.data.mixing import GENERATED, NEW, ORIGIN, REPLAYED
+from holdfast.data.mixing import FILLER, GENERATED, NEW, ORIGIN, REPLAYED
 from holdfast.errors import ConfigError, DataError, ModelError
+from holdfast.retention.method import Sample
 from holdfast.retention.registry import parse_retention
+from holdfast.retention.served_start import connect
 from holdfast.training import method_laws as laws
 from tiny import build_model, build_tokenizer
 
@@ -153,6 +156,32 @@ def test_a_server_draws_what_the_model_would(tmp_path: Path) -> None:
         assert len(server.asked) == count, "what is there needs no server"
         with pytest.raises(ModelError, match=r"differ by .* nats a token"):
             make_trainer(tmp_path, entry(tmp_path, server=server.url, **asked), model=build_model(seed=5))
+
+
+def test_a_served_text_is_tokenised_as_what_continues_its_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a tokenizer that puts a space before every text."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers.decoders import Metaspace
+    from transformers import PreTrainedTokenizerFast
+
+    words = {"<unk>": 0.0, "<s>": 0.0, "</s>": 0.0, "▁bar": -2.0, "bar": -3.0, "▁foo": -2.0, "▁foobar": -2.0, "(": -2.0}
+    inner = Tokenizer(models.Unigram(list(words.items()), unk_id=0))
+    inner.pre_tokenizer, inner.decoder = pre_tokenizers.Metaspace(), Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>")
+    said: dict[str, Any] = {"finish_reason": "length", "logprobs": None}
+    monkeypatch.setattr(CompletionsServer, "one", lambda *_: said)
+    how = {"max_new_tokens": 4, "temperature": 0.0, "top_p": 1.0, "seed": 0, "tokenizer": tokenizer}
+    with CompletionsServer(None, tokenizer) as server:
+        start = connect(server.url, key_variable=None, workers=1)
+        for prompt, said["text"], tokens in (
+            ("foo(", "bar", ["bar"]),
+            ("foo(", " bar", ["▁bar"]),
+            ("foo(", "", []),
+            ("<s>", "bar", ["▁bar"]),
+            ("foo", "bar", ["▁bar"]),  # together they are the one token "▁foobar", which would change the prompt
+        ):
+            [sample] = start.continued([tokenizer(prompt)["input_ids"]], **how)
+            assert tokenizer.convert_ids_to_tokens(list(sample.ids)) == tokens, prompt
 
 
 @pytest.mark.parametrize("packing", [False, True])
@@ -309,16 +338,61 @@ def test_generated_tokens_are_drawn_anew_in_rows_that_stay_as_long(tmp_path: Pat
     for number, (one, other) in enumerate(zip(plain, anew, strict=True)):
         assert one["input_ids"].shape == other["input_ids"].shape
         differs = one["input_ids"] != other["input_ids"]
-        assert torch.equal(one[ORIGIN], other[ORIGIN])
+        gone = (one["labels"] != -100) & (other["labels"] == -100)
+        assert torch.equal(one[ORIGIN].masked_fill(gone, FILLER), other[ORIGIN])
         assert not differs[(one[ORIGIN] != GENERATED) | (one["labels"] == -100)].any(), "new rows, and prompts"
         trained = other["labels"] != -100
         assert torch.equal(other["labels"][trained], other["input_ids"][trained])
-        gone = (one["labels"] != -100) & ~trained
         assert (other["input_ids"][gone] == 0).all(), "an answer that ends early is filled with end tokens"
         changed += [number] if differs.any() else []
     assert changed and min(changed) >= 2, "the start's samples in the first two steps"
     assert {n for n in range(2, 6) if (plain[n][ORIGIN] == GENERATED).any()} == set(changed)
     assert trainer.state.log_history[-2]["redrawn_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("by_origin", "how"),
+    [({}, {}), ({"weight_new": 0.5}, {"packing": True, "packing_strategy": "bfd", "max_length": 64})],
+    ids=["padded", "packed, weights by origin"],
+)
+def test_the_kl_of_all_tokens_leaves_out_what_stands_behind_answers_that_end_early(
+    by_origin: dict[str, float], how: dict[str, Any], tmp_path: Path
+) -> None:
+    """Answers of two tokens in the place of longer ones: the loss of a batch by hand, and its count of the KL's
+    tokens, without the rest."""
+    retain = {
+        "label_annealing": {"weight": 2.0, "tokens": "all", **by_origin},
+        **entry(tmp_path, fraction=0.5, prompts="target", refresh=2),
+    }
+    trainer = make_trainer(
+        tmp_path, retain, data=Dataset.from_list(pairs()), per_device_train_batch_size=24, max_steps=4, **how
+    )
+    trainer.prepare_methods()
+    feeder = trainer._feeder
+    feeder._writer.continued = lambda prompts, **_: [Sample(ids=(9, 0), ended=True) for _ in prompts]
+    [loaded] = itertools.islice(trainer.get_train_dataloader(), 1)
+    batch = next(feeder.batches(iter([loaded, loaded]), a_step=1, step=2))
+    feeder.load_state_dict(feeder.state_dict())
+    continued = next(feeder.batches(iter([loaded]), a_step=1, step=3))
+    assert all(torch.equal(continued[name], batch[name]) for name in ("input_ids", "labels", ORIGIN))
+    torch.manual_seed(0)
+    for p in trainer.model.parameters():
+        p.data += 0.05 * torch.randn_like(p)
+    inputs = {k: v for k, v in batch.items() if k not in (ORIGIN, "labels")}
+    z = trainer.model(**inputs).logits[:, :-1].log_softmax(-1)
+    w = trainer._teacher.model(**inputs).logits[:, :-1].log_softmax(-1)
+    labels, filler = batch["labels"][:, 1:], ((loaded["labels"] != -100) & (batch["labels"] == -100))[:, 1:]
+    assert filler.sum() > 10
+    follows = inputs["position_ids"][:, 1:] != 0 if how else inputs["attention_mask"][:, 1:] != 0
+    own, trained = follows & ~filler, labels != -100
+    ce = (-z.gather(-1, labels.clamp(min=0)[..., None])[..., 0] * trained).sum() / trained.sum()
+    factors = torch.tensor([by_origin.get("weight_new", 2.0), 2.0, 2.0, 2.0])[batch[ORIGIN][:, 1:]]
+    kl = (factors * (w.exp() * (w - z)).sum(-1) * own).sum() / own.sum()
+    items = trainer._get_num_items_in_batch([batch], torch.device("cpu"))
+    assert int(trainer._kl_items) == int(own.sum())
+    for counted in (items, None):
+        loss = trainer.compute_loss(trainer.model, dict(batch), num_items_in_batch=counted)
+        assert math.isclose(float(loss), float(ce + kl), rel_tol=1e-5)
 
 
 def test_the_model_as_it_is_writes_them(tmp_path: Path) -> None:

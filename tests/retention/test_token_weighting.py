@@ -4,6 +4,7 @@ what the start model's pass is kept for."""
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -213,9 +214,26 @@ def test_tokens_without_a_cross_entropy_steer_no_weight(tmp_path):
 
 @pytest.mark.parametrize("kind", ["flow", "talr"])
 def test_documents_are_not_cut_where_they_are_weighed_as_wholes(kind, tmp_path):
-    with pytest.raises(ConfigError, match=r"packing_strategy: expected bfd or bfd_split with .*, got wrapped"):
+    said = r"packing_strategy: expected bfd or bfd_split with .*, got wrapped, .* bfd_split cuts only those longer "
+    with pytest.raises(ConfigError, match=said + "than max_length, and each piece has a mean of its own"):
         make_trainer(tmp_path, {"token_weighting": {"kind": kind}}, packing=True, packing_strategy="wrapped")
     make_trainer(tmp_path, {"token_weighting": {"kind": "eaft"}}, packing=True, packing_strategy="wrapped")
+
+
+def test_pieces_of_a_split_document_have_means_of_their_own(tmp_path):
+    """As the message on other strategies says of `bfd_split`."""
+    from datasets import Dataset
+
+    method = {"token_weighting": {"kind": "flow", "cache_dir": CACHE}}
+    data = Dataset.from_list([{"text": " ".join(f"Sentence {n} stands here." for n in range(40))}])
+    found = {}
+    for strategy in ("bfd", "bfd_split"):
+        packed = {"packing": True, "packing_strategy": strategy, "max_length": 96}
+        trainer = make_trainer(tmp_path, method, data=data, model=start_model(), **packed)
+        trainer.prepare_methods()
+        found[strategy] = trainer._weigher.losses.means()
+    assert len(found["bfd"][0]) == 1 < len(found["bfd_split"][0]) == len(set(found["bfd_split"][0].tolist()))
+    assert found["bfd"][1].tolist() == [95.0] and 95.0 in found["bfd_split"][1].tolist()
 
 
 def test_documents_have_their_own_means():
@@ -241,6 +259,22 @@ def test_the_ends_of_texts_are_kept_unless_asked(tmp_path):
     published, _ = trainer_of(tmp_path, "stm", threshold=1.5, mask_end=True)
     masked = published._weigher.token_weights(batch, batch["labels"]).given_BS
     assert (masked[labels == END] == 0).any() and torch.equal(masked[labels != END], kept[labels != END])
+
+
+@pytest.mark.parametrize("mask_end", [False, True])
+def test_the_share_that_is_masked_is_said(mask_end, tmp_path):
+    where = {"threshold": 260.0, "mask_end": mask_end, "cache_dir": CACHE}
+    trainer = make_trainer(tmp_path, {"token_weighting": {"kind": "stm", **where}}, model=start_model())
+    said = []
+    trainer.prepare_methods(said.append)
+    count = masked = 0
+    for batch in trainer.get_train_dataloader():
+        _, before, trained = cross_entropies(start_model(), batch)
+        counted = trained if mask_end else trained & (batch["labels"][:, 1:] != END)
+        count, masked = count + int(counted.sum()), masked + int((before.exp() > 260)[counted].sum())
+    assert 0 < masked < count
+    of = "tokens" if mask_end else "tokens other than ends of texts"
+    assert f"Selective token masking: {masked / count:.1%} of {count:,} trained {of} are masked." in said
 
 
 def test_flows_published_weights_train_less_and_normalised_ones_alike(tmp_path):
@@ -300,14 +334,29 @@ def test_images_have_no_pass(tmp_path):
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 
-def test_weights_that_vanish_everywhere_are_refused(tmp_path):
-    method = {"token_weighting": {"kind": "stm", "threshold": 1.5, "mask_end": True, "cache_dir": CACHE}}
+@pytest.mark.parametrize("mask_end", [False, True])
+def test_weights_that_vanish_everywhere_are_refused(mask_end, tmp_path):
+    """Before the first step, and also where ends of texts would still be learnt."""
+    method = {"token_weighting": {"kind": "stm", "threshold": 1.5, "mask_end": mask_end, "cache_dir": CACHE}}
     trainer = make_trainer(tmp_path, method)
     before = weights(trainer)
-    with pytest.raises(DataError, match=r"token_weighting\(kind=stm.*got 0 in each of the \d+ of step 6"):
+    of = "tokens" if mask_end else "tokens other than ends of texts"
+    with pytest.raises(
+        DataError, match=rf"threshold: .* got 1.5, which masks all [\d,]+ trained {of} \(100 %\)"
+    ) as said:
         trainer.train()
     assert all(torch.equal(before[n], p) for n, p in weights(trainer).items())
-    blended = make_trainer(tmp_path, {"token_weighting": {**method["token_weighting"], "coefficient": 0.9}})
+    lowest = float(re.search(r"the lowest is ([\d.]+)", str(said.value)).group(1))
+    above = {"token_weighting": {**method["token_weighting"], "threshold": lowest * 1.001}}
+    make_trainer(tmp_path, above).prepare_methods()
+    below = {"token_weighting": {**method["token_weighting"], "threshold": lowest * 0.999}}
+    with pytest.raises(DataError, match="which masks all"):
+        make_trainer(tmp_path, below).prepare_methods()
+
+
+def test_masked_tokens_may_keep_a_part_of_their_weight(tmp_path):
+    method = {"kind": "stm", "threshold": 1.5, "mask_end": True, "cache_dir": CACHE, "coefficient": 0.9}
+    blended = make_trainer(tmp_path, {"token_weighting": method})
     blended.train()
     assert history(blended, "ce_weight")[-1] == pytest.approx(0.1)
 

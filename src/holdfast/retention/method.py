@@ -239,6 +239,10 @@ class StartLosses(Protocol):
             DataError: a document that is not of the training data.
         """
 
+    def trained(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Of each document of the whole training data that has trained tokens: `[n]` int64, which they are, and `[n]`
+        float32, their losses. The same on all ranks."""
+
     def means(self) -> tuple[torch.Tensor, torch.Tensor]:
         """`[D]` float64: the mean over the trained tokens of each document of the training data that has any, and how
         many it has."""
@@ -302,7 +306,8 @@ class TeacherSettings:
 
 
 PACKED_WHOLE = ("bfd", "bfd_split")
-"""TRL's packing strategies that keep documents apart."""
+"""TRL's packing strategies that keep documents apart, and whole up to `max_length`: beyond it bfd leaves out what is
+left of one, and bfd_split makes documents of their own of the pieces."""
 ORIGINS = ("new", "replayed", "generated")
 """Where rows are from: the run's own data, old data, the start model. By the number in `data.mixing.ORIGIN`."""
 
@@ -681,8 +686,9 @@ def packing_problem(methods: Iterable[RetentionMethod], strategy: str) -> list[s
         return []
     held, wanted = [m for m in methods if not m.off], f"packing_strategy: expected {' or '.join(PACKED_WHOLE)}"
     found = [
-        f"{wanted} with {m.label()}, which looks at documents as wholes, got {strategy}, whose rows are pieces of "
-        f"several."
+        f"{wanted} with {m.label()}, which takes means over documents, got {strategy}, which cuts them wherever a row "
+        f"ends. bfd_split cuts only those longer than max_length, and each piece has a mean of its own; bfd leaves out "
+        f"what is beyond."
         for m in held
         if m.by_document
     ]

@@ -3,8 +3,9 @@
 Before a step for which nothing is ready, the micro-batches of the next `every` steps (to the end of the epoch at most)
 are taken from the loader, and the answers in them are written again by the present model, after the prompts that they
 have. An answer that is longer is cut; where one ends early, the rest of its place holds end tokens that nothing is
-trained on. So packing, the number of steps and the place in the data are those of a run without, and the first `every`
-steps are too: the model is the start there.
+trained on, neither by cross-entropy nor by the KL of all tokens, which counts none of them (`data.mixing.FILLER`). So
+packing, the number of steps and the place in the data are those of a run without, and the first `every` steps are too:
+the model is the start there.
 
 What is ready and not yet trained on is the state that a checkpoint keeps: a continued run reads the same tokens.
 
@@ -72,14 +73,14 @@ class Redrawing(Passive):
                         f"and the epoch has {len(taken)} left. Continue with the data and batch size that the run "
                         f"began with, or choose a new output_dir."
                     )
-                taken = [
+                read = [
                     {**batch, _IDS: ids.to(batch[_IDS].device), _LABELS: labels.to(batch[_LABELS].device)}
                     for batch, (ids, labels) in zip(taken, self._kept, strict=True)
                 ]
                 self._kept = []
-            elif step:
-                taken = self._drawn_anew(taken, step)
-            self._ready.extend(taken)
+            else:
+                read = self._drawn_anew(taken, step) if step else taken
+            self._ready.extend(_filler_marked(one, loaded) for one, loaded in zip(read, taken, strict=True))
         while self._ready:
             yield self._ready.popleft()
 
@@ -190,3 +191,12 @@ class Redrawing(Passive):
             (state[f"{rank}.{number}.{_IDS}"], state[f"{rank}.{number}.{_LABELS}"])
             for number in range(state["ready"][rank])
         ]
+
+
+def _filler_marked(batch: dict[str, Any], loaded: dict[str, Any]) -> dict[str, Any]:
+    """A micro-batch whose `ORIGIN` says where answers ended early: labels that were loaded and are gone. So a continued
+    run finds them again by what its checkpoint holds."""
+    from holdfast.data.mixing import FILLER, ORIGIN
+
+    gone_BT = (loaded[_LABELS] != IGNORE) & (batch[_LABELS] == IGNORE)
+    return {**batch, ORIGIN: batch[ORIGIN].masked_fill(gone_BT, FILLER)}

@@ -5,7 +5,8 @@ is drawn: the log-probabilities that the server gives to the tokens of a text (`
 own in memory, which tells apart models that differ by a little training. A server that gives none is taken at its word,
 and a line says so.
 
-Answers come as text and are tokenised again, so that a sample's tokens may be cut otherwise than those that were drawn.
+Answers come as text and are tokenised again behind their prompts, so that a sample's tokens may be cut otherwise than
+those that were drawn.
 """
 
 from __future__ import annotations
@@ -95,8 +96,9 @@ class ServedStart:
             asked.append((ids, how, completed))
         found = []
         plain = {"extra_body": {**_NOTHING_ELSE, "top_k": len(tokenizer)}}
-        for one in ask(self.endpoint, self.model, asked, options=_OPTIONS, parameters=plain):
-            ids = tokenizer(one.text, add_special_tokens=False)["input_ids"]
+        answers = ask(self.endpoint, self.model, asked, options=_OPTIONS, parameters=plain)
+        for prompt, one in zip(prompts, answers, strict=True):
+            ids = _tokenised(tokenizer, prompt, one.text)
             end = [tokenizer.eos_token_id] if not one.cut and tokenizer.eos_token_id is not None else []
             found.append(Sample(ids=(*ids, *end), ended=bool(end)))
         return found
@@ -122,6 +124,20 @@ def connect(address: str, *, key_variable: str | None, workers: int) -> ServedSt
         raise ConfigError([f"self_replay.server: {p}" for p in problems])
     name, _ = chosen_model(endpoint, wanted, _OPTIONS)
     return ServedStart(endpoint=endpoint, model=name)
+
+
+def _tokenised(tokenizer: Any, prompt: Sequence[int], text: str) -> list[int]:
+    """The tokens of a text that continues a prompt."""
+    before = list(prompt)
+    # By itself a text is a beginning, which SentencePiece's tokenizers (Metaspace) put a space before: "bar" after
+    # "foo(" would become " bar".
+    shown = tokenizer.decode(before, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    joint = list(tokenizer(shown + text, add_special_tokens=False)["input_ids"])
+    if joint[: len(before)] == before:
+        return joint[len(before) :]
+    # The prompt's last token and the text's first have become one, or the prompt is not what its text is tokenised to.
+    # Its tokens stay as they are, so the text is tokenised by itself, with that space where the tokenizer adds one.
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def _log_probabilities(body: Any, *, count: int) -> list[float] | None:

@@ -233,11 +233,40 @@ class _STM(_StartLossWeights):
     def prepare(self, host: Host) -> None:
         super().prepare(host)
         self._ends = () if self.method.mask_end else host.end_tokens()
+        count, masked, least = self._looked_at()
+        if not count:
+            return
+        tokens = f"{count:,} trained tokens{' other than ends of texts' if self._ends else ''}"
+        # What the trainer says of steps without weight never comes where ends are kept.
+        if masked == count and self.method.coefficient == 1:
+            raise DataError(
+                f"token_weighting.threshold: expected a perplexity that some trained tokens do not exceed under the "
+                f"start model, got {self.method.threshold:g}, which masks all {tokens} (100 %); the lowest is "
+                f"{least.exp():.4g} (a probability of {(-least).exp():.3g}). Raise threshold above it, set a "
+                f"coefficient below 1, or choose another kind."
+            )
+        host.say(f"Selective token masking: {masked / count:.1%} of {tokens} are masked.")
+
+    def _looked_at(self) -> tuple[int, int, Tensor]:
+        """Of the trained tokens that may be masked: how many there are, how many are, and `[]` the least loss, nats."""
+        import torch
+
+        assert self.losses is not None
+        count, masked, least = 0, 0, torch.tensor(math.inf, dtype=torch.float64)
+        for ids, losses in self.losses.trained():
+            losses = losses[~torch.isin(ids, ids.new_tensor(self._ends))]
+            if len(losses):
+                count, masked = count + len(losses), masked + int((~self._within(losses)).sum())
+                least = torch.minimum(least, losses.min().double())
+        return count, masked, least
+
+    def _within(self, losses: Tensor) -> Tensor:
+        return losses <= math.log(self.method.threshold)
 
     def token_weights(self, inputs: dict[str, Any], labels_BT: Tensor) -> TokenWeights:
         import torch
 
-        kept_BS = self._of(inputs) <= math.log(self.method.threshold)
+        kept_BS = self._within(self._of(inputs))
         if self._ends:
             kept_BS |= torch.isin(labels_BT[:, 1:], labels_BT.new_tensor(self._ends))
         return self._interpolated(kept_BS.float())

@@ -415,7 +415,7 @@ class RetentionMixin(WholeCheckpoints):
             return LossRequest(
                 labels_BT=labels, ce_scale=1.0 / ce_items, token_weights=weights, router_scale=router_scale
             )
-        mask = trained if self._token_loss.tokens == "trained" else successor_mask(inputs)
+        mask = trained if self._token_loss.tokens == "trained" else successor_mask({**inputs, ORIGIN: origin})
         kl_items: Any = self._kl_items
         if kl_items is None and self._token_loss.tokens == "trained":
             kl_items = ce_items

@@ -22,8 +22,9 @@ With the model of before as the teacher it brings back what training has lost, w
 are corrected where it makes them, and nobody has to have written answers.
 
 TRL averages the preference loss over the pairs of a micro-batch and then over micro-batches; here it is divided by the
-pairs of the whole step, over accumulation and processes, like every other term. All that this file knows of TRL's
-internals: `compute_loss(model, ...)` calls `model` for the policy alone, with `fused_lm_head=True`, and gets the
+pairs of the whole step, over accumulation and processes, like every other term. What TRL computes over a micro-batch as
+a whole stays so: `sft` is a mean over its tokens, `aot` and `aot_unpaired` sort its pairs. All that this file knows of
+TRL's internals: `compute_loss(model, ...)` calls `model` for the policy alone, with `fused_lm_head=True`, and gets the
 reference's log-probabilities elsewhere; and the columns of the batches.
 
 References: Rafailov et al. 2023, Direct Preference Optimization; Shao et al. 2024, DeepSeekMath (GRPO); Memory

@@ -77,11 +77,12 @@ class FoundLosses:
 
     def means(self) -> tuple[Tensor, Tensor]:
         """See `StartLosses.means`."""
-        pairs = list(self._means())
+        pairs = [(float(losses.double().mean()), len(losses)) for _, losses in self.trained()]
         both = torch.tensor(pairs, dtype=torch.float64).reshape(-1, 2)
         return both[:, 0], both[:, 1]
 
-    def _means(self) -> Iterator[tuple[float, int]]:
+    def trained(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """See `StartLosses.trained`."""
         for index in range(len(self._data)):
             row = self._data[index]
             inputs = {
@@ -91,7 +92,8 @@ class FoundLosses:
             }
             if row.get("seq_lengths") is not None:
                 inputs["position_ids"] = torch.cat([torch.arange(int(n)) for n in row["seq_lengths"]])[None]
-            if not inputs["input_ids"].numel():
+            ids_T = inputs["input_ids"][0]
+            if not ids_T.numel():
                 continue
             trained_T = torch.as_tensor(row.get("labels", row["input_ids"])) != IGNORE
             spans = find_documents(inputs, self._found.words)
@@ -99,10 +101,10 @@ class FoundLosses:
             for key, start, length, origin in zip(spans.keys, spans.start, spans.length, origins, strict=True):
                 if origin in self._without:
                     continue
-                trained = trained_T[start + 1 : start + length]
-                count = int(trained.sum())
-                if count:
-                    yield float(self._found.store.read(key)[:-1, 0][trained].double().mean()), count
+                predicted = slice(start + 1, start + length)
+                trained = trained_T[predicted]
+                if trained.any():
+                    yield ids_T[predicted][trained], self._found.store.read(key)[:-1, 0][trained]
 
 
 def find_start_losses(trainer: Any, setting: str, *, cache_dir: str | None, say: Say) -> FoundLosses:
