@@ -76,3 +76,12 @@ def test_a_record_reads_like_its_page(record):
 
     shown = Displays().text(record)
     assert "Label annealing has the best mean rank" in shown and "Better than direct on" in shown
+
+
+def test_what_is_noted_of_several_ways_is_said_once(record):
+    track = record.tracks[0]
+    rows = [dataclasses.replace(row, notes=["its grid ends too early."]) for row in track.rows]
+    text = leaderboard_markdown(dataclasses.replace(record, tracks=[dataclasses.replace(track, rows=rows)]))
+    assert len(rows) > 2 and text.count("its grid ends too early.") == 1
+    [line] = [line for line in text.splitlines() if "its grid ends too early." in line]
+    assert all(row.way in line for row in rows)

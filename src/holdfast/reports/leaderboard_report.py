@@ -224,7 +224,10 @@ def _cut(record: LeaderboardRecord) -> list[str]:
         if track.status != "finished":
             found.append(f"{track.name}: {track.status}.")
         found += [f"{track.name}: {text}" for text in track.notes]
-        found += [f"{track.name}, {row.way}: {text}" for row in track.rows for text in row.notes]
+        ways: dict[str, list[str]] = {}  # what holds for many is said once
+        for way, text in ((row.way, text) for row in track.rows for text in row.notes):
+            ways.setdefault(text, []).append(way)
+        found += [f"{track.name}, {listed(own)}: {text}" for text, own in ways.items()]
     everywhere = {s.way for s in record.standing}
     for track in (t for t in record.tracks if t.rows):
         lacking = sorted(everywhere - {r.way for r in track.rows})
