@@ -295,11 +295,28 @@ def test_a_small_study_of_what_is_made_no_more_is_another_study(monkeypatch):
         session.Tradeoff(joined).prepare(None)
 
 
+def test_names_in_the_settings_of_a_way_are_filled():
+    from holdfast.studies.tradeoff.study import filled
+
+    way = [{"train": {"use_peft": True, "lora_init": "corda", "lora_init_data": "${replay}"}}]
+    train = {"model_name_or_path": "${base}", "dataset_name": "${train}"}
+    measured = [{"perplexity": "${functions_heldout}", "name": "functions"}]
+    train["evaluation"] = {"target": measured, "source": [{**measured[0], "name": "kept"}]}
+    asked = study_config({"name": "small", "small": "code", "vary": {"retention": [way]}, "train": train})
+    names = {name: f"made/{name}" for name in ("base", "train", "replay", "functions_heldout")}
+    made = filled(asked, names)
+    assert [made.space.settings(made.train, p)["lora_init_data"] for p in made.space.grid()] == ["made/replay"]
+
+
 @pytest.mark.parametrize(
     ("retention", "words"),
     [
         ([{"self_replay": {}}, {"label_annealing": {"weight_generated": 2.0}}], "expected bfd or bfd_split"),
         ([{"replay": {"data": "${old}"}}], r"\$\{old\}: no such name. The small setting makes: base, "),
+        (
+            [{"train": {"use_peft": True, "lora_init": "corda", "lora_init_data": "${old}"}}],
+            r"\$\{old\}: no such name. The small setting makes: base, ",
+        ),
         ([{"l2": {"coefficient": -1}}], "l2.coefficient: expected a number of at least 0"),
         ([{"replay": {"data": "${replay}"}}], ""),
     ],

@@ -575,7 +575,10 @@ def filled(config: StudyConfig, names: Mapping[str, str]) -> StudyConfig:
         ConfigError: a name that the setting does not make.
     """
     fill = small_settings.fill
-    alternatives = [dataclasses.replace(a, retention=fill(a.retention, names)) for a in config.space.alternatives]
+    alternatives = [
+        dataclasses.replace(a, retention=fill(a.retention, names), train=fill(a.train, names))
+        for a in config.space.alternatives
+    ]
     space = dataclasses.replace(config.space, alternatives=alternatives)
     return dataclasses.replace(config, train=fill(config.train, names), space=space)
 
