@@ -44,6 +44,14 @@ def test_the_first_lines_say_who_leads_and_that_it_is_the_best_of_many(record):
     assert "% on code (best of 3) on the seed left out" in text and text.endswith("Not finished: later.")
 
 
+def test_the_first_lines_name_few_of_many_that_are_as_good(record):
+    first = record.standing[0]
+    many = [dataclasses.replace(first, way=f"way {n}") for n in range(9)]
+    text = lead(dataclasses.replace(record, standing=[first, *many]))
+    assert "Not told from the best somewhere: way 0, way 1, way 2, way 3, way 4 and 4 others." in text
+    assert "way 8 " not in text and "others" not in lead(dataclasses.replace(record, standing=[first, *many[:6]]))
+
+
 def test_without_a_ranked_track_nobody_leads(record):
     alone = dataclasses.replace(record, tracks=record.tracks[1:], against=[])
     assert lead(alone).startswith("No track can be ranked: nothing can be told on warm and later.")

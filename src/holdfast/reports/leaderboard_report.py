@@ -48,6 +48,9 @@ from holdfast.reports.study_charts import window
 if TYPE_CHECKING:
     from rich.console import Console
 
+NAMED = 6
+"""Ways that the first lines name at most of those that are as good as the best."""
+
 
 def leaderboard_page(record: LeaderboardRecord) -> Page:
     """The page as blocks."""
@@ -147,6 +150,8 @@ def lead(record: LeaderboardRecord) -> str:
     tied = [s.way for s in record.standing[1:] if set(first.as_good) & set(s.as_good)]
     text = f"{_capital(first.way)} has the best mean rank, {_rank(first)} over {plural(first.tracks, 'track')}."
     text += f" {kept}" if parts else ""
+    if len(tied) > NAMED:
+        tied = [*tied[: NAMED - 1], f"{len(tied) - NAMED + 1} others"]
     text += f" Not told from the best somewhere: {listed(tied)}." if tied else ""
     return f"{text} {_optimism(ranked)}{going}".rstrip()
 
