@@ -3,13 +3,19 @@ D.1."""
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from holdfast.errors import ConfigError
+from holdfast.runs.config import train_config
+from holdfast.runs.run import train
+from holdfast.studies.ladder.settings import TRAIN
 from holdfast.training.learning_rates import factors_of
 from holdfast.training.mup import mup_
 from tiny import build_model
@@ -106,3 +112,45 @@ def test_coordinate_check() -> None:
 def test_tied_embeddings_are_refused() -> None:
     with pytest.raises(ConfigError, match="tie_word_embeddings: false"):
         mup_(build_model(), base_width=16)
+
+
+def moved(width: int, *, mup: bool, tokenizer: Any) -> float:
+    """How much the logits of an olmo2 decoder, written as the ladder writes it, change in a run of four steps."""
+    from transformers import AutoModelForCausalLM
+
+    from holdfast.training.fresh_model import Decoder, write_fresh
+
+    size = Decoder(
+        architecture="olmo2", layers=2, width=width, heads=width // 16, mlp=2 * width, context=64, more={}
+    )  # the ladder's own architecture
+    place = Path(f"{width}-{mup}")
+    factors = write_fresh(size, tokenizer, place / "start", seed=1, base_width=BASE if mup else None)
+    settings = {
+        **{k: v for k, v in TRAIN.items() if not k.startswith("save")},
+        "model_name_or_path": str(place / "start"),
+        "dataset_name": "text.jsonl",
+        "max_steps": 4,
+        "lr_scheduler_type": "constant",
+        "warmup_steps": 0,
+        "learning_rate": 5e-3,
+        "learning_rate_multipliers": factors,
+        "use_cpu": True,
+        "output_dir": str(place / "run"),
+    }
+    train(train_config(settings), console=Console(quiet=True))
+    ids = torch.randint(5, len(tokenizer), (8, 24), generator=torch.Generator().manual_seed(3))
+    before, after = (
+        AutoModelForCausalLM.from_pretrained(place / name)(input_ids=ids).logits.detach() for name in ("start", "run")
+    )
+    return float((after - before).pow(2).mean().sqrt())
+
+
+@pytest.mark.slow
+def test_coordinate_check_of_the_ladders_own_runs(desk: Path, tokenizer: Any) -> None:
+    """The same through `training.run.train` on a fresh folder, so that a factor that does not reach the optimiser
+    shows."""
+    rows = [{"text": f"Names refer to objects; {n} binds a name, and a list of {n * n} holds it."} for n in range(64)]
+    Path("text.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    held, plain = (slope([moved(w, mup=mup, tokenizer=tokenizer) for w in WIDTHS]) for mup in (True, False))
+    assert -0.4 < held < 0.1
+    assert plain > held + 0.4
