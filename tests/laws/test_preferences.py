@@ -41,7 +41,7 @@ BESIDE_SAMPLES = {
 }
 BESIDE_DISTILLATION = {
     "label_annealing": [KL],
-    "label_annealing, jsd": [{"label_annealing": {"weight": 3.0, "direction": "jsd", "beta": 0.3, "tokens": "all"}}],
+    "label_annealing, jsd": [{"label_annealing": {"weight": 3.0, "direction": "jsd", "beta": 0.3}}],
     "l2": [KL, {"l2": {"coefficient": 0.5}}],
     "sfa": [KL, {"sfa": {"p": 0.4}}],
 }
