@@ -1,7 +1,7 @@
 """RMSNorm and SwiGLU of a decoder in one pass each, float32 on CPUs: what stands between the products of a small model.
 
 PyTorch takes RMSNorm as transformers writes it in six passes over memory and its gradient in ten; at a million
-parameters these two layers are a fifth of a training step. `native/layers.c` does each in one, built like the annealing
+parameters one pass each saves an eighth of a training step. `native/layers.c` does each in one, built like the annealing
 op's loops (`holdfast.ops.native`). Where it cannot be had, `load()` gives None and `why_not()` the reason.
 
     rms_norm(x, w) = w x / sqrt(mean(x^2) + epsilon)      (Zhang and Sennrich, 2019, equation 4)

@@ -266,3 +266,14 @@ def test_a_new_queue_finds_the_rungs_that_are_there(asked: dict[str, Any]) -> No
     assert [(r.budget, r.state) for r in record.rungs] == [(b, "complete") for b in (640, 1280, 1600)]
     assert len(weights) == 2 and all((p.stat().st_mtime_ns, p.read_bytes()) == held for p, held in weights.items())
     assert len(yaml.safe_load(Path("elsewhere/small.yaml").read_text())["ladder"]) == 3
+
+
+def test_the_committed_ladder_goes_on() -> None:
+    """A default of pre-training that decided its weights would make every ladder of before another one."""
+    from holdfast.runs.identity import deciding
+    from holdfast.studies.ladder.settings import TRAIN
+
+    folder = Path(__file__).resolve().parents[3] / "docs" / "examples" / "ladder" / "1M-tokens2M"
+    was = json.loads((folder / "run.json").read_text())["config"]
+    assert TRAIN["adam_beta1"] == 0.9  # the default, which records leave out
+    assert deciding({**was, **TRAIN}) == {**deciding(was), "adam_beta1": 0.9}
