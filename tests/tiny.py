@@ -7,7 +7,18 @@ from typing import Any
 
 from holdfast.training.tiny import SENTENCES, build_model, build_tokenizer
 
-__all__ = ["SENTENCES", "build_model", "build_tokenizer", "random_fisher"]
+__all__ = ["DECODER", "SENTENCES", "build_model", "build_tokenizer", "random_fisher"]
+
+DECODER: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+"""Sizes of a tiny decoder, as configurations of most architectures name them."""
 
 
 def random_fisher(folder: Path, model: Any, *, seed: int = 0) -> tuple[str, dict[str, Any]]:

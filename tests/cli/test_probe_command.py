@@ -152,7 +152,7 @@ def test_noise_of_present_stds_tells_nothing_along_a_ladder(desk: Path) -> None:
     assert {s.kind for s in record.sensitivities} == {"noise", "prune"}, "what it costs each one is said"
     assert {t.kind for t in record.trends} == {"prune"}
     assert {t.kind for t in record.inflections} == {"as-it-is", "prune"}
-    assert any("one γ is another change at every rung" in note for note in record.notes)
+    assert any("the same γ is a different change at every rung" in note for note in record.notes)
 
 
 def test_noise_below_the_rounding_of_half_precision_is_said(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:

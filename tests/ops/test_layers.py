@@ -94,6 +94,18 @@ def test_a_weight_that_is_not_trained_gets_no_gradient():
     assert x.grad is not None and w.grad is None
 
 
+def test_what_c_would_misread_is_refused():
+    x, w = torch.ones(3, 8), torch.ones(8)
+    for call, words in (
+        (lambda: layers.rms_norm(x.bfloat16(), w, 1e-6), "x: expected float32 on the CPU, got torch.bfloat16"),
+        (lambda: layers.rms_norm(x, w.double(), 1e-6), "weight_N: expected float32"),
+        (lambda: layers.rms_norm(x, torch.ones(9), 1e-6), r"weight_N: expected as many .* \[3, 8\], got \[9\]"),
+        (lambda: layers.swiglu(x, torch.ones(3, 9)), r"up: expected the shape of gate \[3, 8\], got \[3, 9\]"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
 def test_switched_off_it_says_so(monkeypatch):
     monkeypatch.setenv("HOLDFAST_NATIVE", "0")
     assert layers.load() is None and "HOLDFAST_NATIVE=0" in layers.why_not()

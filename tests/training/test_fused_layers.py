@@ -12,19 +12,10 @@ from torch import nn
 
 from holdfast.cli.main import main
 from holdfast.training.fused_layers import use_fused_layers
-from tiny import build_model
+from tiny import DECODER, build_model
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler")
-SIZE = {
-    "vocab_size": 320,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "head_dim": 8,
-}
+SIZE = {**DECODER, "head_dim": 8}
 
 
 def built(kind: str):
@@ -96,7 +87,7 @@ def test_a_copy_has_its_own_weights():
 
 def test_half_precision_is_computed_as_before():
     model, fused = build_model().bfloat16(), build_model().bfloat16()
-    use_fused_layers(fused)
+    assert use_fused_layers(fused) == 0
     ids = torch.arange(5, 15)[None]
     assert torch.equal(model(input_ids=ids).logits, fused(input_ids=ids).logits)
 

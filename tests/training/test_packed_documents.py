@@ -10,7 +10,7 @@ from datasets import Dataset
 
 from holdfast.ops.document_attention import IMPLEMENTATION
 from holdfast.training.document_attention import use_document_attention
-from tiny import SENTENCES, build_model
+from tiny import DECODER, SENTENCES, build_model
 
 
 def batch(lengths, *, vocabulary=320, seed=0):
@@ -41,21 +41,12 @@ def architectures():
         Qwen3ForCausalLM,
     )
 
-    size = {
-        "vocab_size": 320,
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 256,
-    }
     return {
-        "llama": (LlamaForCausalLM, LlamaConfig(**size)),
-        "mistral, sliding window": (MistralForCausalLM, MistralConfig(**size, sliding_window=8)),
-        "qwen2": (Qwen2ForCausalLM, Qwen2Config(**size)),
-        "qwen3": (Qwen3ForCausalLM, Qwen3Config(**size, head_dim=8)),
-        "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig(**size, head_dim=8, sliding_window=8)),
+        "llama": (LlamaForCausalLM, LlamaConfig(**DECODER)),
+        "mistral, sliding window": (MistralForCausalLM, MistralConfig(**DECODER, sliding_window=8)),
+        "qwen2": (Qwen2ForCausalLM, Qwen2Config(**DECODER)),
+        "qwen3": (Qwen3ForCausalLM, Qwen3Config(**DECODER, head_dim=8)),
+        "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig(**DECODER, head_dim=8, sliding_window=8)),
     }
 
 

@@ -1,7 +1,7 @@
 """RMSNorm and SwiGLU of a decoder in one pass each, float32 on CPUs: what stands between the products of a small model.
 
 PyTorch takes RMSNorm as transformers writes it in six passes over memory and its gradient in ten; at a million
-parameters one pass each saves an eighth of a training step. `native/layers.c` does each in one, built like the annealing
+parameters one pass each saves an eighth of a training step. `native/layers.c` takes them so, built like the annealing
 op's loops (`holdfast.ops.native`). Where it cannot be had, `load()` gives None and `why_not()` the reason.
 
     rms_norm(x, w) = w x / sqrt(mean(x^2) + epsilon)      (Zhang and Sennrich, 2019, equation 4)
@@ -45,7 +45,17 @@ def rms_norm(x: Tensor, weight_N: Tensor, epsilon: float) -> Tensor:
         x: `[..., N]` float32 on the CPU.
         weight_N: `[N]` float32.
         epsilon: added to the mean.
+
+    Raises:
+        ValueError: another shape or dtype, or another device.
+        RuntimeError: the library cannot be had.
+        MemoryError: there is none left for the gradient.
     """
+    _check(x=x, weight_N=weight_N)
+    if weight_N.shape != x.shape[-1:]:
+        raise ValueError(
+            f"weight_N: expected as many as the last dimension of x {list(x.shape)}, got {list(weight_N.shape)}."
+        )
     return _RMSNorm.apply(x, weight_N, epsilon)  # type: ignore[no-any-return,no-untyped-call]
 
 
@@ -53,8 +63,15 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """`silu(gate) up`; differentiable once.
 
     Args:
-        gate, up: of the same shape, float32 on the CPU.
+        gate, up: `[...]` of the same shape, float32 on the CPU.
+
+    Raises:
+        ValueError: another shape or dtype, or another device.
+        RuntimeError: the library cannot be had.
     """
+    _check(gate=gate, up=up)
+    if gate.shape != up.shape:
+        raise ValueError(f"up: expected the shape of gate {list(gate.shape)}, got {list(up.shape)}.")
     return _SwiGLU.apply(gate, up)  # type: ignore[no-any-return,no-untyped-call]
 
 
@@ -100,6 +117,13 @@ class _SwiGLU(torch.autograd.Function):
         grad_gate, grad_up = torch.empty_like(gate), torch.empty_like(up)
         _library().holdfast_swiglu_backward(gate.numel(), *_at(gate, up, gradient, grad_gate, grad_up))
         return grad_gate, grad_up
+
+
+def _check(**tensors: Tensor) -> None:
+    """C reads what it is given as float32 in memory."""
+    for name, tensor in tensors.items():
+        if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+            raise ValueError(f"{name}: expected float32 on the CPU, got {tensor.dtype} on {tensor.device}.")
 
 
 def _library() -> Any:

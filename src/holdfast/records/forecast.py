@@ -94,8 +94,8 @@ class RunForecast:
     predictor: str
     """What it was fitted on, in words; "" where there was none."""
     elsewhere: float | None = None
-    """Share of the losses in their intervals on other data than that of a fit, the smallest of all units; None: not
-    tested."""
+    """Coverage of the intervals, measured with each kind of data left out of the fit, of the unit where it is smallest;
+    None: not measured."""
     schema: int = SCHEMA
 
     @staticmethod

@@ -38,7 +38,8 @@ RESOLUTION = {NATS: 0.02, POINTS: 1.0}
 """Losses below it are alike."""
 LEVEL = 0.9
 METHOD, KL = "method", "log10 KL on the text"
-AXES = ("data", "model", "learning rate", METHOD)
+DATA = "data"
+AXES = (DATA, "model", "learning rate", METHOD)
 LARGER = 2.0
 """How many times smaller or larger a model may be than those that were fitted on."""
 SHIPPED = Path(__file__).with_name("predictor.json")
@@ -59,7 +60,7 @@ def forecast(signs: EarlySigns, start: Iterable[Evaluation], predictor: Predicto
         if entry.suite == SUITE and unit is not None and predictor is not None:
             found.append(_expected(f"{entry.suite}/{entry.name}", unit, signs, predictor))
     about, level = ("", LEVEL) if predictor is None else (predictor.about, predictor.level)
-    tests = [t.coverage for t in predictor.held_out if t.axis == AXES[0]] if predictor is not None else []
+    tests = [t.coverage for t in predictor.held_out if t.axis == DATA] if predictor is not None else []
     elsewhere = min(tests, default=None)
     return RunForecast(signs=signs, expected=found, level=level, predictor=about, elsewhere=elsewhere)
 
@@ -182,7 +183,7 @@ def examples_of(runs: Iterable[RunFolder], *, known: Collection[str] = ()) -> tu
             fitted += 1
             continue
         axes = {
-            "data": f"{record.data['name']} {str(record.data['hash'])[:8]}",  # files of one name are not one text
+            DATA: f"{record.data['name']} {str(record.data['hash'])[:8]}",  # files of one name are not one text
             "model": str(record.model["hash"]),
             "learning rate": f"{float(record.config['learning_rate']):g}",
             METHOD: method_of(record),

@@ -14,7 +14,13 @@ from typing import Any
 
 from holdfast.errors import ConfigError, Interrupted, NotFinite, RunFolderError, UserError
 from holdfast.evaluation.entries import EvaluationPlan
-from holdfast.evaluation.probe.outcome import alike_at_all, inflections, sample_correlations, sensitivities, trends
+from holdfast.evaluation.probe.outcome import (
+    comparable_over_rungs,
+    inflections,
+    sample_correlations,
+    sensitivities,
+    trends,
+)
 from holdfast.evaluation.probe.settings import named_models
 from holdfast.evaluation.session import ModelRequest, check_request
 from holdfast.records.evaluation import Evaluation
@@ -119,13 +125,13 @@ def probe_models(
                 pairs = sample_correlations(out, record.sensitivities, probe.changes)
                 held = record.sensitivities
                 moved = trends(held, *ends, confidence=plan.confidence, correlations=pairs)
-                alike, notes = alike_at_all(moved, record.models)
+                alike, notes = comparable_over_rungs(moved, record.models)
                 record.trends.extend(alike)
                 record.notes.extend(notes)
             if tokens and len(models) > 2:
                 budgets = {model.label: tokens[model.label] for model in models}
                 turned = inflections(out, budgets, probe.changes, confidence=plan.confidence)
-                record.inflections.extend(alike_at_all(turned, record.models)[0])
+                record.inflections.extend(comparable_over_rungs(turned, record.models)[0])
             ended = "finished"
         except KeyboardInterrupt:
             ended = "interrupted"

@@ -436,8 +436,9 @@ class _Run:
             self.note(note)
         if config.fused_layers and not args.torch_compile:
             self.record.training["fused_layers"] = self.trainer.fused_layers
-            if not self.trainer.fused_layers:
-                self.note(f"fused_layers changed nothing: {why_not() or 'no layer is one of those that it knows'}.")
+            if not self.trainer.fused_layers and args.device.type == "cpu":
+                why = why_not() or "no layer in float32 is one of those that it knows"
+                self.note(f"fused_layers changed nothing: {why}.")
         if any(p.requires_grad and str(p.dtype) == "torch.float16" for p in self.trainer.model.parameters()):
             self.note(
                 "The trained weights are float16, which nothing scales: small gradients, those of the KL first, become "

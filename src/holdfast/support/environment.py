@@ -183,7 +183,7 @@ def has_fast_bfloat16() -> bool:
 
 
 def is_intel() -> bool:
-    """Whether the processor is Intel's, the only ones on which MKL takes its fast paths."""
+    """Whether this is one of Intel's processors, the only ones on which MKL takes its fast paths."""
     return "Intel" in (_of_cpuinfo("vendor_id") or platform.processor())
 
 

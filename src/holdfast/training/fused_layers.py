@@ -20,10 +20,11 @@ from holdfast.ops import layers
 def use_fused_layers(model: nn.Module) -> int:
     """Lets a model compute its RMSNorms and gated feed-forward layers in one pass each.
 
-    Whatever is not float32 on a CPU when it comes is computed as before. A copy of the model keeps it.
+    Layers of another dtype, and on other devices, are left as they are, and inputs of another dtype (autocast) are
+    computed as before. A copy of the model keeps it.
 
     Args:
-        model: any, also with an adapter.
+        model: any, also with an adapter, on the device that it is trained on.
 
     Returns:
         Layers that were changed; 0 where the library cannot be had (`layers.why_not`) or nothing is like Llama's.
@@ -33,7 +34,9 @@ def use_fused_layers(model: nn.Module) -> int:
     changed = 0
     for module in model.modules():
         ours = _ours(type(module))  # type: ignore[arg-type]
-        if ours is None or "forward" in vars(module) or (ours is _gated and not _is_silu(module.act_fn)):
+        if ours is None or "forward" in vars(module) or not all(_in_float32(p) for p in module.parameters()):
+            continue
+        if ours is _gated and not _is_silu(module.act_fn):
             continue
         module.forward = MethodType(ours, module)  # a method, so that a copy's is bound to the copy
         changed += 1
@@ -80,6 +83,9 @@ def _gated(self: Any, x: Tensor) -> Tensor:
 
 
 def _plain(*tensors: Tensor) -> bool:
-    return all(
-        t.dtype == torch.float32 and t.device.type == "cpu" and type(t) in (Tensor, nn.Parameter) for t in tensors
-    )
+    """Whether C can read them: no quantised weights, shards or fakes."""
+    return all(_in_float32(t) and type(t) in (Tensor, nn.Parameter) for t in tensors)
+
+
+def _in_float32(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.float32 and tensor.device.type == "cpu"

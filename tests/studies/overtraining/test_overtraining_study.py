@@ -104,6 +104,8 @@ def test_every_checkpoint_is_probed_and_fine_tuned_alike(asked: dict[str, Any]) 
     assert [s["retention"] for s in settings] == ["none"] * 2 + [[{"label_annealing": {"weight": 3}}]] * 2
     first = overtraining_config(with_validation(asked, max_documents=3))
     assert first.training("m", next(iter(first.tunings)), 0)["eval_dataset_split"] == "train[:3]"
+    with pytest.raises(ConfigError, match=r"tasks\.new\.held_out: is missing: valid is the first 3 documents of train"):
+        overtraining_config(with_validation(asked, max_documents=3, split="train[:4]"), check=False).held_out("new")
     with pytest.raises(ConfigError, match=r"tasks\.new\.held_out: is missing: valid is the configuration one of"):
         overtraining_config(with_validation(asked, config="one"), check=False).held_out("new")
     assert len({s["output_dir"] for s in settings}) == 4 and {s["model_name_or_path"] for s in settings} == {"m"}
@@ -342,6 +344,9 @@ def test_training_text_that_holds_what_is_measured_is_refused(asked: dict[str, A
     write("others.jsonl", [*NEW[:12], *OLD[7:10]])
     rate = {"learning_rate": [1e-3]}
     arm = {"retention": ["direct", [{"train": {"dataset_name": "others.jsonl"}}, {"label": "other text"}]]}
+    mixed = {"datasets": [{"path": "json", "name": None, "split": "train"}]}
+    config = overtraining_config({**asked, "train": mixed, "vary": rate}, check=False)
+    assert ("json", "train", None) in config.trained_on("new"), "a mixture's"
     for number, vary in enumerate([arm, {"dataset_name": ["train.jsonl", "others.jsonl"]}]):
         with pytest.raises(HoldfastError, match=r"3 of 12 documents of source/old"):
             run_of(asked, output_dir=f"others-{number}", vary={**rate, **vary}, probe=False, seeds=[0])

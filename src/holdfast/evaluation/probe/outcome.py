@@ -145,8 +145,8 @@ def trends(
     return found
 
 
-def alike_at_all(found: Sequence[Along], models: Sequence[ProbedModel]) -> tuple[list[Along], list[str]]:
-    """What of a ladder's trends or turns is of the same change at every rung, and a note where some is not.
+def comparable_over_rungs(found: Sequence[Along], models: Sequence[ProbedModel]) -> tuple[list[Along], list[str]]:
+    """Those of a ladder's trends or turns whose change is the same at every rung, and a note where some are left out.
 
     Args:
         found: of all changes.
@@ -156,8 +156,8 @@ def alike_at_all(found: Sequence[Along], models: Sequence[ProbedModel]) -> tuple
     if not own or not any(one.kind == NOISE for one in found):
         return list(found), []
     note = (
-        f"Noise was scaled by the present standard deviations of {', '.join(own)}. They grow as a model is trained, so "
-        f"one γ is another change at every rung, and nothing is told of how its cost moves along the ladder."
+        f"Noise was scaled by the present standard deviations of {', '.join(own)}. They grow in training, so that "
+        f"the same γ is a different change at every rung: no trend and no turning point of its cost is reported."
     )
     return [one for one in found if one.kind != NOISE], [note]
 

@@ -385,7 +385,8 @@ def _loss(a: Architecture, plan: RunPlan, work: Work) -> tuple[float, float, flo
     models = 2 if plan.teacher is not None else 1
     half = plan.stream == 2
     if plan.device == "cpu":
-        # A buffer, and oneDNN's result in a tensor of its own.
+        # A buffer, and oneDNN's result in a tensor of its own (more than there is on Intel's, where
+        # MKL writes to the buffer).
         buffers, scratch = logits * 2 * models, sum(logits for _ in range(models) if logits <= 128 << 20)
     else:
         buffers, scratch = logits * models + (logits / 2 if half else 0.0), 0.0

@@ -19,8 +19,8 @@ from holdfast.errors import DataError
 from holdfast.evaluation.compare.contributions import Measured, independent, sample_correlation
 from holdfast.evaluation.probe.outcome import (
     Columns,
-    alike_at_all,
     columns_of,
+    comparable_over_rungs,
     inflections,
     sample_correlations,
     sensitivities,
@@ -199,11 +199,11 @@ def _with_probed(record: OvertrainingRecord, config: OvertrainingConfig) -> Over
         pairs = sample_correlations(config.probed, found, config.changes)
         more["probed_correlations"] = pairs
         moved = trends(found, ends[0], ends[-1], confidence=plan.confidence, correlations=pairs)
-        more["trends"], notes = alike_at_all(moved, models)
+        more["trends"], notes = comparable_over_rungs(moved, models)
         more["notes"] = [*record.notes, *notes]
     if len(budgets) >= LEAST_BUDGETS:
         turned = inflections(config.probed, budgets, config.changes, confidence=plan.confidence)
-        more["inflections"] = alike_at_all(turned, models)[0]
+        more["inflections"] = comparable_over_rungs(turned, models)[0]
     return dataclasses.replace(record, **more)
 
 

@@ -82,10 +82,14 @@ Part = tuple[str, str, str | None]
 """Data by name, split and configuration."""
 
 
-def _part(settings: Mapping[str, Any]) -> Part:
-    """What a training reads."""
-    split = str(settings.get("dataset_train_split") or "train")
-    return settings["dataset_name"], split, settings.get("dataset_config")
+def _read_by(settings: Mapping[str, Any]) -> list[Part]:
+    """What a training reads: its data set, or each of its mixture."""
+    found: list[Part] = []
+    if "dataset_name" in settings:
+        split = str(settings.get("dataset_train_split") or "train")
+        found.append((settings["dataset_name"], split, settings.get("dataset_config")))
+    mixture = settings.get("datasets") or ()
+    return found + [(one["path"], str(one.get("split") or "train"), one.get("name")) for one in mixture]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,27 +240,33 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
         """All data that a task is trained on: of its stages, of every way to fine-tune on it, and what methods mix in
         or learn from."""
         align = self.asked.tasks[task].align
-        own = {**self.asked.train, **self.asked.tasks[task].train}
-        stages = [dict(stage) for stage in (own, align.train if align else None) if stage and "dataset_name" in stage]
-        named = [one if isinstance(one, list) else [one, "train", None] for one in self.other_data(task)]
-        parts = [*map(_part, self.filled(stages)), *((str(n), str(s), c) for n, s, c in self.filled(named))]
-        return list(dict.fromkeys(parts))
+        parts = [*self._own_data(task), *(_read_by(align.train) if align is not None else ()), *self.other_data(task)]
+        return [(str(name), str(split), subset) for name, split, subset in self.filled(list(map(list, parts)))]
 
-    def other_data(self, task: str) -> list[Any]:
-        """Of this, what is not the task's own: the names of what methods read, and the data of ways that have other."""
+    def other_data(self, task: str) -> list[Part]:
+        """Of this, what the task's own settings do not name."""
         ways = [t.settings for t in self.tunings.values() if t.task == task]
-        methods = [method for s in ways if s["retention"] != "none" for method in s["retention"]]
-        named = [p.get("data") for method in methods for p in method.values() if p]
-        own = {**self.asked.train, **self.asked.tasks[task].train}
-        parts = [_part(s) for s in ways if "dataset_name" in s]
-        others = [list(part) for part in dict.fromkeys(parts) if "dataset_name" not in own or part != _part(own)]
-        return [*dict.fromkeys(n for n in named if isinstance(n, str) and n), *others]
+        methods = [p for s in ways if s["retention"] != "none" for method in s["retention"] for p in method.values()]
+        named = [p["data"] for p in methods if p and isinstance(p.get("data"), str) and p["data"]]
+        parts = [*((name, "train", None) for name in named), *(part for s in ways for part in _read_by(s))]
+        own = self._own_data(task)
+        return [part for part in dict.fromkeys(parts) if part not in own]
+
+    def _own_data(self, task: str) -> list[Part]:
+        return _read_by({**self.asked.train, **self.asked.tasks[task].train})
 
     def jobs(self) -> list[Job]:
         """The texts, what every checkpoint is put through, and every fine-tuning of each."""
         from holdfast.studies.engine.study import LABEL, Job
 
-        others = {task: data for task in self.asked.tasks if (data := self.other_data(task))}
+        # of a plain file the name alone, as studies of before have it
+        others = {
+            task: [
+                name if (split, subset) == ("train", None) else [name, split, subset] for name, split, subset in data
+            ]
+            for task in self.asked.tasks
+            if (data := self.other_data(task))
+        }
         looking = {LABEL: "looking for what is measured in what is trained on", KIND: TEXTS}
         checks = [Job(attributes=looking | ({DATA: others} if others else {}))]  # with other data it is another job
         checks = checks if self.tunings else []
@@ -395,6 +405,11 @@ class OvertrainingConfig(AskedStudy[OvertrainingSettings]):
             raise ConfigError(
                 f"tasks.{task}.held_out: is missing: {first.name} is the configuration {first.config} of {first.data}, "
                 f"and early stopping reads data without one. Name a file, or set early_stopping: false."
+            )
+        if first.max_documents is not None and "[" in first.split:
+            raise ConfigError(
+                f"tasks.{task}.held_out: is missing: {first.name} is the first {first.max_documents} documents of "
+                f"{first.split}, a part of a part. Name a file, or set early_stopping: false."
             )
         part = f"[:{first.max_documents}]" if first.max_documents is not None else ""
         return {"eval_dataset_name": first.data, "eval_dataset_split": f"{first.split}{part}"}
