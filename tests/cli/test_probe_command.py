@@ -118,6 +118,20 @@ def test_noise_that_overflows_is_infinite_and_not_averaged_away(desk: Path, caps
     assert "∞" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("gamma", [1e30, 1e38])
+def test_what_norms_hide_of_an_overflow_is_infinite_too(desk: Path, gamma: float) -> None:
+    """The squares of activations overflow, a norm makes 0 of them, and the loss is that of guessing: finite."""
+
+    model = load("base").model
+    ids = torch.arange(5, 15)[None]
+    with perturbed(model, seed=0, scale=gamma, stds=init_stds("base")), torch.no_grad():
+        assert model(input_ids=ids).logits.isfinite().all(), "nothing else would say so"
+    assert main([*PROBE, "--noise", "10", f"{gamma:g}", "--noise_seeds", "2"]) == 0
+    record = read_probe("out")
+    assert of(record, "noise", gamma).failed == "not finite with 2 of 2 seeds"
+    assert math.isfinite(of(record, "noise", 10.0).difference)
+
+
 def test_a_model_that_is_not_finite_itself(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = build_model()
     with torch.no_grad():

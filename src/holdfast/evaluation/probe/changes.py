@@ -33,6 +33,8 @@ from holdfast.records.probe import NOISE, PRUNE, QUANTIZE, TOWARD
 
 Scheme = Literal["int8", "int4", "nf4"]
 INT4_GROUP, NF4_BLOCK = 128, 64
+LARGE = 10.0
+"""Standard deviations of noise, or steps towards other weights, from which on activations are watched."""
 BITS = {"int8": 8, "int4": 4, "nf4": 4}
 NF4 = (
     -1.0,
@@ -104,9 +106,11 @@ class Noise:
     def name(self) -> str:
         return f"noise-{self.size:g}.seed-{self.seed}"
 
-    def on(self, model: nn.Module, material: Material) -> contextlib.AbstractContextManager[Any]:
+    @contextlib.contextmanager
+    def on(self, model: nn.Module, material: Material) -> Iterator[None]:
         assert material.stds is not None
-        return perturbed(model, seed=self.seed, scale=self.size, stds=material.stds)
+        with perturbed(model, seed=self.seed, scale=self.size, stds=material.stds), overflow_shown(model, self.size):
+            yield
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,10 +168,34 @@ class Toward:
         assert material.others is not None
         with kept(list(model.parameters())):
             lerp_(model, material.others[self.label], self.size)
-            yield
+            with overflow_shown(model, self.size):
+                yield
 
 
 # ------------------------------------------------------------------------------------------------------------- in place
+
+
+@contextlib.contextmanager
+def overflow_shown(model: nn.Module, size: float) -> Iterator[None]:
+    """Norms give NaN inside the block where the squares of a row overflow float32: 1 / sqrt(inf) is 0, so that a model
+    whose activations are lost would pass for one that guesses.
+
+    Args:
+        model: changed already.
+        size: of the change; below `LARGE` nothing is watched, for nothing comes near.
+    """
+
+    def shown(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        rows = args[0].abs().amax(-1, keepdim=True).double()
+        return output.masked_fill(~(rows.square() * args[0].shape[-1] <= torch.finfo(torch.float32).max), torch.nan)
+
+    norms = [m for m in model.modules() if "norm" in type(m).__name__.lower()] if abs(size) >= LARGE else []
+    handles = [norm.register_forward_hook(shown) for norm in norms]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextlib.contextmanager
