@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from accelerate import PartialState
+from cases import TRAINED
 from fsdp_worker import make_sharded
 from safetensors.torch import save_file
 from torch.distributed.fsdp import FSDPModule
@@ -33,10 +34,20 @@ CASES = {
     "label_annealing": [{"label_annealing": {"weight": 2.0}}],
     "all tokens, l2": [{"label_annealing": {"weight": 1.0, "tokens": "all"}}, {"l2": {"coefficient": 0.5}}],
     "sfa": [{"sfa": {"p": 0.4}}],
+    "ema": [{"ema": {"decay": 0.5}}],
+    "half": [{"half": {"share": 0.5}}],
+    "mofo": [{"mofo": {"fraction": 0.3}}],
 }
 BATCH = 8
 """Pairs of an optimiser step, over all processes."""
 SETTINGS = dict(optim="sgd", learning_rate=0.1, max_steps=2, max_grad_norm=0.5)
+
+
+def of_pairs(folder: Path, name: str, **settings: Any) -> Any:
+    """A trainer of `CASES`, trained as the same method is on text (see `TRAINED` in cases.py)."""
+    trained = {**TRAINED.get(name, {})}
+    model = build_model().double() if trained.pop("double", False) else build_model()
+    return dpo(folder, retention(CASES[name]), model=model, **{**SETTINGS, **trained, **settings})
 
 
 LIKELIEST = {"top_k": 1}
@@ -78,17 +89,15 @@ def sampled(folder: Path, name: str, **settings: Any) -> Any:
 
 
 def main(out: Path, sharded: bool) -> None:
-    halves = {"per_device_train_batch_size": BATCH // 4, "gradient_accumulation_steps": 2, **SETTINGS}
+    halves = {"per_device_train_batch_size": BATCH // 4, "gradient_accumulation_steps": 2}
     state = PartialState(cpu=True)
     if state.is_main_process:
         write_models(out / "work")
     state.wait_for_everyone()
-    makers: dict[str, Callable[[], Any]] = {
-        name: partial(dpo, out / "work", retention(methods), **halves) for name, methods in CASES.items()
-    }
+    makers: dict[str, Callable[[], Any]] = {name: partial(of_pairs, out / "work", name, **halves) for name in CASES}
     if not sharded:
-        makers |= {name: partial(own_text, out / "work", name, **halves) for name in OWN_TEXT}
-        makers |= {f"grpo, {name}": partial(sampled, out / "work", name, **halves) for name in SAMPLED}
+        makers |= {name: partial(own_text, out / "work", name, **halves, **SETTINGS) for name in OWN_TEXT}
+        makers |= {f"grpo, {name}": partial(sampled, out / "work", name, **halves, **SETTINGS) for name in SAMPLED}
     for name, make in makers.items():
         trainer = make()
         assert trainer.accelerator.num_processes == 2, "expected two processes; the launcher did not distribute"

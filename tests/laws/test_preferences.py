@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from cases import TRAINED
 from datasets import Dataset
-from preference_worker import BATCH, OWN_TEXT, SAMPLED, SETTINGS, own_text, write_models
+from preference_worker import BATCH, OWN_TEXT, SAMPLED, SETTINGS, of_pairs, own_text, write_models
 from preference_worker import CASES as RANKS
 from safetensors.torch import load_file
 from trl import DistillationTrainer, DPOTrainer, GRPOTrainer
@@ -88,15 +89,27 @@ def test_save_and_resume_gives_the_weights_of_no_interruption(host, name, method
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in BESIDE_PAIRS if n != "mofo"],
+    [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in BESIDE_PAIRS],
 )
 def test_gradient_accumulation_changes_nothing_but_rounding(name, tmp_path):
-    """But for `mofo`, whose choice of parameters rounding can turn (see `TRAINED` in cases.py) and which takes Adam."""
-    laws.accumulates(maker(dpo, tmp_path), retention(BESIDE_PAIRS[name]))
+    trained = {**TRAINED.get(name, {})}
+    double = trained.pop("double", False)
+
+    def make(methods, **settings):
+        model = build_model().double() if double else build_model()
+        return dpo(tmp_path, methods, model=model, **{**settings, **trained})
+
+    laws.accumulates(make, retention(BESIDE_PAIRS[name]))
 
 
 def test_without_methods_gradient_accumulation_changes_nothing_but_rounding(tmp_path):
     laws.accumulates(maker(dpo, tmp_path), [])
+
+
+@pytest.mark.parametrize("name", ["direct", "l2", *(pytest.param(n, marks=pytest.mark.slow) for n in ("sfa", "half"))])
+def test_accumulation_over_samples_changes_nothing_but_rounding(name, tmp_path):
+    """TRL draws the answers of an optimiser step together, so that they are the same ones."""
+    laws.accumulates(maker(grpo, tmp_path), retention(BESIDE_SAMPLES.get(name, [])))
 
 
 BY_MICRO_BATCH = ("sft", "aot", "aot_unpaired")
@@ -126,7 +139,7 @@ def two_ranks(once):
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize("name", RANKS)
 def test_two_ranks_equal_one(name, two_ranks, tmp_path):
-    one = dpo(tmp_path, retention(RANKS[name]), per_device_train_batch_size=BATCH, **SETTINGS)
+    one = of_pairs(tmp_path, name, per_device_train_batch_size=BATCH)
     one.train()
     two = load_file(str(two_ranks / f"{name}.safetensors"))
     assert laws.largest_difference(laws.weights(one), two) < 2e-6
@@ -167,7 +180,7 @@ def sharded(tmp_path_factory):
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize("name", RANKS)
 def test_two_ranks_that_share_the_model_out_equal_one(name, sharded, tmp_path):
-    one = dpo(tmp_path, retention(RANKS[name]), per_device_train_batch_size=BATCH, **SETTINGS)
+    one = of_pairs(tmp_path, name, per_device_train_batch_size=BATCH)
     one.train()
     two = load_file(str(sharded / f"{name}.safetensors"))
     assert laws.largest_difference(laws.weights(one), two) < 2e-6
