@@ -271,6 +271,17 @@ def test_a_revision_that_is_not_there(model_folder_of_the_hub: Path) -> None:
             look("owner/tiny@step1000-token4B")
 
 
+def test_a_folder_has_no_revisions(copied: Path) -> None:
+    Path("runs").mkdir()
+    os.rename("model", "runs/model")
+    for look in (load, check_model, open_source):
+        with pytest.raises(ModelError, match="folder of this machine, which has no revisions: leave @step1000 out"):
+            look("runs/model@step1000")
+    for look in (load, check_model):
+        with pytest.raises(ModelError, match=r"no revision of runs/model, got step1000: a folder"):
+            look("runs/model", revision="step1000")
+
+
 def test_a_folder_with_an_at_sign_in_its_name(copied: Path) -> None:
     os.rename("model", "model@2")
     assert load("model@2").identity["hash"] == checkpoint_hash(copied.with_name("model@2"))

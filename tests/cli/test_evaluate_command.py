@@ -363,6 +363,10 @@ WRONG = [
         [f"model: no such model folder: {name} " for name in ("./base2", "/nowhere/at/all", "tuned2/")],
     ),
     (
+        ["base@step1000", "--perplexity", "prose.jsonl"],
+        ["base is a folder of this machine, which has no revisions: leave @step1000 out"],
+    ),
+    (
         ["owner/never-loaded", "--perplexity", "prose.jsonl"],
         ["Expected a model at owner/never-loaded (a local folder or, with a network, the hub)"],
     ),

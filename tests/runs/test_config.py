@@ -540,6 +540,17 @@ def test_a_revision_in_the_models_name_is_the_setting_of_that_name() -> None:
         train_config(model_name_or_path="owner/tiny@a", model_revision="b", **data)
 
 
+def test_a_folder_has_no_revisions(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    put_model(tmp_path / "runs" / "tuned")
+    with pytest.raises(ConfigError, match="model_revision: Expected no revision of runs/tuned, got step1000") as caught:
+        train_config(model_name_or_path="runs/tuned", model_revision="step1000", dataset_name="trl-lib/Capybara")
+    assert len(caught.value.problems) == 1
+    with pytest.raises(ConfigError, match=r"model_name_or_path: no such folder.*leave @step1000 out") as caught:
+        train_config(model_name_or_path="runs/tuned@step1000", dataset_name="trl-lib/Capybara")
+    assert len(caught.value.problems) == 1
+
+
 def test_a_json_configuration_is_read() -> None:
     assert (
         load_train_config(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoints.fit import refuse_suspicious
-from holdfast.checkpoints.named import at_revision, located, near_revision
+from holdfast.checkpoints.named import at_revision, folder_without_revision, located, near_revision
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.errors import ModelError, did_you_mean
 from holdfast.support.paths import expanded
@@ -63,9 +63,10 @@ def local_folder(name: str | os.PathLike[str]) -> Path:
     text = os.fspath(name)
     parent = path.parent
     beside = [p.name for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
+    near = folder_without_revision(text) or did_you_mean(path.name, beside)
     if not _HUB_ID.fullmatch(text) or text.startswith("."):
-        raise ModelError(f"Expected a checkpoint folder at {name}, found none.{did_you_mean(path.name, beside)}")
-    return _from_hub(text, did_you_mean(path.name, beside))
+        raise ModelError(f"Expected a checkpoint folder at {name}, found none.{near}")
+    return _from_hub(text, near)
 
 
 def _from_hub(text: str, near: str) -> Path:

@@ -99,18 +99,31 @@ def at_revision(name: str | os.PathLike[str], revision: str = "main") -> tuple[s
         revision: what else is said of it.
 
     Returns:
-        What `located` makes of the name, and the revision: "main" where none is given. A folder has none.
+        What `located` makes of the name, and the revision: "main" where none is given.
 
     Raises:
-        ModelError: two revisions that differ, or see `located`.
+        ModelError: two revisions that differ, a revision of a folder, or see `located`.
     """
     text = located(name)
-    if expanded(text).is_dir() or (match := _REVISED.fullmatch(text)) is None:
-        return text, revision
-    bare, own = match.groups()
-    if revision not in ("main", own):
-        raise ModelError(f"Expected one revision of {bare}, got {own} (in its name) and {revision}. Give one of them.")
-    return located(bare), own
+    if lacks := folder_without_revision(text):
+        raise ModelError(f"Expected a model at {text}, found none.{lacks}")
+    if not expanded(text).is_dir() and (match := _REVISED.fullmatch(text)) is not None:
+        bare, own = match.groups()
+        if revision not in ("main", own):
+            raise ModelError(f"Expected one revision of {bare}, got {own} (in its name) and {revision}. Give one.")
+        text, revision = located(bare), own
+    if revision != "main" and expanded(text).is_dir():
+        raise ModelError(f"Expected no revision of {text}, got {revision}: a folder of this machine has none.")
+    return text, revision
+
+
+def folder_without_revision(name: str | os.PathLike[str]) -> str:
+    """What is wrong with a name such as `runs/tuned@step1000`, as a sentence with a space before it; empty where
+    it is a folder itself or nothing before its last `@` is one."""
+    bare, at, revision = os.fspath(name).rpartition("@")
+    if not at or expanded(name).is_dir() or not expanded(bare).is_dir():
+        return ""
+    return f" {bare} is a folder of this machine, which has no revisions: leave @{revision} out."
 
 
 def near_revision(name: str, revision: str) -> str:

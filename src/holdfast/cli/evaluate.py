@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from holdfast.checkpoints.named import known_names, located
+from holdfast.checkpoints.named import folder_without_revision, known_names, located
 from holdfast.cli.console import print_json, print_line, quiet_console, stderr_console, stdout_console
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, settings_of
@@ -152,7 +152,7 @@ def model_mistakes(
         if gguf and place.suffix == ".gguf" and place.is_file():
             continue
         if not place.is_dir() and (looks_like_path or "/" not in bare):
-            known = did_you_mean(one.name, known_names())
+            known = folder_without_revision(one.name) or did_you_mean(one.name, known_names())
             text = f"no such model folder: {one.name} (a hub id is written owner/name).{known}"
             found.append(Mistake(path=(key,), text=text))
     return found

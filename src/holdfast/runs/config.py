@@ -40,7 +40,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.checkpoints.named import at_revision
+from holdfast.checkpoints.named import at_revision, folder_without_revision
 from holdfast.config.command_line import CONFIG, find_option, parse_words
 from holdfast.config.declare import Setting
 from holdfast.config.decode import Given, as_mistake, coerce_all
@@ -452,7 +452,8 @@ def _split_revision(values: dict[str, Any]) -> Iterator[str]:
     try:
         bare, revision = at_revision(str(name or ""), str(values.get("model_revision") or "main"))
     except ModelError as error:
-        if "@" in str(name):  # any other problem of the name is said where the model is looked at
+        # any other problem of the name is said where the model is looked at
+        if ("@" in str(name) or values.get("model_revision")) and not folder_without_revision(str(name or "")):
             yield f"model_revision: {error}"
         return
     if isinstance(name, str) and name == f"{bare}@{revision}":

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.checkpoints.named import located
+from holdfast.checkpoints.named import folder_without_revision, located
 from holdfast.config.values import impossible_path, show
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean
@@ -87,8 +87,9 @@ def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[st
             else f" Give its folder: {path.parent}."
         )
         return [f"{key}: expected a folder with config.json and *.safetensors, got the file {name}.{advice}"]
-    if looks_local(name):
-        return [f"{key}: no such folder: {name}.{nearest_sibling(path, accept=Path.is_dir)}"]
+    lacks = folder_without_revision(name)
+    if lacks or looks_local(name):
+        return [f"{key}: no such folder: {name}.{lacks or nearest_sibling(path, accept=Path.is_dir)}"]
     return []
 
 
