@@ -295,17 +295,21 @@ def test_a_small_study_of_what_is_made_no_more_is_another_study(monkeypatch):
         session.Tradeoff(joined).prepare(None)
 
 
-def test_names_in_the_settings_of_a_way_are_filled():
+def test_names_in_the_settings_of_a_way_and_in_what_is_varied_are_filled():
     from holdfast.studies.tradeoff.study import filled
 
     way = [{"train": {"use_peft": True, "lora_init": "corda", "lora_init_data": "${replay}"}}]
     train = {"model_name_or_path": "${base}", "dataset_name": "${train}"}
     measured = [{"perplexity": "${functions_heldout}", "name": "functions"}]
     train["evaluation"] = {"target": measured, "source": [{**measured[0], "name": "kept"}]}
-    asked = study_config({"name": "small", "small": "code", "vary": {"retention": [way]}, "train": train})
+    vary = {"retention": [way], "dataset_name": ["${train}", "${replay}"]}
+    asked = study_config({"name": "small", "small": "code", "vary": vary, "train": train})
     names = {name: f"made/{name}" for name in ("base", "train", "replay", "functions_heldout")}
     made = filled(asked, names)
-    assert [made.space.settings(made.train, p)["lora_init_data"] for p in made.space.grid()] == ["made/replay"]
+    settings = [made.settings(params) for params in made.space.grid()]
+    assert [s["lora_init_data"] for s in settings] == ["made/replay"] * 2
+    assert [s["dataset_name"] for s in (made.reference(), *settings)] == ["made/train", "made/train", "made/replay"]
+    assert "made" not in str([made.space.label(params) for params in made.space.grid()])
 
 
 @pytest.mark.parametrize(

@@ -323,6 +323,8 @@ class StudyConfig(Displayed):
     notes: list[str] = field(default_factory=list)
     validation: Wanted | None = None
     """What the target's side of every choice goes by; None: the target itself."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What the names of `small` stand for, once it is made; empty before."""
 
     @property
     def displayed(self) -> tuple[str, dict[str, Any]]:
@@ -374,16 +376,16 @@ class StudyConfig(Displayed):
 
     def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The training configuration of a combination."""
-        return self.space.settings(self.train, params)
+        return self._filled(self.space.settings(self.train, params))
 
     def reference(self) -> dict[str, Any]:
         """The training configuration of direct fine-tuning: the base's own values, and the middle of what it leaves
         open."""
-        return {
-            **copy.deepcopy(self.train),
-            **{k: v for k, v in self.space.middle().items() if k not in self.train},
-            "retention": [],
-        }
+        open_keys = {k: v for k, v in self.space.middle().items() if k not in self.train}
+        return self._filled({**copy.deepcopy(self.train), **open_keys, "retention": []})
+
+    def _filled(self, settings: dict[str, Any]) -> dict[str, Any]:
+        return small_settings.fill(settings, self.names) if self.names else settings
 
     def differences(self, old: Mapping[str, Any]) -> list[str]:
         """What keeps the study whose `resolved` is `old` from being this one, a line a key. Selection and pruning may
@@ -574,13 +576,7 @@ def filled(config: StudyConfig, names: Mapping[str, str]) -> StudyConfig:
     Raises:
         ConfigError: a name that the setting does not make.
     """
-    fill = small_settings.fill
-    alternatives = [
-        dataclasses.replace(a, retention=fill(a.retention, names), train=fill(a.train, names))
-        for a in config.space.alternatives
-    ]
-    space = dataclasses.replace(config.space, alternatives=alternatives)
-    return dataclasses.replace(config, train=fill(config.train, names), space=space)
+    return dataclasses.replace(config, train=small_settings.fill(config.train, names), names=names)
 
 
 def check_trials(config: StudyConfig, *, base_only: bool = False) -> list[str]:
@@ -604,12 +600,10 @@ def check_trials(config: StudyConfig, *, base_only: bool = False) -> list[str]:
             os.environ.update(environment)
         return []
 
-    train = config.train
-    middle = {k: v for k, v in config.space.middle().items() if k not in train}
-    base = problems_of({**train, **middle, "retention": []})
+    base = problems_of(config.reference())
     found = [f"train: {p}" for p in base]
     for params in () if base_only else config.space.corners():
-        for problem in problems_of(config.space.settings(train, params)):
+        for problem in problems_of(config.settings(params)):
             if problem not in base:
                 base.append(problem)
                 found.append(f"vary: {config.space.label(params)}: {problem}")
