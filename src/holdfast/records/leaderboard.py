@@ -147,7 +147,8 @@ class Against:
     p_value: float
     """Two-sided."""
     p_adjusted: float
-    """For all pairs of the leaderboard (Holm)."""
+    """For all pairs of this role on the leaderboard, of role "best" those of any two ways (Holm), and for there being
+    two roles."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

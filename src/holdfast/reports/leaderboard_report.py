@@ -248,14 +248,15 @@ def reading(record: LeaderboardRecord) -> list[str]:
         "target, the share of its source loss that the way does not lose; 100 % keeps all of it, below 0 more is lost. "
         "Along a grid's strengths the place is interpolated, seed by seed; 95 % intervals (Fieller) cover seeds and "
         "samples.",
-        "Each way is at its own best: the rate and other settings at a level are, for each seed, those that the other "
-        "seeds choose. Direct fine-tuning's row is its own lower rates.",
+        "Each way is at its own best: rate, strength and other settings are, for each seed, those that the other seeds "
+        "choose, so that a grid of many values has no advantage. Direct fine-tuning's row is its own other rates.",
         "Hypervolume: the mean share avoided over all targets from nothing to direct fine-tuning's gain, a target that "
-        "is not reached counting 0; the interval is over seeds, settings are the best of each seed.",
+        "is not reached counting 0; the interval is over seeds.",
         "Step: seconds a training step beside direct fine-tuning's on the same machine, medians.",
         f"Ranks go by what is avoided at {_level(record)}; ways that do not reach it share the last. Better, worse and "
-        "not told from the best are two-sided t-tests of differences at equal target, seeds paired, all pairs of all "
-        f"tracks adjusted together (Holm, {100 * record.level:.0f} %).",
+        "not told from the best are two-sided t-tests of differences at equal target, seeds paired. Pairs with direct "
+        "fine-tuning of all tracks are adjusted together, and so are all pairs of two ways, any of which might have "
+        f"held the best (Holm, each at half of {100 * record.level:.0f} %).",
         "The best of many is the best on these seeds and samples. Its figure on seeds that did not choose it stands in "
         "the first lines; the samples are the same in both.",
     ]
@@ -301,7 +302,7 @@ def standing_table(record: LeaderboardRecord) -> Table:
 def _standing_note(record: LeaderboardRecord) -> str:
     return (
         f"Ranks by what is avoided where {_level(record)} of direct fine-tuning's gain is learnt. Tied: the best, or "
-        f"not told from it. All pairs are adjusted together: the chance of any false one is {100 * record.level:.0f} %."
+        f"not told from it. Pairs are adjusted: the chance of any false difference is {100 * record.level:.0f} %."
     )
 
 

@@ -17,13 +17,14 @@ far trials go together, it is
     half^2 = ((1 - w) h_a + w h_b)^2 + (d source / d target)^2 * (half of the target there^2 + half of the wanted one^2)
 
 with the halves of a and b added as they are, for they come of the same samples. Where two points have almost the same
-target the second part is large, and nothing can be told. The best of several stretches is rather too good by their
-noise; the mean over the seeds keeps that in.
+target the second part is large, and nothing can be told.
 
-A method with other settings (a rate, a temperature) has a curve for each of them. `tuned_source_at` lets the other
-seeds choose the curve whose figure a seed gives, so that no curve is taken for that seed's noise. `area` is the figure
-at equal target over all targets from 0 to what direct fine-tuning learns: the hypervolume that the curves dominate,
-without a premium for grids of many values.
+In `source_at` every seed takes the best of its own stretches, which is too good by their noise, and the more so the
+more there are. `tuned_source_at` lets the other seeds choose both the curve (a method with other settings, a rate or a
+temperature, has one for each of them) and the place on it, so that neither is taken for the noise of the seed whose
+figure it gives: a grid of many values has no advantage. Where the seed's own curve crosses the target elsewhere, the
+crossing nearest to the chosen one is taken. `area` is such a figure over all targets from 0 to what direct fine-tuning
+learns: the hypervolume that the curves dominate.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.statistics.gains import OverSeeds
 from holdfast.statistics.samples_part import SamplesPart, total
@@ -79,12 +80,14 @@ def _mean(by_seed: dict[int, float], parts: Sequence[_Place | OverSeeds]) -> Ove
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """A method at equal target, its other settings tuned."""
+    """A method at equal target, its settings tuned."""
 
     figure: OverSeeds
-    """Each seed's by the curve that the other seeds choose (with one seed, by its own)."""
+    """Each seed's at the curve and the place that the other seeds choose (with one seed, that it chooses itself)."""
     curve: int
-    """Place of the curve that all seeds together choose."""
+    """Number of the curve that all seeds together choose."""
+    chosen_by: dict[int, float]
+    """By seed: the mean source of the other seeds at what they choose for it."""
 
 
 def tuned_source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> Tuned | None:
@@ -97,22 +100,28 @@ def tuned_source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> Tun
     Returns:
         None where no curve reaches it in every seed.
     """
-    chosen_by, figures = {}, {}
-    for place, curve in enumerate(curves):
-        alone = source_at([[dataclasses.replace(p, beside=None) for p in curve]], wanted)
-        figure = source_at([curve], wanted)
-        if alone is not None and figure is not None:
-            chosen_by[place], figures[place] = alone.by_seed, figure
-    if not figures:
+    found = {
+        seed: [{p.at: p for p in _places(curve, seed, target, wanted)} for curve in curves]
+        for seed, target in wanted.by_seed.items()
+    }
+    reaching = [n for n in range(len(curves)) if all(places[n] for places in found.values())]
+    if not reaching:
         return None
-    seeds = list(wanted.by_seed)
+    seeds = list(found)
 
-    def best(among: Sequence[int]) -> int:
-        return max(figures, key=lambda place: (sum(chosen_by[place][s] for s in among), -place))
+    def chosen(among: Sequence[int]) -> tuple[float, int, float]:
+        """The mean source of these seeds at the best curve and place for them; both."""
+        able = [(n, at) for n in reaching for at in sorted({at for s in among for at in found[s][n]})]
+        means = [statistics.fmean(_nearest(found[s][n], at).source for s in among) for n, at in able]
+        best = max(range(len(able)), key=lambda i: means[i])
+        return means[best], *able[best]
 
-    taken = {seed: figures[best([s for s in seeds if s != seed] or seeds)] for seed in seeds}
-    by_seed = {seed: figure.by_seed[seed] for seed, figure in taken.items()}
-    return Tuned(figure=_mean(by_seed, list(taken.values())), curve=best(seeds))
+    taken, chosen_by = {}, {}
+    for seed in seeds:
+        chosen_by[seed], number, at = chosen([s for s in seeds if s != seed] or seeds)
+        taken[seed] = _nearest(found[seed][number], at)
+    figure = _mean({seed: place.figure for seed, place in taken.items()}, list(taken.values()))
+    return Tuned(figure=figure, curve=chosen(seeds)[1], chosen_by=chosen_by)
 
 
 TARGETS = 100
@@ -122,27 +131,52 @@ TARGETS = 100
 def area(curves: Sequence[Sequence[Point]], gained: OverSeeds, lost: float) -> OverSeeds:
     """The hypervolume of a method's curves, seed by seed: the mean share of a loss that is avoided, between none and
     all of it, over all targets from 0 to what was gained; 1 keeps everything and learns everything, a target that is
-    not reached counts 0.
+    not reached counts 0. At every target the other seeds choose curve and place, as in `tuned_source_at`.
 
     Args:
         curves: as of `source_at`.
         gained: by direct fine-tuning on the target, above 0 in every seed.
         lost: by it on the source, mean over the seeds, above 0.
     """
-    by_seed = {}
-    for seed, whole in gained.by_seed.items():
-        shares = []
-        for step in range(TARGETS):
-            places = [p.source for curve in curves for p in _places(curve, seed, (step + 0.5) / TARGETS * whole, None)]
-            shares.append(min(1.0, max(0.0, 1 + max(places) / lost)) if places else 0.0)
-        by_seed[seed] = statistics.fmean(shares)
+    seeds = list(gained.by_seed)
+    shares: dict[int, list[float]] = {seed: [] for seed in seeds}
+    for step in range(TARGETS):
+        found = {
+            seed: [
+                {p.at: p for p in _places(c, seed, (step + 0.5) / TARGETS * gained.by_seed[seed], None)} for c in curves
+            ]
+            for seed in seeds
+        }
+
+        def share(seed: int, number: int, at: float, found: dict[int, list[dict[float, _Place]]] = found) -> float:
+            places = found[seed][number]
+            return min(1.0, max(0.0, 1 + _nearest(places, at).source / lost)) if places else 0.0
+
+        for seed in seeds:
+            others = [s for s in seeds if s != seed] or seeds
+            able = [(n, at) for n in range(len(curves)) for at in sorted({at for s in others for at in found[s][n]})]
+            best = max(able, key=lambda place: sum(share(s, *place) for s in others), default=None)
+            shares[seed].append(0.0 if best is None else share(seed, *best))
+    by_seed = {seed: statistics.fmean(of) for seed, of in shares.items()}
     return OverSeeds(value=statistics.fmean(by_seed.values()), by_seed=by_seed, samples_half=0.0)
+
+
+def _nearest(places: Mapping[float, _Place], at: float) -> _Place:
+    """What a seed has in the stead of a place that other seeds chose: of a crossing a crossing, where there is one."""
+
+    def apart(own: float) -> tuple[bool, float, bool, float]:
+        is_point = own.is_integer()
+        return is_point and not at.is_integer(), abs(own - at), is_point, own
+
+    return places[min(places, key=apart)]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
     """A point of a curve, or a place between two, with one seed."""
 
+    at: float
+    """Number of the point along the curve; between two of them their mean."""
     source: float
     figure: float
     """The source, or what stands beside it."""
@@ -154,11 +188,12 @@ class _Place:
 def _places(curve: Sequence[Point], seed: int, target: float, wanted: OverSeeds | None) -> Iterator[_Place]:
     """The points that reach a target, and the crossings; `wanted` is what the target is a seed of, None where it is
     known."""
-    for point in curve:
+    for number, point in enumerate(curve):
         if point.target.by_seed[seed] >= target:
             figure = point.beside or point.source
-            yield _Place(point.source.by_seed[seed], figure.by_seed[seed], figure.samples_half, figure.samples_part)
-    for a, b in itertools.pairwise(curve):
+            of_seed = point.source.by_seed[seed], figure.by_seed[seed]
+            yield _Place(float(number), *of_seed, figure.samples_half, figure.samples_part)
+    for number, (a, b) in enumerate(itertools.pairwise(curve)):
         t_a, t_b = a.target.by_seed[seed], b.target.by_seed[seed]
         if (t_a - target) * (t_b - target) >= 0:
             continue
@@ -182,4 +217,4 @@ def _places(curve: Sequence[Point], seed: int, target: float, wanted: OverSeeds 
             0.0 if wanted is None else wanted.samples_half,
         )
         half = math.hypot(along, slope * across) if part is None else part.half
-        yield _Place(source, (1 - share) * y_a + share * y_b, half, part)
+        yield _Place(number + 0.5, source, (1 - share) * y_a + share * y_b, half, part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 
 from claim_studies import annealing, comparison, l2, study
@@ -12,6 +13,7 @@ from claim_studies import trial as made_up
 from holdfast.records.leaderboard import LeaderboardRecord, Track
 from holdfast.records.study import StudyRecord, TrialRecord
 from holdfast.retention.method import RetentionMethod
+from holdfast.statistics.family_wise import adjust
 from holdfast.studies.leaderboard.figures import leaderboard_record, track_figures
 
 ALIKE = {"noise": 0.0, "half": 0.001}
@@ -142,6 +144,20 @@ def test_the_rate_is_tuned_for_each_method_and_chosen_by_the_other_seeds():
     assert avoided(track, "direct fine-tuning") == pytest.approx([0.2, 0.2, 0.1]), "a low rate is a baseline"
 
 
+def test_a_rate_beyond_the_best_one_takes_nothing_from_the_lower_ones():
+    """Direct fine-tuning's curve goes along its rates: the largest, which learns less and loses more, lies beside the
+    best one and not between the two lower ones."""
+    trials = [at_rate(trial(n, [], t, s, **ALIKE), r) for n, (r, t, s) in enumerate(RATES)]
+    more = at_rate(trial(2, [], 0.7, -2.0, **ALIKE), 1e-4)
+    without, beyond = (track_figures("one", "one", study(found))[0] for found in (trials, [*trials, more]))
+    assert avoided(beyond, "direct fine-tuning") == avoided(without, "direct fine-tuning")
+    assert any("3e-05, is the largest tried" in note for note in without.notes)
+    assert not any("largest tried" in note for note in beyond.notes)
+
+
+RATES = [(3e-5, 1.0, -0.8), (1e-5, 0.4, -0.05)]
+
+
 def test_a_step_costs_what_it_costs_beside_direct():
     def timed(found, seconds, steps):
         runs = [dataclasses.replace(r, training_seconds=seconds, steps=steps) for r in found.runs]
@@ -173,12 +189,48 @@ def test_pairs_are_adjusted_together_and_ranks_are_means():
     pair = next(a for a in record.against if (a.way, a.role) == ("L2", "best"))
     assert pair.difference.value == pytest.approx(0.5 + 0.4 / 6 - 0.9)
     assert all(a.p_adjusted >= a.p_value for a in record.against)
-    largest = max(record.against, key=lambda a: a.p_value)
-    assert largest.p_adjusted == pytest.approx(max(largest.p_value, *(a.p_adjusted for a in record.against)))
+    direct = [a for a in record.against if a.role == "direct"]
+    assert [a.p_adjusted for a in direct] == pytest.approx(
+        [min(1.0, 2 * p) for p in adjust([a.p_value for a in direct], "holm")]
+    )
+    l2_to_direct = {a.track: a.p_value for a in direct if a.way == "L2"}  # any two may have held the best
+    best = [a for a in record.against if a.role == "best"]
+    family = adjust([*(a.p_value for a in best), *l2_to_direct.values()], "holm")
+    assert [a.p_adjusted for a in best] == pytest.approx([min(1.0, 2 * p) for p in family[: len(best)]])
     first, second, last = record.standing
     assert (first.way, first.mean_rank, first.as_good) == ("label annealing", 1, ["one", "two"])
     assert (second.way, second.better, second.as_good) == ("L2", ["one", "two"], [])
     assert (last.way, last.better, last.as_good) == ("direct fine-tuning", [], [])
+
+
+def test_the_seed_that_the_best_is_scored_on_has_chosen_nothing():
+    """Ways that all avoid half, with noise: the best of them seems to avoid more, and on the seed left out does not."""
+    rng = np.random.default_rng(0)
+
+    def noisy(number, retention):
+        found = trial(number, retention, 1.0, -1.0, **ALIKE)
+        values = -0.5 + 0.2 * rng.standard_normal(3)
+        runs = [
+            dataclasses.replace(r, comparisons=[r.comparisons[0], comparison("source", v, 0.001)])
+            for r, v in zip(found.runs, values, strict=True)
+        ]
+        return dataclasses.replace(found, runs=runs)
+
+    best, unseen = [], []
+    for _ in range(60):
+        held = [noisy(n, [{name: {key: v}}]) for n, (name, key, v) in enumerate(WAYS, 1)]
+        track, _ = track_figures("one", "one", study([trial(0, [], 1.0, -1.0, **ALIKE), *held]))
+        best.append(avoided(track, track.best)[1])
+        unseen.append(track.best_unseen)
+    assert np.mean(best) > 0.58
+    assert np.mean(unseen) == pytest.approx(0.5, abs=0.05)
+
+
+WAYS = [
+    (name, key, v)
+    for name, key in (("l2", "coefficient"), ("label_annealing", "weight"), ("ema", "decay"), ("wise_ft", "alpha"))
+    for v in (0.1, 0.3, 0.6)
+]
 
 
 def test_noise_makes_ties():

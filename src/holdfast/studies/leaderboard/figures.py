@@ -6,9 +6,10 @@ the hypervolume of its curves; what a step costs. Nothing can be told on a track
 clearly learn and forget, forgets immoderately, or the start knows no more than chance.
 
 *Ranks and pairs* go by one level, `HEADLINE`. On every track each way is held against direct fine-tuning at its own
-rates, and against the best way of the track: two-sided t-tests of differences at equal target, seeds paired. All pairs
-of all tracks are one family (Holm 1979). The best of many is the best on these seeds: beside it stands what the best of
-all but one seed avoids on the one left out.
+rates, and against the best way of the track: two-sided t-tests of differences at equal target, seeds paired. Pairs with
+direct fine-tuning are one family over all tracks, pairs of any two ways another, since any of them could have been the
+best; each is adjusted (Holm 1979) at half of the level. The best of many is the best on these seeds: beside it stands
+what the way that all but one seed choose, at the settings that they choose, avoids on the one left out.
 """
 
 from __future__ import annotations
@@ -68,8 +69,13 @@ class _Way:
     """One way on a track, with what pairs are made of."""
 
     row: Row
-    at_headline: OverSeeds | None
-    """Gain on the source there; None where it is not reached, or nothing can be told."""
+    tuned: Tuned | None
+    """At the headline's level; None where it is not reached, or nothing can be told."""
+
+    @property
+    def at_headline(self) -> OverSeeds | None:
+        """Gain on the source there."""
+        return None if self.tuned is None else self.tuned.figure
 
 
 def leaderboard_record(
@@ -88,7 +94,7 @@ def leaderboard_record(
         found, ways[track] = track_figures(track, folder, study)
         tracks.append(found)
     held = {t.name: studies[t.name][1] for t in tracks if t.ranked}
-    against = _adjusted([pair for t in tracks if t.ranked for pair in _pairs(t, held[t.name], ways[t.name])])
+    against = _adjusted([pair for t in tracks if t.ranked for pair in _pairs(t, held[t.name], ways[t.name])], tracks)
     return LeaderboardRecord(
         name=name,
         created=created,
@@ -173,6 +179,12 @@ def _nothing_to_tell(study: StudyRecord) -> str | None:
 
 def _track_notes(study: StudyRecord) -> list[str]:
     found = [f"{p.sentence}." for p in converged(study) if not p.met]
+    rates = sorted({rate for t in study.trials if t.kind == "direct" and (rate := _rate(t)) is not None})
+    if study.direct is not None and len(rates) > 1 and _rate(study.direct) == rates[-1]:
+        found.append(
+            f"The learning rate of direct fine-tuning that learns most, {rates[-1]:g}, is the largest tried; a "
+            f"larger one may learn more."
+        )
     if len(study.seeds) < LEAST_SEEDS:
         count = len(study.seeds)
         seeds = f"{count} seed{'s' if count > 1 else ''}, fewer than {LEAST_SEEDS}"
@@ -232,12 +244,12 @@ def _way(way: str, trials: Sequence[TrialRecord], study: StudyRecord, *, judged:
         notes=list(_row_notes(trials, study)),
     )
     if not whole:
-        return _Way(row=row, at_headline=None)
+        return _Way(row=row, tuned=None)
     alone = _with_only(trials, study)
     curves = [curve for m in dict.fromkeys(map(method_of, whole)) for curve in curves_of(alone, m)]
     row = dataclasses.replace(row, curves=[_curve(curve, study) for curve in curves])
     if not judged:
-        return _Way(row=row, at_headline=None)
+        return _Way(row=row, tuned=None)
     direct = gain(study.direct, study, "target"), gain(study.direct, study, "source")
     places = {level: _tuned(curves, alone, direct[0].times(level)) for level in LEVELS}
     grids = [line for m in dict.fromkeys(map(method_of, whole)) for line in lines(alone, m)]
@@ -250,25 +262,33 @@ def _way(way: str, trials: Sequence[TrialRecord], study: StudyRecord, *, judged:
         row,
         levels=[_at_level(level, tuned, curves, alone, direct) for level, tuned in places.items()],
         hypervolume=_of_seeds(area([[point_of(t, study) for t in c] for c in curves], direct[0], -direct[1].value)),
-        notes=[*row.notes, *(f"{text}." for text in open_ends), *_rate_at_an_end(curves, places[HEADLINE])],
+        notes=[
+            *row.notes,
+            *(f"{text}." for text in open_ends),
+            *_rate_at_an_end(curves, places[HEADLINE], alone, direct[0].value * HEADLINE),
+        ],
     )
-    headline = places[HEADLINE]
-    return _Way(row=row, at_headline=None if headline is None else headline.figure)
+    return _Way(row=row, tuned=places[HEADLINE])
 
 
-def _rate_at_an_end(curves: Sequence[Sequence[TrialRecord]], tuned: Tuned | None) -> Iterator[str]:
+def _rate_at_an_end(
+    curves: Sequence[Sequence[TrialRecord]], tuned: Tuned | None, study: StudyRecord, wanted: float
+) -> Iterator[str]:
     """Grids of strengths grow, those of learning rates do not: a note where the best one has none beyond it."""
-    own = [{r for t in c if t.kind != "direct" and (r := t.settings.get("learning_rate")) is not None} for c in curves]
-    rates = sorted({next(iter(of)) for of in own if len(of) == 1})
-    if tuned is None or len(rates) < 2 or len(own[tuned.curve]) != 1:
-        return
-    (chosen,) = own[tuned.curve]
-    if chosen in (rates[0], rates[-1]):
-        end = "smallest" if chosen == rates[0] else "largest"
+    rates = sorted({rate for curve in curves for trial in curve if (rate := _rate(trial)) is not None})
+    place = None if tuned is None else _between(curves[tuned.curve], study, wanted)
+    chosen = {_rate(trial) for trial in place or ()}
+    if len(rates) > 1 and len(chosen) == 1 and (rate := chosen.pop()) in (rates[0], rates[-1]):
+        end = "smallest" if rate == rates[0] else "largest"
         yield (
-            f"Its best learning rate at {100 * HEADLINE:.0f} % of the gain, {chosen:g}, is the {end} that was tried; a "
+            f"Its best learning rate at {100 * HEADLINE:.0f} % of the gain, {rate:g}, is the {end} that was tried; a "
             f"better one may lie beyond."
         )
+
+
+def _rate(trial: TrialRecord) -> float | None:
+    rate = trial.settings.get("learning_rate")
+    return None if rate is None else float(rate)
 
 
 def _with_only(trials: Sequence[TrialRecord], study: StudyRecord) -> StudyRecord:
@@ -352,18 +372,25 @@ def _setting(trials: Sequence[TrialRecord]) -> str:
     return ", ".join(_shown(k, v) for k, v in first.items() if all(other.get(k) == v for other in rest))
 
 
-def _place(curve: Sequence[TrialRecord], study: StudyRecord, wanted: float) -> str:
-    """The settings of a curve, and those between which its mean over the seeds has learnt so much and kept most."""
+def _between(curve: Sequence[TrialRecord], study: StudyRecord, wanted: float) -> tuple[TrialRecord, TrialRecord] | None:
+    """The trials between which a curve's mean over the seeds has learnt so much and kept most; the same one twice where
+    it is that."""
     points = [(gain(t, study, "target").value, gain(t, study, "source").value, t) for t in curve]
     found = [(source, (trial, trial)) for target, source, trial in points if target >= wanted - ROUNDING]
     for (t_a, s_a, a), (t_b, s_b, b) in itertools.pairwise(points):
         if (t_a - wanted) * (t_b - wanted) < -ROUNDING:
             share = (t_a - wanted) / (t_a - t_b)
             found.append(((1 - share) * s_a + share * s_b, (a, b)))
+    return max(found, key=lambda place: place[0])[1] if found else None
+
+
+def _place(curve: Sequence[TrialRecord], study: StudyRecord, wanted: float) -> str:
+    """The settings of a curve, and those of the place that `_between` finds."""
     common = _setting(curve)
-    if not found:
+    place = _between(curve, study, wanted)
+    if place is None:
         return common
-    _, (a, b) = max(found, key=lambda place: place[0])
+    a, b = place
     between = [
         _shown(k, v) + (f" to {_params(b).get(k, 0):g}" if b is not a and isinstance(v, (int, float)) else "")
         for k, v in _params(a).items()
@@ -413,52 +440,52 @@ def _ranks(values: Sequence[float | None]) -> list[float]:
 
 
 def _best_unseen(ways: Sequence[_Way], study: StudyRecord) -> float | None:
-    """What the best of all but one seed avoids on the seed left out, mean over the seeds; None without a choice."""
-    able = [w.at_headline for w in ways if w.at_headline is not None]
+    """What the best of all but one seed avoids on the seed left out, mean over the seeds; None without a choice. The
+    seed left out has chosen neither the way nor its settings."""
+    able = [w.tuned for w in ways if w.tuned is not None]
     if len(able) < 2 or len(study.seeds) < 2:
         return None
     lost = gain(study.direct, study, "source").value
-    found = []
-    for seed in study.seeds:
-        others = [s for s in study.seeds if s != seed]
-        best = max(able, key=lambda figure: sum(figure.by_seed[s] for s in others))
-        found.append(1 - best.by_seed[seed] / lost)
-    return statistics.fmean(found)
+    best = {seed: max(able, key=lambda tuned: tuned.chosen_by[seed]) for seed in study.seeds}
+    return statistics.fmean(1 - tuned.figure.by_seed[seed] / lost for seed, tuned in best.items())
 
 
 def _pairs(track: Track, study: StudyRecord | None, ways: Sequence[_Way]) -> Iterator[Against]:
-    """Every way against direct fine-tuning and against the best."""
+    """Every way against direct fine-tuning, and every pair of ways, of which those with the best are shown."""
     assert study is not None, "a ranked track has a record"
     able = {w.row.way: w.at_headline for w in ways if w.at_headline is not None}
-    for role, rival in (("direct", DIRECT_TITLE), ("best", track.best)):
-        theirs = able.get(str(rival))
-        if theirs is None:
-            continue
-        for way, ours in able.items():
-            if way == rival or (role == "best" and rival == DIRECT_TITLE):
-                continue  # where direct fine-tuning is the best, the first role has the pair
-            share = difference_share(ours, theirs, study, 0.95)
+    direct = [(way, DIRECT_TITLE) for way in able if way != DIRECT_TITLE and DIRECT_TITLE in able]
+    others = [(b, a) if a == track.best else (a, b) for a, b in itertools.combinations(able, 2)]
+    for role, pairs in (("direct", direct), ("best", others)):
+        for way, rival in pairs:
+            ours, theirs = able[way], able[rival]
             p = ours.minus(theirs).p_value
             yield Against(
                 track=track.name,
                 way=way,
-                rival=str(rival),
+                rival=rival,
                 role=role,
-                difference=_of_share(share),
+                difference=_of_share(difference_share(ours, theirs, study, 0.95)),
                 p_value=p,
-                p_adjusted=p,
+                p_adjusted=math.nan,
             )
 
 
-def _adjusted(pairs: Sequence[Against]) -> list[Against]:
-    """With p-values for all of them at once; the pair of the best with direct fine-tuning stands in both roles and
-    counts once."""
-    known = [p for p in pairs if not math.isnan(p.p_value)]
-    single = {(p.track, frozenset((p.way, p.rival))): p.p_value for p in known}
-    found = dict(zip(single, adjust(list(single.values()), "holm"), strict=True))
-    return [
-        dataclasses.replace(p, p_adjusted=found.get((p.track, frozenset((p.way, p.rival))), math.nan)) for p in pairs
-    ]
+def _adjusted(pairs: Sequence[Against], tracks: Sequence[Track]) -> list[Against]:
+    """The pairs that are shown, with p-values for all of their role at once, doubled, since there are two roles."""
+    best = {t.name: t.best for t in tracks}
+    shown = []
+    for role in ("direct", "best"):
+        known = [pair for pair in pairs if pair.role == role and not math.isnan(pair.p_value)]
+        found = adjust([pair.p_value for pair in known], "holm")
+        p_of = {(p.track, p.way, p.rival): min(1.0, 2 * value) for p, value in zip(known, found, strict=True)}
+        shown += [
+            dataclasses.replace(pair, p_adjusted=p_of.get((pair.track, pair.way, pair.rival), math.nan))
+            for pair in pairs
+            # where direct fine-tuning is the best, the first role has its pairs
+            if pair.role == role and (role == "direct" or DIRECT_TITLE != pair.rival == best[pair.track])
+        ]
+    return shown
 
 
 def _standing(tracks: Sequence[Track], against: Sequence[Against]) -> list[Standing]:

@@ -200,7 +200,8 @@ def at_equal_target(
 
 def curves_of(study: StudyRecord, method: Method, *, temperature: float | None = None) -> list[list[TrialRecord]]:
     """A method's complete trials as curves that are interpolated along: each line from its start on, what is on no line
-    by itself. Direct fine-tuning is one curve along its rates, as is each setting of a method without a strength.
+    by itself. Direct fine-tuning is one curve along its rates, from the largest down, at each of its other settings; so
+    is a method without a strength.
 
     Args:
         study: as of `at_equal_target`.
@@ -208,18 +209,20 @@ def curves_of(study: StudyRecord, method: Method, *, temperature: float | None =
         temperature: as of `at_equal_target`.
     """
 
-    def along_rates(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-        return sorted(trials, key=lambda t: -gain(t, study, "target").value)
-
-    if method == DIRECT:
-        return [along_rates(complete_trials(study, DIRECT))]
-    held = lines(study, method)
-    if not held and temperature is None:
+    def along_rates(trials: Sequence[TrialRecord]) -> list[list[TrialRecord]]:
         groups: dict[str, list[TrialRecord]] = {}
-        for trial in complete_trials(study, method):
+        for trial in trials:
             rest = {k: v for k, v in trial.settings.items() if k != "learning_rate"}
             groups.setdefault(repr(sorted(rest.items())), []).append(trial)
-        return [along_rates(group) for group in groups.values()]
+        for group in groups.values():
+            group.sort(key=lambda t: (-float(t.settings.get("learning_rate") or 0.0), -gain(t, study, "target").value))
+        return list(groups.values())
+
+    if method == DIRECT:
+        return along_rates(complete_trials(study, DIRECT))
+    held = lines(study, method)
+    if not held and temperature is None:
+        return along_rates(complete_trials(study, method))
     curves = [
         [*([] if line.start is None else [line.start]), *(t for _, t in from_direct(line, study))]
         for line in held
