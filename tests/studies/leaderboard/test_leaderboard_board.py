@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from holdfast.records.leaderboard import read_leaderboard
 from holdfast.records.study import read_study
 from holdfast.studies.leaderboard.board import ahead, run_leaderboard, time_left
 from holdfast.studies.leaderboard.settings import leaderboard_config, load_leaderboard, with_default_grid
+from holdfast.support.files import write_json
 
 OWN = """\
 from dataclasses import dataclass
@@ -169,6 +171,46 @@ def test_a_finished_study_is_a_track_that_is_read(asked, ran, tmp_path):
     assert len(ran) == done and record.tracks[0].ranked
     first = read_leaderboard(asked["output_dir"]).tracks[0]
     assert [(r.way, r.levels) for r in record.tracks[0].rows] == [(r.way, r.levels) for r in first.rows]
+
+
+def test_a_record_is_read_from_the_file_that_is_named(asked, ran, tmp_path):
+    run(asked)
+    study = read_study(Path(asked["output_dir"]) / "one")
+    before = write_json(tmp_path / "before.json", study)
+    write_json(tmp_path / "study.json", dataclasses.replace(study, trials=study.trials[:1]))
+    other = {**asked, "tracks": {"before": {"record": str(before)}}, "output_dir": str(tmp_path / "second")}
+    assert len(run(other).tracks[0].rows) == 2
+
+
+def test_what_is_left_is_what_is_asked_for_and_not_there(asked, ran):
+    """Beside values that a grid has grown by, and a trial that failed and was tried again."""
+    asked |= {"extend": 1}
+    run(asked)
+    (track,) = ahead(leaderboard_config(asked))
+    assert (track.status, track.runs, track.done, track.left) == ("finished", 12, 12, 0)
+    more = leaderboard_config({**asked, "methods": [*asked["methods"], {"ema": {"decay": [0.9, 0.99]}}]})
+    (track,) = ahead(more)
+    assert (track.status, track.runs, track.done, track.left) == ("not finished", 18, 12, 6)
+    file = Path(asked["output_dir"]) / "one" / "study.json"
+    study = read_study(file.parent)
+    failed = dataclasses.replace(
+        study.trials[1], number=9, state="failed", continued_by=1, runs=study.trials[1].runs[:2]
+    )
+    write_json(file, dataclasses.replace(study, trials=[*study.trials, failed]))
+    (track,) = ahead(leaderboard_config(asked))
+    assert (track.status, track.runs, track.done, track.left, track.failed) == ("finished", 12, 12, 0, 0)
+
+
+def test_a_study_in_another_database_is_not_begun_anew(asked, ran, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run({**asked, "storage": f"sqlite:///{tmp_path}/shared.db"})
+    done = len(ran)
+    words = ["leaderboard", "add", "ema", "--output_dir", asked["output_dir"]]
+    with pytest.raises(ConfigError, match=r"--storage is missing: .* is a study of .*shared.db"):
+        run(asked)
+    assert main(words) == 2 and len(ran) == done
+    assert main([*words, "--storage", f"sqlite:///{tmp_path}/shared.db"]) == 0
+    assert {kind for kind, *_ in ran[done:]} == {"ema"}
 
 
 def test_a_track_may_be_a_file_with_names_of_its_own(asked, tmp_path):

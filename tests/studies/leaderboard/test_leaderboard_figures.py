@@ -118,6 +118,24 @@ def test_nothing_is_told_where_there_is_nothing_to_tell(target, source, why):
     assert all(s.mean_rank is None for s in record.standing)
 
 
+@pytest.mark.parametrize("unit", ["nats/token", "perplexity"])
+def test_a_text_that_is_destroyed_is_no_source_whatever_stands_beside_it(unit):
+    """The guard goes by each entry's own unit; the objective's is none of them where they differ."""
+    found = made()
+
+    def in_unit(t):
+        runs = [
+            dataclasses.replace(r, comparisons=[r.comparisons[0], dataclasses.replace(r.comparisons[1], unit=unit)])
+            for r in t.runs
+        ]
+        return dataclasses.replace(t, runs=runs)
+
+    trials = [in_unit(t) for t in [trial(0, [], 1.0, -2.0, **ALIKE), *found.trials[1:]]]
+    source = dataclasses.replace(found.source, unit="share")
+    record = board(one=dataclasses.replace(found, trials=trials, source=source))
+    assert "forgets moderately" in record.tracks[0].reason
+
+
 def test_the_rate_is_tuned_for_each_method_and_chosen_by_the_other_seeds():
     """At the lower rate L2 keeps more in the mean, for one seed's sake: where that seed is left out, the other rate is
     taken, so its luck counts nowhere."""

@@ -84,6 +84,32 @@ def test_lines_grow_each_by_itself_and_not_beyond_what_a_method_takes(ran):
     assert [t.params["ema.decay"] for t in bounded.record.trials[1:]] == [0.9, 0.99, 0.818182, 0.743802]
 
 
+def test_two_ways_of_the_same_methods_grow_each_by_itself(ran):
+    """The second's grid of betas is no point of the first's weights."""
+    ways = [
+        {"label_annealing": {"weight": [0.5, 2]}},
+        [{"label_annealing": {"direction": "jsd", "weight": 1, "beta": [0.1, 0.2]}}, {"label": "JSD"}],
+        [{"label_annealing": {"weight": [1, 4], "temperature": 1}}, {"label": "again"}],
+    ]
+    found = ran(fading, **asked_for("paper", 1, vary={"retention": ways}))
+    grown = [t for t in found.record.trials if t.number > 6]
+    assert {t.way for t in grown} >= {"label annealing", "label annealing (again)"}
+    weights = {t.way: t.settings["retention"][0]["label_annealing"]["weight"] for t in grown}
+    assert weights["label annealing"] == 8.0 and weights["label annealing (again)"] == 16.0
+
+
+def test_strengths_that_hold_on_less_at_a_higher_value_grow_the_right_way(ran):
+    """MoFO's fraction: at 0.02 and 0.05 nothing is learnt, so more is let go, 0.125."""
+    fractions = {"retention": [{"mofo": {"fraction": [0.02, 0.05]}}]}
+
+    def run(settings, seed):
+        fraction = next((m["mofo"]["fraction"] for m in settings["retention"]), 1.0)
+        return a_run(seed, fraction - 0.1, -fraction)
+
+    found = ran(run, **asked_for("paper", 1, vary=fractions))
+    assert [t.params["mofo.fraction"] for t in found.record.trials[1:]] == [0.02, 0.05, 0.125]
+
+
 def test_an_interrupted_study_grows_to_the_same_grid(study_of):
     """Ctrl-C in the first value that was added; the next worker takes it up, and nothing is added twice."""
     stops = [True]

@@ -262,6 +262,16 @@ def test_metrics_that_are_not_there_or_have_no_mean():
     mixed = metric_problems(Wanted(entries=(("s", "a", None), ("s", "b", None))), "source", measured)
     assert len(mixed) == 1
     assert "they have no mean" in mixed[0]
+    measured += [
+        ("s", "c", {"bits_per_byte": metric("bits/byte", False)}, "bits_per_byte"),
+        ("s", "d", {"perplexity": metric("perplexity", False)}, "perplexity"),
+        ("s", "e", {"exact_match": metric("exact_match", True)}, "exact_match"),
+    ]
+    assert metric_problems(Wanted(entries=tuple(("s", n, None) for n in "bcd")), "source", measured) == [
+        "objectives.source: mean of b, c, d has figures of several units (bits/byte, nats/token, perplexity); they "
+        "have no mean"
+    ]
+    assert metric_problems(Wanted(entries=(("s", "a", None), ("s", "e", None))), "source", measured) == []
 
 
 def test_validation_is_in_a_unit_of_the_target():

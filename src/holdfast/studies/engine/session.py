@@ -73,6 +73,7 @@ def execute_study(
     settings = study.settings
     out = Path(settings.output_dir)
     refuse_foreign(out, study.markers)
+    _refuse_new_storage(settings.storage, out)
     count = next(n for n in (workers, settings.workers, good_workers()) if n is not None)
     opened: Opened | None = None
     try:
@@ -105,6 +106,16 @@ def execute_study(
             f"{listed}\nThe same command tries them again."
         )
     return record
+
+
+def _refuse_new_storage(url: str, folder: Path) -> None:
+    """A new database in the folder of a study that is in another one would have every job done again."""
+    _, address = known_study(folder)
+    own = url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists()
+    if own and address not in (None, stored.shown(url)):
+        raise ConfigError(
+            f"--storage is missing: {folder} is a study of {address}. Give its address, or set {STORAGE_VARIABLE}."
+        )
 
 
 @dataclass(kw_only=True)

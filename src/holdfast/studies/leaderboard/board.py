@@ -13,12 +13,12 @@ from typing import Any
 
 from holdfast.errors import ConfigError, DataError, HoldfastError, RunFolderError, first_line
 from holdfast.records.leaderboard import ASKED_FILE, LEADERBOARD_FILE, LeaderboardRecord, write_leaderboard
-from holdfast.records.study import StudyRecord, read_study
+from holdfast.records.study import StudyRecord
 from holdfast.studies.engine.study import PAGE, refuse_foreign
 from holdfast.studies.leaderboard.figures import leaderboard_record
 from holdfast.studies.leaderboard.settings import LeaderboardConfig, TrackConfig
 from holdfast.support.environment import hardware, now, say, versions
-from holdfast.support.files import write_bytes_atomic
+from holdfast.support.files import fingerprint, read_as, write_bytes_atomic
 
 MARKDOWN = "README.md"
 MARKERS = (LEADERBOARD_FILE, ASKED_FILE)
@@ -114,7 +114,7 @@ def _folder(track: TrackConfig, config: LeaderboardConfig) -> str:
 
 
 def _study(track: TrackConfig) -> StudyRecord | None:
-    return read_study(track.file.parent) if track.file.is_file() else None
+    return read_as(track.file, StudyRecord) if track.file.is_file() else None
 
 
 # ----------------------------------------------------------------------------------------------------------- beforehand
@@ -154,29 +154,31 @@ def ahead(config: LeaderboardConfig) -> list[Ahead]:
 def _each(config: LeaderboardConfig) -> Iterator[Ahead]:
     for track in config.tracks:
         record, study = _study(track), track.study
-        seconds = [r.seconds for t in record.trials for r in t.runs] if record else []
-        failed = sum(t.state == "failed" and t.continued_by is None for t in record.trials) if record else 0
-        done = len(seconds)
-        trials = sum(t.state != "lost" for t in record.trials) if record else 0
+        held = [t for t in record.trials if t.state != "lost" and t.continued_by is None] if record else []
+        seconds = [r.seconds for t in held for r in t.runs]
+        failed = sum(t.state == "failed" for t in held)
+        done, trials, missing = len(seconds), len(held), 0
         seeds = len(record.seeds) if record else 0
-        most, ways = trials * seeds, len({t.way or t.kind for t in record.trials}) if record else 0
+        most, ways = trials * seeds, len({t.way or t.kind for t in held})
         if study is not None:
             space, seeds = study.space, len(study.seeds)
-            planned = len(study.trials()) + 1
+            asked = [fingerprint(params) for params in ({}, *study.trials())]
+            there = [fingerprint(t.params) for t in held]
+            missing = len({*asked} - {*there})
             ways = len({space.way({"method": a.name}) for a in space.alternatives} | {"direct fine-tuning"})
             ends = 0
             for alternative in space.alternatives:
-                held, lengths = space.strengths(alternative), space.parameters(alternative)
-                for name in list(held)[:1]:
+                strengths, lengths = space.strengths(alternative), space.parameters(alternative)
+                for name in list(strengths)[:1]:
                     others = math.prod(len(v.tried()) for n, v in lengths.items() if n != name)
                     ends += 2 * study.search.extend * others
-            grown = max(0, trials - planned)
-            trials = max(planned, trials)
-            most = (planned + max(ends, grown)) * seeds
-        finished = record is not None and record.status == "finished" and len(record.trials) >= trials
+            grown = len({*there} - {*asked})
+            trials = len(asked) + grown
+            most = (len(asked) + max(ends, grown)) * seeds
+        finished = record is not None and record.status == "finished" and not missing
         yield Ahead(
             track=track.name,
-            status="not begun" if record is None else "finished" if finished else record.status,
+            status="not begun" if record is None else "not finished" if missing else record.status,
             ways=ways,
             trials=trials,
             runs=done if study is None else trials * seeds,

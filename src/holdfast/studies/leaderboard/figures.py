@@ -51,6 +51,7 @@ from holdfast.studies.tradeoff.curves import (
     lines,
     method_of,
     point_of,
+    with_only,
 )
 from holdfast.studies.tradeoff.growing import LEVELS, open_for_equal_target
 from holdfast.studies.tradeoff.preconditions import above_chance, converged, moderate
@@ -125,7 +126,7 @@ def track_figures(name: str, folder: str, study: StudyRecord | None) -> tuple[Tr
         folder=folder,
         status=study.status,
         seeds=list(study.seeds),
-        runs=sum(len(t.runs) for t in study.trials),
+        runs=sum(len(t.runs) for trials in held.values() for t in trials),
         target=study.target.label,
         source=study.source.label,
         target_unit=study.target.unit,
@@ -245,7 +246,7 @@ def _way(way: str, trials: Sequence[TrialRecord], study: StudyRecord, *, judged:
     )
     if not whole:
         return _Way(row=row, tuned=None)
-    alone = _with_only(trials, study)
+    alone = with_only(trials, study)
     curves = [curve for m in dict.fromkeys(map(method_of, whole)) for curve in curves_of(alone, m)]
     row = dataclasses.replace(row, curves=[_curve(curve, study) for curve in curves])
     if not judged:
@@ -289,14 +290,6 @@ def _rate_at_an_end(
 def _rate(trial: TrialRecord) -> float | None:
     rate = trial.settings.get("learning_rate")
     return None if rate is None else float(rate)
-
-
-def _with_only(trials: Sequence[TrialRecord], study: StudyRecord) -> StudyRecord:
-    """The study with these trials, and with those without any method, at which lines start."""
-    kept = {t.number for t in trials}
-    without = [t for t in study.trials if not t.settings.get("retention")]
-    found = {t.number: t for t in [*without, *(t for t in study.trials if t.number in kept)]}
-    return dataclasses.replace(study, trials=sorted(found.values(), key=lambda t: t.number))
 
 
 def _tuned(

@@ -205,7 +205,7 @@ def leaderboard_config(
     tracks = [_track(name, value, asked, out, added, beside, problems) for name, value in asked.tracks.items()]
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)), source=given.file)
-    resolved = {k: v for k, v in to_jsonable(asked).items() if k not in ("workers", "storage")}
+    resolved = {k: v for k, v in to_jsonable(asked).items() if k != "storage" and (k, v) != ("workers", None)}
     resolved["tracks"] = {name: _whole(value, beside) for name, value in asked.tracks.items()}
     return LeaderboardConfig(
         name=asked.name,

@@ -18,6 +18,7 @@ from holdfast.retention.registry import declared
 from holdfast.statistics.equal_target import Point, source_at
 from holdfast.statistics.gains import Gain, OverSeeds, incomplete, mean_gain
 from holdfast.statistics.intervals import CONFIDENCE
+from holdfast.statistics.rules import ROUNDING
 from holdfast.statistics.shares import Share, avoided_share, kept_share, share_over_seeds
 
 Method = frozenset[str]
@@ -77,9 +78,16 @@ def none_of(study: StudyRecord, method: Method) -> str | None:
 def paper_choice(study: StudyRecord, method: Method) -> TrialRecord | None:
     """The trial that the paper's rule takes among those of a method: of those whose target improves on the start the
     best source, ties by the better target; by the validation, where the study has one. None where there is none."""
-    able = [t for t in complete_trials(study, method) if gain(t, study, study.chooses_by).value > 0]
+    able = [t for t in complete_trials(study, method) if gain(t, study, study.chooses_by).value > ROUNDING]
     sides = (study.source, study.chooses_by)
     return max(able, default=None, key=lambda t: (*(gain(t, study, s).value for s in sides), -t.number))
+
+
+def with_only(trials: Sequence[TrialRecord], study: StudyRecord) -> StudyRecord:
+    """The study with these trials, and with those without any method, at which lines start: with those of one way its
+    lines are no other way's of the same methods."""
+    kept = {t.number for t in trials} | {t.number for t in study.trials if not t.settings.get("retention")}
+    return dataclasses.replace(study, trials=[t for t in study.trials if t.number in kept])
 
 
 def lines(study: StudyRecord, method: Method) -> list[Line]:

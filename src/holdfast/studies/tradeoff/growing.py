@@ -35,7 +35,7 @@ from holdfast.records.study import StudyRecord, TrialRecord
 from holdfast.retention.registry import parse_retention
 from holdfast.statistics.gains import incomplete
 from holdfast.statistics.rules import ROUNDING, Rule, allowed_loss, rule_from_config, table_of
-from holdfast.studies.tradeoff.curves import Line, from_direct, gain, lines, method_of
+from holdfast.studies.tradeoff.curves import Line, from_direct, gain, lines, method_of, with_only
 from holdfast.studies.tradeoff.study import StudyConfig
 from holdfast.support.files import fingerprint
 
@@ -65,13 +65,23 @@ def grown(record: StudyRecord, config: StudyConfig) -> list[Grown]:
     """
     known = {fingerprint(config.settings(t.params)) for t in record.trials}
     found: dict[str, Grown] = {}
-    for method in dict.fromkeys(map(method_of, record.trials)) if config.search.extend else ():
-        for line in lines(record, method):
-            for one in _along(line, record, config):
-                key = fingerprint(config.settings(one.params))
-                if key not in known:  # else it ended otherwise than complete, or stands on another line too
-                    found.setdefault(key, one)
+    for line in _lines_by_way(record) if config.search.extend else ():
+        for one in _along(line, record, config):
+            key = fingerprint(config.settings(one.params))
+            if key not in known:  # else it ended otherwise than complete, or stands on another line too
+                found.setdefault(key, one)
     return list(found.values())
+
+
+def _lines_by_way(record: StudyRecord) -> Iterator[Line]:
+    """The lines of every way by itself: two ways of the same methods have strengths and ends of their own."""
+    ways: dict[str, list[TrialRecord]] = {}
+    for trial in record.trials:
+        ways.setdefault(trial.way or trial.kind, []).append(trial)
+    for trials in ways.values():
+        alone = with_only(trials, record)
+        for method in dict.fromkeys(map(method_of, trials)):
+            yield from lines(alone, method)
 
 
 def _along(line: Line, record: StudyRecord, config: StudyConfig) -> Iterator[Grown]:
@@ -81,10 +91,9 @@ def _along(line: Line, record: StudyRecord, config: StudyConfig) -> Iterator[Gro
         return
     planned = planned_of[name]
     strengths = [strength for strength, _ in line.members]
-    if config.search.until == "equal_target":
-        members, ends = from_direct(line, record), open_for_equal_target(line, record)
-    else:
-        members, ends = line.members, _open_ends([t for _, t in line.members], record)
+    members = from_direct(line, record)
+    equal = config.search.until == "equal_target"
+    ends = open_for_equal_target(line, record) if equal else _open_ends([t for _, t in members], record)
     for end, why in ends.items():
         (edge, trial), (inner, _) = members[:2] if end == "weak" else members[:-3:-1]
         below = edge < inner

@@ -39,7 +39,7 @@ from holdfast.studies.tradeoff.curves import (
 
 MODERATE = 0.25
 """Of unigram - start, what direct fine-tuning may lose."""
-TEXT_UNITS = ("nats/token", "bits/byte")
+TEXT_UNITS = ("nats/token", "bits/byte", "perplexity")
 RETRAIN = "lower the rate or the steps of direct fine-tuning, or start from a model that knows more"
 REMEASURE = "measure the start again with this version, which keeps it"
 
@@ -48,10 +48,11 @@ def moderate(study: StudyRecord) -> list[Precondition]:
     """Of every text of the source: direct's loss / (unigram - start)."""
     found = []
     for entry in study.source.entries:
-        alone = _single(study.source, entry)
-        direct = gain(study.direct, study, alone)
-        if direct.unit not in TEXT_UNITS:
+        measured = study.direct.runs[0].comparisons if study.direct is not None else []
+        own = next((c.unit for c in measured if (c.suite, c.name, c.metric) == tuple(entry)), "")
+        if own not in TEXT_UNITS:
             continue
+        direct = gain(study.direct, study, _single(study.source, entry))
         unigram = study.references.get("/".join(entry), {}).get(UNIGRAM)
         room = None if unigram is None else unigram - direct.before
         share = None if room is None else -direct.value / room if room > 0 else math.inf

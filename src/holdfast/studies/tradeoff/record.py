@@ -98,12 +98,16 @@ def metric_problems(
             )
         elif (metric or primary) in metrics:
             one = metrics[metric or primary]
-            kinds.add((one.higher_is_better, "nats" in one.unit or "bits" in one.unit))
-    if len(kinds) > 1:
+            of_text = one.unit if one.unit == "perplexity" or "nats" in one.unit or "bits" in one.unit else ""
+            kinds.add((one.higher_is_better, of_text))
+    if len({higher for higher, _ in kinds}) > 1:
         problems.append(
             f"objectives.{side}: {wanted.label} has figures of which some are better when higher and some when lower; "
             f"they have no mean"
         )
+    elif len(kinds) > 1:
+        named = ", ".join(sorted(unit or "shares" for _, unit in kinds))
+        problems.append(f"objectives.{side}: {wanted.label} has figures of several units ({named}); they have no mean")
     return problems
 
 
