@@ -32,6 +32,27 @@ def gpt2() -> Any:
     )
 
 
+def causal_lm(kind: str, **settings: Any) -> Any:
+    """A tiny model of a class of configuration, with random weights."""
+    import transformers
+
+    plain = {"vocab_size": 40, "hidden_size": 16, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**{**plain, **settings})
+    return transformers.AutoModelForCausalLM.from_config(config)
+
+
+ONE_LAYER = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24, "max_position_embeddings": 32}
+SMALL = {**ONE_LAYER, "num_key_value_heads": 1}
+MOE = {
+    "mixtral": lambda: causal_lm("Mixtral", **SMALL, num_local_experts=2),
+    "qwen3 moe": lambda: causal_lm(
+        "Qwen3Moe", **SMALL, head_dim=8, num_experts=2, num_experts_per_tok=2, moe_intermediate_size=8
+    ),
+    "olmoe": lambda: causal_lm("Olmoe", **SMALL, num_experts=2, num_experts_per_tok=2),
+}
+
+
 def tuned_pair(
     folder: Path, model: Any, *, also: tuple[str, ...] = (), spare: tuple[str, ...] = ()
 ) -> tuple[Path, Path]:
@@ -99,6 +120,97 @@ def test_at_full_rank_it_is_the_tuned_model(case: str, tmp_path: Path) -> None:
     merged = adapted.merge_and_unload().state_dict()
     for name, wanted in expected.items():
         np.testing.assert_allclose(merged[name].double().numpy(), wanted, rtol=0, atol=3e-7, err_msg=name)
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(torch.arange(12)[None]).logits
+
+
+ALL, NOTHING = ("",), ("",)
+"""Words that are in the name of every tensor: `also` and `spare` of `tuned_pair`."""
+WHOLE = LoraSettings(rank=1000, others="save")
+KEPT = {
+    "gpt-neox, whose file calls the head embed_out": (lambda: causal_lm("GPTNeoX", **ONE_LAYER), {"also": ALL}, WHOLE),
+    "gpt-neox, its head saved": (
+        lambda: causal_lm("GPTNeoX", **ONE_LAYER),
+        {"also": ALL},
+        LoraSettings(rank=1000, others="save", embeddings="save"),
+    ),
+    "falcon, of a subclass of Linear": (
+        lambda: causal_lm("Falcon", num_hidden_layers=1, num_attention_heads=2),
+        {},
+        LoraSettings(rank=1000),
+    ),
+    "llama 4, with a router of a subclass of Linear": (
+        lambda: causal_lm("Llama4Text", **SMALL, head_dim=8, intermediate_size_mlp=24, num_local_experts=2),
+        {"also": ALL},
+        WHOLE,
+    ),
+    "mamba, whose out_proj PEFT refuses": (
+        lambda: causal_lm("Mamba", num_hidden_layers=1, state_size=4),
+        {"spare": ("A_log",)},
+        WHOLE,
+    ),
+    "norms alone": (
+        lambda: build_model(40, tie=False, width=16),
+        {"spare": NOTHING, "also": ("norm",)},
+        WHOLE,
+    ),
+    "tied embeddings alone": (
+        lambda: build_model(40, tie=True, width=16),
+        {"spare": ("layers",)},
+        LoraSettings(),
+    ),
+    "tied embeddings that are not called embed_tokens": (
+        lambda: causal_lm("Bloom", n_layer=1, n_head=2),
+        {"also": ALL},
+        WHOLE,
+    ),
+    "a module inside another": (
+        lambda: causal_lm("Mamba2", num_hidden_layers=1, state_size=4, num_heads=4, head_dim=8, n_groups=1),
+        {"spare": NOTHING, "also": ("dt_bias", "conv1d")},
+        WHOLE,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_where_all_is_kept_peft_gives_the_tuned_model(case: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    make, changed, settings = KEPT[case]
+    model = make()
+    before = logits(model)
+    base, tuned = tuned_pair(tmp_path, model, **changed)
+    found = extract_lora(tuned, base, tmp_path / "adapter", settings=settings, sync=False)
+    assert found.kept > 1 - 1e-12 and "left out" not in {p.how for p in found.parts}
+    wanted = logits(AutoModelForCausalLM.from_pretrained(tuned))
+    torch.testing.assert_close(logits(peft_model(base, tmp_path / "adapter")), wanted, rtol=1e-4, atol=1e-5)
+    assert (before - wanted).abs().max() > 1e-3
+    merge([tmp_path / "adapter"], tmp_path / "merged", sync=False)
+    merged = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "merged"))
+    torch.testing.assert_close(merged, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", MOE)
+def test_experts_that_are_stacked_in_memory_are_left_out_by_name(case: str, tmp_path: Path) -> None:
+    """What is kept is right all the same: it is the tuned model with the base's experts."""
+    from safetensors.numpy import save_file
+    from transformers import AutoModelForCausalLM
+
+    base, tuned = tuned_pair(tmp_path, MOE[case](), also=ALL)
+    found = extract_lora(tuned, base, tmp_path / "adapter", settings=WHOLE, sync=False)
+    left = {p.name: p.squares for p in found.parts if p.how == "left out"}
+    assert len([name for name in left if ".experts." in name]) == 6
+    assert found.kept == pytest.approx(1 - sum(left.values()) / sum(p.squares for p in found.parts), abs=1e-12)
+    before, after = values(base), values(tuned)
+    shutil.copytree(tuned, tmp_path / "kept")
+    mixed = {name: (before if name in left else after)[name].astype(np.float32) for name in after}
+    save_file(mixed, tmp_path / "kept/model.safetensors", metadata={"format": "pt"})
+    wanted = logits(AutoModelForCausalLM.from_pretrained(tmp_path / "kept"))
+    torch.testing.assert_close(logits(peft_model(base, tmp_path / "adapter")), wanted, rtol=1e-4, atol=1e-5)
+    assert (wanted - logits(AutoModelForCausalLM.from_pretrained(tuned))).abs().max() > 0.01
 
 
 def test_at_a_low_rank_it_is_the_base_and_the_best_product(tmp_path: Path) -> None:
@@ -239,13 +351,25 @@ def test_requests_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     ):
         with pytest.raises(ConfigError, match=said):
             extract_lora(tuned, base, tmp_path / "adapter", settings=settings)
-    with pytest.raises(ModelError, match=r"differs from .* in nothing that an adapter would hold .*others: save"):
+    with pytest.raises(ModelError, match=r"differs from .* in nothing that an adapter would hold\. others: save"):
         extract_lora(tuned, base, tmp_path / "adapter")
     with pytest.raises(ModelError, match=r"in nothing that an adapter would hold\.$"):
         extract_lora(base, base, tmp_path / "adapter")
     gpt2().save_pretrained(tmp_path / "gpt2")
     with pytest.raises(ConfigError, match="tied embeddings beside Conv1D"):
         extract_lora(tmp_path / "gpt2", tmp_path / "gpt2", tmp_path / "a", settings=LoraSettings(embeddings="lora"))
+    bloom = causal_lm("Bloom", n_layer=1, n_head=2)
+    bloom.save_pretrained(tmp_path / "bloom")
+    with pytest.raises(ConfigError, match=r"tied embeddings called word_embeddings .*expected save or leave, got lora"):
+        extract_lora(tmp_path / "bloom", tmp_path / "bloom", tmp_path / "a", settings=LoraSettings(embeddings="lora"))
+    biases = tuned_pair(tmp_path / "biases", bloom, spare=("",), also=("bias",))
+    with pytest.raises(
+        ModelError, match=r"expected a matrix that LoRA has factors for.*modules that would be saved whole"
+    ):
+        extract_lora(*biases[::-1], tmp_path / "adapter", settings=LoraSettings(others="save"))
+    experts = tuned_pair(tmp_path / "experts", MOE["mixtral"](), spare=("",), also=("experts",))
+    with pytest.raises(ModelError, match=r"beyond an adapter's reach: .*experts\.0\.w1\.weight"):
+        extract_lora(*experts[::-1], tmp_path / "adapter", settings=LoraSettings(others="save"))
     with pytest.raises(HoldfastError, match="lies in the input"):
         extract_lora(tuned, base, base / "adapter")
     shutil.copytree(base, tmp_path / "tied")

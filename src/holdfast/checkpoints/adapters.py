@@ -652,7 +652,7 @@ def _places(wanted: Sequence[str], entries: Mapping[str, Entry]) -> dict[str, st
     number.
 
     Adapters are named after modules, and a model's file may lack the words of outer modules, or have them in another
-    order. A head that the base ties to its embeddings keeps its name.
+    order. A head is the base's whatever it is called there; one that the base ties to its embeddings keeps its name.
     """
     keys: dict[tuple[str, ...], list[tuple[set[str], str]]] = {}
     for name in entries:
@@ -665,8 +665,8 @@ def _places(wanted: Sequence[str], entries: Mapping[str, Entry]) -> dict[str, st
             continue
         words, tail = _split(name)
         candidates = [other for theirs, other in keys.get(tail, []) if words <= theirs or theirs <= words]
-        if not candidates and _head([name]) is not None and _head(entries) is None and _embedding(entries) is not None:
-            candidates = [name]
+        if not candidates and _head([name]) is not None and _embedding(entries) is not None:
+            candidates = [_head(entries) or name]
         found[name] = candidates[0] if len(candidates) == 1 else None
     claims = Counter(found.values())
     return {name: place if claims[place] == 1 else None for name, place in found.items()}

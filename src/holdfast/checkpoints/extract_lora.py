@@ -6,10 +6,13 @@ The adapter is PEFT's: `adapter_model.safetensors` with `adapter_config.json`. L
 [in, out]) and embeddings get factors. Embeddings that the head is tied to are saved whole unless asked otherwise: PEFT
 0.21 runs factors of tied weights rightly (`ensure_weight_tying`) and adds them twice when it merges them. What LoRA has
 no factors for (norms, biases, position embeddings, fused experts) is reported where it changed, and saved whole where
-that is asked for (`modules_to_save`, `bias`). A tensor that did not change gets nothing.
+that is asked for (`modules_to_save`, `bias`). A tensor that did not change gets nothing; PEFT loads no adapter without
+factors, so where no matrix changed one gets factors of zero.
 
-Which module a matrix belongs to is asked of transformers (`fit.module_kinds`); of models that it does not know, names
-tell. One tensor is in memory at a time; finished factors wait on the disk until their number is known.
+Which module a matrix belongs to is asked of transformers (`fit.modules_of`); of models that it does not know, names
+tell. A tensor that the model in memory has not by that name and shape (experts that transformers stacks) is out of an
+adapter's reach, and left out. One tensor is in memory at a time; finished factors wait on the disk until their number
+is known.
 
 The checkpoints have to have the same tensors: an adapter adds to rows that are there. So a vocabulary that grew is
 refused, with the command that gives the base the new rows.
@@ -39,7 +42,7 @@ from holdfast.checkpoints.companions import copy_companions
 from holdfast.checkpoints.dtypes import DType, compute_dtype, count_nonfinite, decode, encode
 from holdfast.checkpoints.dtypes import dtype as dtype_named
 from holdfast.checkpoints.engine import Reader, Scratch, nonfinite_error, overflow_error
-from holdfast.checkpoints.fit import module_kinds
+from holdfast.checkpoints.fit import Modules, modules_of
 from holdfast.checkpoints.locate import open_source
 from holdfast.checkpoints.lora_settings import RANK, LoraSettings
 from holdfast.checkpoints.low_rank import distance_squared, low_rank
@@ -59,6 +62,8 @@ from holdfast.support.progress import progress
 Name = str | os.PathLike[str]
 WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
+_TIED = "embed_tokens"
+"""The name of embeddings whose factors PEFT ties to those of the head."""
 
 
 class Part(NamedTuple):
@@ -156,11 +161,8 @@ def extract_lora(
     ):
         work.run(spool)
         if not work.stored:
-            left = listing([part.name for part in work.parts])
-            raise ModelError(
-                f"{sources[1].label} differs from {sources[0].label} in nothing that an adapter would hold"
-                + (f" ({left}). others: save, and embeddings: save, keep such tensors whole." if left else ".")
-            )
+            what = f"{sources[1].label} differs from {sources[0].label} in nothing that an adapter would hold."
+            raise ModelError(" ".join([what, *work.reasons()]))
         return _written(work, spool, folder, os.fspath(base), overwrite=overwrite, sync=sync)
 
 
@@ -244,24 +246,33 @@ class _Work:
         self.scratch = Scratch(2)
         self.config = config_of(self.base)
         home = next((f for f in reversed(folders_of(self.base)) if (f / "config.json").is_file()), self.base.folder)
-        known = module_kinds(home)
-        if known is not None and not known.keys() & self.base.entries.keys():
-            names, modules = listing(list(self.base.entries), 2), listing(list(known), 2)
+        known = modules_of(home)
+        if known is not None and not known.kinds.keys() & self.base.entries.keys():
+            names, modules = listing(list(self.base.entries), 2), listing(list(known.kinds), 2)
             raise ModelError(
                 f"{self.base.label}: its file has other names ({names}) than its model in transformers ({modules}), "
                 f"after which an adapter is named. Load and save it once with transformers."
             )
-        self.kinds = known if known is not None else _kinds_by_name(self.base)
+        self.kinds = known.kinds if known is not None else _kinds_by_name(self.base)
+        self.head = known.head if known is not None else "lm_head"
+        """The module; "": the model has none."""
+        self.places = _places(self.base, known)
+        self.names = set(known.shapes if known is not None else self.base.entries)
+        """Of the model's tensors in memory."""
         self.vocabulary = set(vocabulary_tensors(self.config, self.base.entries))
-        embedding = _of(self.base, EMBEDDINGS)
         tied = tied_head(self.config) is not False and _of(self.base, HEADS) is None
-        self.tied = embedding if tied and self._predicts(known) else None
+        separate = self.head and f"{self.head}.weight" not in self.base.entries
+        self.tied = _of(self.base, EMBEDDINGS) if tied and separate else None
         """The embeddings, where the head is tied to them: PEFT wants its tensors for both."""
         self.embeddings = settings.embeddings or ("save" if self.tied is not None else "lora")
-        if self.tied is not None and self.embeddings == "lora" and "conv1d" in self.kinds.values():
-            raise ConfigError(
-                "embeddings: PEFT does not run factors of tied embeddings beside Conv1D layers; expected save or leave"
-            )
+        if self.tied is not None and self.embeddings == "lora":
+            word = self.tied.split(".")[-2]
+            beside = "beside Conv1D layers" if "conv1d" in self.kinds.values() else ""
+            if beside or word != _TIED:
+                raise ConfigError(
+                    f"embeddings: PEFT does not run factors of tied embeddings {beside or f'called {word}'} (only of "
+                    f"{_TIED} beside Linear layers); expected save or leave, got lora"
+                )
         self.parts: list[Part] = []
         self.stored: list[_Stored] = []
         self.ranks: dict[str, int] = {}
@@ -271,12 +282,6 @@ class _Work:
         self.biases = False
         self.turned = False
         """Whether a matrix is stored [in, out]."""
-
-    def _predicts(self, known: Mapping[str, str] | None) -> bool:
-        """Whether the model has a head, and what it is called."""
-        heads = [n for n in known or {"lm_head.weight": ""} if n.split(".")[-2] in HEADS and n not in self.base.entries]
-        self.head = heads[0].removesuffix(".weight") if heads else ""
-        return bool(heads)
 
     def run(self, spool: IO[bytes]) -> None:
         others: list[tuple[str, float]] = []
@@ -291,6 +296,8 @@ class _Work:
                     others.append((name, 0.0))
                 advance(entry.nbytes + self.tuned.entries[name].nbytes)
         self._others(others, spool)
+        if self.stored and not self.ranks:
+            self._zero(spool)
         order = {name: i for i, name in enumerate(self.base.entries)}
         self.parts.sort(key=lambda part: order[part.name])
 
@@ -312,9 +319,8 @@ class _Work:
 
     def _factors(self, name: str, flat: NDArray[np.floating], squares: float, spool: IO[bytes]) -> bool:
         """Stores the factors of a tensor that LoRA has some for."""
-        kind, module = self.kinds.get(name), name.removesuffix(".weight")
         asked = "lora" if name not in self.vocabulary else self.embeddings
-        if kind is None or asked != "lora":
+        if self.places.get(name) not in self.kinds or asked != "lora":
             return False
         matrix = flat.reshape(self.base.entries[name].shape)
         left, right = low_rank(
@@ -324,11 +330,19 @@ class _Work:
             svd=self.settings.svd,
             seed=self.settings.seed ^ zlib.crc32(name.encode()),
         )
-        pair = [self._rounded(name, x) for x in (left, right)]
+        pair = self._store_factors(name, left, right, spool)
         values = [decode(raw.reshape(-1), self.kind).reshape(raw.shape) for raw in pair]
-        lost = distance_squared(matrix, *values)
+        self.parts.append(Part(name, "lora", len(right), squares, distance_squared(matrix, *values)))
+        return True
+
+    def _store_factors(
+        self, name: str, left: NDArray[np.floating], right: NDArray[np.floating], spool: IO[bytes]
+    ) -> list[NDArray[Any]]:
+        """Stores left @ right, which has the shape of the tensor; returns both as they are stored."""
+        place = self.places[name]
+        kind, module = self.kinds[place], place.removesuffix(".weight")
+        pair = [self._rounded(name, x) for x in (left, right)]
         self.ranks[module] = len(right)
-        self.parts.append(Part(name, "lora", len(right), squares, lost))
         # PEFT's B A has the shape [out, in], and an embedding's [width, rows], transposed
         straight = kind == "linear"
         self.turned |= kind == "conv1d"
@@ -340,30 +354,59 @@ class _Work:
             self.ranks[self.head] = len(right)
             self._store(f"{self.head}.lora_A.weight", pair[1], spool)
             self._store(f"{self.head}.lora_B.weight", pair[0], spool)
-        return True
+        return pair
+
+    def _zero(self, spool: IO[bytes]) -> None:
+        """Factors of zero for one matrix, in the layers where there is one: PEFT loads no adapter without a target."""
+        free = [
+            name
+            for name, place in self.places.items()
+            if place in self.kinds and name != self.tied and not any(place.startswith(f"{m}.") for m in self.whole)
+        ]
+        if not free:
+            raise ModelError(
+                f"{self.tuned.label}: expected a matrix that LoRA has factors for, since PEFT loads no adapter without "
+                f"one, but all lie in modules that would be saved whole. Keep the tuned model itself."
+            )
+        chosen = min(free, key=lambda name: name in self.vocabulary)
+        rows, columns = self.base.entries[chosen].shape
+        self._store_factors(chosen, np.zeros((rows, 1)), np.zeros((1, columns)), spool)
+
+    def reasons(self) -> list[str]:
+        """Why nothing is stored of what changed, in sentences."""
+        held = [part.name for part in self.parts if part.name in self.places]
+        lost = [part.name for part in self.parts if part.name not in self.places]
+        found = [f"others: save, and embeddings: save, keep such tensors whole: {listing(held)}."] if held else []
+        if lost:
+            found.append(
+                f"transformers renames or stacks these on loading, beyond an adapter's reach: {listing(lost)}."
+            )
+        return found
 
     def _others(self, changed: Sequence[tuple[str, float]], spool: IO[bytes]) -> None:
         """What has no factors: saved whole with its module where that is asked for and can be, else left out."""
         by_module: dict[str, list[tuple[str, float]]] = {}
         for name, squares in changed:
-            by_module.setdefault(name.rpartition(".")[0], []).append((name, squares))
-        for module, tensors in by_module.items():
-            below = [n for n in self.base.entries if n.startswith(f"{module}.")]
+            by_module.setdefault(self.places.get(name, "").rpartition(".")[0], []).append((name, squares))
+        for module, tensors in sorted(by_module.items(), key=lambda one: one[0].count(".")):
+            below = [n for n, place in self.places.items() if place.startswith(f"{module}.")]
             wanted = [
                 self.embeddings == "save" if n in self.vocabulary else self.settings.others == "save"
                 for n, _ in tensors
             ]
             factored = any(m == module or m.startswith(f"{module}.") for m in self.ranks)
-            bias = factored and [n for n, _ in tensors] == [f"{module}.bias"]
+            bias = module in self.ranks and [self.places.get(n) for n, _ in tensors] == [f"{module}.bias"]
             floats = all(self.base.entries[n].dtype.kind == "float" for n in below)
-            saved = bool(module) and all(wanted) and floats and (bias or not factored)
+            complete = {self.places[n] for n in below} == {n for n in self.names if n.startswith(f"{module}.")}
+            saved = bool(module) and all(wanted) and (bias or (floats and complete and not factored))
+            covered = any(module.startswith(f"{m}.") for m in self.whole)
             if saved and bias:
                 self.biases = True
-                self._store(f"{module}.base_layer.bias", self._tuned(f"{module}.bias"), spool)
-            elif saved:
+                self._store(f"{module}.base_layer.bias", self._tuned(tensors[0][0]), spool)
+            elif saved and not covered:
                 self.whole.append(module)
                 for name in below:
-                    self._store(name, self._tuned(name), spool)
+                    self._store(self.places[name], self._tuned(name), spool)
                     if name == self.tied:
                         self._store(f"{self.head}.weight", self._tuned(name), spool)
             self.parts += [
@@ -386,6 +429,21 @@ class _Work:
     def _store(self, name: str, raw: NDArray[Any], spool: IO[bytes]) -> None:
         self.stored.append(_Stored(_PREFIX + name, raw.shape, spool.tell()))
         spool.write(raw.data.cast("B") if raw.size else b"")
+
+
+def _places(base: Source, known: Modules | None) -> dict[str, str]:
+    """Names in the model, by those in the file, of tensors that have the same name and shape in both. Heads are matched
+    by what they are: that of a GPT-NeoX file is called embed_out."""
+    if known is None:
+        return {name: name for name in base.entries}
+    found = {}
+    head = (_of(base, HEADS) or "").removesuffix(".weight")
+    for name, entry in base.entries.items():
+        module, _, word = name.rpartition(".")
+        place = f"{known.head}.{word}" if module == head and name not in known.shapes else name
+        if known.shapes.get(place) == tuple(entry.shape):
+            found[name] = place
+    return found
 
 
 def _kinds_by_name(base: Source) -> dict[str, str]:
@@ -463,7 +521,7 @@ def adapter_settings(work: _Work, base: str) -> dict[str, Any]:
     ranks = work.ranks
     usual = Counter(ranks.values()).most_common(1)[0][0] if ranks else 1
     others = {module: rank for module, rank in ranks.items() if rank != usual}
-    embeddings = (work.tied or "").removesuffix(".weight")
+    embeddings = work.places.get(work.tied or "", "").removesuffix(".weight")
     tied = embeddings in (*ranks, *work.whole)
     return {
         "peft_type": "LORA",

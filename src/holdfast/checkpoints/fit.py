@@ -221,9 +221,24 @@ def _matched(folder: str, entries: Mapping[str, Entry], trust_remote_code: bool)
     return Fit(problem=loading_problem(info, model))
 
 
-def module_kinds(folder: str | os.PathLike[str]) -> dict[str, str] | None:
-    """Which weights of a model's folder LoRA has factors for, by the names that they have in the model: "linear",
-    "conv1d" (GPT-2's, stored [in, out]) or "embedding".
+class Modules(NamedTuple):
+    """What a model has in memory, by the names that PEFT calls its modules. Files may have others: transformers renames
+    tensors and stacks those of experts when it loads them."""
+
+    kinds: dict[str, str]
+    """Weights that LoRA has factors for: "linear", "conv1d" (GPT-2's, stored [in, out]) or "embedding"."""
+    shapes: dict[str, tuple[int, ...]]
+    """Of every tensor."""
+    head: str
+    """The module that makes the logits; "": none with a weight."""
+
+
+_NO_OUT_PROJ = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
+"""Types of model whose `out_proj` PEFT refuses factors for: their kernels read its weight without calling it."""
+
+
+def modules_of(folder: str | os.PathLike[str]) -> Modules | None:
+    """The modules and tensors that a model's folder has once it is loaded; built on torch's meta device.
 
     Args:
         folder: with config.json.
@@ -237,13 +252,37 @@ def module_kinds(folder: str | os.PathLike[str]) -> dict[str, str] | None:
         return None
     import torch
     from transformers import AutoConfig
-    from transformers.pytorch_utils import Conv1D
 
     with quiet_transformers(), torch.device("meta"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         model: Any = auto_class(config.model_type).from_config(config, attn_implementation="eager")
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    kinds = {f"{name}.weight": kind for name, module in model.named_modules() if (kind := _kind(module))}
+    if config.model_type in _NO_OUT_PROJ:
+        kinds = {name: kind for name, kind in kinds.items() if not name.endswith(".out_proj.weight")}
+    head = model.get_output_embeddings()
+    heads = [name for name, module in model.named_modules() if module is head and f"{name}.weight" in shapes]
+    return Modules(kinds, shapes, heads[0] if heads else "")
+
+
+def _kind(module: Any) -> str:
+    """How LoRA adds to a module on the meta device, see `Modules`; "": not at all. Embeddings are of exactly that
+    class, since others scale their rows (Gemma); a class derived from Linear (Falcon's) has to map [n, in] to [n, out],
+    as some routers and grouped projections do not."""
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
     kinds = {torch.nn.Linear: "linear", Conv1D: "conv1d", torch.nn.Embedding: "embedding"}
-    return {f"{name}.weight": kinds[type(module)] for name, module in model.named_modules() if type(module) in kinds}
+    if type(module) in kinds or not isinstance(module, torch.nn.Linear):
+        return kinds.get(type(module), "")
+    size = (module.out_features, module.in_features)
+    try:
+        with torch.no_grad():
+            out = module(torch.empty(3, size[1], dtype=module.weight.dtype, device=module.weight.device))
+    except Exception:  # what the code of a class makes of an input that it does not take has no common base
+        return ""
+    plain = isinstance(out, torch.Tensor) and tuple(out.shape) == (3, size[0]) and tuple(module.weight.shape) == size
+    return "linear" if plain else ""
 
 
 def loading_problem(info: Mapping[str, Any], model: Any = None) -> str:
