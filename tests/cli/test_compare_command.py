@@ -22,19 +22,19 @@ from holdfast.records.run import RunFolder, RunRecord
 from holdfast.support.files import read_json, write_json
 
 
-def measure(folder: Path, shift: float, *, model: str) -> None:
+def measure(folder: Path, shift: float) -> None:
     """A quiz whose answers follow one difficulty, prose, and an average of the quiz and a second one."""
     hard = np.random.default_rng(0).random((2, 300))
     for number, name in enumerate(("quiz", "riddles")):
-        write(folder, "source", name, answers((hard[number] < 0.6 + shift).astype(float)), model=model, batch_size=8)
+        write(folder, "source", name, answers((hard[number] < 0.6 + shift).astype(float)), batch_size=8)
     nats = 30 - 10 * shift + np.random.default_rng(1).normal(0, 1, 40)
-    write(folder, "target", "prose", texts(nats), metrics=TEXT, kind="perplexity", model=model)
+    write(folder, "target", "prose", texts(nats), metrics=TEXT, kind="perplexity")
     write_average(folder, [("source", "quiz", "acc"), ("source", "riddles", "acc")], name="average")
 
 
 def measured_output(path: Path, shifts: dict[str, float], status: str = "finished") -> None:
     for label, shift in shifts.items():
-        measure(path / label, shift, model=label)
+        measure(path / label, shift)
     write_json(path / "evaluate.json", EvaluationRecord(models=[{"label": label} for label in shifts], status=status))
 
 
@@ -42,8 +42,8 @@ def measured_run(path: Path, name: str, shift: float, *, start: bool = True, sta
     folder = RunFolder(path)
     folder.write(RunRecord(name=name, status=status))
     if start:
-        measure(folder.evaluated("start").path, 0.0, model="start")
-    measure(folder.evaluated("result").path, shift, model=name)
+        measure(folder.evaluated("start").path, 0.0)
+    measure(folder.evaluated("result").path, shift)
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +234,41 @@ def test_nothing_that_can_be_compared(here, tmp_path, capsys):
     assert call("two:base", str(tmp_path / "c")) == 2
     shown = capsys.readouterr().err
     assert "Nothing can be compared" in shown and "batch_size: 8 and 16" in shown and "source/riddles" in shown
+
+
+def test_a_folder_with_the_weights_of_two_models_is_refused(here, tmp_path, capsys):
+    for label in ("a", "b"):
+        for entry in ("quiz", "riddles"):
+            write(tmp_path / label, "source", entry, answers([1, 0]), model=label)
+    write(tmp_path / "a", "source", "riddles", answers([1, 1]), model="other")
+    for words in ([tmp_path / "a", tmp_path / "b"], [tmp_path / "b", tmp_path / "a"]):
+        assert call(*map(str, words)) == 2
+        shown = capsys.readouterr().err
+        assert f"expected evaluations of one model in {tmp_path / 'a'}, got those of several weights" in shown
+        assert "source/quiz of a; source/riddles of other" in shown
+    assert call("three:base", str(tmp_path / "a"), "three:law", "--stages", "quiz", "riddles") == 2
+    assert "source/quiz of a; source/riddles of other" in capsys.readouterr().err, "stages in between, too"
+
+
+def test_weights_that_nobody_knows_do_not_count(here, tmp_path, capsys):
+    """A server's: what it is known by may change while its weights do not."""
+    for label in ("a", "b"):
+        for entry in ("quiz", "riddles"):
+            write(tmp_path / label, "source", entry, answers([1, 0]), model=f"{label} {entry}")
+            path = tmp_path / label / f"source.{entry}.json"
+            found = read_json(path)
+            write_json(path, {**found, "model": {**found["model"], "weights": None if label == "a" else "same"}})
+    assert call(str(tmp_path / "a"), str(tmp_path / "b")) == 0
+    assert "quiz" in capsys.readouterr().out
+
+
+def test_a_margin_in_a_unit_that_no_metric_has(here, capsys):
+    assert call("two", "--margin", "1 nats/tokn", "--fail-if", "qiuz drop > 1pt") == 2
+    shown = capsys.readouterr().err
+    assert "2 problems" in shown
+    assert "--margin: no compared metric is in 'nats/tokn'. Did you mean 'nats/token'? There are: accuracy," in shown
+    assert call("two", "--margin", "0.02 nats/token", "--margin", "0.02 accuracy", "--margin", "1%") == 0
+    assert call("two/base", "three/math", "--margin", "0.01 bits/byte") == 0
 
 
 def test_mistakes_show_at_once_and_before_the_work(here, monkeypatch, capsys):

@@ -199,7 +199,8 @@ def test_a_cache_that_two_folders_share(desk: Path, worked: SimpleNamespace) -> 
     """And a label that becomes another model: the record says what lies in the folder, not what lay there."""
     shared = ("--suite", "suite.yaml", "--cache", "shared", "--output_dir")
     evaluate("base", *shared, "one")
-    evaluate("start=tuned", "--perplexity", "prose.jsonl", "--output_dir", "two")
+    (desk / "prose_only.yaml").write_text("source: [prose.jsonl]\n")
+    evaluate("start=tuned", "--suite", "prose_only.yaml", "--output_dir", "two")
     worked.loaded.clear(), worked.measured.clear()
     evaluate("start=base", *shared, "two")
     assert (worked.loaded, worked.measured) == ([], [])
@@ -210,6 +211,38 @@ def test_a_cache_that_two_folders_share(desk: Path, worked: SimpleNamespace) -> 
         twin = after.find(e.suite, e.name)
         assert e.metrics == twin.metrics and twin.model["name"] == "start"
         assert before.samples(e.suite, e.name) == after.samples(e.suite, e.name)
+
+
+def test_a_label_holds_one_model(
+    desk: Path, worked: SimpleNamespace, refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was measured of other weights is made anew as a whole, or stays where it is."""
+    write_rows(desk / "more.jsonl", [{"text": f"Another text, number {i}."} for i in range(3)])
+    evaluate("a=base", "--perplexity", "prose.jsonl", "more.jsonl", "--output_dir", "out")
+    worked.loaded.clear(), capsys.readouterr()
+    for words in (["a=tuned"], ["b=tuned", "a=tuned"], ["a=tuned", "--cache", "shared"]):
+        said = refused(*words, "--perplexity", "prose.jsonl", "--output_dir", "out")
+        assert "a: out/a holds measured/more of other weights (or of these in another dtype)" in said
+        assert "another label, as in NEW=MODEL, or take another --output_dir" in said
+    assert worked.loaded == [] and not (desk / "out" / "b").exists()
+    evaluate("a=tuned", "--perplexity", "prose.jsonl", "more.jsonl", "--output_dir", "out")
+    assert len({e.model["hash"] for e in EvaluationFolder("out/a").all()}) == 1
+
+
+def test_weights_that_are_known_once_they_are_loaded(
+    desk: Path, worked: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a hub id whose files are not here yet."""
+    from holdfast.evaluation import session
+
+    write_rows(desk / "more.jsonl", [{"text": f"Another text, number {i}."} for i in range(3)])
+    evaluate("a=base", "--perplexity", "more.jsonl", "--output_dir", "out")
+    worked.measured.clear()
+    monkeypatch.setattr(session, "_hash", lambda model, dtype: "")
+    assert main(["evaluate", "a=tuned", "--perplexity", "prose.jsonl", "--output_dir", "out"]) == 2
+    assert worked.measured == [] and len(read_json("out/evaluate.json")["models"]) == 1
+    evaluate("a=base", "--perplexity", "prose.jsonl", "--output_dir", "out")
+    assert worked.measured == ["measured/prose"]
 
 
 def test_labels_are_folders_and_names(
@@ -285,21 +318,8 @@ def test_an_adapter_is_measured_as_what_it_makes_of_its_base(desk: Path, worked:
     worked.measured.clear()
     config = json.loads(Path("lora/adapter_config.json").read_text())
     Path("lora/adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 2 * config["lora_alpha"]}))
-    evaluate(
-        "base",
-        "lora",
-        "--suite",
-        "suite.yaml",
-        "--skip",
-        "colours",
-        "letters-answers",
-        "reviews",
-        "--output_dir",
-        "out",
-    )
-    assert worked.measured == ["source/prose", "target/prose-memorisation"], (
-        "a changed adapter is another model, its base is not"
-    )
+    evaluate("base", "lora", "--suite", "suite.yaml", "--output_dir", "out")
+    assert worked.measured == ENTRIES, "a changed adapter is another model, its base is not"
 
 
 def test_what_was_measured_needs_no_data_any_more(

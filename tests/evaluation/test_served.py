@@ -3,6 +3,7 @@ anything is measured."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import socket
@@ -16,6 +17,7 @@ from evaluation.completions_server import CompletionsServer
 from evaluation.test_processes import OPEN, OWN, SUITE, TASK
 from holdfast.cli.main import main
 from holdfast.records.evaluation import EvaluationFolder
+from holdfast.support import environment
 from tiny import build_model, build_tokenizer
 
 ROLLING = """\
@@ -168,6 +170,23 @@ def test_generated_entries_need_no_log_probabilities(desk: Path, served: Complet
     assert main(["evaluate", served.url, "--suite", "suite.yaml", "--output_dir", "out"]) == 0
     [folder] = [p for p in (desk / "out").iterdir() if p.is_dir()]
     assert len(EvaluationFolder(folder).all()) == 2
+
+
+def test_entries_are_added_to_a_server_s_label_though_nobody_knows_its_weights(
+    desk: Path, served: CompletionsServer, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """What it is known by changes with every call where it gives no log-probabilities."""
+    served.scores = False
+    moments = itertools.count()
+    monkeypatch.setattr(environment, "now", lambda: f"moment {next(moments)}")
+    for name in ("one", "two"):
+        entry = f"{{instructions: texts.jsonl, name: {name}, max_new_tokens: 2, max_documents: 2}}"
+        (desk / "suite.yaml").write_text(f"source: [{entry}]\n")
+        command = ["evaluate", f"a={served.url}", f"b={served.url}", "--suite", "suite.yaml", "--output_dir", "out"]
+        assert main(command) == 0, capsys.readouterr().err
+    found = EvaluationFolder(desk / "out" / "a").all()
+    assert len({e.model["hash"] for e in found}) == 2 and {e.model["weights"] for e in found} == {None}
+    assert main(["compare", "out:a", "out:b"]) == 0
 
 
 def test_what_needs_the_model_in_memory_is_named(desk: Path, served: CompletionsServer, capsys) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from holdfast.cli.evaluate import COMMAND
 from holdfast.errors import ConfigError
 from holdfast.evaluation.entries import ClassesEntry, EvaluationPlan, PerplexityEntry, TaskEntry
 from holdfast.evaluation.shipped import changed, description_of, read_suites, shipped_suites, suite_files
@@ -200,7 +201,111 @@ def test_two_suites_that_ask_the_same_in_different_ways() -> None:
     assert read_suites(["knowledge", "knowledge"]) == read_suites(["knowledge"])
 
 
+def test_two_suites_with_different_values_of_one_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither wins in silence, and what the caller says settles it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text("batch_size: 4\nseed: 1\nsource: [arc_easy]\n")
+    (tmp_path / "b.yaml").write_text("batch_size: 16\nseed: 1\nsource: [piqa]\n")
+    _, [problem] = read_suites(["a.yaml", "b.yaml"])
+    assert problem.startswith("a and b have batch_size with different settings.")
+    assert "say which one holds for both" in problem
+    assert COMMAND.read(["base=.", "--suite", "a.yaml", "b.yaml", "--batch_size", "2"]).plan.batch_size == 2
+    config = {"suites": ["a.yaml", "b.yaml"], "batch_size": 3}
+    found, problems = parse_evaluation(config, base_dir=tmp_path)
+    assert problems == [] and (found.batch_size, found.seed, len(found.entries)) == (3, 1, 2)
+    (tmp_path / "b.yaml").write_text("source: arc_easy\n")
+    _, [problem] = read_suites(["a.yaml", "b.yaml"])
+    assert "a and b have source with different settings" in problem
+
+
+@pytest.mark.parametrize("names", [["full.yaml", "empty.yaml"], ["empty.yaml", "full.yaml"]])
+def test_a_list_whose_entries_are_commented_out_takes_none_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full.yaml").write_text("source: [arc_easy]\naverages: {one: [arc_easy]}\n")
+    (tmp_path / "empty.yaml").write_text("source:\naverages:\ntarget: [piqa]\n")
+    plan = plan_of(*names)
+    assert [(e.suite, e.name) for e in plan.entries] == [("source", "arc_easy"), ("target", "piqa")]
+    assert [a.name for a in plan.averages] == ["one"]
+
+
 # ------------------------------------------------------------------------------------------- what the command line says
+
+
+@pytest.mark.parametrize("word", ["no", "No", "false", "'false'", "off", "'off'", "'no'", "0", ""])
+def test_a_suite_that_refuses_programs_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code.yaml").write_text(f"allow_code_execution: {word}\nsource: [humaneval]\n")
+    with pytest.raises(ConfigError, match="humaneval: runs programs that the model writes"):
+        COMMAND.read(["base=.", "--suite", "code.yaml"])
+    assert COMMAND.read(["base=.", "--suite", "code.yaml", "--allow_code_execution"]).plan.allow_code_execution
+
+
+@pytest.mark.parametrize("word", ["true", "yes", "'on'"])
+def test_the_option_takes_a_suite_s_permission_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code.yaml").write_text(f"allow_code_execution: {word}\nsource: [humaneval]\n")
+    words = ["base=.", "--suite", "code.yaml"]
+    assert COMMAND.read(words).plan.allow_code_execution is True
+    (tmp_path / "asked.yaml").write_text("allow_code_execution: false\n")
+    for option in (
+        ["--no_allow_code_execution"],
+        ["--allow_code_execution", "false"],
+        ["--allow-code-execution=no"],
+        ["--config", "asked.yaml"],
+    ):
+        with pytest.raises(ConfigError, match="humaneval: runs programs that the model writes"):
+            COMMAND.read([*words, *option])
+        plan = COMMAND.read([*words, *option, "--tasks", "piqa", "--skip", "humaneval"]).plan
+        assert plan.allow_code_execution is False
+
+
+def test_a_permission_that_is_no_answer_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code.yaml").write_text("allow_code_execution: maybe\nsource: [humaneval]\n")
+    for option in ([], ["--allow_code_execution"], ["--no_allow_code_execution"]):
+        with pytest.raises(ConfigError, match="allow_code_execution: expected true or false, got 'maybe'"):
+            COMMAND.read(["base=.", "--suite", "code.yaml", *option])
+    (tmp_path / "one.yaml").write_text("allow_code_execution: true\nsource: [humaneval]\n")
+    (tmp_path / "other.yaml").write_text("allow_code_execution: false\nsource: [piqa]\n")
+    with pytest.raises(ConfigError, match="one and other have allow_code_execution with different settings"):
+        COMMAND.read(["base=.", "--suite", "one.yaml", "other.yaml"])
+    config = {"suites": ["one.yaml"], "allow_code_execution": None}
+    assert parse_evaluation(config, base_dir=tmp_path)[0].allow_code_execution is False, "null gives no permission"
+
+
+def test_the_chat_template_can_be_taken_away_and_reaches_every_entry_that_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    (tmp_path / "chat.yaml").write_text(
+        "allow_code_execution: true\n"
+        "source:\n- {task: ifeval, apply_chat_template: true}\n- {choices: rows.jsonl}\n"
+        "- {lettered: rows.jsonl, name: letters}\n- {instructions: rows.jsonl, name: asked}\n"
+        "- {perplexity: rows.jsonl, name: text}\n- humaneval\n- humaneval_instruct\n"
+    )
+
+    def asked(*words: str) -> dict[str, tuple[bool | None, int | None]]:
+        plan = COMMAND.read(["base=.", "--suite", "chat.yaml", *words]).plan
+        return {
+            e.name: (getattr(e, "apply_chat_template", None), getattr(e, "num_fewshot", None)) for e in plan.entries
+        }
+
+    assert [name for name, (chat, _) in asked().items() if chat] == ["ifeval"]
+    for words in (["--no_apply_chat_template"], ["--apply_chat_template=false"]):
+        assert not any(chat for chat, _ in asked(*words).values())
+    found = asked("--apply_chat_template", "--num_fewshot", "2")
+    assert found == {
+        "ifeval": (True, 2),
+        "rows": (True, None),
+        "letters": (True, None),
+        "asked": (True, None),
+        "text": (None, None),
+        "humaneval": (False, 2),
+        "humaneval_instruct": (True, None),
+    }, "a code task keeps what its prompts have no place for"
 
 
 @pytest.fixture
@@ -251,6 +356,21 @@ def test_what_does_not_fit_is_named(plan: EvaluationPlan, tmp_path: Path) -> Non
     assert "--skip: no entry or task 'prse'" in text and "Did you mean 'prose'?" in text
     assert "--fewshot_data.arc_again: no such file: nowhere.jsonl" in text
     assert "--fewshot_data.mmlu: only used together with `data` for the same task" in text
+
+
+def test_files_for_entries_that_take_none_are_refused(plan: EvaluationPlan, tmp_path: Path) -> None:
+    (tmp_path / "other.jsonl").write_text("{}\n")
+    file = str(tmp_path / "other.jsonl")
+    _, mistakes = changed(plan, data={"prose": file}, fewshot_data={"kinds": file})
+    text = [mistake.sentence(option=True) for mistake in mistakes]
+    assert len(text) == 2
+    assert text[0].startswith("--data.prose: only tasks take another file, and this is a perplexity entry.")
+    assert text[1].startswith("--fewshot_data.kinds: only tasks take another file, and this is a classes entry.")
+    programs, problems = parse_evaluation({"source": ["mbpp_instruct", "mbpp"], "allow_code_execution": True})
+    assert problems == []
+    for name, expected in (("mbpp", []), ("mbpp_instruct", ["mbpp_instruct shows no examples. Leave it out."])):
+        _, mistakes = changed(programs, data={name: file}, fewshot_data={name: file})
+        assert [m.text for m in mistakes] == expected
 
 
 def test_entries_that_are_skipped_take_their_averages_along(plan: EvaluationPlan) -> None:

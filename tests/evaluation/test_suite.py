@@ -256,6 +256,40 @@ def test_programs_in_a_suite_need_permission_or_are_skipped(folder):
     assert problems == [] and [e.kind for e in plan.entries] == ["task"] * 4
 
 
+def test_an_empty_list_beside_suites_takes_no_entries_away(folder):
+    (folder / "more.yaml").write_text("source: [arc_easy]\ndata: {arc_easy: arc.jsonl}\n")
+    plan, problems = parse_evaluation(
+        {"suites": ["more.yaml"], "source": None, "data": None, "target": ["piqa"]}, base_dir=folder
+    )
+    assert problems == [] and [e.name for e in plan.entries] == ["arc_easy", "piqa"]
+    assert plan.tasks["arc_easy"].data == str(folder / "arc.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({"task": "humaneval", "apply_chat_template": True}, "apply_chat_template: humaneval does not read it"),
+        ({"task": "mbpp", "apply_chat_template": True}, "apply_chat_template: mbpp does not read it"),
+        ({"task": "humaneval_instruct", "num_fewshot": 5}, "num_fewshot: humaneval_instruct does not read it"),
+        (
+            {"task": "mbpp_instruct", "data": "arc.jsonl", "fewshot_data": "arc.jsonl"},
+            "fewshot_data: mbpp_instruct does not read it",
+        ),
+        (
+            {"task": "humaneval", "metric": "pass@10", "samples": 10},
+            "metric: humaneval leads with pass@1, got 'pass@10'",
+        ),
+        ({"task": "humaneval", "num_fewshot": 5, "metric": "pass@1", "apply_chat_template": False}, None),
+        ({"task": "mbpp", "data": "arc.jsonl", "fewshot_data": "arc.jsonl", "num_fewshot": 1}, None),
+        ({"task": "humaneval_instruct", "num_fewshot": 0, "apply_chat_template": True}, None),
+        ({"answers": "humaneval", "apply_chat_template": True}, None),
+    ],
+)
+def test_settings_that_a_task_with_programs_does_not_read(folder, entry, problem):
+    found = problems_of({"source": [entry], "allow_code_execution": True}, folder)
+    assert found == "" if problem is None else problem in found
+
+
 def test_averages(folder):
     config = {
         "source": ["arc_easy", {"task": "ifeval", "name": "if"}],

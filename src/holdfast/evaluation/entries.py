@@ -22,6 +22,13 @@ TASK_SUFFIXES = (".yaml", ".yml")
 CODE_FAMILIES = {"humaneval": "humaneval", "humaneval_instruct": "humaneval", "mbpp": "mbpp", "mbpp_instruct": "mbpp"}
 """Tasks whose answers are programs, by the form of their rows. They run in the sandbox, and only where the user allows
 it."""
+_UNREAD_BY_CODE = {
+    "humaneval": ("apply_chat_template",),
+    "mbpp": ("apply_chat_template",),
+    "humaneval_instruct": ("num_fewshot", "fewshot_data"),
+    "mbpp_instruct": ("num_fewshot", "fewshot_data"),
+}
+"""Settings that these tasks' prompts have no place for (`code.programs`): conversations or examples."""
 
 
 # ------------------------------------------------------------------------------------------------ what a value may be
@@ -103,6 +110,11 @@ class Entry:
     def kind(self) -> str:
         """One of `KINDS`."""
         raise NotImplementedError
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Fields that change nothing of what this entry measures."""
+        return ()
 
     def local_files(self) -> list[Path]:
         """Local files that decide what is measured."""
@@ -369,6 +381,11 @@ class TaskEntry(Entry):
         return "answers" if self.answers else "code" if self.task in CODE_FAMILIES else "task"
 
     @property
+    def unread(self) -> tuple[str, ...]:
+        """Of a task whose answers are programs: what its prompts have no place for."""
+        return _UNREAD_BY_CODE[self.task] if self.kind == "code" else ()
+
+    @property
     def is_file(self) -> bool:
         """True where `task` is the path of a task YAML."""
         return self.task.endswith(TASK_SUFFIXES)
@@ -390,6 +407,9 @@ class TaskEntry(Entry):
             for key in ("samples", "temperature")
             if getattr(self, key) is not None and self.task not in CODE_FAMILIES
         ]
+        found += [f"{key}: {self.task} does not read it. Leave it out." for key in self.unread if getattr(self, key)]
+        if self.kind == "code" and self.metric not in (None, "pass@1"):
+            found.append(f"metric: {self.task} leads with pass@1, got {self.metric!r}. Leave it out.")
         if self.fewshot_data is not None and self.data is None:
             found.append("fewshot_data: only used together with `data`; without it the task brings its own examples.")
         return found

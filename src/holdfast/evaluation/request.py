@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from holdfast.config.declare import MAX_SEED, Meta
+from holdfast.config.declare import MAX_SEED, Meta, settings_of
+from holdfast.config.decode import coerce_all
 from holdfast.config.values import Mistake, Refused
-from holdfast.evaluation.entries import EvaluationPlan
+from holdfast.evaluation.entries import EvaluationPlan, PlanSettings
 from holdfast.evaluation.shipped import changed, read_suites
 from holdfast.evaluation.suite import decode_evaluation
 
@@ -78,10 +79,10 @@ class HowSettings:
     """Only the first N questions of each task (and subtask), the first N documents of texts."""
     num_fewshot: Annotated[int | None, Meta(ge=0)] = None
     """Examples before each question, for all tasks (what suite and task say)."""
-    apply_chat_template: bool = False
-    """Puts the questions in the tokenizer's chat template."""
-    allow_code_execution: bool = False
-    """Runs programs that the model writes, in the sandbox."""
+    apply_chat_template: bool | None = None
+    """Puts the questions in the tokenizer's chat template (what suite and task say)."""
+    allow_code_execution: bool | None = None
+    """Runs programs that the model writes, in the sandbox (what the suite says, else false)."""
     batch_size: Annotated[int | None, Meta(ge=1)] = None
     """Texts generated at once; comparisons need the same (what the suite says, else 8)."""
     confidence: Annotated[float | None, Meta(gt=0, lt=1)] = None
@@ -127,11 +128,16 @@ class ServerSettings:
 class PlanRequest(HowSettings, WhatSettings):
     """Suites and single entries, with settings for all of them."""
 
+    @property
+    def decided(self) -> list[str]:
+        """Settings of suites that the options replace, and the one that only training runs read."""
+        return ["before", *(key for key in (*_PLAN, *_PERMISSION, "limit") if getattr(self, key, None) is not None)]
+
 
 def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
     """The plan that was asked for, and everything that is wrong with it, by option."""
 
-    mapping, problems = read_suites(request.suite)
+    mapping, problems = read_suites(request.suite, decided=request.decided)
     mistakes = [Mistake(path=("suite",), text=text) for text in problems]
     named = [
         (option, {key: word})
@@ -145,7 +151,11 @@ def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
         text = "nothing to measure: expected --suite NAME, --tasks TASK ... or --perplexity FILE ..."
         mistakes.append(Mistake(path=(), text=text))
     mapping |= {key: value for key in _PLAN if (value := getattr(request, key, None)) is not None}
-    allowed = bool(mapping.get("allow_code_execution")) or request.allow_code_execution
+    suites_say, wrong = coerce_all(_PERMISSION, {key: mapping[key] for key in _PERMISSION if key in mapping})
+    mistakes += [Mistake(path=("suite",), text=mistake.sentence()) for mistake in wrong]
+    allowed = request.allow_code_execution
+    if allowed is None:
+        allowed = suites_say.get("allow_code_execution", False)
     # entries that are skipped need no permission, so that one is asked for below
     plan, wrong = decode_evaluation({**mapping, "allow_code_execution": True})
     before = len(mapping.get("measured", [])) - len(named)
@@ -157,7 +167,7 @@ def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
         skip=request.skip,
         limit=request.limit,
         num_fewshot=request.num_fewshot,
-        apply_chat_template=request.apply_chat_template or None,
+        apply_chat_template=request.apply_chat_template,
     )
     mistakes += wrong
     if request.skip and not plan.entries and not mistakes:
@@ -179,6 +189,7 @@ def plan_of(request: PlanRequest) -> tuple[EvaluationPlan, list[Mistake]]:
 _ENTRIES = {"tasks": "task", "answers": "answers", "perplexity": "perplexity", "memorisation": "memorisation"}
 """Option: kind of the entries that it adds."""
 _PLAN = ("batch_size", "confidence", "seed", "backend")
+_PERMISSION = {s.name: s for s in settings_of(PlanSettings) if s.name == "allow_code_execution"}
 
 
 def _of_option(mistake: Mistake, named: Sequence[tuple[str, dict[str, str]]], before: int) -> Mistake:

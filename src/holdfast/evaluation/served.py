@@ -233,6 +233,7 @@ def connect(name: str, server: ServerSettings) -> Loaded:
     identity = {
         "name": f"{endpoint.shown}#{served}",
         "hash": fingerprint(["served", served, context, about]),
+        "weights": None,  # cannot be seen
         "architecture": "served",
         "origin": f"as {urlsplit(url).netloc} serves it",
     }
@@ -248,6 +249,7 @@ def _conversing(endpoint: Endpoint, served: str, url: str) -> Loaded:
     identity = {
         "name": f"{endpoint.shown}#{served}",
         "hash": fingerprint(["served chat", served, endpoint.base_url, *(one.text for one in replies)]),
+        "weights": None,
         "architecture": "served",
         "origin": f"as {urlsplit(url).netloc} serves it, known by its address and three replies",
     }

@@ -25,13 +25,15 @@ from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError, Interrupted, ModelError, NotFinite, RunFolderError, UserError
 from holdfast.evaluation import vllm
+from holdfast.evaluation.averages import SUITE
+from holdfast.evaluation.compare.folders import weights_of
 from holdfast.evaluation.entries import EvaluationPlan
 from holdfast.evaluation.images import Processor, processor_fingerprint
 from holdfast.evaluation.processes import SINGLE, ProcessGroup, check_count, device_of_process, launch
 from holdfast.evaluation.request import ServerSettings
 from holdfast.evaluation.served import connect, is_address, refused_entries
 from holdfast.evaluation.worker import send_request
-from holdfast.records.evaluation import EvaluationFolder, EvaluationRecord
+from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord
 from holdfast.support.environment import (
     hardware,
     has_fast_bfloat16,
@@ -151,7 +153,8 @@ def evaluate_models(
         say: called with what is done, a line at a time.
 
     Raises:
-        ConfigError: a model, a task or its data does not fit; all mistakes in one message, before anything is measured.
+        ConfigError: a model, a task or its data does not fit, or a label's folder would hold figures of two models; all
+            mistakes in one message, before anything is measured.
         RunFolderError: the folder holds something else, or another process is at work in it.
         NotFinite: figures of some models are not finite, after all were measured.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
@@ -214,7 +217,20 @@ class _Session:
 
     @contextlib.contextmanager
     def loaded(self, model: ModelRequest) -> Iterator[Loaded]:
-        """The model, in memory or behind a server, for as long as the block lasts."""
+        """The model, in memory or behind a server, for as long as the block lasts.
+
+        Raises:
+            ConfigError: as `_other_weights`; of a model of the hub the weights are known now.
+        """
+        with self._loading(model) as found:
+            identity = found.identity
+            weights = identity.get("weights", identity["hash"])
+            if wrong := _other_weights(EvaluationFolder(self.out / model.label), self.plan, weights):
+                raise ConfigError(f"{model.label}: {wrong}")
+            yield found
+
+    @contextlib.contextmanager
+    def _loading(self, model: ModelRequest) -> Iterator[Loaded]:
         from holdfast.models import load
 
         trusted = self.trust_remote_code
@@ -236,7 +252,7 @@ class _Session:
         from holdfast.evaluation.runner import evaluate
 
         identity: dict[str, Any] = {"name": model.label}
-        identity |= {key: loaded.identity[key] for key in ("hash", "origin") if key in loaded.identity}
+        identity |= {key: loaded.identity[key] for key in ("hash", "origin", "weights") if key in loaded.identity}
         evaluate(
             loaded.model,
             loaded.tokenizer,
@@ -386,10 +402,16 @@ def check_request(
         if out is not None and (
             cache is not None or folder.path.is_dir()
         ):  # else there is nothing to be found, and hashes take a while
-            hash_ = hashes.get(model.label) or _hash(model, dtype)
-            if plan.backend == "vllm" and model.label not in hashes and hash_:
+            is_served = model.label in hashes
+            weights = hash_ = hashes[model.label] if is_served else _hash(model, dtype)
+            if plan.backend == "vllm" and not is_served and hash_:
                 hash_ = vllm.hash_of(hash_, server or ServerSettings())
-            identity = {"name": model.label, "hash": hash_}
+            identity: dict[str, Any] = {"name": model.label, "hash": hash_}
+            if is_served or hash_ != weights:
+                identity["weights"] = None if is_served else weights
+            if wrong := _other_weights(folder, plan, identity.get("weights", hash_)):
+                problems.append(f"{model.label}: {wrong}")
+                continue
             with contextlib.suppress(UserError):  # found again below, with its place
                 if identity["hash"] and (
                     kept_evaluations(plan, tokenizer, folder, identity, cache=cache, start=start, processor=processor)
@@ -473,6 +495,24 @@ def _known(record: EvaluationRecord, model: ModelRequest, hash_: str, cache: str
 
 def _identity_file(cache: str | Path, hash_: str) -> Path:
     return Path(cache) / "models" / f"{hash_}.json"
+
+
+def _other_weights(folder: EvaluationFolder, plan: EvaluationPlan, weights: str | None) -> str | None:
+    """Why a model cannot be measured into a label's folder: evaluations of other weights that the plan does not make
+    anew would stay beside its own. None where it can, or where either's weights are not known."""
+    replaced = {(e.suite, e.name) for e in plan.entries} | {(SUITE, a.name) for a in plan.averages}
+    stay = []
+    for file in folder.files() if weights else ():
+        with contextlib.suppress(UserError):
+            found = read_as(file, Evaluation)
+            if (found.suite, found.name) not in replaced and weights_of(found) not in (None, weights):
+                stay.append(f"{found.suite}/{found.name}")
+    if not stay:
+        return None
+    return (
+        f"{folder.path} holds {', '.join(stay)} of other weights (or of these in another dtype), which this request "
+        "does not measure anew. Give the model another label, as in NEW=MODEL, or take another --output_dir."
+    )
 
 
 def _hash(model: ModelRequest, dtype: str) -> str:

@@ -4,7 +4,7 @@ changes in them."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,12 @@ def description_of(path: Path) -> str:
     return str(read_yaml(path, option="suite").values.get("description", ""))
 
 
-def read_suites(names: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def read_suites(names: Sequence[str], *, decided: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
     """Several suites as one `evaluation:` mapping; entries that two suites share are there once.
+
+    Args:
+        names: shipped suites and files.
+        decided: settings that the caller has values for, so that suites need not agree on them.
 
     Returns:
         The mapping, and a sentence a problem.
@@ -67,7 +71,7 @@ def read_suites(names: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     merged: dict[str, Any] = {}
     problems: list[str] = []
     sources: dict[tuple[str, str], Path] = {}
-    clashes: dict[tuple[str, str], list[str]] = {}
+    clashes: dict[tuple[str, str, str], list[str]] = {}
     for name in names:
         try:
             files = suite_files(name)
@@ -82,50 +86,58 @@ def read_suites(names: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             if not isinstance(found, Mapping):
                 problems.append(f"{path}: expected suites such as `source:` with a list of entries, got {show(found)}.")
                 continue
-            for title, first in _join(merged, found, path, sources):
-                clashes.setdefault((first.stem, path.stem), []).append(title)
-    for (one, other), called in clashes.items():
+            for title, first, advice in _join(merged, found, path, sources):
+                if advice is not _ONE_VALUE or title not in decided:
+                    clashes.setdefault((first.stem, path.stem, advice), []).append(title)
+    for (one, other, advice), called in clashes.items():
         problems.append(
             f"{one} and {other} have {', '.join(dict.fromkeys(called))} with different settings. Measure the two "
-            "suites one after the other, each into an --output_dir of its own, or write one YAML that gives each a "
-            "`name:`."
+            f"suites one after the other, each into an --output_dir of its own, or {advice}."
         )
     return merged, problems
 
 
+_OWN_NAMES = "write one YAML that gives each a `name:`"
+_ONE_VALUE = "say which one holds for both, by the option of that name or beside `suites:` in a configuration"
+
+
 def _join(
     merged: dict[str, Any], found: Mapping[Any, Any], path: Path, sources: dict[tuple[str, str], Path]
-) -> Iterator[tuple[str, Path]]:
+) -> Iterator[tuple[str, Path, str]]:
     """Puts a suite's entries, averages and settings to those of the suites before it.
 
     Args:
         merged: what is added to.
         found: the suite.
         path: its file.
-        sources: the file of each entry and average, by list and name; added to.
+        sources: the file of each entry, average and setting, by key and name; added to.
 
     Returns:
-        What both have under one name with different settings, and the file that had it first.
+        What both have under one name with different settings, the file that had it first, and what to do.
     """
-    for key, value in found.items():
-        if isinstance(value, list):
-            entries = merged.setdefault(str(key), [])
+    for key, value in ((str(k), v) for k, v in found.items()):
+        present = merged.get(key)
+        if value is None and isinstance(present, (list, Mapping)):  # all its entries are commented out
+            continue
+        first = sources.setdefault((key, ""), path)
+        if present is None and isinstance(value, (list, Mapping)):
+            present = merged[key] = [] if isinstance(value, list) else {}
+        if isinstance(value, list) and isinstance(present, list):
             for entry in (_placed(entry, path) for entry in value):
                 name = _name_in(entry)
-                first = sources.setdefault((str(key), name), path)
-                if first != path and name and entry not in entries:
-                    yield name, first
-                elif entry not in entries:
-                    entries.append(entry)
-        elif isinstance(value, Mapping):
-            titled = merged.setdefault(str(key), {})
+                first = sources.setdefault((key, name), path)
+                if first != path and name and entry not in present:
+                    yield name, first, _OWN_NAMES
+                elif entry not in present:
+                    present.append(entry)
+        elif isinstance(value, Mapping) and isinstance(present, dict):
             for title, one in value.items():
                 one = _place(one, path) if key in _FILES else one
-                first = sources.setdefault((str(key), str(title)), path)
-                if titled.setdefault(title, one) != one:
-                    yield f"the average {title}" if key == "averages" else f"{key} for {title}", first
-        elif key != "description":
-            merged[str(key)] = value
+                first = sources.setdefault((key, str(title)), path)
+                if present.setdefault(title, one) != one:
+                    yield f"the average {title}" if key == "averages" else f"{key} for {title}", first, _OWN_NAMES
+        elif key != "description" and merged.setdefault(key, value) != value:
+            yield key, first, _ONE_VALUE
 
 
 def _name_in(entry: Any) -> str:
@@ -171,7 +183,7 @@ def changed(
     find: Callable[[str], tuple[str | None, str]] | None = None,
     **settings: Any,
 ) -> tuple[EvaluationPlan, list[Mistake]]:
-    """A plan with local files for its tasks, without some entries, and with settings for all tasks.
+    """A plan with local files for its tasks, without some entries, and with settings for all entries.
 
     Args:
         plan: what is changed.
@@ -179,7 +191,8 @@ def changed(
         fewshot_data: likewise, see `TaskEntry.fewshot_data`; needs `data` for the same task.
         skip: entries that are left out, by task or entry name; averages that need them go, too.
         find: (the file's place, what to say where there is none); None: in the working directory.
-        settings: of `TaskEntry`, such as `limit` or `num_fewshot`; None leaves what is there.
+        settings: fields of entries, such as `limit` (of texts: `max_documents`) or `apply_chat_template`, for every
+            entry that has them and reads them; None leaves what is there.
 
     Returns:
         The plan, and the mistakes, with paths that start with the argument.
@@ -196,6 +209,8 @@ def changed(
                 mistakes.append(Mistake(path=(option,), text=f"{text}{', '.join(names)}."))
             if option not in files:
                 continue
+            if wrong := _without(option, [entry for entry in plan.entries if key in _names(entry)]):
+                mistakes.append(Mistake(path=(option, key), text=wrong))
             place, missing = (find or _in_the_working_directory)(file)
             if place is None:
                 mistakes.append(Mistake(path=(option, key), text=missing))
@@ -211,16 +226,28 @@ def changed(
                 for option, places in files.items()
                 if (place := next((places[name] for name in _names(entry) if name in places), None)) is not None
             }
-            entry = dataclasses.replace(entry, **found, **given)
+            entry = dataclasses.replace(entry, **found)
             if entry.fewshot_data is not None and entry.data is None:
                 text = "only used together with `data` for the same task."
                 mistakes.append(Mistake(path=("fewshot_data", entry.task), text=text))
-        elif "limit" in given and isinstance(entry, DataEntry):
-            entry = dataclasses.replace(entry, max_documents=given["limit"])
-        entries.append(entry)
+        known = {f.name for f in dataclasses.fields(entry)} - set(entry.unread)
+        taken = {key: value for key, value in given.items() if key in known}
+        if "limit" in given and isinstance(entry, DataEntry):
+            taken["max_documents"] = given["limit"]
+        entries.append(dataclasses.replace(entry, **taken))
     left = {(e.suite, e.name) for e in entries}
     averages: list[Average] = [a for a in plan.averages if all((suite, name) in left for suite, name, _ in a.members)]
     return dataclasses.replace(plan, entries=tuple(entries), averages=tuple(averages)), mistakes
+
+
+def _without(option: str, entries: Sequence[Entry]) -> str:
+    """Why none of the entries that a file is given for takes it; empty where one does, or there are none."""
+    if not entries or any(isinstance(entry, TaskEntry) and option not in entry.unread for entry in entries):
+        return ""
+    [first, *_] = entries
+    if isinstance(first, TaskEntry):
+        return f"{first.task} shows no examples. Leave it out."
+    return f"only tasks take another file, and this is a {first.kind} entry. Name the file in the entry itself."
 
 
 def _in_the_working_directory(file: str) -> tuple[str | None, str]:

@@ -177,15 +177,15 @@ def _with_suites(config: dict[str, Any], base: Path | None) -> tuple[dict[str, A
     from holdfast.evaluation.shipped import read_suites
 
     places = [_locate(n, base) or n if n.endswith(TASK_SUFFIXES) else n for n in names["suites"]]
-    added, found = read_suites(places)
+    added, found = read_suites(places, decided=[k for k, v in merged.items() if not isinstance(v, (list, Mapping))])
     for key, value in added.items():
         present = merged.get(key)
         if isinstance(value, list) and isinstance(present, list):
             merged[key] = [*present, *(entry for entry in value if entry not in present)]
         elif isinstance(value, Mapping) and isinstance(present, Mapping):
             merged[key] = {**value, **present}
-        else:
-            merged.setdefault(key, value)
+        elif key not in merged or (present is None and isinstance(value, (list, Mapping))):
+            merged[key] = value  # a list whose entries are all commented out holds nothing
     return merged, [*mistakes, *(Mistake(path=("suites",), text=text) for text in found)]
 
 

@@ -109,10 +109,12 @@ def serve(name: str, server: ServerSettings, *, dtype: str, trust_remote_code: b
                 time.sleep(0.2)
             asked = dataclasses.replace(server, tokenizer=server.tokenizer or name)
             found = connect(f"http://127.0.0.1:{port}/v1", asked)
+            weights = weights_hash(name, dtype=dtype)  # of the hub they are on disk by now
             identity = {
                 **found.identity,
                 "name": shown_name(name),
-                "hash": hash_of(weights_hash(name, dtype=dtype), server),  # of the hub they are on disk by now
+                "hash": hash_of(weights, server),
+                "weights": weights,
                 "origin": f"as vLLM {version()} serves it",
             }
             yield dataclasses.replace(found, identity=identity)

@@ -82,7 +82,8 @@ class Evaluation(Displayed):
     metrics: dict[str, Metric]
     settings: dict[str, Any]
     model: dict[str, Any]
-    """`{"name": ..., "hash": ...}`, and "origin" where the weights have one that must be said."""
+    """`{"name": ..., "hash": ...}`, and "origin" where the weights have one that must be said. "weights": the weights'
+    own hash where `hash` says more (how they are served), None where nobody knows them (behind a server)."""
     key: str
     """Fingerprint of (model hash, data hash, settings): equal key, nothing to compute again."""
     seconds: float = 0.0

@@ -160,6 +160,24 @@ def read_evaluations(folder: EvaluationFolder) -> list[Evaluation]:
     return found
 
 
+def weights_of(evaluation: Evaluation) -> str | None:
+    """What tells the weights behind an evaluation from others: `hash` of its model, or `weights` where that says more
+    (how vLLM serves them). None where they are not known, as behind a server."""
+    found = evaluation.model.get("weights", evaluation.model.get("hash"))
+    return None if found is None else str(found)
+
+
+def mixed_weights(evaluations: Sequence[Evaluation]) -> str | None:
+    """Whose weights the evaluations of one folder are, where that is more than one model; else None."""
+    by_weights: dict[str, list[str]] = {}
+    for e in evaluations:
+        if (weights := weights_of(e)) is not None:
+            by_weights.setdefault(weights, []).append(f"{e.suite}/{e.name}")
+    if len(by_weights) < 2:
+        return None
+    return "; ".join(f"{', '.join(names)} of {weights[:12]}" for weights, names in by_weights.items())
+
+
 # ------------------------------------------------------------------------------------------------------------ matching
 
 

@@ -9,9 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.errors import ConfigError, DataError
+from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.evaluation.compare.continual import find_tasks, stage_matrix
-from holdfast.evaluation.compare.folders import Matching, compare_entries, match_entries, read_evaluations
+from holdfast.evaluation.compare.folders import (
+    Matching,
+    compare_entries,
+    match_entries,
+    mixed_weights,
+    read_evaluations,
+)
 from holdfast.evaluation.compare.gate import (
     Aim,
     Rule,
@@ -23,7 +29,7 @@ from holdfast.evaluation.compare.gate import (
 from holdfast.evaluation.compare.request import CompareSettings, Side
 from holdfast.records.comparison import Comparison, Decision, GateOutcome, StageMatrix
 from holdfast.records.evaluation import Evaluation
-from holdfast.records.margins import parse_margins
+from holdfast.records.margins import Margins, parse_margins
 from holdfast.support.progress import progress
 
 Task = tuple[str | None, str]
@@ -108,11 +114,13 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
         settings: how to compare.
 
     Raises:
-        ConfigError: evaluations that cannot be read, rules and tasks that do not fit them; all at once.
+        ConfigError: evaluations that cannot be read or are of several models' weights in one folder, rules, margins and
+            tasks that do not fit them; all at once.
         DataError: nothing can be compared; says why, entry by entry.
     """
     first, last = sides[0], sides[-1]
-    matching, aims, tasks = _prepared(first, last, rules, [task for _, task in settings.stages])
+    margins = parse_margins(settings.margin)
+    matching, aims, tasks = _prepared(sides, rules, margins, [task for _, task in settings.stages])
     draws: dict[str, Any] = {k: getattr(settings, k) for k in ("confidence", "resamples", "seed")}
     with progress("Comparing", total=len(matching.pairs)) as advance:
         found = compare_entries(
@@ -120,7 +128,7 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
             last.folder,
             matching,
             **draws,
-            margins=parse_margins(settings.margin),
+            margins=margins,
             family_wise=settings.family_wise,
             progress=lambda done, total: advance(1),
         )
@@ -148,26 +156,44 @@ def compare_sides(sides: Sequence[Side], rules: Sequence[Rule], settings: Compar
 
 
 def _prepared(
-    first: Side, last: Side, rules: Sequence[Rule], words: Sequence[str]
+    sides: Sequence[Side], rules: Sequence[Rule], margins: Margins, words: Sequence[str]
 ) -> tuple[Matching, list[Aim], list[Task]]:
     """Everything that can be wrong and is known before samples are read."""
     evaluations: list[list[Evaluation]] = []
     aims: list[Aim] = []
     problems: list[str] = []
-    for side in (first, last):
+    for side in sides:
         with _collected(problems):
             evaluations.append(read_evaluations(side.folder))
+            if mixed := mixed_weights(evaluations[-1]):
+                problems.append(
+                    f"expected evaluations of one model in {side.folder.path}, got those of several weights: {mixed}. "
+                    "Measure the model that you mean under another label, or into another --output_dir."
+                )
     if problems:
         raise ConfigError(problems)
-    matching = match_entries(*evaluations)
+    matching = match_entries(evaluations[0], evaluations[-1])
     with _collected(problems, "--fail_if: "):
         aims = bind_rules(rules, matching)
+    problems += [f"--margin: {problem}" for problem in _unknown_units(margins, matching)]
     tasks = [_task(word, evaluations[0]) for word in words]
     with _collected(problems, "--stages: "):
         find_tasks(evaluations[0], tasks)
     if problems:
         raise ConfigError(problems)
     return matching, aims, tasks
+
+
+def _unknown_units(margins: Margins, matching: Matching) -> list[str]:
+    """A sentence for each unit that neither a compared metric nor a default margin has."""
+    there = {m.unit: None for p in matching.pairs for e in (p.before, p.after) for m in e.metrics.values()}
+    known = [*there, *Margins().units]
+    listed = ", ".join(there)
+    return [
+        f"no compared metric is in '{unit}'.{did_you_mean(unit, known)} There are: {listed}."
+        for unit in margins.units
+        if there and unit not in known
+    ]
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
 A document is one of
 - a string: all of it is scored;
 - a pair (prompt, completion), both strings or both lists of chat messages: the completion is scored given the prompt;
-- a list of chat messages: what the assistant says is scored, each turn given all before it.
+- a list of chat messages: what the assistant says is scored, each turn given all before it;
+- either of the latter two as a `ChatDocument`, with what the chat template reads beside the messages (tools).
 
 Conventions, the same for every model:
 - Strings start with the tokenizer's BOS token where it has one, added exactly once whether or not the tokenizer adds it
@@ -17,15 +18,45 @@ Conventions, the same for every model:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.data.layouts import TEMPLATE_COLUMNS
 from holdfast.errors import DataError, ModelError
 from holdfast.support.files import fingerprint
 
 Messages = Sequence[Mapping[str, Any]]
-Document = str | tuple[str, str] | tuple[Messages, Messages] | Messages
+Conversation = tuple[Messages, Messages] | Messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatDocument:
+    """Chat messages of a row that has more for the chat template."""
+
+    messages: Conversation
+    """All of them, or prompt and completion."""
+    tools: Any = None
+    """The functions that the assistant may call, a list or JSON text of one."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """The template's variables."""
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What `apply_chat_template` is given, as TRL gives it when it trains.
+
+        Raises:
+            DataError: tools that are no JSON.
+        """
+        try:
+            tools = json.loads(self.tools) if isinstance(self.tools, str) else self.tools
+        except ValueError as error:
+            raise DataError(f"tools: expected a list of functions, or JSON text of one: {error}.") from error
+        return {"tools": tools, **self.chat_template_kwargs}
+
+
+Document = str | tuple[str, str] | Conversation | ChatDocument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +86,8 @@ def documents_from(dataset: Iterable[Mapping[str, Any]], *, limit: int | None = 
     and completion.
 
     Args:
-        dataset: rows with the columns {"text"}, {"messages"} or {"prompt", "completion"}.
+        dataset: rows with the columns {"text"}, {"messages"} or {"prompt", "completion"}; beside messages, tools and
+            chat_template_kwargs.
         limit: only the first so many.
 
     Raises:
@@ -66,9 +98,9 @@ def documents_from(dataset: Iterable[Mapping[str, Any]], *, limit: int | None = 
         if limit is not None and len(documents) >= limit:
             break
         if "prompt" in row and "completion" in row:
-            documents.append((row["prompt"], row["completion"]))
+            documents.append(_with_variables((row["prompt"], row["completion"]), row))
         elif "messages" in row:
-            documents.append(list(row["messages"]))
+            documents.append(_with_variables(list(row["messages"]), row))
         elif "text" in row:
             documents.append(row["text"])
         else:
@@ -79,6 +111,11 @@ def documents_from(dataset: Iterable[Mapping[str, Any]], *, limit: int | None = 
     if not documents:
         raise DataError("Expected at least one document to score, got none. Check the data file and its split.")
     return documents
+
+
+def _with_variables(document: Any, row: Mapping[str, Any]) -> Document:
+    given = {name: row[name] for name in TEMPLATE_COLUMNS if row.get(name) is not None}
+    return ChatDocument(messages=document, **given) if given and not _is_text(document) else document
 
 
 def encode_document(document: Document, tokenizer: Any) -> EncodedDocument:
@@ -126,6 +163,9 @@ def _string_parts(document: Any, tokenizer: Any) -> tuple[list[int], list[_Part]
 
 
 def _chat_parts(document: Any, tokenizer: Any) -> tuple[list[int], list[_Part]]:
+    variables: dict[str, Any] = {}
+    if isinstance(document, ChatDocument):
+        document, variables = document.messages, document.variables
     if isinstance(document, tuple) and len(document) == 2 and all(_are_messages(part) for part in document):
         messages, ends = [*document[0], *document[1]], [(len(document[0]), len(document[0]) + len(document[1]))]
     elif _are_messages(document) and document:
@@ -137,12 +177,12 @@ def _chat_parts(document: Any, tokenizer: Any) -> tuple[list[int], list[_Part]]:
             "content, "
             f"got {str(document)[:80]!r}."
         )
-    whole = _render(messages, tokenizer)
+    whole = _render(messages, tokenizer, **variables)
     ids = _tokens(whole, tokenizer)
     parts = []
     for given, through in ends:
-        before = _render(messages[:given], tokenizer, reply=True) if given else ""
-        text = _render(messages[:through], tokenizer)
+        before = _render(messages[:given], tokenizer, reply=True, **variables) if given else ""
+        text = _render(messages[:through], tokenizer, **variables)
         start = _common_prefix(_tokens(before, tokenizer), ids)
         end = len(ids) if through == len(messages) else _common_prefix(_tokens(text, tokenizer), ids)
         size = (
@@ -206,14 +246,14 @@ def _tokens(text: str, tokenizer: Any) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) if text else []
 
 
-def _render(messages: Any, tokenizer: Any, *, reply: bool = False) -> str:
+def _render(messages: Any, tokenizer: Any, *, reply: bool = False, **variables: Any) -> str:
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             "The data holds chat messages, but the tokenizer has no chat template to write them with. Use the "
             "tokenizer of an "
             "instruction-tuned model, or name plain text with `prompt` and `completion` templates."
         )
-    return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=reply)
+    return tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=reply, **variables)
 
 
 def _are_messages(value: Any) -> bool:
