@@ -201,6 +201,45 @@ def test_chat_keeps_what_templates_read_and_drops_the_rest():
     assert call_out["tool_calls"] == call["tool_calls"]
 
 
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+ASKED, SAYS = {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("row", [{"messages": [ASKED, SAYS]}, {"prompt": [ASKED], "completion": [SAYS]}])
+def test_tools_stay_beside_messages(tmp_path, row, streaming):
+    path = tmp_path / "a.jsonl"
+    beside = {"tools": TOOLS, "chat_template_kwargs": {"thinking": True}}
+    path.write_text(json.dumps({**row, **beside, "n": 1}) + "\n")
+    out, _ = standardise(load_rows(path, streaming=streaming), CHAT)
+    assert next(iter(out)) == {**row, **beside}
+    path.write_text(json.dumps({"prompt": "x", "completion": "y", "tools": "[]"}) + "\n")
+    out, _ = standardise(load_rows(path, streaming=streaming), CHAT)
+    assert next(iter(out)) == {"prompt": "x", "completion": "y"}
+
+
+def test_held_out_rows_are_written_with_their_tools():
+    from evaluation.conftest import make_tokenizer
+    from holdfast.evaluation.text.documents import documents_from, encode_document
+
+    tokenizer = make_tokenizer(chat=True)
+    tokenizer.chat_template = (
+        "{% if tools %}{{ tools[0].function.name }} {% endif %}{{ mood }}{% for m in messages %}{{ m.content }} "
+        "{% endfor %}"
+    )
+    more = {"chat_template_kwargs": {"mood": "calm "}}
+    pair, talk = {"prompt": [ASKED], "completion": [SAYS]}, {"messages": [ASKED, SAYS]}
+    rows = [{**row, **more, "tools": tools} for row in (pair, talk) for tools in (TOOLS, json.dumps(TOOLS))]
+    for row, document in zip(rows, documents_from(rows), strict=True):
+        encoded = encode_document(document, tokenizer)
+        assert tokenizer.decode(encoded.ids) == "f calm x y ", row
+        assert [tokenizer.decode(encoded.ids[slice(*span)]) for span in encoded.spans] == ["y "]
+    plain, bare = documents_from([talk, {**talk, "tools": None}])
+    assert plain == bare == talk["messages"], "known by the same hash as before"
+    with pytest.raises(DataError, match="tools: expected a list of functions, or JSON text"):
+        encode_document(documents_from([{**talk, "tools": "[f"}])[0], tokenizer)
+
+
 def test_chat_without_a_template_says_what_to_do():
     refused(
         rows({"messages": [{"role": "user", "content": "x"}]}),

@@ -156,8 +156,23 @@ def test_parts_of_a_split(tmp_path):
     assert load_rows(path, split="train[3:5]")["n"][:] == [3, 4]
     assert load_rows(path, split="train[-2:]")["n"][:] == [23, 24]
     assert len(load_rows(path, split="train[:20%]")) == 5
+    assert load_rows(path, split="train[:1]+train[3:5]")["n"][:] == [0, 3, 4]
+    assert len(load_rows(path, split="train+train")) == 2 * len(ROWS), "as datasets reads it"
     with pytest.raises(DataError, match=r"train\[:1000\]"):
         load_rows(path, split="train[three]")
+
+
+@pytest.mark.parametrize("split", ["train+test", "train[:1]+test[:1]"])
+def test_several_splits_are_never_the_first_alone(tmp_path, split):
+    (tmp_path / "folder").mkdir()
+    for name in ("train.jsonl", "test.jsonl"):
+        (tmp_path / "folder" / name).write_bytes(jsonl(ROWS))
+    one = datasets.Dataset.from_list(ROWS)
+    one.save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict(train=one, test=one).save_to_disk(str(tmp_path / "many"))
+    for name in ("folder", "folder/train.jsonl", "one", "many"):
+        with pytest.raises(DataError, match=r"which names train and test\. To train on all of them, list each under"):
+            load_rows(tmp_path / name, split=split)
 
 
 # ----------------------------------------------------------------------------------- values that parsers like to change

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from trl.experimental.sdft import SDFTTrainer
 
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.ops.heads import describe_head, run_backbone
+from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.registry import METHODS, retention
 from holdfast.training import method_laws as laws
 from preference_trainers import dpo, grpo, on_policy, pairs, self_distilling
@@ -288,6 +290,9 @@ def test_on_policy_distillation_without_a_teacher_or_prompts_is_refused(tmp_path
         on_policy(tmp_path, retention([{"label_annealing": {"tokens": "all"}}]))
     with pytest.raises(ConfigError, match="cached"):
         on_policy(tmp_path, retention([{"label_annealing": {"teacher": "cached"}}]))
+    with pytest.raises(ConfigError, match="expected no budget in on-policy distillation"):
+        on_policy(tmp_path, retention([KL, {"budget": {"kl": 0.02}}]))
+    on_policy(tmp_path, retention([KL, {"budget": {"kl": math.inf}}]))  # off
     with pytest.raises(DataError, match="expected rows with a prompt"):
         OnPolicyTrainer(
             build_model(),
@@ -308,6 +313,30 @@ def test_self_distillation_is_trls(tmp_path):
     assert plain.train().training_loss == loss > 0
     assert laws.largest_difference(laws.weights(ours), laws.weights(plain)) == 0
     assert laws.largest_difference(laws.weights(ours), before) > 1e-4
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_the_temperature_of_sampling_is_not_that_of_self_distillation(temperature, tmp_path):
+    """Reverse KL at temperature 1, also where samples are used again and weighed by their old probabilities."""
+    trainer = self_distilling(tmp_path, temperature=temperature, steps_per_generation=2)
+    assert trainer.generation_config.temperature == temperature
+    model, teacher = moved(trainer.model).eval(), trainer.teacher_model
+    rows = [trainer.train_dataset[n] for n in range(4)]
+    batch = trainer._prepare_training_batch(rows)
+    ids, mask = batch["completion_ids"], batch["completion_mask"]
+
+    def log_probabilities(of, prompts, attended):
+        with torch.no_grad():
+            logits = of(input_ids=prompts, attention_mask=attended).logits
+        return logits[:, -ids.shape[1] - 1 : -1].log_softmax(-1)
+
+    whole = (torch.cat([batch[f"{part}_{what}"] for part in ("prompt", "completion")], 1) for what in ("ids", "mask"))
+    ours = log_probabilities(model, *whole)
+    theirs = log_probabilities(teacher, batch["teacher_input_ids"], batch["teacher_attention_mask"])
+    torch.testing.assert_close(batch["old_per_token_logps"], ours.gather(-1, ids[..., None])[..., 0])
+    kl = ((ours.exp() * (ours - theirs)).sum(-1) * mask).sum(1) / mask.sum(1)
+    with torch.no_grad():
+        assert float(trainer.compute_loss(model, batch)) == pytest.approx(float(kl.mean()), rel=1e-4)
 
 
 @pytest.mark.parametrize("name", ["l2", pytest.param("sfa", marks=pytest.mark.slow)])
@@ -453,6 +482,14 @@ def test_methods_that_do_not_fit_are_refused(tmp_path):
     for host in (dpo, grpo):
         with pytest.raises(ConfigError, match="changes the training data"):
             host(tmp_path, retention([{"replay": {"data": str(tmp_path / "old.jsonl")}}]))
+
+
+@pytest.mark.parametrize("weights", [{"weight": 0.0, "weight_generated": 1.0}, {"weight": 1.0, "weight_new": 0.0}])
+def test_weights_by_origin_are_refused_where_no_row_has_one(weights, tmp_path):
+    """They would silence the loss: nothing is replayed or generated here."""
+    for host in (dpo, on_policy):
+        with pytest.raises(ConfigError, match=r"expected one weight .* State weight alone"):
+            host(tmp_path, [LabelAnnealing(**weights)])
 
 
 def test_a_start_with_an_adapter_of_its_own_is_no_teacher(tmp_path):

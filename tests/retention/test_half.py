@@ -64,6 +64,14 @@ def test_a_weight_goes_with_its_bias_and_a_factor_with_the_other():
         "base.layers.1.self_attn.q_proj.lora_B.default.weight": parameter(2, 1),
         "base.layers.1.self_attn.q_norm.weight": parameter(2),
         "base.layers.1.mlp.experts.down_proj": parameter(3, 2, 2),
+        "base.layers.2.self_attn.q_proj.osf_svd_params.default.U_low": parameter(2, 1),
+        "base.layers.2.self_attn.q_proj.osf_svd_params.default.S_low": parameter(1),
+        "base.layers.2.self_attn.q_proj.osf_svd_params.default.V_low": parameter(1, 2),
+        "decoder.layers.0.self_attn.q_proj.weight": parameter(2, 2),
+        "decoder.layers.0.fc1.weight": parameter(2, 2),
+        "decoder.layers.0.fc1.bias": parameter(2),
+        "decoder.layers.0.fc2.weight": parameter(2, 2),
+        "decoder.layers.0.final_layer_norm.weight": parameter(2),
         "wte.weight": parameter(4, 2),
     }
     found = {group: {u: len(n) for u, n in members.items()} for group, members in units(names).items()}
@@ -73,6 +81,10 @@ def test_a_weight_goes_with_its_bias_and_a_factor_with_the_other():
         ("base.layers.1", "self_attn"): {"self_attn.q_proj": 2},
         ("base.layers.1", "norms"): {"self_attn.q_norm": 1},
         ("base.layers.1", "mlp"): {"mlp.experts.down_proj": 1},
+        ("base.layers.2", "self_attn"): {"self_attn.q_proj": 3},
+        ("decoder.layers.0", "self_attn"): {"self_attn.q_proj": 1},
+        ("decoder.layers.0", "mlp"): {"fc1": 2, "fc2": 1},
+        ("decoder.layers.0", "norms"): {"final_layer_norm": 1},
     }
 
 
@@ -121,6 +133,25 @@ def test_what_is_frozen_does_not_move(optim, tmp_path):
             else:
                 assert not same["weight"], (step, name)
     assert thawed > 0 or optim == "sgd"  # some were frozen that had momenta
+
+
+def test_frozen_factors_of_osf_do_not_move(tmp_path):
+    """All three of a matrix, though the others are projected after every step."""
+    from peft import OSFConfig
+
+    peft = OSFConfig(task_type="CAUSAL_LM", effective_rank=0.5)
+    trainer = make_trainer(tmp_path, {"half": {"every": 1}}, peft=peft, optim="adamw_torch", max_steps=2)
+    watch = Watch(trainer)
+    trainer.add_callback(watch)
+    trainer.train()
+    named = trainer.named_trainable()
+    for step in (1, 2):
+        frozen = trainer.retain[0].frozen(named, step - 1)
+        still = {n for n in named if torch.equal(watch.seen[step][n]["weight"], watch.seen[step - 1][n]["weight"])}
+        assert still == frozen
+        for layer in ("layers.0.self_attn", "layers.1.self_attn"):
+            of = collections.Counter(n.rpartition(".")[0] for n in frozen if layer in n)
+            assert len(of) == 2 and set(of.values()) == {3}
 
 
 def test_a_round_is_an_epoch_and_goes_on_after_a_resume(tmp_path):

@@ -270,6 +270,30 @@ def test_the_share_is_of_what_is_trained_on(strategy: str, tmp_path: Path) -> No
     assert abs(generated / trained - 0.3) < 0.03
 
 
+@pytest.mark.parametrize("name", ["replay", "multitask"])
+def test_old_rows_count_as_far_as_they_are_trained_on(name: str, tmp_path: Path) -> None:
+    long = write_lines(tmp_path / "long.jsonl", [{"text": f"{n}. It goes on " + "and on " * 60} for n in range(80)])
+    given = {"data": str(long), **({"fraction": 0.5} if name == "replay" else {"share": 0.2})}
+    trainer = make_trainer(tmp_path, {name: given})
+    trained = [tuple(row["input_ids"]) for row in trainer.train_dataset]
+    old = sum(len(ids) for ids in trained if "It goes on" in build_tokenizer().decode(ids))
+    [mixed] = trainer.data_info["mixed"]
+    assert (mixed["replay_tokens"], mixed["train_tokens"]) == (old, sum(map(len, trained)) - old)
+    if name == "replay":
+        assert abs(old / sum(map(len, trained)) - 0.5) < 0.02
+
+
+def test_target_prompts_are_the_new_datas_wherever_the_method_is_listed(tmp_path: Path) -> None:
+    old = write_lines(tmp_path / "old.jsonl", [{"prompt": f"Old {n}?", "completion": " Yes."} for n in range(20)])
+    own = entry(tmp_path, prompts="target", temperature=0.0, max_repetition=1.0, max_dropped=0.9)
+    replay, tasks = {"replay": {"data": str(old), "fraction": 0.3}}, {"multitask": {"data": str(old)}}
+    drawn = []
+    for listed in (own, {**own, **replay}, {**replay, **own}, {**tasks, **own}):
+        mixed = make_trainer(tmp_path, listed, data=Dataset.from_list(pairs())).data_info["mixed"]
+        drawn += [(one["prompts"], one["samples"]) for one in mixed if one["method"] == "self_replay"]
+    assert drawn == [(24, drawn[0][1])] * 4
+
+
 def test_another_forward_with_the_same_weights_is_another_start() -> None:
     """All of a configuration that a forward pass depends on is in the key, not only what some architectures have."""
     from holdfast.training.data_host import StartModel

@@ -277,6 +277,23 @@ def test_the_share_that_is_masked_is_said(mask_end, tmp_path):
     assert f"Selective token masking: {masked / count:.1%} of {count:,} trained {of} are masked." in said
 
 
+@pytest.mark.parametrize("mask_end", [False, True])
+def test_normalised_masking_leaves_the_mean_over_what_is_kept(mask_end, tmp_path):
+    """Over all data, as the published code has it of each batch."""
+    trainer, start = trainer_of(tmp_path, "stm", threshold=260.0, mask_end=mask_end, normalise=True)
+    losses, kept, total = 0.0, [], 0
+    for batch in trainer.get_train_dataloader():
+        with torch.no_grad():
+            _, before, trained = cross_entropies(start, batch)
+        given = trainer._weigher.token_weights(batch, batch["labels"]).given_BS
+        losses, total = losses + float((given * before)[trained].sum()), total + int(trained.sum())
+        is_kept = (before.exp() <= 260) | ((batch["labels"][:, 1:] == END) & (not mask_end))
+        assert not given[trained & ~is_kept].any()
+        kept += before[trained & is_kept].tolist()
+    assert 0 < len(kept) < total
+    assert losses / total == pytest.approx(sum(kept) / len(kept), rel=1e-5)
+
+
 def test_flows_published_weights_train_less_and_normalised_ones_alike(tmp_path):
     """The median document at exp(-1), against a mean of 1 over the trained tokens of all data."""
     published, _ = trainer_of(tmp_path, "flow")
@@ -359,6 +376,8 @@ def test_masked_tokens_may_keep_a_part_of_their_weight(tmp_path):
     blended = make_trainer(tmp_path, {"token_weighting": method})
     blended.train()
     assert history(blended, "ce_weight")[-1] == pytest.approx(0.1)
+    with pytest.raises(DataError, match="which masks all"):  # weights of 0 have no mean to be divided by
+        make_trainer(tmp_path, {"token_weighting": {**method, "normalise": True}}).train()
 
 
 def test_a_step_of_no_weight_is_no_end(tmp_path):
@@ -394,7 +413,7 @@ def test_one_method_weighs_tokens(tmp_path):
         ({"kind": "dft", "alpha": 2.0}, "alpha: .*kind: eaft only, got kind 'dft'"),
         ({"kind": "eaft", "floor": 0.5}, "floor: .*kind: talr only"),
         ({"kind": "talr", "threshold": 3.0}, "threshold: .*kind: stm only"),
-        ({"kind": "stm", "normalise": True}, "normalise: .*kind: flow only"),
+        ({"kind": "dft", "normalise": True}, "normalise: .*kind: stm or flow only"),
         ({"kind": "dft", "cache_dir": "x"}, "cache_dir: .*kind: stm or flow only"),
         ({"kind": "stm", "threshold": 1.0}, "threshold.*above 1"),
         ({"coefficient": 1.5}, "coefficient.*1.5"),

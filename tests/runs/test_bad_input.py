@@ -205,6 +205,8 @@ def test_a_plain_file_where_a_checkpoint_belongs(dry: tuple[str, ...], say: Say)
 def test_a_path_to_resume_from_is_refused(say: Say) -> None:
     code, err = say("--resume_from_checkpoint", "out/checkpoint-2")
     assert code == 2 and "resume_from_checkpoint: a run goes on from the newest whole checkpoint of its own" in err
+    code, err = say("--resume_from_checkpoint", "false")
+    assert code == 2 and "to begin anew, give another output_dir or remove this one" in err
     assert say("--resume_from_checkpoint", "true")[0] == 0
 
 

@@ -83,8 +83,8 @@ TRL_YAMLS = {
         dtype: bfloat16
         lora_modules_to_save: [lm_head]
     """,
-    "one module by name": "lora_target_modules: all-linear\nbf16: false",
-    "a list of one": "lora_target_modules: [q_proj]\nbf16: false",
+    "one module by name": "use_peft: true\nlora_target_modules: all-linear\nbf16: false",
+    "a list of one": "use_peft: true\nlora_target_modules: [q_proj]\nbf16: false",
     "strings for switches": 'packing: "yes"\ngradient_checkpointing: "False"\nshuffle_dataset: "1"\nbf16: false',
     "mappings": """
         gradient_checkpointing_kwargs: {use_reentrant: false}
@@ -127,7 +127,8 @@ def test_yaml_means_what_it_means_to_trl(name: str) -> None:
     from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser
 
     argv = write(
-        "model_name_or_path: tiny\ndataset_name: train.jsonl\noutput_dir: out\ndataloader_pin_memory: false\n"
+        "model_name_or_path: tiny\noutput_dir: out\ndataloader_pin_memory: false\n"
+        + ("" if name == "mixture" else "dataset_name: train.jsonl\n")
         + dedent(TRL_YAMLS[name])
     )
     theirs = TrlParser((ScriptArguments, SFTConfig, ModelConfig, DatasetMixtureConfig)).parse_args_and_config(argv)
@@ -191,6 +192,15 @@ def test_env_is_set_and_secrets_are_not_recorded(monkeypatch: pytest.MonkeyPatch
     assert "abc123" not in json.dumps(config.resolved)
     assert config.resolved["env"] == {"HOLDFAST_TEST_MODE": "3"}
     assert config.resolved["model_init_kwargs"] == {"use_cache": False}
+
+
+def test_env_of_the_command_line_is_set_in_place_of_the_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOLDFAST_TEST_MODE", "HOLDFAST_TEST_OTHER"):
+        monkeypatch.setenv(name, "before")
+    config = load("env: {HOLDFAST_TEST_OTHER: file}\n", "--env", "{HOLDFAST_TEST_MODE: line}")
+    assert config.resolved["env"] == {"HOLDFAST_TEST_MODE": "line"}
+    assert (os.environ["HOLDFAST_TEST_MODE"], os.environ["HOLDFAST_TEST_OTHER"]) == ("line", "before")
+    assert "--env: expected a mapping" in problems([*LEAST, "--env", "[A"])[0]
 
 
 # ------------------------------------------------------------------------------------------------------------- own keys
@@ -312,8 +322,17 @@ MISTAKES = {
     "logging_steps: 2.5": "--logging_steps must be an integer if bigger than 1: 2.5",
     "load_best_model_at_end: true": "requires the save and eval strategy to match",
     "datasets: [{pth: json}]": "line 3: datasets[0]: unknown key 'pth'. Did you mean 'path'?",
-    "datasets: [{path: json, data_files: "
-    "nowhere.jsonl}]": "line 3: datasets[0].data_files: no such file or folder: nowhere.jsonl",
+    "datasets: [{path: json}]": "line 2: dataset_name: expected one of this and datasets, got both.",
+    "lora_r: 8": "line 3: lora_r: belongs to LoRA, which is on with 'use_peft: true' only.",
+    "lora_target_modules: [q_proj]": "line 3: lora_target_modules: belongs to LoRA",
+    "use_dora: true": "line 3: use_dora: belongs to LoRA",
+    "use_peft: true\nuse_bnb_nested_quant: true": "line 4: use_bnb_nested_quant: belongs to 4-bit weights",
+    "use_peft: true\nbnb_4bit_quant_type: nf4": "line 4: bnb_4bit_quant_type: belongs to 4-bit weights",
+    "resume_from_checkpoint: false": "line 3: resume_from_checkpoint: expected true or nothing, got false",
+    "stages: [{lora_r: 8}, {learning_rate: 1e-5}]": "line 3: stages[0]: lora_r: belongs to LoRA",
+    "stages: [{num_processes: 4}, {}]": "line 3: stages[0].num_processes: belongs to the whole request",
+    "stages: [{dataset_config: en, datasets: [{path: json, data_files: train.jsonl}]}, {}]": "line 3: stages[0]: "
+    "dataset_config: belongs to dataset_name",
     "accelerate_config: fsdp22": "got 'fsdp22'. Did you mean 'fsdp2'?",
     "retention: [{replay: {data: nowhere.jsonl}}]": "replay.data: no such file or folder: nowhere.jsonl",
     "retention: [{sfa: {previous: ./nowhere}}]": "sfa.previous: no such folder: ./nowhere.",
@@ -361,6 +380,48 @@ def test_settings_are_checked_for_the_machine_that_they_are_for() -> None:
 @pytest.mark.parametrize("text", MISTAKES)
 def test_mistake_is_said(text: str) -> None:
     assert MISTAKES[text] in problem(text)
+
+
+def test_data_sets_of_a_list_are_looked_for() -> None:
+    begin = "model_name_or_path: tiny\ndatasets: [{path: json, data_files: %s}]\n"
+    assert problems(write(begin % "nowhere.jsonl"))[0].startswith(
+        "line 2: datasets[0].data_files: no such file or folder: nowhere.jsonl"
+    )
+    found = problems(
+        [*write(begin % "train.jsonl" + "dataset_train_split: train[:5]\n"), "--dataset_name", "prose.jsonl"]
+    )
+    assert [text.split(":")[0] for text in found] == ["--dataset_name", "line 3"]
+    assert "dataset_train_split: belongs to dataset_name" in found[1]
+
+
+def test_a_switch_may_be_off_beside_its_settings() -> None:
+    for text in (
+        "use_peft: false\nlora_r: 8\nuse_dora: true\n",
+        "use_peft: true\nload_in_4bit: false\nbnb_4bit_quant_type: fp4\n",
+        "use_dora: false\nuse_bnb_nested_quant: false\n",
+        "lora_r: 8\nstages: [{}, {use_peft: true}]\n",
+    ):
+        config = load(text)
+        assert train_config(config.resolved).resolved == config.resolved, "what is written down is a request, too"
+
+
+def test_a_stages_own_data_replaces_the_requests() -> None:
+    from holdfast.runs.stages import stages_of
+
+    put_model("out-stage-1")
+    listed = [{"path": "json", "data_files": "prose.jsonl"}]
+    base = {"model_name_or_path": "tiny", "output_dir": "out"}
+    of_list = train_config(base, datasets=listed, stages=[{"dataset_name": "train.jsonl"}, {"max_steps": 1}])
+    by_name = {"dataset_name": "train.jsonl", "dataset_train_split": "train[:1]"}
+    of_name = train_config(base, **by_name, stages=[{"max_steps": 1}, {"datasets": listed}])
+    found = [
+        (stage.script.dataset_name, stage.script.dataset_train_split, len(stage.mixture.datasets))
+        for config in (of_list, of_name)
+        for stage in stages_of(config)
+    ]
+    assert found == [
+        ("train.jsonl", "train", 0), (None, "train", 1), ("train.jsonl", "train[:1]", 0), (None, "train", 1)
+    ]  # fmt: skip
 
 
 def test_datasets_need_a_path() -> None:
@@ -564,12 +625,13 @@ def test_a_json_configuration_is_read() -> None:
 
 
 def test_resolved_is_json_and_the_same_run_again() -> None:
-    config = load(
-        "learning_rate: 1e-4\nretention: [{sfa: {p: 0.5}}, l2]\nevaluation: {source: [prose.jsonl]}\ndata: "
-        "{text: '{text}'}\nenv: {HOLDFAST_X: 1}\n"
+    text = (
+        "model_name_or_path: tiny\nlearning_rate: 1e-4\nretention: [{sfa: {p: 0.5}}, l2]\n"
+        "evaluation: {source: [prose.jsonl]}\ndata: {text: '{text}'}\nenv: {HOLDFAST_X: 1}\n"
         "lr_scheduler_type: cosine\ndatasets: [{path: json, data_files: train.jsonl}]\nuse_peft: "
         "true\nlora_target_modules: [q_proj]\n"
     )
+    config = load_train_config(write(text))
     again = train_config(json.loads(json.dumps(config.resolved)))
     assert again.resolved == config.resolved
     assert again.key == config.key

@@ -6,10 +6,12 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.retention.registered import VARIABLE
 from holdfast.retention.registry import METHODS
 from holdfast.runs import launch
@@ -122,6 +124,23 @@ def test_a_launcher_that_did_not_distribute_is_found_out() -> None:
     launch.check_world({launch.LAUNCHED: "2", "WORLD_SIZE": "2"})
     with pytest.raises(HoldfastError, match="Expected 2 processes, the launcher started 1"):
         launch.check_world({launch.LAUNCHED: "2"})
+
+
+def test_a_run_for_several_processes_is_not_trained_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.runs.run import train
+
+    config: Any = SimpleNamespace(launch={"num_processes": 4}, stages=())
+    monkeypatch.setattr("holdfast.runs.config.has_accelerator", lambda: False)
+    with pytest.raises(ConfigError, match=r"expected 4 processes, got this one.*holdfast train --config.*torchrun"):
+        train(config)
+    for asked, there, environ in (
+        ({"num_processes": 4}, False, {"WORLD_SIZE": "4"}),
+        ({"num_processes": 1}, True, {}),
+        ({"accelerate_config": "multi_gpu"}, False, {}),  # which has no effect there, as a note says
+    ):
+        launch.check_started(asked, has_accelerator=there, environ=environ)
+    with pytest.raises(ConfigError, match="expected 8 processes"):
+        launch.check_started({"accelerate_config": "multi_gpu"}, has_accelerator=True, environ={})
 
 
 def test_start_replaces_the_process_and_hands_registered_methods_on(monkeypatch: pytest.MonkeyPatch) -> None:

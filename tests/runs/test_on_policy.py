@@ -126,6 +126,10 @@ def test_a_model_that_reads_the_answers_is_its_own_teacher(place, capsys):
             ["--retention", "label_annealing", "--retention", "replay:data=prose.jsonl"],
             "retention.replay: mixes rows with labels",
         ),
+        (
+            ["--retention", "label_annealing", "--retention", "budget:kl=0.02"],
+            "retention.budget: adapts the weight of label_annealing",
+        ),
         (["--packing", "true"], "packing: has no effect with on_policy"),
         (["--eval_strategy", "epoch"], "eval_strategy: measures rows with labels"),
         (["--on_policy", "{max_completion_lenght: 8}"], "max_completion_length"),

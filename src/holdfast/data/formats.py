@@ -81,8 +81,8 @@ def standardise(
     Returns:
         (the data set, the layout found). Its columns are `text`; or `messages`; or `prompt` and `completion` (both text
         or both lists of messages); or `input_ids` and, where given, `labels`. Where rows hold images, `images` and
-        `row` stand beside them, and messages have their content in parts. Row i comes from row i. Templates give "text"
-        or "prompt_completion".
+        `row` stand beside them, and messages have their content in parts. What a chat template reads beside messages
+        (`layouts.TEMPLATE_COLUMNS`) is kept. Row i comes from row i. Templates give "text" or "prompt_completion".
 
     Raises:
         DataError: no rows, no known layout, a template over a missing column, rows that cannot be used (the first five
@@ -115,7 +115,7 @@ def standardise(
     columns = [column for column in columns if column not in seen]
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if templates is not None:
-        name, layout, convert = templates.layout, None, templates.converter(columns)
+        name, layout, messages, convert = templates.layout, None, False, templates.converter(columns)
     else:
         layout = _recognised(columns, first, files)
         name, messages = layout.name, _holds_messages(dataset, layout)
@@ -125,14 +125,14 @@ def standardise(
     token = vision.image_token(tokenizer) if sees and name != "tokenised" else None
     if token is not None:
         convert = vision.converter_of_text(convert, token)
+    kept = [column for column in columns if messages and column in TEMPLATE_COLUMNS]
     if streamed:
-        return _convert_stream(dataset, convert, columns), name
+        return _convert_stream(dataset, convert, [c for c in columns if c not in kept]), name
     if layout is not None and _only_renames(dataset, layout):
         _check_texts(dataset, layout, convert, files, never=token)
         return _renamed(dataset, layout), name
-    kept = _kept_columns(name, dataset.column_names)
     features = _features(dataset, name, layout, kept, has_template)
-    decides = (layout, templates, has_template, token)
+    decides = (layout, templates, has_template, token, *kept)
     return _mapped(dataset, convert, name=name, kept=kept, features=features, decides=decides, files=files), name
 
 
@@ -378,19 +378,14 @@ def _mapped(
     raise _bad_rows(bad, count, len(dataset), name, files)
 
 
-def _convert_stream(dataset: Any, convert: Convert, columns: Sequence[str]) -> Any:
+def _convert_stream(dataset: Any, convert: Convert, dropped: Sequence[str]) -> Any:
     def one(row: Row, index: int) -> dict[str, Any]:
         try:
             return convert(row)
         except BadRow as error:
             raise DataError(f"Row {index + 1} cannot be used: {error}. Correct or remove it.") from None
 
-    return dataset.map(one, with_indices=True, remove_columns=list(columns))
-
-
-def _kept_columns(name: str, columns: Sequence[str]) -> list[str]:
-    """What TRL reads beside the converted columns."""
-    return [c for c in columns if name == "chat" and c in TEMPLATE_COLUMNS]
+    return dataset.map(one, with_indices=True, remove_columns=list(dropped))
 
 
 def _features(

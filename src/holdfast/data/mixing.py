@@ -135,7 +135,7 @@ def mix_replay(
 
 
 def mix_tasks(
-    train: datasets.Dataset, other: datasets.Dataset, *, share: float, seed: int
+    train: datasets.Dataset, other: datasets.Dataset, *, share: float, seed: int, longest: int | None = None
 ) -> tuple[datasets.Dataset, MixInfo]:
     """All of the train rows and a share of another task's among them, in one sequence: multitask training.
 
@@ -144,6 +144,7 @@ def mix_tasks(
         share: of the other rows that are used, 0 <= share <= 1; a positive one takes at least one row. They are drawn
             without replacement.
         seed: decides the rows drawn and their places.
+        longest: as in `mix_replay`.
 
     Returns:
         (the mixture, what it is made of; the other task's rows count as replay's). With share 0 the mixture is `train`,
@@ -165,7 +166,7 @@ def mix_tasks(
     _check(other, "multitask")
     rng = np.random.default_rng(seed)
     drawn = rng.permutation(len(other))[: max(1, round(share * len(other)))]
-    return _mixture(train, other, drawn, rng, origin=NEW)  # a task to be learnt, as the train rows are
+    return _mixture(train, other, drawn, rng, origin=NEW, longest=longest)  # a task to be learnt, as the train rows are
 
 
 def _mixture(

@@ -56,9 +56,10 @@ def load_rows(
         name: a file of a supported kind (see `readers`), a list of files, a folder of such files (read in the order of
             their relative paths; hidden files are left out), a folder that `Dataset.save_to_disk` wrote, or a hub id
             such as "openai/gsm8k".
-        split: "train", or a part of it such as "train[:1000]" or "train[10%:]". A file given by name is the split
-            "train", or the one it is named after; in a folder, files named after a split (train.jsonl, test-00.parquet)
-            belong to that split only.
+        split: "train", a part of it such as "train[:1000]" or "train[10%:]", or several such parts joined by "+"; those
+            of several splits are read from the hub only. A file given by name is the split "train", or the one it is
+            named after; in a folder, files named after a split (train.jsonl, test-00.parquet) belong to that split
+            only.
         config: the hub data set's configuration; meaningless for local files and refused there.
         streaming: gives an `IterableDataset` that reads while it is used and caches nothing; errors in the data then
             appear on the way.
@@ -233,8 +234,18 @@ def _split_of(file: Path) -> str | None:
 
 
 def _base(split: str) -> str:
-    """The split's name without the part: "train" of "train[:10%]"."""
-    return re.split(r"[\[+]", split)[0].strip()
+    """The split's name without the part: "train" of "train[:10%]" and of "train[:10%]+train[90%:]".
+
+    Raises:
+        DataError: several splits.
+    """
+    names = list(dict.fromkeys(part.partition("[")[0].strip() for part in split.split("+")))
+    if len(names) > 1:
+        raise DataError(
+            f"split: expected parts of one split of local data, got {split!r}, which names {' and '.join(names)}. To "
+            f"train on all of them, list each under datasets: as an entry of its own."
+        )
+    return names[0]
 
 
 def _missing(path: Path) -> str:
@@ -277,7 +288,7 @@ def _stream(files: list[Path], split: str, documents: Documents) -> Any:
 
 def _slice(rows: datasets.Dataset, split: str) -> datasets.Dataset:
     """The part that "train[10%:]" names; a plain name is everything."""
-    if "[" not in split:
+    if "[" not in split and "+" not in split:
         return rows
     from datasets import ReadInstruction
 

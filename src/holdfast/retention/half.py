@@ -1,7 +1,7 @@
 """Half fine-tuning, HFT: in every layer a random half of the tensors is trained, the others are frozen, and every round
 draws anew (Hui et al. 2024).
 
-A unit is what is drawn: a weight with its bias, or the two factors of a LoRA module. In each layer the units of one
+A unit is what is drawn: a weight with its bias, or all factors of a LoRA or OSF module. In each layer the units of one
 kind (attention, MLP, norms) are drawn from by themselves: `share` of them, and where that is no whole number the one
 above or below at random, so that 2 of 4 attention matrices and 1 or 2 of 3 MLP matrices are trained. What lies outside
 of the layers (embeddings, final norm, head) is trained always. A round is an epoch, or `every` optimiser steps.
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
 _LAYER = re.compile(r"^(.*?\.\d+)\.(.+)$")
 """A parameter of a layer: up to the first number, and what is inside."""
-_UNIT = re.compile(r"(?:\.base_layer)?(?:\.(?:weight|bias)|\.lora_\w+(?:\..*)?)$")
+_UNIT = re.compile(r"(?:\.base_layer)?(?:\.(?:weight|bias)|\.(?:lora_\w+|osf_svd_params)(?:\..*)?)$")
+_MLP = "mlp"
+"""The part of the layer that matrices of no part are taken for, as OPT's `fc1` and `fc2`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,14 +98,17 @@ class HalfFineTuning(RetentionMethod):
 def units(named: NamedParams) -> Mapping[tuple[str, str], Mapping[str, list[str]]]:
     """What is drawn from: by layer and kind the units, with the parameters of each.
 
-    A kind is the part of the layer that matrices lie in ("self_attn", "mlp"), and "norms" for all that is vectors only.
+    A kind is the part of the layer that matrices lie in ("self_attn", "mlp"), "mlp" for those that lie in none, and
+    "norms" for all that is vectors only.
     """
     from holdfast.checkpoints.live_tensors import LiveTensor
 
     found: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name in named:
         if match := _LAYER.match(name):
-            found[match[1], match[2].split(".")[0]][_UNIT.sub("", match[2])].append(name)
+            unit = _UNIT.sub("", match[2])
+            part, within, _ = unit.partition(".")
+            found[match[1], part if within else _MLP][unit].append(name)
     result: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(dict)
     for (layer, part), members in found.items():
         for unit, names in members.items():

@@ -135,6 +135,8 @@ class DataHost(Writer, Protocol):
     seed: int
     """The run's."""
     tokenizer: Any
+    new_rows: Dataset
+    """The run's own rows, tokenised, before any method has mixed others in."""
 
     @property
     def window(self) -> int:
@@ -701,5 +703,7 @@ def packing_problem(methods: Iterable[RetentionMethod], strategy: str) -> list[s
 
 
 def makes_data(method: RetentionMethod) -> bool:
-    """Whether a method changes the training data by what the start model says."""
-    return type(method).make_data is not RetentionMethod.make_data
+    """Whether a method changes the training data by what the start model says; one that has `transform_data`, too, does
+    without the model."""
+    own, base = type(method), RetentionMethod
+    return own.make_data is not base.make_data and own.transform_data is base.transform_data

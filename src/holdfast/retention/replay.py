@@ -1,8 +1,9 @@
 """Replay (rehearsal): a share of old-task or pre-training-like examples mixed into the new data.
 
 All of the new data is kept and replay examples are added until they make up `fraction` of the mixture, counted in
-tokens (the honest unit where lengths differ) or in examples. "Memory Retaining Finetuning" (10 % pre-training-like
-data) and "Soup to Go" (10 % of the old task's data) use it as the baseline that needs what users seldom have: old data.
+tokens (the honest unit where lengths differ; rows longer than `max_length` count up to where they are cut) or in
+examples. "Memory Retaining Finetuning" (10 % pre-training-like data) and "Soup to Go" (10 % of the old task's data) use
+it as the baseline that needs what users seldom have: old data.
 
 Replay data is loaded and tokenised like the training data, but by its own format: plain text replayed next to
 prompt-completion pairs is trained on every token, whatever the first training sample looks like.
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
-from holdfast.retention.method import Earlier, PrepareData, RetentionMethod
+from holdfast.retention.method import DataHost, Earlier, PrepareData, RetentionMethod
 from holdfast.retention.paths import data_problems
 
 if TYPE_CHECKING:
@@ -101,10 +102,18 @@ class Replay(RetentionMethod):
 
         rows_by_name(tokenizer)(self.data)  # read again from the cache when it is mixed in
 
-    def transform_data(self, train: Dataset, *, prepare: PrepareData, seed: int) -> tuple[Dataset, dict[str, Any]]:
+    def make_data(self, train: Dataset, host: DataHost) -> tuple[Dataset, dict[str, Any]]:
+        return self.transform_data(train, prepare=host.prepare, seed=host.seed, longest=host.cut)
+
+    def transform_data(
+        self, train: Dataset, *, prepare: PrepareData, seed: int, longest: int | None = None
+    ) -> tuple[Dataset, dict[str, Any]]:
+        """As of the base; of each row `longest` tokens count at most."""
         from holdfast.data.mixing import mix_replay
 
-        mixed, info = mix_replay(train, prepare(self.data), fraction=self.fraction, seed=seed, unit=self.unit)
+        mixed, info = mix_replay(
+            train, prepare(self.data), fraction=self.fraction, seed=seed, unit=self.unit, longest=longest
+        )
         return mixed, dataclasses.asdict(info)
 
 
@@ -146,8 +155,14 @@ class Multitask(RetentionMethod):
             return ["multitask.data: expected a file, folder or hub id of another task's data, got nothing"]
         return data_problems("multitask.data", self.data)
 
-    def transform_data(self, train: Dataset, *, prepare: PrepareData, seed: int) -> tuple[Dataset, dict[str, Any]]:
+    def make_data(self, train: Dataset, host: DataHost) -> tuple[Dataset, dict[str, Any]]:
+        return self.transform_data(train, prepare=host.prepare, seed=host.seed, longest=host.cut)
+
+    def transform_data(
+        self, train: Dataset, *, prepare: PrepareData, seed: int, longest: int | None = None
+    ) -> tuple[Dataset, dict[str, Any]]:
+        """As of the base; of each row `longest` tokens are recorded at most."""
         from holdfast.data.mixing import mix_tasks
 
-        mixed, info = mix_tasks(train, prepare(self.data), share=self.share, seed=seed)
+        mixed, info = mix_tasks(train, prepare(self.data), share=self.share, seed=seed, longest=longest)
         return mixed, dataclasses.asdict(info)

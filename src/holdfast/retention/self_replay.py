@@ -207,7 +207,7 @@ class SelfReplay(RetentionMethod):
         def lacking(found: Drawn) -> float:
             return wanted - (found.tokens if self.unit == "tokens" else len(found.kept))
 
-        found, about = self._drawn(train, host, lacking)
+        found, about = self._drawn(host, lacking)
         masked = 1 if self.prompts == START else None  # of a row: nothing predicts the first token
         rows = tokenised_rows(
             [(*one.prompt, *one.ids) for one in found.kept], [masked or len(one.prompt) for one in found.kept]
@@ -229,14 +229,14 @@ class SelfReplay(RetentionMethod):
         )
         return mixed, {**dataclasses.asdict(info), **about}
 
-    def _drawn(self, train: Dataset, host: DataHost, lacking: Any) -> tuple[Drawn, dict[str, Any]]:
+    def _drawn(self, host: DataHost, lacking: Any) -> tuple[Drawn, dict[str, Any]]:
         """The samples, and what a run records of them."""
         from holdfast.retention.self_samples import Drawing, Stream
         from holdfast.support.cache import cache_folder
         from holdfast.support.files import fingerprint
         from holdfast.support.paths import expanded
 
-        prompts, unusable = self._prompts(train, host)
+        prompts, unusable = self._prompts(host)
         key = host.gather(host.together(lambda: host.start_key() if host.rank == 0 else None))[0]
         stream = Stream(
             prompts=prompts,
@@ -318,7 +318,7 @@ class SelfReplay(RetentionMethod):
 
         return ask
 
-    def _prompts(self, train: Dataset, host: DataHost) -> tuple[list[list[int]], int]:
+    def _prompts(self, host: DataHost) -> tuple[list[list[int]], int]:
         """Token ids of the prompts, those left out that are empty or leave no room for an answer, and how many."""
         if self.prompts == START:
             begin = host.beginning()
@@ -331,12 +331,12 @@ class SelfReplay(RetentionMethod):
         if self.prompts == TARGET:
             from holdfast.data.mixing import prompts_of
 
-            if "images" in train.column_names:
+            if "images" in host.new_rows.column_names:
                 raise ConfigError(
                     "self_replay.prompts: expected start or a file where rows hold images, got target: their prompts "
                     "are known only once a batch is made."
                 )
-            found, none = prompts_of(train)
+            found, none = prompts_of(host.new_rows)
             where = "the training data"
         else:
             found, none = host.prompts(self.prompts)

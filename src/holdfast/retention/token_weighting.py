@@ -11,20 +11,22 @@
 | `stm` | 1 where the start model's CE is at most log threshold, else 0 | selective token masking |
 | `flow` | `exp(-l / T)` of a document, l its mean CE under the start model, T the median of all l | FLOW |
 
-The divisor is the number of trained tokens of the whole step, over accumulation and ranks, as without weights; none of
-the five divides by the weights' sum. So a mean weight below 1 is a smaller learning rate as well: at the median FLOW's
-published form trains at exp(-1) = 0.37 of it. `normalise` divides FLOW's weights by their mean over the trained tokens
-of the data, once and for all, which leaves the rate as it is. Cross-entropy, entropy and accuracy are logged as the
-model's, without weights, and beside them the mean weight (`ce_weight`); the loss is what is trained on. Weights act in
-training alone: an evaluation's loss is the plain one.
+The divisor is the number of trained tokens of the whole step, over accumulation and ranks, as without weights; here
+none of the five divides by the weights' sum. So a mean weight below 1 is a smaller learning rate as well: at the median
+FLOW's published form trains at exp(-1) = 0.37 of it. `normalise` divides the weights of `flow` or `stm` by their mean
+over the trained tokens of the data, once and for all, which leaves the rate as it is. Cross-entropy, entropy and
+accuracy are logged as the model's, without weights, and beside them the mean weight (`ce_weight`); the loss is what is
+trained on. Weights act in training alone: an evaluation's loss is the plain one.
 
 Departures from what is published:
 
 - TALR's tau is of the step's batch. A micro-batch's own median would make accumulation and ranks change the result, and
 the step's is known only after it; so tau is that of the step before, over all its documents, which a checkpoint keeps.
 The first step has none and is plain cross-entropy.
-- Selective token masking also masks end-of-text tokens that surprise the start model, and a model that never sees one
-never stops. They are kept here; `mask_end` masks them as published.
+- Selective token masking sets the labels of masked tokens to -100, so that its loss is the mean over those that are
+kept, of each batch. Here it is divided by all trained tokens; `normalise` makes the mean weight over the data 1.
+- It also masks end-of-text tokens that surprise the start model, and a model that never sees one never stops. They are
+kept here; `mask_end` masks them as published.
 - FLOW's published command line has T = 1 by default, its paper the median, as here.
 
 `stm` and `flow` look at all training data once with the start model, before the first step (`Host.start_losses`): a
@@ -64,7 +66,7 @@ _BELONGS = {
     "threshold": ("stm",),
     "mask_end": ("stm",),
     "temperature": ("flow",),
-    "normalise": ("flow",),
+    "normalise": ("stm", "flow"),
     "cache_dir": ("stm", "flow"),
 }
 """Parameter: the kinds it says something about."""
@@ -108,8 +110,9 @@ class TokenWeighting(RetentionMethod):
     temperature: Annotated[float | None, Meta(gt=0)] = None
     """With kind flow: T of exp(-l / T), nats; empty: the median of the documents' mean CE."""
     normalise: bool = False
-    """With kind flow: divide the weights by their mean over the trained tokens of the data, so that the learning rate
-    means what it means without; as published, the median document trains at 0.37 of it."""
+    """With kind stm or flow: divide the weights by their mean over the trained tokens of the data, so that the learning
+    rate means what it means without. flow as published does not, and trains the median document at 0.37 of it; stm as
+    published takes the mean over the tokens that it keeps."""
     cache_dir: Annotated[str | None, Meta(decides=False)] = None
     """With kind stm or flow: folder of the start model's losses, shared between runs; empty: start_losses in
     $HOLDFAST_CACHE or the user's cache."""
@@ -210,6 +213,8 @@ class _StartLossWeights(Passive):
     def __init__(self, method: TokenWeighting) -> None:
         self.method = method
         self.losses: StartLosses | None = None
+        self._mean = 1.0
+        """What the weights are divided by."""
 
     def prepare(self, host: Host) -> None:
         self.losses = host.start_losses(f"token_weighting.kind: {self.method.kind}", cache_dir=self.method.cache_dir)
@@ -233,32 +238,36 @@ class _STM(_StartLossWeights):
     def prepare(self, host: Host) -> None:
         super().prepare(host)
         self._ends = () if self.method.mask_end else host.end_tokens()
-        count, masked, least = self._looked_at()
+        trained, count, masked, least = self._looked_at()
         if not count:
             return
         tokens = f"{count:,} trained tokens{' other than ends of texts' if self._ends else ''}"
         # What the trainer says of steps without weight never comes where ends are kept.
-        if masked == count and self.method.coefficient == 1:
+        if masked == count and (self.method.coefficient == 1 or self.method.normalise):
             raise DataError(
                 f"token_weighting.threshold: expected a perplexity that some trained tokens do not exceed under the "
                 f"start model, got {self.method.threshold:g}, which masks all {tokens} (100 %); the lowest is "
                 f"{least.exp():.4g} (a probability of {(-least).exp():.3g}). Raise threshold above it, set a "
-                f"coefficient below 1, or choose another kind."
+                f"coefficient below 1 without normalise, or choose another kind."
             )
+        if self.method.normalise:
+            self._mean = 1 - masked / trained
         host.say(f"Selective token masking: {masked / count:.1%} of {tokens} are masked.")
 
-    def _looked_at(self) -> tuple[int, int, Tensor]:
-        """Of the trained tokens that may be masked: how many there are, how many are, and `[]` the least loss, nats."""
+    def _looked_at(self) -> tuple[int, int, int, Tensor]:
+        """How many trained tokens there are; and of those that may be masked: how many there are, how many are, and
+        `[]` the least loss, nats."""
         import torch
 
         assert self.losses is not None
-        count, masked, least = 0, 0, torch.tensor(math.inf, dtype=torch.float64)
+        trained, count, masked, least = 0, 0, 0, torch.tensor(math.inf, dtype=torch.float64)
         for ids, losses in self.losses.trained():
+            trained += len(losses)
             losses = losses[~torch.isin(ids, ids.new_tensor(self._ends))]
             if len(losses):
                 count, masked = count + len(losses), masked + int((~self._within(losses)).sum())
                 least = torch.minimum(least, losses.min().double())
-        return count, masked, least
+        return trained, count, masked, least
 
     def _within(self, losses: Tensor) -> Tensor:
         return losses <= math.log(self.method.threshold)
@@ -269,7 +278,7 @@ class _STM(_StartLossWeights):
         kept_BS = self._within(self._of(inputs))
         if self._ends:
             kept_BS |= torch.isin(labels_BT[:, 1:], labels_BT.new_tensor(self._ends))
-        return self._interpolated(kept_BS.float())
+        return self._interpolated(kept_BS.float() / self._mean)
 
 
 class _FLOW(_StartLossWeights):
@@ -279,7 +288,6 @@ class _FLOW(_StartLossWeights):
         super().__init__(method)
         self.temperature: float = 0.0
         """T, nats; known once prepared."""
-        self._mean = 1.0
 
     def prepare(self, host: Host) -> None:
         super().prepare(host)

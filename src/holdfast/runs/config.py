@@ -43,9 +43,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoints.named import at_revision, folder_without_revision
 from holdfast.config.command_line import CONFIG, find_option, parse_words
 from holdfast.config.declare import Setting
-from holdfast.config.decode import Given, as_mistake, coerce_all
+from holdfast.config.decode import Given, as_mistake, coerce_all, plain_key
 from holdfast.config.values import Mistake, show
-from holdfast.config.yaml_file import read_yaml
+from holdfast.config.yaml_file import from_yaml, read_yaml
 from holdfast.errors import ConfigError, ModelError
 from holdfast.retention.method import PACKED_WHOLE, packing_problem
 from holdfast.retention.registry import parse_retention
@@ -55,6 +55,7 @@ from holdfast.runs.foreign.trl import modern, old_settings
 from holdfast.runs.identity import SECRET, SECRET_NAME, deciding, explain_difference, resolve, set_fields
 from holdfast.runs.packages import check_packages, judges_need
 from holdfast.runs.settings import OWN, RENAMED, known_settings, sources
+from holdfast.runs.stages import over_request
 from holdfast.runs.stopping import Rules, check_rules, rules_of
 from holdfast.support.display import Displayed
 from holdfast.support.environment import has_fast_bfloat16
@@ -184,8 +185,17 @@ def load_train_config(argv: Sequence[str], *, machine: Machine | None = None) ->
     """
     path = find_option(argv, "config")
     file = read_file(path)  # before the slow import: a syntax error is reported at once
-    _set_environment(file.values.get("env"))
+    _set_environment(_environment(argv, file))
     return checked(given_words(argv).over(file), machine)
+
+
+def _environment(argv: Sequence[str], file: Given) -> Any:
+    """What `env` comes to, before the import that reads all words and says what is wrong with this one."""
+    try:
+        word = find_option(argv, "env")
+        return file.values.get("env") if word is None else from_yaml(word)
+    except (ConfigError, ValueError):
+        return None
 
 
 def given_words(argv: Sequence[str], more: Mapping[str, Setting] | None = None) -> Given:
@@ -300,8 +310,7 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     if "model_name_or_path" not in refused:
         add(config_checks.check_model(values.get("model_name_or_path")))
     if not refused & {"dataset_name", "datasets"}:
-        datasets = values.get("datasets") or []
-        add(config_checks.check_data(values.get("dataset_name"), datasets, beside=source))
+        add(config_checks.check_data(values, beside=source))
     for method in methods:
         problems = config_checks.check_method(method) + config_checks.check_task(method, plan.tasks)
         problems += config_checks.check_best(method, values, bool(rules))
@@ -327,7 +336,8 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     add(config_checks.check_stopping(rules, patience, values))
     add(config_checks.check_forecast(bool(found.get("forecast")), found.get("forecast_predictor"), plan))
     add(config_checks.check_ranges(values))
-    add(config_checks.check_combinations(values, has_accelerator=machine.accelerator))
+    set_keys = {plain_key(key) for settings in (raw, *stages) for key in settings}
+    add(config_checks.check_combinations(values, set_keys, has_accelerator=machine.accelerator))
     add(config_checks.check_lora_init(values, raw, methods, launching))
     if values.get("lora_init") is not None and found.get("on_policy") is not None:
         add(["lora_init: is not computed in a run with on_policy. Leave one of the two out."])
@@ -371,6 +381,8 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         parts["training"].dataloader_pin_memory = False  # nothing to copy to; torch warns at every loader otherwise
 
     resolved = resolve(parts, sound, known)
+    if resolved.keys() & {*config_checks.OF_FOUR_BITS} and not resolved.keys() & {*config_checks.BITS}:
+        resolved["load_in_4bit"] = False  # or what is written down would be refused when it is read again
     resolved["retention"] = [m.setting() for m in methods]
     if suites:
         resolved["evaluation"] = to_jsonable(suites)
@@ -429,15 +441,19 @@ def _wrong_stages(given: Given, stages: Sequence[Mapping[str, Any]], machine: Ma
 
     def problems(stage: Mapping[str, Any]) -> list[str]:
         from_line = given.from_line - {*stage, "stages"}
-        over = replace(given, values={**whole, **stage}, from_line=from_line, mistakes=[], lines={})
+        over = replace(given, values=over_request(whole, stage), from_line=from_line, mistakes=[], lines={})
         try:
             checked(over, machine)
         except ConfigError as error:
             return error.problems
         return []
 
-    known = problems({})
+    known, settings = problems({}), known_settings()
     for number, stage in enumerate(stages):
+        for name in stage:
+            if plain_key(name) in settings and settings[plain_key(name)].source == "launch":
+                text = "belongs to the whole request, whose stages are trained by the same processes."
+                yield Mistake(path=("stages", number, name), text=text)
         if stage.get("use_peft", whole.get("use_peft")) and number < len(stages) - 1:
             text = "expected an adapter in the last stage only: the next one begins with whole weights."
             yield Mistake(path=("stages", number, "use_peft"), text=text)

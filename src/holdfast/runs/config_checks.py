@@ -137,8 +137,14 @@ def _base_of_adapter(path: Path) -> str:
 # ----------------------------------------------------------------------------------------------------------------- data
 
 
-def check_data(dataset_name: str | None, datasets: list[Any], *, beside: Path | None = None) -> list[str]:
-    """The training data: given at all, and where it is local, there."""
+def check_data(values: Mapping[str, Any], *, beside: Path | None = None) -> list[str]:
+    """The training data: given at all, in one way, and where it is local, there.
+
+    Args:
+        values: a run's settings.
+        beside: the configuration file.
+    """
+    dataset_name, datasets = values.get("dataset_name"), values.get("datasets") or []
     if not dataset_name and not datasets:
         return [
             "dataset_name: is missing: what to train on, a file (JSONL, Parquet, text), a folder or a hub id, as in "
@@ -147,6 +153,20 @@ def check_data(dataset_name: str | None, datasets: list[Any], *, beside: Path | 
     problems = []
     if dataset_name:
         problems += check_path("dataset_name", dataset_name, beside=beside)
+    if datasets:
+        if dataset_name:
+            problems.append(
+                "dataset_name: expected one of this and datasets, got both. Leave one out, or name the data under "
+                "datasets: as one entry more."
+            )
+        if values.get("dataset_config"):
+            problems.append(
+                "dataset_config: belongs to dataset_name. Under datasets: each entry has a name: of its own."
+            )
+        if values.get("dataset_train_split") not in (None, "train"):
+            problems.append(
+                "dataset_train_split: belongs to dataset_name. Under datasets: each entry has a split: of its own."
+            )
     for number, entry in enumerate(datasets):
         if Path(str(entry.path)).suffix or "/" in str(entry.path):
             problems += check_path(f"datasets[{number}].path", str(entry.path), beside=beside)
@@ -407,10 +427,16 @@ def check_ranges(values: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def check_combinations(values: Mapping[str, Any], *, has_accelerator: bool) -> list[str]:
-    """Keys that contradict each other or the machine."""
+def check_combinations(values: Mapping[str, Any], given: Collection[str], *, has_accelerator: bool) -> list[str]:
+    """Keys that contradict each other or the machine, or that have no effect without another.
+
+    Args:
+        values: a run's settings.
+        given: keys that the user set, in a stage too.
+        has_accelerator: whether the machine has one.
+    """
     on, output, model = values.get, values.get("output_dir"), values.get("model_name_or_path")
-    bits = [key for key in ("load_in_4bit", "load_in_8bit") if on(key)]
+    bits = [key for key in BITS if on(key)]
     problems = []
     if bits and not on("use_peft"):
         problems += [
@@ -418,7 +444,7 @@ def check_combinations(values: Mapping[str, Any], *, has_accelerator: bool) -> l
             f"leave {key} out."
             for key in bits
         ]
-    problems += _check_adapter(values, bits)
+    problems += _check_adapter(values, bits) + _check_switches(values, given)
     rules = (
         (
             on("save_on_each_node"),
@@ -442,6 +468,11 @@ def check_combinations(values: Mapping[str, Any], *, has_accelerator: bool) -> l
             "resume_from_checkpoint: a run goes on from the newest whole checkpoint of its own output_dir, and needs "
             "no path. Leave it out; to begin with the weights of another checkpoint, name it as model_name_or_path."
         )
+    elif on("resume_from_checkpoint") is False:
+        problems.append(
+            "resume_from_checkpoint: expected true or nothing, got false: a run goes on from the newest whole "
+            "checkpoint of its own output_dir. Leave it out; to begin anew, give another output_dir or remove this one."
+        )
     if isinstance(output, str):
         path = Path(os.path.expanduser(output))
         if advice := impossible_path(path):
@@ -454,6 +485,14 @@ def check_combinations(values: Mapping[str, Any], *, has_accelerator: bool) -> l
                 f"folder."
             )
     return problems
+
+
+BITS = ("load_in_4bit", "load_in_8bit")
+"""Keys that quantise the weights."""
+OF_FOUR_BITS = ("bnb_4bit_quant_type", "bnb_4bit_quant_storage", "use_bnb_nested_quant")
+"""Keys that say how, in 4 bits."""
+_SWITCHES = ("use_rslora", "use_dora")
+"""Keys of LoRA that are on or off."""
 
 
 def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[str]:
@@ -476,13 +515,40 @@ def _check_adapter(values: Mapping[str, Any], bits: Sequence[str]) -> list[str]:
         f"{key}: osf takes whole weights apart into singular vectors. Leave {key} out, or use peft_method: lora."
         for key in bits
     ]
-    switches = ("use_rslora", "use_dora")
     found += [
         f"{key}: is LoRA's, and peft_method is osf, whose keys are osf_effective_rank and osf_target_modules. Leave it "
         f"out."
         for key, value in values.items()
-        if (value if key in switches else key.startswith("lora_") and key != "lora_task_type" and value is not None)
+        if (value if key in _SWITCHES else key.startswith("lora_") and key != "lora_task_type" and value is not None)
     ]
+    return found
+
+
+def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[str]:
+    """Keys of LoRA and of 4-bit weights where their switch was not given. One that was given as false is the user's
+    word: sweeps vary it.
+
+    Args:
+        given: keys that the user set, in a stage too.
+    """
+    found = []
+    if "use_peft" not in given and values.get("peft_method") != "osf":  # which says so of every key of LoRA's
+        found += [
+            f"{key}: belongs to LoRA, which is on with 'use_peft: true' only. Add that, or 'use_peft: false' to keep "
+            f"{key} without effect, or leave {key} out."
+            for key, value in values.items()
+            if key in given
+            and (value if key in _SWITCHES else key.startswith("lora_") and value is not None)
+            and key != "lora_task_type"
+            and not key.startswith("lora_init")  # which has a switch of its own
+        ]
+    if not {*BITS} & {*given}:
+        found += [
+            f"{key}: belongs to 4-bit weights, which are on with 'load_in_4bit: true' only. Add that, or "
+            f"'load_in_4bit: false' to keep {key} without effect, or leave {key} out."
+            for key in OF_FOUR_BITS
+            if key in given and values.get(key)
+        ]
     return found
 
 

@@ -157,6 +157,27 @@ def start(launch: Mapping[str, Any], argv: Sequence[str], *, has_accelerator: bo
     os.execv(words[0], words)
 
 
+def check_started(launch: Mapping[str, Any], *, has_accelerator: bool, environ: Mapping[str, str] = os.environ) -> None:
+    """This process is one of as many as a configuration asks for.
+
+    Args:
+        launch: the launch keys as `TrainConfig.launch` has them.
+        has_accelerator: whether the machine has one.
+        environ: the environment.
+
+    Raises:
+        ConfigError: it asks for several, and no launcher started this one.
+    """
+    asked = processes(launch, environ)
+    needed = is_needed(launch, has_accelerator=has_accelerator, environ=environ)
+    if needed and asked > int(environ.get("WORLD_SIZE") or 1):
+        raise ConfigError(
+            f"num_processes: expected {asked} processes, got this one, which would train alone. Write the settings to "
+            f"a file and start 'holdfast train --config FILE', which starts them all; or start this program by "
+            f"torchrun --nproc_per_node {asked}; or leave num_processes and accelerate_config out."
+        )
+
+
 def check_world(environ: Mapping[str, str] = os.environ) -> None:
     """There are as many processes as were asked for, and they know of each other.
 

@@ -36,6 +36,7 @@ from holdfast.data.prompts import (
     with_demonstration,
 )
 from holdfast.errors import DataError
+from holdfast.retention.budget import Budget
 from holdfast.retention.method import RetentionMethod, changes_data
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class SamplingSettings:
     max_completion_length: Annotated[int, Meta(ge=1)] = 256
     """Tokens of an answer at most."""
     temperature: Annotated[float, Meta(gt=0)] = 1.0
-    """Of sampling; that of the divergence is label annealing's."""
+    """Of sampling; that of the divergence is label annealing's, and 1 with self_distillation."""
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Samples from the likeliest tokens that have this probability together."""
 
@@ -103,6 +104,11 @@ def problems(methods: Sequence[RetentionMethod], values: Mapping[str, Any], give
             f"known beforehand."
         )
     for method in active:
+        if isinstance(method, Budget) and terms:
+            yield (
+                f"retention.budget: adapts the weight of label_annealing, whose divergence is the whole loss with "
+                f"{_KEY}. Leave budget out."
+            )
         if method.weighs_tokens:
             yield f"retention.{method.name}: weighs labels' losses, and with {_KEY} there are no labels. Leave one out."
         if changes_data(method):

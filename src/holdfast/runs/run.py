@@ -84,7 +84,8 @@ def train(
         The finished run's folder; the last stage's.
 
     Raises:
-        UserError: something in the request has to change (see `holdfast.errors`).
+        UserError: something in the request has to change (see `holdfast.errors`), or it asks for more processes than
+            were started.
         TrainingDiverged: a loss, a gradient or a weight was not finite.
         NotFinite: what was measured of the start or of the result is not finite.
         Interrupted: Ctrl-C or SIGTERM; calling again continues.
@@ -92,8 +93,11 @@ def train(
     from rich.console import Console
 
     from holdfast.evaluation.runner import plan_fingerprint
+    from holdfast.runs import launch
+    from holdfast.runs.config import has_accelerator
     from holdfast.training.checkpoint_folders import clear_leftovers
 
+    launch.check_started(config.launch, has_accelerator=has_accelerator())
     console = console or Console()
     if config.stages:
         from holdfast.runs.stages import train_stages

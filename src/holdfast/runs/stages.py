@@ -7,9 +7,10 @@ stages:
   - {learning_rate: 2e-5}
 ```
 
-A stage has the request's settings and its own over them. Each is a run with a folder, a record, measurements and a page
-of its own: the last in `output_dir`, those before beside it (`runs/llava-stage-1`). So a request that was interrupted
-goes on in the stage that it had reached, and what a method keeps of "the start" is a stage's own start.
+A stage has the request's settings and its own over them; a `dataset_name` of its own replaces the request's `datasets`,
+and the other way round. Each is a run with a folder, a record, measurements and a page of its own: the last in
+`output_dir`, those before beside it (`runs/llava-stage-1`). So a request that was interrupted goes on in the stage that
+it had reached, and what a method keeps of "the start" is a stage's own start.
 """
 
 from __future__ import annotations
@@ -35,7 +36,18 @@ def stage_settings(settings: Mapping[str, Any], stages: Sequence[Mapping[str, An
     whole, last = {k: v for k, v in settings.items() if k != "stages"}, number == len(stages) - 1
     folder = str(settings["output_dir"])
     start = {} if number == 0 else {"model_name_or_path": f"{folder}-stage-{number}", "model_revision": "main"}
-    return {**whole, **stages[number], **start, "output_dir": folder if last else f"{folder}-stage-{number + 1}"}
+    output = folder if last else f"{folder}-stage-{number + 1}"
+    return {**over_request(whole, stages[number]), **start, "output_dir": output}
+
+
+def over_request(whole: Mapping[str, Any], stage: Mapping[str, Any]) -> dict[str, Any]:
+    """A request's settings with a stage's over them, without those that name the rows which the stage's own replace."""
+    replaced: set[str] = set()
+    if stage.get("dataset_name"):
+        replaced |= {"datasets"}
+    if stage.get("datasets"):
+        replaced |= {"dataset_name", "dataset_config", "dataset_train_split"}
+    return {**{name: value for name, value in whole.items() if name not in replaced}, **stage}
 
 
 def stages_of(config: TrainConfig) -> Iterator[TrainConfig]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -165,7 +165,7 @@ def merged_weight(module: nn.Module, adapter: str) -> Tensor:
     return merged.detach()
 
 
-def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | None:
+def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[..., None] | None:
     """Checks a model that PEFT may have prepared for OSF, and confines its factors: their gradients from now on, and
     the factors themselves whenever what is returned is called, which has to be after every optimiser step. Other models
     are left as they are.
@@ -178,7 +178,7 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | Non
         sharded: whether the run shares parameters out over processes.
 
     Returns:
-        What projects the factors; None where there are none.
+        What projects the factors, those given left out; None where there are none.
 
     Raises:
         ConfigError: nothing is left to train, more directions are to be kept than a matrix has, or the run is sharded:
@@ -231,10 +231,13 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | Non
             confined.append((factors, u, v))
 
     @torch.no_grad()
-    def project() -> None:
+    def project(still: Collection[nn.Parameter] = ()) -> None:
+        left_out = {id(p) for p in still}
         for factors, u, v in confined:
-            factors["U_low"].copy_(_without(u, factors["U_low"]))
-            factors["V_low"].copy_(_without(v, factors["V_low"].T).T)
+            if id(factors["U_low"]) not in left_out:
+                factors["U_low"].copy_(_without(u, factors["U_low"]))
+            if id(factors["V_low"]) not in left_out:
+                factors["V_low"].copy_(_without(v, factors["V_low"].T).T)
 
     return project
 

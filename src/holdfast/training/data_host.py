@@ -25,6 +25,8 @@ from holdfast.training.processes import Processes
 from holdfast.training.zero import is_partitioned
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from holdfast.training.mixin import RetentionMixin
 
 BATCH_SIZES = {"cpu": 32, "cuda": 256}
@@ -126,6 +128,7 @@ class TrainerDataHost(_Writing):
         processing_class: its tokenizer, or processor.
         args: the trainer's arguments.
         prepare: loads and tokenises other data.
+        new_rows: the run's own, before methods mix others in.
         say: gets one line at a time, on the first process.
     """
 
@@ -136,11 +139,12 @@ class TrainerDataHost(_Writing):
         processing_class: Any,
         args: Any,
         prepare: PrepareData,
+        new_rows: Dataset,
         say: Callable[[str], None],
     ) -> None:
         super().__init__(args, processing_class)
         self._start, self._processing, self._say = start, processing_class, say
-        self.prepare = prepare
+        self.prepare, self.new_rows = prepare, new_rows
         self.seed = int(args.seed)
 
     @property

@@ -199,6 +199,7 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             processing_class=processing_class,
             args=args,
             prepare=lambda name: self._prepare_other(name, processing_class, args),
+            new_rows=rows,
             say=self._say,
         )
         if getattr(args, "packing", False) and (problems := packing_problem(self.retain, args.packing_strategy)):

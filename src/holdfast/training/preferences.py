@@ -46,6 +46,7 @@ from trl import DistillationTrainer, DPOConfig, DPOTrainer, GRPOTrainer
 
 from holdfast.errors import ConfigError, DataError
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
+from holdfast.retention.budget import Budget
 from holdfast.retention.method import RetentionMethod, TeacherSettings
 from holdfast.retention.teacher import freeze_copy
 from holdfast.training.forward import LossRequest, Sealed, successor_mask
@@ -103,7 +104,8 @@ class DPORetentionTrainer(OwnLoss, DPOTrainer):
         model: the loaded start model.
         ref_model: what the policy is held against; None: the start model, as TRL has it, from memory.
         args: `trl.DPOConfig`.
-        retain: methods; those of the data are refused, and so is a cached teacher.
+        retain: methods; those of the data are refused, and so are a cached teacher and label annealing's weights by
+            origin.
         **kwargs: `DPOTrainer`'s own, and `RetentionMixin`'s.
 
     Raises:
@@ -123,6 +125,7 @@ class DPORetentionTrainer(OwnLoss, DPOTrainer):
     ) -> None:
         _check_pairs(kwargs.get("train_dataset"))
         _refuse_cached(retain, "beside preferences", "and the reference model is the teacher anyway")
+        _refuse_origins(retain, "beside preferences")
         arguments = DPOConfig("dpo") if args is None else args
         wrapped = kwargs.get("peft_config") is not None or hasattr(model, "disable_adapter")
         self._shared: nn.Module | None = None
@@ -216,7 +219,8 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
         **kwargs: `DistillationTrainer`'s own, and `RetentionMixin`'s.
 
     Raises:
-        ConfigError: no label annealing, one of all tokens, a cached teacher, methods of the data.
+        ConfigError: no label annealing, one of all tokens or with weights by origin, a cached teacher, a budget,
+            methods of the data.
         DataError: rows without prompts.
     """
 
@@ -238,7 +242,13 @@ class OnPolicyTrainer(OnSamples, DistillationTrainer):
                 "retention: expected label_annealing with a weight above 0, whose divergence from the teacher is all "
                 "that on-policy distillation trains on, got none."
             )
+        if any(isinstance(method, Budget) and not method.off for method in retain):
+            raise ConfigError(
+                "retention: expected no budget in on-policy distillation, got one: it adapts the weight of "
+                "label_annealing, whose divergence is the whole loss. Leave it out."
+            )
         _refuse_cached(retain, "on sampled text", "which is new in every step")
+        _refuse_origins(retain, "on sampled text")
         super().__init__(model=model, retain=retain, **kwargs)
         self.data_info: dict[str, Any] = {"examples": len(data) if isinstance(data, Dataset) else None, "packed": False}
         """What a run records of its data."""
@@ -355,6 +365,17 @@ def _refuse_cached(retain: Sequence[RetentionMethod], where: str, why: str) -> N
             raise ConfigError(
                 f"label_annealing.teacher: expected online or adapter_off {where}, got cached: states are kept of "
                 f"rows of text, {why}."
+            )
+
+
+def _refuse_origins(retain: Sequence[RetentionMethod], where: str) -> None:
+    """Nothing is mixed in here, and no row says where it is from."""
+    for method in retain:
+        term = None if method.off else method.token_loss()
+        if term is not None and term.by_origin:
+            raise ConfigError(
+                f"label_annealing: expected one weight {where}, where no rows are replayed or generated, got others at "
+                f"{' and '.join(term.by_origin)} tokens. State weight alone."
             )
 
 

@@ -8,6 +8,10 @@ demonstration in the model's own words, and what it could is moved less than by 
 TRL's experimental `SDFTTrainer` computes it: one sampled answer a prompt, the divergence over the whole vocabulary, and
 the teacher frozen, the very weights that training starts from.
 
+The divergence is at temperature 1 however answers are sampled; TRL divides the logits of both by the temperature of
+sampling. It still does with its `distillation_mode: sampled_token`, an estimate that holds for the distribution that
+the tokens were drawn from.
+
 TRL averages over the tokens of each answer, then over the answers of a micro-batch, then over micro-batches: every
 answer counts alike, whatever its length.
 
@@ -60,6 +64,8 @@ class SelfDistillationTrainer(OnSamples, SDFTTrainer):
                 f"at the start is the teacher. Leave one of the two out."
             )
         super().__init__(model=model, retain=retain, **kwargs)
+        if self.args.distillation_mode != "sampled_token":
+            self.temperature = 1.0  # of the logits that are compared; the sampler has its own by now
         self.data_info: dict[str, Any] = {"examples": len(data), "packed": False}
         """What a run records of its data."""
         self.data_notes: list[str] = []
