@@ -55,7 +55,7 @@ RESIDUAL = {
     "distilled": 24,
 }
 """Of Balancing Continuous Pre-Training: models that each makes, given ones among them."""
-LEADERBOARDS = {"tiny": [(3, 15)], "small-code": [(26, 411)], "world": [(25, 393)]}
+LEADERBOARDS = {"tiny": [(3, 15)], "small-code": [(26, 411)], "world": [(25, 393)], "world-held-out": [(7, 120)]}
 """Of each track: ways, direct fine-tuning among them, and runs."""
 SEQUENCE = {
     "tasks-tiny": (60, 60),

@@ -131,7 +131,8 @@ def show(found: ExtractedLora, target: Console) -> None:
     if left := [p for p in found.parts if p.how == "left out"]:
         target.print(
             f"{len(left)} changed tensors are not in the adapter; --others save keeps norms and biases whole, "
-            f"--embeddings save embeddings and head.",
+            f"--embeddings save embeddings and head. What transformers renames or stacks on loading, such as experts, "
+            f"is out of an adapter's reach.",
             soft_wrap=True,
             highlight=False,
         )
