@@ -160,7 +160,8 @@ def host_of(model: Any, folder: str) -> Any:
     def never(name: str) -> Any:
         raise AssertionError(name)
 
-    return TrainerDataHost(start, processing_class=Words(), args=args, prepare=never, say=lambda text: None)
+    own: dict[str, Any] = {"prepare": never, "new_rows": (), "say": lambda text: None}
+    return TrainerDataHost(start, processing_class=Words(), args=args, **own)
 
 
 def new_rows(tokens: int) -> Any:
