@@ -343,6 +343,8 @@ def test_old_data_that_settings_read_is_said():
     assert of(retention={"budget": {"perplexity_increase": 0.1, "data": "old.jsonl"}}) == by
     assert of(retention=["sfa", {"l2": {"coefficient": 1}}], learning_rate=1e-3) == of(retention="sfa") == []
     assert of(retention=[{"replay": {"data": "old.jsonl"}}]) == [], "which says so itself"
+    for prompts, read in (("start", []), ("target", []), ("asked.jsonl", ["prompts, without answers"])):
+        assert of(retention=[{"self_replay": {"prompts": prompts, "fraction": 0.1}}]) == read
 
 
 def test_a_method_from_outside_that_does_not_state_it_is_not_said_to_need_no_old_data():

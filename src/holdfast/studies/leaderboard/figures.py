@@ -213,6 +213,8 @@ def _read_beside(trials: Sequence[TrialRecord]) -> Iterator[str]:
                 cls = declared(name)
                 if isinstance(given, Mapping) and given.get("data") and not (cls and cls.old_data):
                     yield "held out, to measure by"
+                if isinstance(given, Mapping) and given.get("prompts") not in (None, "start", "target"):
+                    yield "prompts, without answers"
 
 
 def _keeps(trials: Sequence[TrialRecord]) -> Iterator[str]:
