@@ -275,10 +275,12 @@ def test_a_folder_has_no_revisions(copied: Path) -> None:
     Path("runs").mkdir()
     os.rename("model", "runs/model")
     for look in (load, check_model, open_source):
-        with pytest.raises(ModelError, match="folder of this machine, which has no revisions: leave @step1000 out"):
+        with pytest.raises(
+            ModelError, match="a local folder, and local folders have no revisions: leave out @step1000"
+        ):
             look("runs/model@step1000")
     for look in (load, check_model):
-        with pytest.raises(ModelError, match=r"no revision of runs/model, got step1000: a folder"):
+        with pytest.raises(ModelError, match=r"no revision for runs/model, which is a local folder, got step1000"):
             look("runs/model", revision="step1000")
 
 

@@ -222,7 +222,7 @@ def test_a_label_holds_one_model(
     worked.loaded.clear(), capsys.readouterr()
     for words in (["a=tuned"], ["b=tuned", "a=tuned"], ["a=tuned", "--cache", "shared"]):
         said = refused(*words, "--perplexity", "prose.jsonl", "--output_dir", "out")
-        assert "a: out/a holds measured/more of other weights (or of these in another dtype)" in said
+        assert "a: out/a holds evaluations of other weights" in said and "leave there: measured/more. Give" in said
         assert "another label, as in NEW=MODEL, or take another --output_dir" in said
     assert worked.loaded == [] and not (desk / "out" / "b").exists()
     evaluate("a=tuned", "--perplexity", "prose.jsonl", "more.jsonl", "--output_dir", "out")
@@ -384,7 +384,7 @@ WRONG = [
     ),
     (
         ["base@step1000", "--perplexity", "prose.jsonl"],
-        ["base is a folder of this machine, which has no revisions: leave @step1000 out"],
+        ["base is a local folder, and local folders have no revisions: leave out @step1000"],
     ),
     (
         ["owner/never-loaded", "--perplexity", "prose.jsonl"],

@@ -604,10 +604,12 @@ def test_a_revision_in_the_models_name_is_the_setting_of_that_name() -> None:
 def test_a_folder_has_no_revisions(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     put_model(tmp_path / "runs" / "tuned")
-    with pytest.raises(ConfigError, match="model_revision: Expected no revision of runs/tuned, got step1000") as caught:
+    with pytest.raises(
+        ConfigError, match="model_revision: Expected no revision for runs/tuned, which is a local folder"
+    ) as caught:
         train_config(model_name_or_path="runs/tuned", model_revision="step1000", dataset_name="trl-lib/Capybara")
     assert len(caught.value.problems) == 1
-    with pytest.raises(ConfigError, match=r"model_name_or_path: no such folder.*leave @step1000 out") as caught:
+    with pytest.raises(ConfigError, match=r"model_name_or_path: no such folder.*leave out @step1000") as caught:
         train_config(model_name_or_path="runs/tuned@step1000", dataset_name="trl-lib/Capybara")
     assert len(caught.value.problems) == 1
 

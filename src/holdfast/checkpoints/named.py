@@ -113,7 +113,7 @@ def at_revision(name: str | os.PathLike[str], revision: str = "main") -> tuple[s
             raise ModelError(f"Expected one revision of {bare}, got {own} (in its name) and {revision}. Give one.")
         text, revision = located(bare), own
     if revision != "main" and expanded(text).is_dir():
-        raise ModelError(f"Expected no revision of {text}, got {revision}: a folder of this machine has none.")
+        raise ModelError(f"Expected no revision for {text}, which is a local folder, got {revision}.")
     return text, revision
 
 
@@ -123,7 +123,7 @@ def folder_without_revision(name: str | os.PathLike[str]) -> str:
     bare, at, revision = os.fspath(name).rpartition("@")
     if not at or expanded(name).is_dir() or not expanded(bare).is_dir():
         return ""
-    return f" {bare} is a folder of this machine, which has no revisions: leave @{revision} out."
+    return f" {bare} is a local folder, and local folders have no revisions: leave out @{revision}."
 
 
 def near_revision(name: str, revision: str) -> str:

@@ -510,8 +510,8 @@ def _other_weights(folder: EvaluationFolder, plan: EvaluationPlan, weights: str 
     if not stay:
         return None
     return (
-        f"{folder.path} holds {', '.join(stay)} of other weights (or of these in another dtype), which this request "
-        "does not measure anew. Give the model another label, as in NEW=MODEL, or take another --output_dir."
+        f"{folder.path} holds evaluations of other weights, or of these in another dtype, that this request would "
+        f"leave there: {', '.join(stay)}. Give the model another label, as in NEW=MODEL, or take another --output_dir."
     )
 
 

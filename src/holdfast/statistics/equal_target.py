@@ -19,12 +19,11 @@ far trials go together, it is
 with the halves of a and b added as they are, for they come of the same samples. Where two points have almost the same
 target the second part is large, and nothing can be told.
 
-In `source_at` every seed takes the best of its own stretches, which is too good by their noise, and the more so the
-more there are. `tuned_source_at` lets the other seeds choose both the curve (a method with other settings, a rate or a
-temperature, has one for each of them) and the place on it, so that neither is taken for the noise of the seed whose
-figure it gives: a grid of many values has no advantage. Where the seed's own curve crosses the target elsewhere, the
-crossing nearest to the chosen one is taken. `area` is such a figure over all targets from 0 to what direct fine-tuning
-learns: the hypervolume that the curves dominate.
+A method with other settings (a rate, a temperature) has a curve for each of them. Were every seed to take the best of
+its own stretches, the figure would be too good by their noise, and the more so the more there are. So the other seeds
+choose the curve and the place on it whose figure a seed gives: a grid of many values has no advantage. Where the seed's
+own curve crosses the target elsewhere, the crossing nearest to the chosen one is taken. `area` is such a figure over
+all targets from 0 to what direct fine-tuning learns: the hypervolume that the curves dominate.
 """
 
 from __future__ import annotations
@@ -49,27 +48,6 @@ class Point:
     """What is asked for in place of the source, where that is not what the place is chosen by."""
 
 
-def source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> OverSeeds | None:
-    """The best source of a method where its target is at least as high as wanted (module docstring); with `beside`,
-    that at the same place.
-
-    Args:
-        curves: of one method, one for each of its other settings (such as a temperature), points in the order of the
-            strength.
-        wanted: the target, seed by seed.
-
-    Returns:
-        None where in some seed no curve reaches it.
-    """
-    best: dict[int, _Place] = {}
-    for seed, target in wanted.by_seed.items():
-        places = [p for curve in curves for p in _places(curve, seed, target, wanted)]
-        if not places:
-            return None
-        best[seed] = max(places, key=lambda p: (p.source, p.figure, p.half))
-    return _mean({seed: place.figure for seed, place in best.items()}, list(best.values()))
-
-
 def _mean(by_seed: dict[int, float], parts: Sequence[_Place | OverSeeds]) -> OverSeeds:
     """Over seeds, with the samples' part of the mean of `parts`."""
     whole = total((1 / len(parts), part.samples_part) for part in parts)
@@ -86,15 +64,17 @@ class Tuned:
     """Each seed's at the curve and the place that the other seeds choose (with one seed, that it chooses itself)."""
     curve: int
     """Number of the curve that all seeds together choose."""
-    chosen_by: dict[int, float]
-    """By seed: the mean source of the other seeds at what they choose for it."""
+    others_mean: dict[int, float]
+    """By seed: the mean source of the other seeds at the curve and the place that they choose."""
 
 
-def tuned_source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> Tuned | None:
-    """The source of a method where its target is at least as high as wanted, at the curve that is best there.
+def source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> Tuned | None:
+    """The best source of a method where its target is at least as high as wanted (module docstring); with `beside`,
+    that at the same place.
 
     Args:
-        curves: as of `source_at`.
+        curves: of one method, one for each of its other settings (such as a temperature), points in the order of the
+            strength.
         wanted: the target, seed by seed.
 
     Returns:
@@ -110,18 +90,18 @@ def tuned_source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> Tun
     seeds = list(found)
 
     def chosen(among: Sequence[int]) -> tuple[float, int, float]:
-        """The mean source of these seeds at the best curve and place for them; both."""
+        """The curve and the place on it where these seeds keep most of the source, behind their mean there."""
         able = [(n, at) for n in reaching for at in sorted({at for s in among for at in found[s][n]})]
         means = [statistics.fmean(_nearest(found[s][n], at).source for s in among) for n, at in able]
         best = max(range(len(able)), key=lambda i: means[i])
         return means[best], *able[best]
 
-    taken, chosen_by = {}, {}
+    taken, others_mean = {}, {}
     for seed in seeds:
-        chosen_by[seed], number, at = chosen([s for s in seeds if s != seed] or seeds)
+        others_mean[seed], number, at = chosen([s for s in seeds if s != seed] or seeds)
         taken[seed] = _nearest(found[seed][number], at)
     figure = _mean({seed: place.figure for seed, place in taken.items()}, list(taken.values()))
-    return Tuned(figure=figure, curve=chosen(seeds)[1], chosen_by=chosen_by)
+    return Tuned(figure=figure, curve=chosen(seeds)[1], others_mean=others_mean)
 
 
 TARGETS = 100
@@ -131,7 +111,7 @@ TARGETS = 100
 def area(curves: Sequence[Sequence[Point]], gained: OverSeeds, lost: float) -> OverSeeds:
     """The hypervolume of a method's curves, seed by seed: the mean share of a loss that is avoided, between none and
     all of it, over all targets from 0 to what was gained; 1 keeps everything and learns everything, a target that is
-    not reached counts 0. At every target the other seeds choose curve and place, as in `tuned_source_at`.
+    not reached counts 0. At every target the other seeds choose curve and place, as in `source_at`.
 
     Args:
         curves: as of `source_at`.
@@ -162,7 +142,8 @@ def area(curves: Sequence[Sequence[Point]], gained: OverSeeds, lost: float) -> O
 
 
 def _nearest(places: Mapping[float, _Place], at: float) -> _Place:
-    """What a seed has in the stead of a place that other seeds chose: of a crossing a crossing, where there is one."""
+    """The place of a seed that is nearest to one that other seeds chose; to a crossing it is a crossing, where the seed
+    has one."""
 
     def apart(own: float) -> tuple[bool, float, bool, float]:
         is_point = own.is_integer()

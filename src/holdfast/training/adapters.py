@@ -231,8 +231,8 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[..., None] | No
             confined.append((factors, u, v))
 
     @torch.no_grad()
-    def project(still: Collection[nn.Parameter] = ()) -> None:
-        left_out = {id(p) for p in still}
+    def project(frozen: Collection[nn.Parameter] = ()) -> None:
+        left_out = {id(p) for p in frozen}
         for factors, u, v in confined:
             if id(factors["U_low"]) not in left_out:
                 factors["U_low"].copy_(_without(u, factors["U_low"]))

@@ -214,8 +214,8 @@ class RetentionMixin(WholeCheckpoints):
         factors_of(named, self.learning_rate_multipliers)
         self._refuse_misfits(named)
         self._project_osf = complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
-        self._still: list[Tensor] = []
-        """Parameters that the step at hand has no gradients of."""
+        self._frozen: list[Tensor] = []
+        """Parameters without a gradient in the step at hand."""
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
         self._weightless: int | None = 0
         """Steps since the beginning whose tokens all weighed 0; None once one did not."""
@@ -528,7 +528,7 @@ class RetentionMixin(WholeCheckpoints):
             if self._zero is None:
                 self._add_gradients()
             if self._project_osf is not None:
-                self._still = [p for p in self.named_trainable().values() if p.grad is None]
+                self._frozen = [p for p in self.named_trainable().values() if p.grad is None]
         return loss
 
     def _add_gradients(self) -> None:
@@ -632,7 +632,7 @@ class RetentionMixin(WholeCheckpoints):
         """Puts weights back to where the adapter wants them: OSF's factors, whose optimiser leaves them otherwise. What
         it has left alone stays as it is to the bit."""
         if self._project_osf is not None:
-            self._project_osf(self._still)
+            self._project_osf(self._frozen)
 
     def publish_weights(self) -> None:
         """Hands what methods have changed to the model's own copies under ZeRO 1 and 2; elsewhere they are the same.

@@ -15,6 +15,7 @@ from holdfast.records.study import StudyRecord, TrialRecord
 from holdfast.retention.method import RetentionMethod
 from holdfast.statistics.family_wise import adjust
 from holdfast.studies.leaderboard.figures import leaderboard_record, track_figures
+from holdfast.studies.tradeoff.preconditions import moderate
 
 ALIKE = {"noise": 0.0, "half": 0.001}
 
@@ -118,22 +119,34 @@ def test_nothing_is_told_where_there_is_nothing_to_tell(target, source, why):
     assert all(s.mean_rank is None for s in record.standing)
 
 
-@pytest.mark.parametrize("unit", ["nats/token", "perplexity"])
-def test_a_text_that_is_destroyed_is_no_source_whatever_stands_beside_it(unit):
-    """The guard goes by each entry's own unit; the objective's is none of them where they differ."""
-    found = made()
+def in_unit(found: StudyRecord, unit: str, change=lambda nats: nats) -> StudyRecord:
+    """A study whose text is in another unit, beside others, so that the source is in none."""
 
-    def in_unit(t):
-        runs = [
-            dataclasses.replace(r, comparisons=[r.comparisons[0], dataclasses.replace(r.comparisons[1], unit=unit)])
-            for r in t.runs
-        ]
-        return dataclasses.replace(t, runs=runs)
+    def of(trial):
+        return dataclasses.replace(trial, runs=[run(r) for r in trial.runs])
 
-    trials = [in_unit(t) for t in [trial(0, [], 1.0, -2.0, **ALIKE), *found.trials[1:]]]
+    def run(r):
+        levels = {key: {name: change(v) for name, v in of.items()} for key, of in r.references.items()}
+        return dataclasses.replace(r, comparisons=[r.comparisons[0], moved(r.comparisons[1])], references=levels)
+
+    def moved(c):
+        before, after = change(c.before), change(c.after)
+        return dataclasses.replace(c, unit=unit, before=before, after=after, difference=after - before)
+
     source = dataclasses.replace(found.source, unit="share")
-    record = board(one=dataclasses.replace(found, trials=trials, source=source))
-    assert "forgets moderately" in record.tracks[0].reason
+    return dataclasses.replace(found, trials=[of(t) for t in found.trials], source=source)
+
+
+@pytest.mark.parametrize(("unit", "change"), [("nats/token", lambda nats: nats), ("perplexity", math.exp)])
+@pytest.mark.parametrize(("lost", "told"), [(2.0, True), (1.0, False)])
+def test_a_text_that_is_destroyed_is_no_source_whatever_stands_beside_it(unit, change, lost, told):
+    """The guard goes by each entry's own unit. A perplexity is judged by its logarithm: of a start at 148, what doubles
+    it is the same share of the way to the unigrams as 0.7 nats are."""
+    found = made()
+    changed = dataclasses.replace(found, trials=[trial(0, [], 1.0, -lost, **ALIKE), *found.trials[1:]])
+    (precondition,) = moderate(in_unit(changed, unit, change))
+    (in_nats,) = moderate(changed)
+    assert precondition.met != told and precondition.value == pytest.approx(in_nats.value)
 
 
 def test_the_rate_is_tuned_for_each_method_and_chosen_by_the_other_seeds():
@@ -169,8 +182,8 @@ def test_a_rate_beyond_the_best_one_takes_nothing_from_the_lower_ones():
     more = at_rate(trial(2, [], 0.7, -2.0, **ALIKE), 1e-4)
     without, beyond = (track_figures("one", "one", study(found))[0] for found in (trials, [*trials, more]))
     assert avoided(beyond, "direct fine-tuning") == avoided(without, "direct fine-tuning")
-    assert any("3e-05, is the largest tried" in note for note in without.notes)
-    assert not any("largest tried" in note for note in beyond.notes)
+    assert any("learns most at 3e-05, the largest learning rate tried" in note for note in without.notes)
+    assert not any("largest learning rate tried" in note for note in beyond.notes)
 
 
 RATES = [(3e-5, 1.0, -0.8), (1e-5, 0.4, -0.05)]

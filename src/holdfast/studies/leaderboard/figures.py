@@ -36,7 +36,7 @@ from holdfast.records.study import Objective, StudyRecord, TrialRecord
 from holdfast.reports.methods import kind_title
 from holdfast.retention.method import RetentionMethod
 from holdfast.retention.registry import declared, parse_retention
-from holdfast.statistics.equal_target import Tuned, area, tuned_source_at
+from holdfast.statistics.equal_target import Tuned, area, source_at
 from holdfast.statistics.family_wise import adjust
 from holdfast.statistics.gains import Gain, OverSeeds, incomplete
 from holdfast.statistics.rules import ROUNDING
@@ -183,8 +183,8 @@ def _track_notes(study: StudyRecord) -> list[str]:
     rates = sorted({rate for t in study.trials if t.kind == "direct" and (rate := _rate(t)) is not None})
     if study.direct is not None and len(rates) > 1 and _rate(study.direct) == rates[-1]:
         found.append(
-            f"The learning rate of direct fine-tuning that learns most, {rates[-1]:g}, is the largest tried; a "
-            f"larger one may learn more."
+            f"Direct fine-tuning learns most at {rates[-1]:g}, the largest learning rate tried; a larger one may learn "
+            f"more."
         )
     if len(study.seeds) < LEAST_SEEDS:
         count = len(study.seeds)
@@ -300,7 +300,7 @@ def _tuned(
     wanted: OverSeeds,
     of: Callable[[TrialRecord], OverSeeds] | None = None,
 ) -> Tuned | None:
-    return tuned_source_at([[point_of(t, study, of) for t in curve] for curve in curves], wanted)
+    return source_at([[point_of(t, study, of) for t in curve] for curve in curves], wanted)
 
 
 def _at_level(
@@ -441,7 +441,7 @@ def _best_unseen(ways: Sequence[_Way], study: StudyRecord) -> float | None:
     if len(able) < 2 or len(study.seeds) < 2:
         return None
     lost = gain(study.direct, study, "source").value
-    best = {seed: max(able, key=lambda tuned: tuned.chosen_by[seed]) for seed in study.seeds}
+    best = {seed: max(able, key=lambda tuned: tuned.others_mean[seed]) for seed in study.seeds}
     return statistics.fmean(1 - tuned.figure.by_seed[seed] / lost for seed, tuned in best.items())
 
 

@@ -84,8 +84,8 @@ def paper_choice(study: StudyRecord, method: Method) -> TrialRecord | None:
 
 
 def with_only(trials: Sequence[TrialRecord], study: StudyRecord) -> StudyRecord:
-    """The study with these trials, and with those without any method, at which lines start: with those of one way its
-    lines are no other way's of the same methods."""
+    """The study reduced to these trials and to those without a method, at which lines start. Given the trials of one
+    way, no other way of the same methods has a part in its lines."""
     kept = {t.number for t in trials} | {t.number for t in study.trials if not t.settings.get("retention")}
     return dataclasses.replace(study, trials=[t for t in study.trials if t.number in kept])
 
@@ -198,12 +198,13 @@ def at_equal_target(
         temperature: only lines of label annealing at this one; None: all.
 
     Returns:
-        None where the method does not learn that much in every seed.
+        None where no curve of the method learns that much in every seed.
     """
 
     wanted = gain(study.direct, study, "target").times(share)
     curves = curves_of(study, method, temperature=temperature)
-    return source_at([[point_of(t, study, of) for t in curve] for curve in curves], wanted)
+    found = source_at([[point_of(t, study, of) for t in curve] for curve in curves], wanted)
+    return None if found is None else found.figure
 
 
 def curves_of(study: StudyRecord, method: Method, *, temperature: float | None = None) -> list[list[TrialRecord]]:

@@ -45,7 +45,7 @@ REMEASURE = "measure the start again with this version, which keeps it"
 
 
 def moderate(study: StudyRecord) -> list[Precondition]:
-    """Of every text of the source: direct's loss / (unigram - start)."""
+    """Of every text of the source: direct's loss / (unigram - start); of perplexities their logarithms'."""
     found = []
     for entry in study.source.entries:
         measured = study.direct.runs[0].comparisons if study.direct is not None else []
@@ -54,8 +54,11 @@ def moderate(study: StudyRecord) -> list[Precondition]:
             continue
         direct = gain(study.direct, study, _single(study.source, entry))
         unigram = study.references.get("/".join(entry), {}).get(UNIGRAM)
-        room = None if unigram is None else unigram - direct.before
-        share = None if room is None else -direct.value / room if room > 0 else math.inf
+        share = None
+        if unigram is not None:
+            levels = (direct.before, direct.before - direct.value, unigram)
+            start, end, chance = map(math.log, levels) if own == "perplexity" else levels
+            share = (end - start) / (chance - start) if chance > start else math.inf
         found.append(
             at_most(
                 "direct fine-tuning forgets moderately",
