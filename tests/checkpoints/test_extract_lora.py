@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from holdfast.checkpoints.adapters import AdaptedSource
 from holdfast.checkpoints.dtypes import decode
@@ -18,6 +20,7 @@ from holdfast.checkpoints.lora_settings import LoraSettings
 from holdfast.checkpoints.low_rank import distance_squared, low_rank
 from holdfast.checkpoints.merge import merge
 from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.cli.extract_lora import show
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError, HoldfastError, ModelError, ShapeError
 from tiny import build_model, build_tokenizer
@@ -184,7 +187,7 @@ def test_where_all_is_kept_peft_gives_the_tuned_model(case: str, tmp_path: Path)
     before = logits(model)
     base, tuned = tuned_pair(tmp_path, model, **changed)
     found = extract_lora(tuned, base, tmp_path / "adapter", settings=settings, sync=False)
-    assert found.kept > 1 - 1e-12 and "left out" not in {p.how for p in found.parts}
+    assert found.kept > 1 - 1e-12 and not {"left out", "out of reach"} & {p.how for p in found.parts}
     wanted = logits(AutoModelForCausalLM.from_pretrained(tuned))
     torch.testing.assert_close(logits(peft_model(base, tmp_path / "adapter")), wanted, rtol=1e-4, atol=1e-5)
     assert (before - wanted).abs().max() > 1e-3
@@ -201,7 +204,11 @@ def test_experts_that_are_stacked_in_memory_are_left_out_by_name(case: str, tmp_
 
     base, tuned = tuned_pair(tmp_path, MOE[case](), also=ALL)
     found = extract_lora(tuned, base, tmp_path / "adapter", settings=WHOLE, sync=False)
-    left = {p.name: p.squares for p in found.parts if p.how == "left out"}
+    left = {p.name: p.squares for p in found.parts if p.how == "out of reach"}
+    show(found, Console(file=(printed := io.StringIO()), width=300))
+    assert f"{len(left)} changed tensors are not in the adapter; transformers renames or stacks" in printed.getvalue()
+    assert "--others" not in printed.getvalue()
+    assert "left out" not in {p.how for p in found.parts}
     assert len([name for name in left if ".experts." in name]) == 6
     assert found.kept == pytest.approx(1 - sum(left.values()) / sum(p.squares for p in found.parts), abs=1e-12)
     before, after = values(base), values(tuned)

@@ -72,7 +72,8 @@ class Part(NamedTuple):
     name: str
     """Of the tensor."""
     how: str
-    """"lora"; "whole": saved as it is; "left out"."""
+    """"lora"; "whole": saved as it is; "left out"; "out of reach": left out, since the model in memory has no such
+    tensor (module docstring)."""
     rank: int
     """Of its factors; 0: none."""
     squares: float
@@ -409,10 +410,9 @@ class _Work:
                     self._store(self.places[name], self._tuned(name), spool)
                     if name == self.tied:
                         self._store(f"{self.head}.weight", self._tuned(name), spool)
-            self.parts += [
-                Part(n, "whole" if saved else "left out", 0, squares, 0.0 if saved else squares)
-                for n, squares in tensors
-            ]
+            for name, squares in tensors:
+                how = "whole" if saved else "left out" if name in self.places else "out of reach"
+                self.parts.append(Part(name, how, 0, squares, 0.0 if saved else squares))
 
     def _tuned(self, name: str) -> NDArray[Any]:
         entry = self.tuned.entries[name]

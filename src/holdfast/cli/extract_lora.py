@@ -128,14 +128,17 @@ def show(found: ExtractedLora, target: Console) -> None:
         kept = 1 - sum(p.lost for p in parts) / squares if squares else 0.0
         table.add_row(name, str(len(parts)), _how(parts), _share(kept), _share(min(p.kept for p in parts)))
     target.print(table)
-    if left := [p for p in found.parts if p.how == "left out"]:
-        target.print(
-            f"{len(left)} changed tensors are not in the adapter; --others save keeps norms and biases whole, "
-            f"--embeddings save embeddings and head. What transformers renames or stacks on loading, such as experts, "
-            f"is out of an adapter's reach.",
-            soft_wrap=True,
-            highlight=False,
-        )
+    advice = {
+        "left out": "--others save keeps norms and biases whole, --embeddings save embeddings and head.",
+        "out of reach": "transformers renames or stacks them on loading, so that no adapter reaches them.",
+    }
+    for how, text in advice.items():
+        if left := sum(p.how == how for p in found.parts):
+            target.print(
+                f"{left} changed tensors are not in the adapter; {text}",
+                soft_wrap=True,
+                highlight=False,
+            )
 
 
 def _how(parts: Sequence[Part]) -> str:
