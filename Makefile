@@ -7,7 +7,7 @@ WORKERS ?= 2
 ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all faults reference check docs format bench audit clean package
+.PHONY: help install quickstart test test-all faults reference check check-all docs format bench audit clean package
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -31,13 +31,16 @@ quickstart: $(BIN)/.installed  ## see forgetting, and what keeps it small, in ab
 	$(BIN)/holdfast quickstart
 
 test: $(BIN)/.test-tools  ## static checks and the test suite (no GPU, no network)
-	$(BIN)/ruff check src tests examples benchmarks docs/site.py docs/pictures
-	$(BIN)/ruff format --check --quiet src tests examples benchmarks docs/site.py docs/pictures
+	$(BIN)/ruff check src tests checks examples benchmarks docs/site.py docs/pictures
+	$(BIN)/ruff format --check --quiet src tests checks examples benchmarks docs/site.py docs/pictures
 	$(BIN)/mypy --no-error-summary
 	$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow and not gpu and not network'
 
 test-all: $(BIN)/.test-tools  ## the slow tests too
 	$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not gpu and not network'
+
+check-all: $(BIN)/.test-tools  ## what is no unit test: the README's promises
+	$(ENV) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow and not gpu and not network' checks
 
 docs: $(BIN)/.test-tools  ## the documentation as a site, in site/
 	$(BIN)/python docs/site.py
@@ -57,8 +60,8 @@ reference: $(BIN)/.test-tools  ## what a restructuring must leave as it is, agai
 	PYTHONPATH=src $(BIN)/python tests/reference/record.py --check
 
 format: $(BIN)/.test-tools  ## format and fix what ruff can
-	$(BIN)/ruff check --fix src tests examples benchmarks docs/site.py docs/pictures
-	$(BIN)/ruff format src tests examples benchmarks docs/site.py docs/pictures
+	$(BIN)/ruff check --fix src tests checks examples benchmarks docs/site.py docs/pictures
+	$(BIN)/ruff format src tests checks examples benchmarks docs/site.py docs/pictures
 
 bench: $(BIN)/.installed  ## the benchmarks with their bars
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'

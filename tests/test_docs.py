@@ -208,6 +208,8 @@ def test_every_command_and_its_options_are_shown():
     from holdfast.cli import quickstart
     from holdfast.cli.main import COMMANDS
 
+    listed = re.findall(r"^\| `holdfast ([\w-]+)` \|", text_of("docs/commands.md"), re.MULTILINE)
+    assert set(listed) == set(COMMANDS)
     everything = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     for name in COMMANDS:
         assert f"holdfast {name}" in everything, name

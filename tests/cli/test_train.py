@@ -451,3 +451,12 @@ def test_what_a_template_refuses_is_a_mistake_of_the_rows(chat: Path, capsys: py
     own += "{% endfor %}"
     said = dry(capsys, "--dataset_name", "chat.jsonl", "--chat_template", own, code=2)
     assert "The training rows cannot be prepared: No system here" in said
+
+
+def test_a_dry_run_loads_no_model(desk: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast import models
+
+    put_data("train.jsonl")
+    for name in ("load", "from_pretrained"):
+        monkeypatch.setattr(models, name, lambda *_, **__: pytest.fail("the model was loaded"))
+    assert main(["train", "--model_name_or_path", str(model_folder), "--dataset_name", "train.jsonl", "--dry_run"]) == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -48,10 +49,32 @@ def declared() -> dict[str, type]:
 
 
 DECLARED = declared()
-SETTINGS = [pytest.param(s, id=f"{name}.{s.name}") for name, cls in DECLARED.items() for s in settings_of(cls)]
-PLAIN = [p for p in SETTINGS if p.values[0].meta.parse is None and Any not in p.values[0].types]
-"""Those whose type says what they take."""
-NUMBERS = [p for p in PLAIN if set(p.values[0].types) <= {int, float} and not p.values[0].choices]
+SETTINGS = {f"{name}.{s.name}": s for name, cls in DECLARED.items() for s in settings_of(cls)}
+PLAIN = {name: s for name, s in SETTINGS.items() if s.meta.parse is None and Any not in s.types}
+"""Settings whose type says what they take."""
+OPTIONAL = {name: s for name, s in SETTINGS.items() if not s.required}
+NUMBERS = {name: s for name, s in PLAIN.items() if set(s.types) <= {int, float} and not s.choices}
+
+
+def for_every(items: Mapping[str, Any]) -> Callable[[Callable[[Any], None]], Callable[[], None]]:
+    """Makes one test of a check: it looks at every item and names all that fail.
+
+    One item of the suite for each of a thousand settings would spend most of its time between tests.
+    """
+
+    def decorate(check: Callable[[Any], None]) -> Callable[[], None]:
+        def test() -> None:
+            failures: list[str] = []
+            for name, item in items.items():
+                try:
+                    check(item)
+                except (Exception, pytest.fail.Exception) as error:
+                    failures.append(f"{name}: {type(error).__name__}: {error}")
+            assert items and not failures, "\n".join(failures)
+
+        return test
+
+    return decorate
 
 
 def sample(setting: Setting) -> int | float:
@@ -73,18 +96,18 @@ def test_every_room_with_settings_is_looked_at() -> None:
     assert len({id(c.request) for c in commands()}) >= 8
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@for_every(SETTINGS)
 def test_it_is_explained(setting: Setting) -> None:
     assert len(setting.help) > 3 and setting.help[-1] in ".):"
     assert setting.expected
 
 
-@pytest.mark.parametrize("setting", [p for p in PLAIN if not p.values[0].required])
+@for_every({name: s for name, s in PLAIN.items() if name in OPTIONAL})
 def test_its_default_is_a_value_of_it(setting: Setting) -> None:
     assert coerce(setting, setting.default) == setting.default
 
 
-@pytest.mark.parametrize("setting", [p for p in SETTINGS if not p.values[0].required and p.values[0].meta.yaml])
+@for_every({name: s for name, s in OPTIONAL.items() if s.meta.yaml})
 def test_its_schema_takes_the_default(setting: Setting) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     given = setting.default
@@ -94,7 +117,7 @@ def test_its_schema_takes_the_default(setting: Setting) -> None:
         jsonschema.Draft202012Validator(setting_schema(setting)).validate(to_jsonable(given))
 
 
-@pytest.mark.parametrize("setting", PLAIN)
+@for_every(PLAIN)
 def test_another_kind_of_value_is_refused_by_name(setting: Setting) -> None:
     with pytest.raises(Refused) as refused:
         coerce(setting, object())
@@ -110,7 +133,7 @@ def test_another_kind_of_value_is_refused_by_name(setting: Setting) -> None:
                 coerce(setting, wrong)
 
 
-@pytest.mark.parametrize("setting", [p for p in PLAIN if p.values[0].choices])
+@for_every({name: s for name, s in PLAIN.items() if s.choices})
 def test_its_choices_are_taken_and_the_nearest_is_named(setting: Setting) -> None:
     for choice in setting.choices:
         assert coerce(setting, choice) == choice
@@ -121,7 +144,7 @@ def test_its_choices_are_taken_and_the_nearest_is_named(setting: Setting) -> Non
             coerce(setting, word[:-1] + "~")
 
 
-@pytest.mark.parametrize("setting", NUMBERS)
+@for_every(NUMBERS)
 def test_its_bounds_hold_and_numbers_may_be_text(setting: Setting) -> None:
     meta, whole = setting.meta, float not in setting.types
     value = sample(setting)
@@ -143,7 +166,7 @@ def test_its_bounds_hold_and_numbers_may_be_text(setting: Setting) -> None:
             coerce(setting, wrong)
 
 
-@pytest.mark.parametrize("cls", DECLARED.values(), ids=DECLARED)
+@for_every(DECLARED)
 def test_a_mistyped_key_is_answered_with_the_right_one(cls: type) -> None:
     shown = [s.name for s in settings_of(cls) if len(s.name) > 5]
     for name in shown:
