@@ -31,8 +31,6 @@ COMMANDS = {
     "--output_dir out",
     "merge": "merge math broken --method linear --output_dir out",
     "merge, the base": "merge math code --base broken --method ties --output_dir out",
-    "extract-lora": "extract-lora broken --base base --output_dir out",
-    "transplant": "transplant broken --tokenizer base --output_dir out",
     "residual extract": "residual extract --instruct broken --base base --output_dir out",
     "perturb": "perturb broken --scale 0.1 --seed 1 --output_dir out",
     "distance": "distance base broken",

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from holdfast.checkpoints.chat_template import write_template
-from holdfast.checkpoints.companions import OTHERS, TOKENIZER, change_generation, copy_companions, write_config
+from holdfast.checkpoints.companions import copy_companions, write_config
 from holdfast.checkpoints.dtypes import DType, Operand, count_nonfinite
 from holdfast.checkpoints.engine import (
     Job,
@@ -201,8 +201,6 @@ def build(
 
         def add(folder: Path) -> None:
             _add_files(folder, plan, companions or [plan.sources[plan.layout]])
-            if plan.generation:
-                change_generation(folder, plan.generation)
             if plan.added_tokens:
                 add_to_tokenizer(folder, list(plan.added_tokens))
             if chat_template is not None:
@@ -625,7 +623,6 @@ def _identity(plan: Plan, recipe: Recipe, slots: Slots, command: str, request: M
         order,
         files,
         versions(),
-        *([dict(plan.generation)] if plan.generation else []),
     ]
 
 
@@ -660,4 +657,4 @@ def _add_files(folder: Path, plan: Plan, companions: Sequence[Source]) -> None:
         write_config(holder, folder, changes=dict(plan.config))
     for source in companions:
         for parent in folders_of(source):
-            copy_companions(parent, folder, getattr(source, "companions", TOKENIZER + OTHERS))
+            copy_companions(parent, folder)

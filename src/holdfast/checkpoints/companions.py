@@ -66,18 +66,14 @@ _TEXT_PARTS = ("text_config", "llm_config", "language_config")
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 
 
-def companions(folder: str | os.PathLike[str], patterns: tuple[str, ...] = TOKENIZER + OTHERS) -> list[Path]:
+def companions(folder: str | os.PathLike[str]) -> list[Path]:
     """Files of a checkpoint folder that travel with its weights, relative to it, sorted; config.json, which
     `write_config` writes, is not one."""
-    return sorted(path for path in _files(Path(folder)) if _matches(path, patterns))
+    return sorted(path for path in _files(Path(folder)) if _matches(path, TOKENIZER + OTHERS))
 
 
-def copy_companions(
-    from_folder: str | os.PathLike[str],
-    to_folder: str | os.PathLike[str],
-    patterns: tuple[str, ...] = TOKENIZER + OTHERS,
-) -> list[str]:
-    """Copies the companions of one folder into another, those of some patterns, and gives their names.
+def copy_companions(from_folder: str | os.PathLike[str], to_folder: str | os.PathLike[str]) -> list[str]:
+    """Copies the companions of one folder into another, and gives their names.
 
     Files of the same name are replaced. A tokenizer that already lies in `to_folder` leaves as a whole when
     `from_folder` has one, so that no file of one tokenizer is read with the files of another.
@@ -86,7 +82,7 @@ def copy_companions(
         StorageError: the disk is full or failed.
     """
     source, target = Path(from_folder), Path(to_folder)
-    names = companions(source, patterns)
+    names = companions(source)
     try:
         target.mkdir(parents=True, exist_ok=True)
         if any(_matches(path, _IDENTIFYING) for path in names):
@@ -167,23 +163,6 @@ def write_config(
             f"Could not write {Path(to_folder) / 'config.json'} ({error.strerror or error}). Free some space."
         ) from error
     return result
-
-
-def change_generation(folder: Path, changes: Mapping[str, Any]) -> None:
-    """Changes keys of generation_config.json in a folder; None takes a key away.
-
-    Raises:
-        ModelError: it cannot be read.
-        StorageError: the disk is full or failed.
-    """
-    path = folder / "generation_config.json"
-    result = {**read_object(path, "generation settings"), **changes}
-    try:
-        path.write_text(
-            json.dumps({k: v for k, v in result.items() if v is not None}, indent=2) + "\n", encoding="utf-8"
-        )
-    except OSError as error:
-        raise StorageError(f"Could not write {path} ({error.strerror or error}). Free some space.") from error
 
 
 def torch_name(dtype: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -57,8 +57,6 @@ class Plan:
     """Keys of config.json that change."""
     added_tokens: tuple[dict[str, Any], ...] = ()
     """Tokens that the output's tokenizer gets beside those of its parent."""
-    generation: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of generation_config.json that change."""
     passes: int = 1
     """How often the inputs are read."""
     ancestry: tuple[LayerDistance, ...] = ()

@@ -64,9 +64,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "a small world of facts with base and instruct models, to measure knowledge in minutes",
     ),
     "merge": ("holdfast.cli.merge", "one checkpoint out of several: soups, task arithmetic, TIES, DARE, SLERP, ..."),
-    "extract-lora": ("holdfast.cli.extract_lora", "the low-rank part of what tuning changed, as a LoRA adapter"),
     "residual": ("holdfast.cli.residual", "take out what instruction tuning changed, put it on another base"),
-    "transplant": ("holdfast.cli.transplant", "another model's tokenizer: its tokens' rows out of the model's own"),
     "distance": ("holdfast.cli.distance", "how far the weights of one checkpoint are from another's"),
     "perturb": ("holdfast.cli.perturb", "Gaussian noise on the weights, reproducible"),
     "fisher": (
