@@ -93,7 +93,6 @@ def test_every_method_has_its_section():
             assert word in mine, f"{name}: {word}"
         assert f"](#{name})" in page.split("## How methods are given")[0]
         assert f"| `{name}` |" in section(text_of("docs/tour.md"), "Methods")
-        assert f"`{name}`" in section(text_of("CHANGELOG.md"), "0.1.0 (not released yet)")
 
 
 def test_the_table_of_methods_says_which_old_data_each_needs():

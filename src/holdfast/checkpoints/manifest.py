@@ -2,7 +2,7 @@
 is whole.
 
 Digests are XXH3-128 of the content, as `xxh128sum` prints them: with a thread a file, hashing costs a few percent of
-writing, because it reads what the page cache still holds (`LOG.md` has the figures; SHA-256 costs as much as the
+writing, because it reads what the page cache still holds (`docs/log` has the figures; SHA-256 costs as much as the
 writing). They find damage and mistakes; they are no protection against someone who wants a changed file to pass.
 """
 

@@ -19,7 +19,7 @@ zero (b^2 <= V_bb): the set is then unbounded.
   (N_i - R D_i) / mean(D); what is hard for all three cancels. Training seeds are not in it.
 
 Why not the percentile bootstrap of the ratio, which served the second kind before: with few samples it covers the true
-share in 90 to 91 % of cases instead of 95 (Fieller: 93 to 96 %; simulated, LOG.md of 2026-11-22), and a share should
+share in 90 to 91 % of cases instead of 95 (Fieller: 93 to 96 %; simulated, docs/log of 2026-11-22), and a share should
 mean the same over seeds and over samples. With hundreds of samples the two agree.
 """
 
