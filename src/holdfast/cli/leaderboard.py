@@ -135,7 +135,7 @@ STATUS = Command(
     name=f"{PROG} status",
     request=StatusRequest,
     description="How far each track of a leaderboard is, and how long the rest takes. Reads only. A track's folder is "
-    "one of 'holdfast sweep': 'holdfast sweep status' and 'holdfast watch' say more of it.",
+    "one of 'holdfast sweep': 'holdfast sweep status' says more of it.",
     usage="FOLDER [options]",
     yaml=False,
 )

@@ -52,7 +52,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "forecast": ("holdfast.cli.forecast", "what the first steps of a fine-tune say of what it will have lost"),
     "diagnose": ("holdfast.cli.diagnose", "has a model forgotten, or does it only not show what it knows?"),
     "reproduce": ("holdfast.cli.reproduce", "re-run a paper's studies and check its claims"),
-    "watch": ("holdfast.cli.watch", "a live page of a run or a study: curves, time left, what was found so far"),
     "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),
     "cost": ("holdfast.cli.cost", "operations, memory and GPU-hours of a run, before anything runs"),
     "update": (
@@ -107,7 +106,6 @@ examples
 
   holdfast train --config run.yaml --learning_rate 1e-5     # with the keys of 'trl sft' and a few more
   holdfast train --config run.yaml --dry_run                # checks the request, trains nothing
-  holdfast watch runs/Qwen3-0.6B-label_annealing            # a page that follows it
   holdfast report runs/Qwen3-0.6B-label_annealing
 
   holdfast sweep --config study.yaml                        # many ways, the frontier, the one to take

@@ -13,7 +13,6 @@ HTML is built so that text cannot become markup: every child of `tag` that is no
 from __future__ import annotations
 
 import base64
-import dataclasses
 import functools
 import gzip
 import html
@@ -134,44 +133,15 @@ def render(page: b.Page) -> str:
     return _document(page.tab, [noscript, main, footer], scripts)
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """A piece of a page's body on its own: its head or one of its blocks."""
-
-    html: Html
-    figures: list[dict[str, Any]]
-    """What its plots draw, by `data-figure`."""
-
-
 def part(x: b.Block) -> Html:
     """A block on its own, without what its plots draw."""
     return _block(x, [])
 
 
-def parts(page: b.Page) -> list[Part]:
-    """The page's body in pieces, for a document that puts in the new ones of a page that changed (`render_live`)."""
-    found = [Part(_header(page), [])]
-    for x in (*page.blocks, b.Paragraph(page.footer, "note") if page.footer else None):
-        if x is not None:
-            figures: list[dict[str, Any]] = []
-            found.append(Part(_block(x, figures), figures))
-    return found
-
-
-def render_live(tab: str) -> str:
-    """A document that asks the server it came from for the parts of its page and for what becomes of them: `live.js`
-    says how. Like any other page it holds all it needs, and may ask nobody else."""
-    without = "This page needs scripts to follow what it shows; 'holdfast report FOLDER' writes one that needs none."
-    bar = tag("div", tag("button", "Pause", type="button"), tag("span", "Connecting", role="status"), cls="live")
-    body = [tag("noscript", tag("p", without, cls="banner")), bar, tag("div", id="live")]
-    scripts = [_plotly_script(), *(tag("script", Html(_asset(name))) for name in ("page.js", "live.js"))]
-    return _document(tab, body, scripts, policy=f"{POLICY}; connect-src 'self'")
-
-
-def _document(tab: str, main: Any, scripts: Any, *, policy: str = POLICY) -> str:
+def _document(tab: str, main: Any, scripts: Any) -> str:
     head = join(
         tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("meta", name="generator", content="holdfast"),

@@ -1,13 +1,11 @@
 // Decompresses plotly.js from the page itself and draws the figures; redraws when the colour scheme changes and for print.
-// A page that changes (live.js) puts its figures on the boxes and has them drawn by `holdfast.draw(boxes)`.
-window.holdfast = (async () => {
+(async () => {
   "use strict";
-  const live = document.getElementById("live");
-  const every = () => [...document.querySelectorAll(".plot[data-figure]")];
-  if (!live && !every().length) return;
-  const figures = live ? [] : JSON.parse(document.getElementById("figures").textContent);
+  const boxes = [...document.querySelectorAll(".plot[data-figure]")];
+  if (!boxes.length) return;
+  const figures = JSON.parse(document.getElementById("figures").textContent);
 
-  const giveUp = (reason, boxes = every()) => {
+  const giveUp = (reason) => {
     for (const box of boxes) {
       box.style.height = "auto";
       box.classList.add("undrawn");
@@ -42,10 +40,10 @@ window.holdfast = (async () => {
   // Paper is narrower than the screen, and the browser lays it out too late for the plots to follow.
   const onPaper = { full: 640, half: 300, third: 190 };
 
-  const draw = (boxes = every(), printing = false) => {
+  const draw = (printing = false) => {
     const style = getComputedStyle(document.documentElement);
     for (const box of boxes) {
-      const figure = resolve(box.figure ?? figures[Number(box.dataset.figure)], style);
+      const figure = resolve(figures[Number(box.dataset.figure)], style);
       if (printing) figure.layout.width = onPaper[[...box.parentElement.classList].find((name) => name in onPaper)] ?? 640;
       // A finger that scrolls the page must not zoom the plot.
       if (touch) figure.layout.dragmode = false;
@@ -56,25 +54,23 @@ window.holdfast = (async () => {
     }
   };
 
-  const unable = (reason) => (giveUp(reason), { draw: (boxes) => giveUp(reason, boxes) });
-  if (typeof DecompressionStream === "undefined") return unable("this browser has no DecompressionStream");
+  if (typeof DecompressionStream === "undefined") return giveUp("this browser has no DecompressionStream");
   try {
     await loadPlotly();
     draw();
   } catch (error) {
-    return unable(error.message);
+    return giveUp(error.message);
   }
 
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw());
   addEventListener("beforeprint", () => {
     document.documentElement.dataset.scheme = "light";
-    draw(every(), true);
+    draw(true);
   });
   addEventListener("afterprint", () => {
     delete document.documentElement.dataset.scheme;
     draw();
   });
-  return { draw };
 })();
 
 // Questions whose answers changed: a box that filters them, a lost / gained switch, and the first few only. Without scripts all stand there.

@@ -229,12 +229,8 @@ class RunFigures:
         return found
 
 
-def read_run(folder: RunFolder, *, log: Sequence[Mapping[str, Any]] | None = None) -> RunFigures:
+def read_run(folder: RunFolder) -> RunFigures:
     """Reads a run folder as far as it goes: unfinished runs and unreadable files are reported, not refused.
-
-    Args:
-        folder: the run's.
-        log: rows of metrics.jsonl that were read already.
 
     Raises:
         DataError: there is no `run.json`, or it cannot be read, so there is no run to report on.
@@ -254,7 +250,7 @@ def read_run(folder: RunFolder, *, log: Sequence[Mapping[str, Any]] | None = Non
             return default
 
     record = folder.read()
-    metrics: Sequence[Mapping[str, Any]] = attempt(folder.metrics, [], "metrics.jsonl") if log is None else log
+    metrics = attempt(folder.metrics, [], "metrics.jsonl")
     rows = ordered(attempt(folder.comparisons, [], "evaluations/comparisons.json"))
     compared = {(r.raw.suite, r.name) for r in rows}
     levels: list[Level] = []
@@ -351,12 +347,12 @@ def run_page(run: RunFigures) -> Page:
             f"{significant(steps)} steps" if steps is not None else "",
         ),
         blocks=[
-            *state_banners(run),
-            Tiles(run_tiles(run)),
+            *_state_banners(run),
+            Tiles(_run_tiles(run)),
             _changes(run),
             Section("What was trained", [Panel([Facts(run.facts)], "card")]),
-            training_section(run),
-            along_section(run),
+            _training_section(run),
+            _along_section(run),
             forecast_section(run),
             _distance(run),
             notes(record.notes, "Notes of the run"),
@@ -366,7 +362,7 @@ def run_page(run: RunFigures) -> Page:
     )
 
 
-def state_banners(run: RunFigures) -> list[Block]:
+def _state_banners(run: RunFigures) -> list[Block]:
     """What a reader must know before reading any figure."""
     record = run.record
     found: list[Block] = []
@@ -385,7 +381,7 @@ def state_banners(run: RunFigures) -> list[Block]:
     return found + problems("Some files could not be read.", run.problems)
 
 
-def run_tiles(run: RunFigures) -> list[Tile]:
+def _run_tiles(run: RunFigures) -> list[Tile]:
     """What changed, how far the weights moved, what it took."""
     found = []
     for suite in GROUPS:
@@ -434,17 +430,17 @@ def change_tables(run: RunFigures) -> list[Block]:
         shown, again = one_unit(run.rows)
         found += [*measures_by_suite(shown, relative=True), Paragraph(text, "note")]
         found += [Fold("The same in other units", measures_by_suite(again, relative=True))] if again else []
-    return [*found, level_table(run.levels)] if run.levels else found
+    return [*found, _level_table(run.levels)] if run.levels else found
 
 
-def level_table(levels: Sequence[Level], title: str = "Measured, but not compared") -> Table:
+def _level_table(levels: Sequence[Level]) -> Table:
     """Figures of one model that there is nothing to compare with."""
     what = Col("Measure", lambda v: (f"{v.group}: {v.name}", sub(f"{v.metric}, {v.unit}")), numeric=False)
     rest = [Col("Model", "which", numeric=False), Col("Value", "value"), Col("Interval", "interval"), Col("n", "n")]
-    return tabulate(levels, [what, *rest], title=title)
+    return tabulate(levels, [what, *rest], title="Measured, but not compared")
 
 
-def training_section(run: RunFigures) -> Section:
+def _training_section(run: RunFigures) -> Section:
     """The curves of the log."""
     charts = training_charts(run.metrics, run.record.retention)
     if not charts:
@@ -461,7 +457,7 @@ def training_section(run: RunFigures) -> Section:
     return Section("Training", parts)
 
 
-def along_section(run: RunFigures) -> Section | None:
+def _along_section(run: RunFigures) -> Section | None:
     """What was measured on the way; None where nothing was."""
     charts = along_charts(run.trajectory)
     wide = widths(len(charts))
@@ -581,7 +577,7 @@ def print_run_summary(folder: RunFolder, console: Console | None = None) -> None
         found.append(Paragraph(f"Stage {record.stage}: {record.error}", "bad"))
     found += [Paragraph(p, "warn") for p in run.problems] + [Paragraph("")]
     found += [_brief(held) for held in by_suite(one_unit(run.rows)[0])]
-    found += [level_table(run.levels)] if run.levels else []
+    found += [_level_table(run.levels)] if run.levels else []
     facts = [("Method", run.method)]
     if origin := run.record.model.get("origin"):
         facts.insert(0, ("Model", joined(run.record.model.get("name"), origin)))

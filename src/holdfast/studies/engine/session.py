@@ -246,24 +246,22 @@ def run_worker(
 
 @contextlib.contextmanager
 def open_existing(
-    kind: type[Study[Any]] | None,
+    kind: type[Study[Any]],
     out: Path | None,
     *,
     storage: str | None = None,
     name: str | None = None,
-    read_only: bool = False,
 ) -> Iterator[Opened]:
     """The study of a folder, or of a storage by its name, without running anything.
 
     Args:
-        kind: the study's class; None: the one of holdfast's that stands in the storage.
+        kind: the study's class.
         out: the study's folder as this machine sees it; None: the one that stands in the storage.
         storage: its address; None: the file in the folder, or the one that the environment names.
         name: of the study; None: the folder's, or the only one of the storage.
-        read_only: nothing is made or changed in the storage.
 
     Raises:
-        ConfigError: no such study, or one of a class that is not holdfast's.
+        ConfigError: no such study.
         StorageError: the storage does not answer.
         RunFolderError: no study in the folder.
     """
@@ -279,7 +277,7 @@ def open_existing(
         raise RunFolderError(
             f"expected a study in {folder}, found no study.db. 'holdfast sweep --config study.yaml' begins one."
         )
-    opened = Storage(url, read_only=read_only)
+    opened = Storage(url)
     try:
         names = opened.names()
         name = name or known or (names[0] if len(names) == 1 else None)
@@ -287,25 +285,14 @@ def open_existing(
             raise ConfigError(f"--study is missing: {stored.shown(url)} holds {', '.join(names) or 'no study'}.")
         queue = opened.load(name)
         with stored.answers(url):
-            resolved, began_as = (queue.user_attrs.get(key) for key in (stored.CONFIG, stored.KIND))
+            resolved = queue.user_attrs.get(stored.CONFIG)
         if not isinstance(resolved, dict):
             raise ConfigError(f"'{name}' in {stored.shown(url)} is a study of Optuna's, not one that holdfast began.")
         values = {"name": name, **{k: v for k, v in resolved.items() if v is not None}}
         place = out if out is not None else Path(str(values.get("output_dir") or f"runs/{name}"))
-        found = kind if kind is not None else _own_kind(began_as, name)
-        yield Opened(storage=opened, queue=queue, study=found.load(values, storage=url, output_dir=place))
+        yield Opened(storage=opened, queue=queue, study=kind.load(values, storage=url, output_dir=place))
     finally:
         opened.close()
-
-
-def _own_kind(text: Any, name: str) -> type[Study[Any]]:
-    """A class of holdfast's by what a storage says. Another one is not imported because a file names it."""
-    if not isinstance(text, str) or not text.startswith("holdfast."):
-        raise ConfigError(
-            f"--kind is missing: '{name}' is a study of {text or 'a class that its storage does not name'}. Give "
-            f"FILE.py:CLASS or MODULE:CLASS."
-        )
-    return kind_named(text)
 
 
 def known_study(folder: Path) -> tuple[str | None, str | None]:

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError, DataError, FolderBusy, RunFolderError, StorageError, did_you_mean
 from holdfast.studies.engine.study import (
@@ -137,7 +137,6 @@ class Storage:
         grace: seconds without a heartbeat after which a trial may be taken over.
         interval: seconds between two heartbeats.
         clock: seconds of this process.
-        read_only: nothing is made or changed; a file is opened so that it could not be.
 
     Raises:
         ConfigError: no such kind of database, or its driver is not installed.
@@ -152,10 +151,9 @@ class Storage:
         grace: float = GRACE_SECONDS,
         interval: float = HEARTBEAT_SECONDS,
         clock: Callable[[], float] = time.monotonic,
-        read_only: bool = False,
     ) -> None:
         self.url, self.grace, self.interval, self.clock = url, grace, interval, clock
-        self.backend = _open(url, read_only=read_only)
+        self.backend = _open(url)
         self.leases = _table()
         self._watched: dict[int, tuple[_Seen, float]] = {}
         """What was seen of other workers' leases, and since when it has not changed."""
@@ -671,7 +669,7 @@ def _started(process: int) -> str:
 # -------------------------------------------------------------------------------------------------------------- opening
 
 
-def _open(url: str, *, read_only: bool = False) -> Any:
+def _open(url: str) -> Any:
     from optuna.storages import RDBStorage
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -690,10 +688,7 @@ def _open(url: str, *, read_only: bool = False) -> Any:
         options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 10}}
     elif parsed.drivername.startswith("sqlite"):
         options = {"connect_args": {"timeout": 60}}
-        if read_only and parsed.database:
-            place = quote(os.path.abspath(parsed.database))
-            parsed = parsed.set(database=f"file:{place}", query={**parsed.query, "mode": "ro", "uri": "true"})
-        elif parsed.database:
+        if parsed.database:
             try:
                 Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:

@@ -22,7 +22,6 @@ from holdfast.errors import ConfigError, Interrupted, RunFolderError
 from holdfast.support.files import from_jsonable
 
 if TYPE_CHECKING:
-    from holdfast.reports.blocks import Page
     from holdfast.studies.engine.worker import Task
 
 RUNS = "runs"
@@ -294,19 +293,9 @@ class Study(ABC, Generic[S]):
     def write(self, record: Any) -> None:
         """Writes the record into the study's folder, atomically."""
 
+    @abstractmethod
     def page(self, record: Any) -> Writer:
-        """The page on a record: that of `so_far`, where links to files do not make it another."""
-        from holdfast.reports.html import write_page
-
-        page = self.so_far(record)
-        if page is None:
-            raise NotImplementedError(f"{type(self).__name__} has neither `page` nor `so_far`")
-        return lambda path: write_page(page, path)
-
-    def so_far(self, record: Any) -> Page | None:
-        """What is known at a moment of the study, for those who watch it: the page on an unfinished record, without
-        links to files. None: there is nothing but the jobs."""
-        return None
+        """The page on a record, finished or not: what writes it to a path."""
 
     def status(self, state: StudyState) -> Any:
         """How far the study is, as something that rich prints."""

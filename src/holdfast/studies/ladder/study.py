@@ -17,14 +17,13 @@ from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.models import train_model
 from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, RUNNING, CannotJudge, JobState, StudyState
+from holdfast.studies.engine.study import COMPLETE, RUNNING, CannotJudge, JobState, StudyState, Writer
 from holdfast.studies.ladder.plan import RUNG, TEXT, LadderConfig, Rung, refuse_little_text
 from holdfast.support.files import read_object, record_from, write_bytes_atomic
 
 if TYPE_CHECKING:
     import datasets
 
-    from holdfast.reports.blocks import Page
     from holdfast.studies.engine.worker import Task
 
 _TOKENIZER_CHARACTERS = 20_000_000
@@ -286,11 +285,12 @@ class LadderStudy(StudyAsked[LadderConfig]):
         """Writes ladder.json."""
         write_ladder(self.settings.output_dir, record)
 
-    def so_far(self, record: LadderRecord) -> Page:
+    def page(self, record: LadderRecord) -> Writer:
         """The page on what is there."""
+        from holdfast.reports.html import write_page
         from holdfast.reports.ladder_report import ladder_page
 
-        return ladder_page(record)
+        return lambda path: write_page(ladder_page(record), path)
 
 
 def _texts(sources: Sequence[datasets.Dataset], advance: Callable[[float], None]) -> Iterator[str]:

@@ -35,7 +35,6 @@ from holdfast.support.resources import release_memory
 
 if TYPE_CHECKING:
     from holdfast.evaluation.entries import Entry
-    from holdfast.reports.blocks import Page
     from holdfast.runs.probed_checkpoint import ProbedCheckpoint
     from holdfast.studies.engine.worker import Task
 
@@ -301,21 +300,16 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         """The page, and a card for each checkpoint beside it."""
         from holdfast.reports.fragility_card import write_cards
         from holdfast.reports.html import write_page
+        from holdfast.reports.overtraining_report import overtraining_page
 
         def write(path: Path) -> None:
             cards = write_cards(path.parent, record)
             if len(record.checkpoints) > 1 or not cards:
-                write_page(self.so_far(record), path)
+                write_page(overtraining_page(record), path)
             else:  # of one checkpoint there is nothing along budgets to show
                 write_bytes_atomic(path, cards[0].read_bytes())
 
         return write
-
-    def so_far(self, record: OvertrainingRecord) -> Page:
-        """The page on what is there."""
-        from holdfast.reports.overtraining_report import overtraining_page
-
-        return overtraining_page(record)
 
 
 def _texts_of(name: str, split: str, config: str | None) -> Iterator[str]:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from holdfast.records.residual import RECORD_FILE, ResidualRecord, StudiedModel, read_update, write_update
 from holdfast.studies.engine import session as engine
@@ -24,9 +24,6 @@ from holdfast.studies.residual.plan import MODEL, NEW_TEXT, ResidualConfig, stud
 from holdfast.studies.residual.session import open_record, open_workshop
 from holdfast.support.environment import now
 from holdfast.support.files import from_jsonable
-
-if TYPE_CHECKING:
-    from holdfast.reports.blocks import Page
 
 MADE = "made"
 """Attribute of a job: the `StudiedModel` that came of it."""
@@ -170,12 +167,6 @@ class ResidualStudy(Study[ResidualConfig]):
         from holdfast.reports.residual_report import write_residual_report
 
         return lambda path: write_residual_report(path.parent, record)
-
-    def so_far(self, record: ResidualRecord) -> Page:
-        """The page on what is there."""
-        from holdfast.reports.residual_report import residual_page
-
-        return residual_page(record, Path(self.settings.output_dir))
 
     def _record(self) -> ResidualRecord:
         """The record of the folder, or a new one for a worker that sees none."""

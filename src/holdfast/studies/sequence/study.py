@@ -16,12 +16,11 @@ from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState
+from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState, Writer
 from holdfast.studies.sequence.plan import MODEL, SEED, Model, SequenceConfig
 from holdfast.studies.sequence.settings import SAMPLES
 
 if TYPE_CHECKING:
-    from holdfast.reports.blocks import Page
     from holdfast.studies.engine.worker import Task
 
 FISHER = "fisher"
@@ -259,11 +258,12 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
         """Writes sequence.json."""
         write_sequence(self.settings.output_dir, record)
 
-    def so_far(self, record: SequenceRecord) -> Page:
+    def page(self, record: SequenceRecord) -> Writer:
         """The page on what is there."""
+        from holdfast.reports.html import write_page
         from holdfast.reports.sequence_report import sequence_page
 
-        return sequence_page(record)
+        return lambda path: write_page(sequence_page(record), path)
 
 
 def _whole(folder: Path) -> bool:

@@ -19,13 +19,12 @@ from holdfast.studies.engine.asked import StudyAsked
 from holdfast.studies.engine.models import train_model
 from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.storage import GRACE_SECONDS
-from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState
+from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState, Writer
 from holdfast.studies.stages.plan import STEP, TEXTS, TUNE, StagesConfig
 from holdfast.support.files import read_object
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.merge import Prepared
-    from holdfast.reports.blocks import Page
     from holdfast.studies.engine.worker import Task
 
 MERGED = "merged"
@@ -217,11 +216,12 @@ class StagesStudy(StudyAsked[StagesConfig]):
         """Writes stages.json."""
         write_stages(self.settings.output_dir, record)
 
-    def so_far(self, record: StagesRecord) -> Page:
+    def page(self, record: StagesRecord) -> Writer:
         """The page on what is there."""
+        from holdfast.reports.html import write_page
         from holdfast.reports.stages_report import stages_page
 
-        return stages_page(record)
+        return lambda path: write_page(stages_page(record), path)
 
 
 def _evaluation_problems(config: StagesConfig) -> list[str]:

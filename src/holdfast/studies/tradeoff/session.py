@@ -44,7 +44,6 @@ from holdfast.support.environment import say
 from holdfast.support.files import from_jsonable, write_bytes_atomic
 
 if TYPE_CHECKING:
-    from holdfast.reports.blocks import Page
     from holdfast.statistics.selection import Selection
     from holdfast.studies.engine.worker import Task
 
@@ -282,12 +281,6 @@ class Tradeoff(Study[StudyConfig]):
         return functools.partial(
             write_study_report, record=record, selections=selections, command=command, config_yaml=text
         )
-
-    def so_far(self, record: StudyRecord) -> Page:
-        """The page on what is there."""
-        from holdfast.reports.study_report import study_page
-
-        return study_page(record, self.settings.output_dir, selections=select_all(record))
 
     def status(self, state: StudyState) -> Any:
         """The trials by state, what each worker does, when it ends, the best so far by each rule."""
