@@ -21,7 +21,6 @@ from declared_commands import command_of
 from extending import write_method
 from holdfast.config.command_line import find_option, parse_words
 from holdfast.config.decode import coerce_all
-from holdfast.records.forecast import Predictor, write_predictor
 from holdfast.records.run import RunFolder, RunRecord
 from preference_trainers import pairs
 from stand_ins import put_data
@@ -302,7 +301,6 @@ def place(desk: Path, model_folder: Path) -> Path:
         "model_name_or_path: YOUR_MODEL\ndataset_name: train.jsonl\n"
         "evaluation: {source: [mmlu, humaneval, prose.jsonl], target: [gsm8k], allow_code_execution: true}\n"
     )
-    write_predictor("predictor.json", Predictor(about="", level=0.9, parameters=(1, 2), methods=[], fits=[]))
     Path("ladder.yaml").write_text("ladder: [{model: owner/base, tokens: 1.0e9}]")
     for name in ("YOUR_MODEL", "ORIGINAL"):
         shutil.copytree(model_folder, name)

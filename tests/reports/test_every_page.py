@@ -35,7 +35,6 @@ from synthetic_evaluations import (
     stage_matrix,
 )
 from synthetic_evaluations import text as documents
-from synthetic_forecasts import predictor
 from synthetic_ladder import ladder
 from synthetic_overtraining import overtraining
 from synthetic_probes import probe
@@ -56,7 +55,6 @@ from holdfast.reports.claims_report import claims_page
 from holdfast.reports.comparison_report import comparison_page
 from holdfast.reports.distance_report import distance_page, read_distance
 from holdfast.reports.evaluation_report import evaluation_page
-from holdfast.reports.forecast_report import predictor_page
 from holdfast.reports.fragility_card import card_page
 from holdfast.reports.html import render
 from holdfast.reports.ladder_report import ladder_page
@@ -313,17 +311,12 @@ def card(folder: Path, text: str) -> Page:
     return card_page(found, dataclasses.replace(found.checkpoints[1], name=text))
 
 
-def forecast(folder: Path, text: str) -> Page:
-    return predictor_page(predictor(about=text, entry=text, value=text, notes=[text]))
-
-
 PAGES: dict[str, Callable[[Path, str], Page]] = {
     "ladder": in_ladder,
     "ladder, nothing trained": nothing_in_ladder,
     "overtraining": in_overtraining,
     "overtraining, nothing measured": nothing_in_overtraining,
     "fragility card": card,
-    "forecast": forecast,
     "stages": in_stages,
     "stages, nothing measured": nothing_in_stages,
     "sequence": in_sequence,

@@ -19,7 +19,6 @@ from transformers import TrainerCallback
 
 from holdfast.errors import Interrupted
 from holdfast.records.run import RunFolder
-from holdfast.runs import tracking
 from holdfast.runs.config import train_config
 from holdfast.runs.run import train
 from tiny import SENTENCES
@@ -243,18 +242,3 @@ def test_what_is_measured_in_a_later_session_comes_too(
     run = run_of(asked)
     check(figures(own), run, "eval_")
     assert [what for what, _, _ in own.told if what != "log"] == ["begin", "end", "begin", "end"]
-
-
-def test_forecasts_and_what_is_not_finite() -> None:
-    from holdfast.records.forecast import EarlySigns, Expected, RunForecast
-
-    signs = EarlySigns(
-        step=1, steps=20, ahead=1.0, distance=0.1, fall=0.1, kl=0.1, parameters=1, method="direct", texts=[]
-    )
-    expected = [
-        Expected(entry="source/prose", unit="nats/token", loss=0.25, interval=(0.125, 0.5)),
-        Expected(entry="source/code", unit="nats/token", loss=None, interval=None, why="too far"),
-    ]
-    found = RunForecast(signs=signs, expected=expected, level=0.9, predictor="")
-    name = "eval_forecast/source/prose_loss"
-    assert tracking.forecast_figures(found) == {name: 0.25, f"{name}_low": 0.125, f"{name}_high": 0.5}

@@ -49,7 +49,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "holdfast.cli.overtraining",
         "does longer pre-training make a model harder to fine-tune, and does retention help?",
     ),
-    "forecast": ("holdfast.cli.forecast", "what the first steps of a fine-tune say of what it will have lost"),
     "diagnose": ("holdfast.cli.diagnose", "has a model forgotten, or does it only not show what it knows?"),
     "reproduce": ("holdfast.cli.reproduce", "re-run a paper's studies and check its claims"),
     "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),

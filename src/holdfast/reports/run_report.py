@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import DataError
 from holdfast.records.evaluation import Evaluation
-from holdfast.records.forecast import RunForecast
 from holdfast.records.metrics import RESTATED
 from holdfast.records.run import LayerDistance, RunFolder, RunRecord
 from holdfast.reports.along import Trajectory, along_charts, completions
@@ -60,7 +59,6 @@ from holdfast.reports.compared import (
     ordered,
     primary_of,
 )
-from holdfast.reports.forecast_report import came_table, forecast_lines
 from holdfast.reports.format import (
     count,
     decimals_for,
@@ -147,8 +145,6 @@ class RunFigures:
     """What was measured on the way, start and end with it; empty where nothing was."""
     problems: list[str]
     """Files that could not be read; a report says so instead of leaving them out."""
-    forecast: RunForecast | None = None
-    """What early steps said of the end."""
 
     @property
     def title(self) -> str:
@@ -261,10 +257,8 @@ def read_run(folder: RunFolder) -> RunFigures:
             if e is not None and (e.suite, e.name) not in compared:
                 levels += _levels(which, e)
     trajectory = _trajectory(folder, unread) if folder.along.is_dir() else []
-    expected = attempt(lambda: RunForecast.in_folder(folder.path), None, "forecast.json")
     return RunFigures(
         record=record, rows=rows, levels=levels, metrics=metrics, trajectory=trajectory, problems=unread,
-        forecast=expected,
     )  # fmt: skip
 
 
@@ -353,7 +347,6 @@ def run_page(run: RunFigures) -> Page:
             Section("What was trained", [Panel([Facts(run.facts)], "card")]),
             _training_section(run),
             _along_section(run),
-            forecast_section(run),
             _distance(run),
             notes(record.notes, "Notes of the run"),
             _to_repeat(run),
@@ -463,18 +456,6 @@ def _along_section(run: RunFigures) -> Section | None:
     wide = widths(len(charts))
     parts = [dataclasses.replace(chart, width=w) for chart, w in zip(charts, wide, strict=True)]
     return Section("Along training", parts) if parts else None
-
-
-def forecast_section(run: RunFigures) -> Section | None:
-    """What early steps said of the end, beside what came; None without a forecast."""
-    table = None if run.forecast is None else came_table(run.forecast, [r.raw for r in run.rows])
-    if run.forecast is None or table is None:
-        return None
-    note = (
-        f"How much worse than the start each measure was expected to be at the end; {100 * run.forecast.level:g} % "
-        f"intervals; fitted on {run.forecast.predictor}."
-    )
-    return Section("Forecast", [table, Paragraph(note, "note")])
 
 
 def _along_fact(run: RunFigures) -> list[tuple[str, Text]]:
@@ -590,7 +571,6 @@ def print_run_summary(folder: RunFolder, console: Console | None = None) -> None
         reach = percent(100 * move.relative, sign=False)
         facts.append(("Distance", f"up to {reach} of a layer's norm ({_layer(move)})"))
     facts += _along_fact(run)
-    facts += [("Forecast", line) for line in (forecast_lines(run.forecast) if run.forecast is not None else ())]
     found.append(Facts(facts))
     found += [Paragraph(text, "note") for text in (*run.missing, *(f"Note: {n}" for n in record.notes))]
     if folder.report_file.is_file():

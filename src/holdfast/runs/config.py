@@ -112,10 +112,6 @@ class TrainConfig(Displayed):
     """Evaluations in a row without a better one that end training; None: none do."""
     early_stopping: Rules = ()
     """What of `evaluation` ends training."""
-    forecast: bool = False
-    """Whether early steps say what the end will have lost."""
-    forecast_predictor: str | None = None
-    """File of what says it; None: the one that comes along."""
     launch: dict[str, Any] = field(default_factory=dict)
     """Options of `accelerate launch` (`num_processes`, `accelerate_config`, ...)."""
     notes: list[str] = field(default_factory=list)
@@ -273,8 +269,6 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         "eval_dataset_split",
         "early_stopping_patience",
         "early_stopping",
-        "forecast",
-        "forecast_predictor",
     )
     found, mistakes = coerce_all({name: OWN[name] for name in plain}, _only(own, *plain))
     templates, environment = found.get("data"), found.get("env") or {}
@@ -334,7 +328,6 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     add(config_checks.check_early_stopping(patience, held_out, found.get("eval_dataset_split"), values))
     add(check_rules(rules, plan))
     add(config_checks.check_stopping(rules, patience, values))
-    add(config_checks.check_forecast(bool(found.get("forecast")), found.get("forecast_predictor"), plan))
     add(config_checks.check_ranges(values))
     set_keys = {plain_key(key) for settings in (raw, *stages) for key in settings}
     add(config_checks.check_combinations(values, set_keys, has_accelerator=machine.accelerator))
@@ -400,8 +393,6 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         "eval_dataset_split": part if part != "train" else None,
         "early_stopping_patience": patience,
         "early_stopping": [set_fields(rule) for rule in rules],
-        "forecast": found.get("forecast"),
-        "forecast_predictor": found.get("forecast_predictor"),
     }
     for name, value in (*asked.items(), *launching.items()):
         if value and name not in SECRET:
@@ -423,8 +414,6 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
         eval_dataset_split=part,
         early_stopping_patience=patience,
         early_stopping=rules,
-        forecast=bool(found.get("forecast")),
-        forecast_predictor=found.get("forecast_predictor"),
         launch=launching,
         notes=notes,
         source_file=source,

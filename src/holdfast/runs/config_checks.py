@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoints.named import folder_without_revision, located
 from holdfast.config.values import impossible_path, show
 from holdfast.config.yaml_file import nearest_sibling
-from holdfast.errors import ConfigError, DataError, ModelError, did_you_mean
+from holdfast.errors import ConfigError, ModelError, did_you_mean
 from holdfast.retention.method import changes_data
 from holdfast.support.paths import expanded, real
 
 if TYPE_CHECKING:
-    from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.retention.method import RetentionMethod
 
 DATA_ENDINGS = (
@@ -304,29 +303,6 @@ def check_early_stopping(
         "early_stopping_patience: expected load_best_model_at_end: true with it (and eval_strategy and save_strategy "
         "alike): the model that stopping early is for is the best one, not the last.",
     ]
-
-
-def check_forecast(asked: bool, predictor: str | None, plan: EvaluationPlan) -> list[str]:
-    """A forecast is of what is to be kept, measured before, and looks at its text; a predictor has to be one."""
-    from holdfast.evaluation.entries import PerplexityEntry
-    from holdfast.records.forecast import SUITE, read_predictor
-
-    if not asked:
-        return [] if predictor is None else ["forecast_predictor: nothing asks it. Add forecast: true."]
-    problems = []
-    if not any(entry.suite == SUITE and isinstance(entry, PerplexityEntry) for entry in plan.entries):
-        problems.append(
-            "forecast: expected held-out text of what is to be kept, as in evaluation: {source: [prose.jsonl]}, which "
-            "tells early how far the model drifts."
-        )
-    elif not plan.before:
-        problems.append("forecast: expected evaluation.before: true, for a loss is held against the start.")
-    if predictor is not None:
-        try:
-            read_predictor(predictor)
-        except DataError as error:
-            problems.append(f"forecast_predictor: {error}")
-    return problems
 
 
 def check_best(method: RetentionMethod, values: Mapping[str, Any], early: bool = False) -> list[str]:

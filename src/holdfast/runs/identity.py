@@ -50,7 +50,7 @@ _NOT_DECIDING = re.compile(
     r"|save_.*|enable_jit_checkpoint|push_to_hub|hub_.*|resume_from_checkpoint|restore_callback_states_from_checkpoint|local_rank|do_(train|eval|predict)"
     r"|eval_.*|per_device_eval_batch_size|batch_eval_metrics|bf16_full_eval|fp16_full_eval|metric_for_best_model|greater_is_better"
     r"|dataset_test_split|dataset_num_proc|dataloader_(num_workers|pin_memory|persistent_workers|prefetch_factor|multiprocessing_context)"
-    r"|(activation|gradient)_checkpointing(_kwargs)?|activation_offloading|torch_empty_cache_steps|ddp_.*|use_cpu|fused_layers|evaluation|env|forecast(_predictor)?"
+    r"|(activation|gradient)_checkpointing(_kwargs)?|activation_offloading|torch_empty_cache_steps|ddp_.*|use_cpu|fused_layers|evaluation|env"
 )
 """Keys that leave the trained weights alone (recomputing activations changes memory and time, not the result), or
 change them by rounding alone, like the number of threads (`fused_layers`)."""

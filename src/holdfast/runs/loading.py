@@ -124,10 +124,6 @@ def check_images(config: TrainConfig, rows: Any) -> None:
             "losses are kept by a row's tokens, which do not tell one image from another.",
         ),
         (
-            config.forecast,
-            "forecast: expected false where rows hold images: it looks at training rows as text.",
-        ),
-        (
             config.training.truncation_mode == "keep_end",
             "truncation_mode: expected keep_start where rows hold images, got keep_end, which would cut them off.",
         ),

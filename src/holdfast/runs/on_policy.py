@@ -50,7 +50,6 @@ _ONLY_LABELS = (
     "completion_only_loss",
     "dataset_streaming",
     "streaming",
-    "forecast",
     "data",
 )
 """Settings that speak of rows with labels."""

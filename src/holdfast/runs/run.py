@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import math
 import os
 import shutil
 import time
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
 
     from holdfast.evaluation.processes import ProcessGroup
     from holdfast.records.evaluation import Evaluation
-    from holdfast.records.forecast import EarlySigns
     from holdfast.runs.config import TrainConfig
     from holdfast.runs.on_policy import OnPolicySettings
     from holdfast.support.leftovers import NewFolder
@@ -405,7 +403,6 @@ class _Run:
                         *self.stops_early(),
                         *self.callbacks,
                         *measures,
-                        *self.forecasts(metrics),
                     ],
                 }
                 if config.on_policy is None:
@@ -433,8 +430,6 @@ class _Run:
                     f"evaluation.along: measures {whole}, and measure checkpoints afterwards: 'holdfast evaluate "
                     f"RUN/checkpoint-*'."
                 )
-            if config.forecast:
-                raise ConfigError(f"forecast: looks at {whole}.")
         self._own_progress(progress)
         for note in self.trainer.data_notes:
             self.note(note)
@@ -550,58 +545,9 @@ class _Run:
             found.append(StopEarly(rules, plan=plan, reached=aside, say=self.note, **shared))
         return found
 
-    def forecasts(self, metrics: MetricsFile) -> list[TrainerCallback]:
-        """What says early what the end will have lost; `metrics`: whose clock does not count the time for it."""
-        if not self.config.forecast or not self.main:
-            return []
-        from holdfast.records.forecast import RUN_FILE
-        from holdfast.reports.forecast_report import forecast_lines
-        from holdfast.runs.early_signs import SignsEarly, source_texts, trained_rows
-        from holdfast.runs.forecasting import forecast, method_of, predictor_of
-        from holdfast.runs.tracking import forecast_figures
-        from holdfast.support.files import write_json
-
-        predictor = predictor_of(self.config.forecast_predictor)  # now: a file that went would end the run later
-
-        def seen(signs: EarlySigns) -> None:
-            found = forecast(signs, self.folder.evaluated("start").all(), predictor)
-            write_json(self.folder.path / RUN_FILE, found)
-            self.trackers.add(forecast_figures(found), signs.step)
-            for line in forecast_lines(found):
-                say(self.console, f"  {line}")
-
-        def moved() -> float:
-            model = self.trainer.accelerator.unwrap_model(self.trainer.model)
-            total = next((layer for layer in self._distances(model) if layer.layer == "total"), None)
-            if total is None or not hasattr(model, "peft_config"):
-                return math.nan if total is None else total.relative
-            frozen = (p for p in model.parameters() if not p.requires_grad)  # an adapter moves some of the matrices
-            return total.l2 / math.sqrt(math.fsum(float(p.float().square().sum()) for p in frozen))
-
-        return [
-            SignsEarly(
-                texts=source_texts(self.config.evaluation, self.model, self.tokenizer),
-                rows=lambda: trained_rows(self.trainer),
-                moved=moved,
-                method=method_of(self.record),
-                kept=self.folder.path / "start.forecast",
-                seen=seen,
-                say=self.note,
-                aside=metrics.leave_out,
-            )
-        ]
-
     def note_unmeasured(self) -> None:
         """Says which steps were asked for and not measured: the run has no such steps, or had been there already."""
-        from holdfast.records.forecast import RUN_FILE
-
         along, total = self.config.evaluation.along, int(self.record.training.get("steps") or 0)
-        said = any(note.startswith("No forecast") for note in self.record.notes)
-        if self.config.forecast and self.main and not said and not (self.folder.path / RUN_FILE).is_file():
-            self.note(
-                f"No forecast: it is made once 5 % of the cumulative learning rate is spent, and this run has "
-                f"{total} steps, or had gone beyond that when it was asked for."
-            )
         if along is None or not total:
             return
         wanted = [*range(1, total), *along.steps]

@@ -289,11 +289,6 @@ class OwnSettings:
     ] = None
     """Ends training by what `evaluation` measures along the way: with patience where an entry no longer improves, with
     max_loss where it has lost more; needs evaluation.along."""
-    forecast: bool = False
-    """Says, once 5 % of the cumulative learning rate is spent, what the run will have lost of evaluation.source at its
-    end; changes nothing of the run."""
-    forecast_predictor: Annotated[str | None, Meta(metavar="FILE")] = None
-    """What forecasts, as 'holdfast forecast fit' writes it; default: the one that comes along."""
     env: Annotated[
         dict[str, Any],
         Meta(

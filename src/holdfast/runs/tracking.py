@@ -8,7 +8,6 @@ so the trackers are held open until the run is done, and get these figures at th
 |---|---|---|
 | an evaluation of start, result, or on the way | `eval_SUITE/ENTRY/METRIC` | 0, the result's, each that was measured |
 | a difference to the start | the same with `_difference`, `_difference_low`, `_difference_high` | the result's |
-| a forecast | `eval_forecast/SUITE/ENTRY_loss`, `_loss_low`, `_loss_high` | the one it was made at |
 
 transformers shows `eval_` as `eval/` where a tracker has sections. Nothing else is handed on: no rows, no texts, no
 settings beside those that transformers itself writes down, which leaves tokens out.
@@ -28,7 +27,6 @@ from transformers.integrations import get_reporting_integration_callbacks
 if TYPE_CHECKING:
     from holdfast.records.comparison import Comparison
     from holdfast.records.evaluation import Evaluation
-    from holdfast.records.forecast import RunForecast
 
 PREFIX = "eval_"
 """What transformers puts into a section of its own."""
@@ -125,15 +123,4 @@ def comparison_figures(found: Iterable[Comparison]) -> dict[str, float]:
         if c.primary:
             name = f"{PREFIX}{c.suite}/{c.name}/{c.metric}_difference"
             figures |= {name: c.difference, f"{name}_low": c.interval[0], f"{name}_high": c.interval[1]}
-    return figures
-
-
-def forecast_figures(found: RunForecast) -> dict[str, float]:
-    """The losses that are expected at the end, with their intervals, where something can be said."""
-    figures: dict[str, float] = {}
-    for e in found.expected:
-        if e.loss is not None:
-            low, high = e.interval or (math.nan, math.nan)
-            name = f"{PREFIX}forecast/{e.entry}_loss"
-            figures |= {name: e.loss, f"{name}_low": low, f"{name}_high": high}
     return figures

@@ -33,7 +33,7 @@ class AskedStudy(Generic[A]):
 
     settings_class: ClassVar[type[Any]]
     """The dataclass of settings; `small` is among them."""
-    later: ClassVar[tuple[str, ...]] = ("evaluation", "forecast")
+    later: ClassVar[tuple[str, ...]] = ("evaluation",)
     """Keys of a training that are looked at once a small setting's files are there."""
 
     asked: A
