@@ -230,10 +230,7 @@ def contestants(size: Size) -> list[Contestant]:
         *ours("residual in one pass", ("residual", "apply", *moved), peers=RESIDUAL),
         *ours("linear", ("merge", "{a}", "{b}", "--method", "linear"), peers=LINEAR),
         *ours("slerp", ("merge", "{a}", "{b}", "--method", "slerp")),
-        *ours("karcher", ("merge", "{a}", "{b}", "--method", "karcher")),
         *ours("model_stock", ("merge", *two, "--method", "model_stock"), peers=STOCK),
-        *ours("sce", ("merge", *two, "--method", "sce", "--density", "0.5")),
-        *ours("nearswap", ("merge", "{a}", "--base", "{base}", "--method", "nearswap", "--t", "0.001")),
         *ours("ties (original)", ("merge", *two, "--method", "ties", "--density", "0.5"), peers=TIES),
         *ours(
             "ties (mergekit)",

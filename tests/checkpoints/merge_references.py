@@ -99,18 +99,6 @@ def reference_dare(p: float, factor: str, *, elected: bool = False) -> Reference
     return by_tensor(run)
 
 
-def reference_breadcrumbs(density: float, gamma: float) -> Reference:
-    def run(_: str, b: np.ndarray, ms: list[np.ndarray]) -> np.ndarray:
-        total = b.copy()
-        for m, w in zip(ms, WEIGHTS, strict=True):
-            delta, stay = m - b, int(density * b.size)
-            top = np.sort(np.abs(delta))[max(0, b.size - stay - int(gamma * b.size)) :][:stay]
-            total += 0.7 * w * delta * ((np.abs(delta) >= top.min()) & (np.abs(delta) <= top.max()) if stay else 0)
-        return total
-
-    return by_tensor(run)
-
-
 def reference_linear(normalize: bool) -> Reference:
     return by_tensor(
         lambda _, b, ms: sum(w * m for w, m in zip(WEIGHTS, ms, strict=True)) / (sum(WEIGHTS) if normalize else 1)
@@ -141,54 +129,6 @@ def reference_model_stock(rows: dict[str, int] | None = None) -> Reference:
         return result
 
     return by_tensor(run)
-
-
-def reference_karcher(weights: tuple[float, ...]) -> Reference:
-    """On whole vectors, by Newton's way of going half a step where one overshoots."""
-
-    def run(_: str, b: np.ndarray, ms: list[np.ndarray]) -> np.ndarray:
-        shares = np.array(weights) / sum(weights)
-        norms = np.array([np.linalg.norm(m) for m in ms])
-        if not norms.all():
-            return shares @ np.stack(ms)
-        units = np.stack(ms) / norms[:, None]
-        u = shares @ units
-        if b.size == 1:  # a sign is all that a number has of a direction
-            same = np.all(units == units[0])
-            return (shares @ norms) * units[0] if same else shares @ np.stack(ms)
-        u /= np.linalg.norm(u)
-        for _ in range(200):
-            angles = np.arccos(np.clip(units @ u, -1, 1))
-            v = (shares * angles / np.sin(angles)) @ (units - np.cos(angles)[:, None] * u)
-            length = np.linalg.norm(v)
-            if length < 1e-14:
-                break
-            u = np.cos(length) * u + np.sin(length) * v / length
-        return (shares @ norms) * u
-
-    return by_tensor(run)
-
-
-def reference_sce(density: float, *, mergekit: bool = False) -> Reference:
-    def run(_: str, b: np.ndarray, ms: list[np.ndarray]) -> np.ndarray:
-        deltas = np.stack(ms) - b
-        variance = np.sqrt(deltas.var(0)).astype(np.float32)  # in which equal ones are equal
-        if density < 1:
-            k = int((variance > 0).sum() * density)
-            deltas = deltas * (variance >= np.sort(variance)[-k] if k else 0)
-        weights = (deltas**2).sum(1)
-        small = mergekit and weights.sum() < 1e-6 * b.size
-        weights = weights / weights.sum() if weights.sum() > 0 and not small else np.ones(len(ms)) / len(ms)
-        elected = np.where(deltas.sum(0) >= 0, 1, -1) if mergekit else np.sign(deltas.sum(0))
-        agrees = (np.sign(deltas) == elected) & (elected != 0)
-        share = weights @ agrees
-        return b + (weights @ (deltas * agrees)) / np.where(share > 0, share, 1)
-
-    return by_tensor(run)
-
-
-def reference_nearswap(t: float) -> Reference:
-    return by_tensor(lambda _, b, ms: b + np.clip(ms[0] - b, -t, t))
 
 
 CASES: dict[str, tuple[str, dict, int, Reference]] = {
@@ -252,19 +192,8 @@ CASES: dict[str, tuple[str, dict, int, Reference]] = {
         3,
         reference_dare(0.6, "l1", elected=True),
     ),
-    "breadcrumbs": (
-        "breadcrumbs",
-        {"density": 0.5, "gamma": 0.1, "scale": 0.7, "weights": WEIGHTS},
-        3,
-        reference_breadcrumbs(0.5, 0.1),
-    ),
     "fisher": ("fisher", {"weights": WEIGHTS[:2]}, 2, reference_fisher),
     "model_stock": ("model_stock", {}, 3, reference_model_stock()),
     "model_stock_rows": ("model_stock", {"filter_wise": True}, 2, reference_model_stock(ROWS)),
-    "karcher": ("karcher", {"weights": WEIGHTS}, 3, reference_karcher(WEIGHTS)),
-    "karcher_pair": ("karcher", {}, 2, reference_slerp(0.5, unit=True)),
-    "sce": ("sce", {"density": 0.4}, 3, reference_sce(0.4)),
-    "sce_dense": ("sce", {"semantics": "mergekit"}, 3, reference_sce(1.0, mergekit=True)),
-    "nearswap": ("nearswap", {"t": 0.2}, 1, reference_nearswap(0.2)),
 }
 """Case: method, parameters, models beside the base, reference."""

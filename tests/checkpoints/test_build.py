@@ -47,13 +47,9 @@ METHODS_TABLE: list[tuple[str, int, dict[str, Any]]] = [
     ("dare", 2, {"p": 0.5}),
     ("dare", 2, {"p": 0.5, "semantics": "mergekit"}),
     ("dare_ties", 2, {"p": 0.5}),
-    ("breadcrumbs", 2, {"density": 0.6, "gamma": 0.1}),
     ("fisher", 2, {}),
     ("model_stock", 3, {}),
     ("model_stock", 2, {"filter_wise": True}),
-    ("karcher", 3, {"weights": [0.2, 0.5, 0.3]}),
-    ("sce", 3, {"density": 0.3}),
-    ("nearswap", 1, {"t": 0.1}),
 ]
 IDS = [f"{name}-{parameters.get('semantics', 'original')}" for name, _, parameters in METHODS_TABLE]
 SHAPES = llama_shapes(layers=4) | {"model.scalar": (), "model.empty": (0, 7)}

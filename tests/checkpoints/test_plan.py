@@ -261,7 +261,7 @@ def test_what_several_but_not_all_have_is_their_mean_by_weight(
     assert set(found) == {"common", "x", "y"} and np.allclose(found["y"].values, 19 / 5, rtol=0.01)
 
 
-OTHERS = {"linear": {"normalize": False}, "breadcrumbs": {"density": 0.5}, "ties": {"density": 0.5}, "dare": {"p": 0.5}}
+OTHERS = {"linear": {"normalize": False}, "ties": {"density": 0.5}, "dare": {"p": 0.5}}
 
 
 @pytest.mark.parametrize("method", [*METHODS, "mine.py:Last"])

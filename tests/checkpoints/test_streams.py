@@ -79,7 +79,6 @@ SUMS: list[tuple[str, dict[str, Any]]] = [
     ("slerp", {"t": 0.3}),
     ("slerp", {"t": 0.0}),
     ("model_stock", {}),
-    ("karcher", {}),
 ]
 
 

@@ -40,7 +40,6 @@ from holdfast.checkpoints.provenance import FILE, UNIT, Digests, content_fingerp
 from holdfast.checkpoints.reader import CheckpointReader, stretches
 from holdfast.checkpoints.remainders import RemainderFiles, compared_in, remainder_name
 from holdfast.checkpoints.sources import Source, config_of, folders_of, inner_sources
-from holdfast.checkpoints.vocabulary_union import add_to_tokenizer
 from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination
 from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError, StorageError
 from holdfast.support.display import Displayed
@@ -72,7 +71,6 @@ class Recipe(Protocol):
     def as_sum(self, models: Sequence[DType], state: Any) -> Sum | None: ...
     def identity(self) -> dict[str, Any]: ...
 
-    # optional: for_tensor(name) -> Recipe, where parameters differ from tensor to tensor; asked for before the rest.
     # optional: among(owners, models) -> Recipe, for tensors that only those models have (see `MergeMethod.among`).
     # optional: remainder(block, out) -> (places, values, left), where base + out is not model 1, and what is missing
     # there; see `remainders`. optional: difference(models) -> (base, tuned model) as operands of a block, where the
@@ -201,8 +199,6 @@ def build(
 
         def add(folder: Path) -> None:
             _add_files(folder, plan, companions or [plan.sources[plan.layout]])
-            if plan.added_tokens:
-                add_to_tokenizer(folder, list(plan.added_tokens))
             if chat_template is not None:
                 write_template(folder, chat_template)
             if finish is not None:
@@ -293,7 +289,7 @@ class _Work:
     def try_block(self, job: Job, count: int, scratch: Scratch) -> None:
         """All passes over the first `count` elements of a tensor, for the time that they take."""
         state: Any = None
-        recipe = self._own(job)
+        recipe = self.recipe
         for number in range(recipe.rounds()):
             state = recipe.settle(number, recipe.measure(number, self._block(job, 0, count, scratch), state), state)
         recipe.combine(self._block(job, 0, count, scratch), state, scratch.out(job.dtype, count))
@@ -318,19 +314,19 @@ class _Work:
         """One pass of statistics: sums over the blocks of each tensor or of the whole model, then settled."""
         totals: dict[str, Any] = {}
         left: Counter[str] = Counter()
-        jobs = [job for job in jobs if self._own(job).rounds() > number]
+        jobs = [job for job in jobs if self.recipe.rounds() > number]
         for job in jobs:
             left[self._key(job)] += _blocks(job)
 
         def look(job: Job, start: int, stop: int, scratch: Scratch) -> Any:
-            return self._own(job).measure(number, self._block(job, start, stop, scratch), self._state(job))
+            return self.recipe.measure(number, self._block(job, start, stop, scratch), self._state(job))
 
         def add(job: Job, value: Any) -> None:
             key = self._key(job)
             totals[key] = _sum(totals[key], value) if key in totals else value
             left[key] -= 1
             if not left[key]:  # the last block: totals may be large, so none is kept for longer than that
-                self.states[key] = self._own(job).settle(number, totals.pop(key), self.states.get(key))
+                self.states[key] = self.recipe.settle(number, totals.pop(key), self.states.get(key))
 
         map_blocks(jobs, look, sources=len(self.plan.sources), workers=self.workers, reduce=add, advance=advance)
 
@@ -363,12 +359,12 @@ class _Work:
             if not streamed.different:
                 return start, np.empty(0, np.int64), np.empty(0, np.float32), 0
             again = self._block(job, start, stop, scratch)
-            self._own(job).combine(again, self._state(job), out)
+            self.recipe.combine(again, self._state(job), out)
             return (start, *keep(again, out))
         block: Block | None = None
         if job.action == "combine":
             block = self._block(job, start, stop, scratch)
-            flags = self._own(job).combine(block, self._state(job), out)
+            flags = self.recipe.combine(block, self._state(job), out)
         elif job.action == "mean":
             flags = self._recipe(job).combine(self._block(job, start, stop, scratch), None, out)
         else:
@@ -393,20 +389,13 @@ class _Work:
         )
 
     def _recipe(self, job: Job) -> Recipe:
-        """What a tensor is made with: its own recipe, or one for those models that have it."""
+        """What a tensor is made with: the recipe, or one for those models that have it."""
         if job.action != "mean":
-            return self._own(job)
+            return self.recipe
         owners = job.owners(self.slots.models)
-        if hasattr(self.recipe, "for_tensor"):
-            return self._own(job).among(owners, len(self.slots.models))  # type: ignore[attr-defined, no-any-return]
         if owners not in self.partial:
             self.partial[owners] = self.recipe.among(owners, len(self.slots.models))  # type: ignore[attr-defined]
         return self.partial[owners]
-
-    def _own(self, job: Job) -> Recipe:
-        """The recipe with a tensor's parameters, where they differ from tensor to tensor."""
-        choose = getattr(self.recipe, "for_tensor", None)
-        return self.recipe if choose is None else choose(job.name)  # type: ignore[no-any-return]
 
     def _models(self, job: Job) -> tuple[int, ...]:
         """The sources that are a tensor's models to its recipe."""
@@ -617,7 +606,6 @@ def _identity(plan: Plan, recipe: Recipe, slots: Slots, command: str, request: M
         jobs,
         plan.layout,
         list(plan.notes),
-        list(plan.added_tokens),
         dict(plan.config),
         slots,
         order,

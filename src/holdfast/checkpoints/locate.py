@@ -26,7 +26,7 @@ def open_source(name: str | os.PathLike[str], *, base: str | os.PathLike[str] | 
 
     Args:
         name: a folder, a name of `holdfast models list`, or a hub id (`owner/name`, optionally `@revision`), which is
-            downloaded where the cache does not have it; or ranges of layers of such models (`stacked`).
+            downloaded where the cache does not have it.
         base: for adapters, the model they belong to; None: the one that the adapter names.
 
     Raises:
@@ -34,10 +34,7 @@ def open_source(name: str | os.PathLike[str], *, base: str | os.PathLike[str] | 
             adapter whose base is not to be found.
     """
     from holdfast.checkpoints.adapters import AdaptedSource, base_of, is_adapter
-    from holdfast.checkpoints.stacked import open_stacked, parts_of
 
-    if (parts := parts_of(os.fspath(name))) is not None:
-        return open_stacked(os.fspath(name), parts, lambda one: open_source(one, base=base))
     folder = local_folder(name)
     if not is_adapter(folder):
         reader = CheckpointReader(folder)

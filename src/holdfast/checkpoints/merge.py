@@ -7,7 +7,7 @@ The method is a value (`methods.registry.merge_method`), the policies say what h
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,9 @@ from holdfast.checkpoints.build import Built, Recipe, Slots, build, estimate
 from holdfast.checkpoints.chat_template import asked_template
 from holdfast.checkpoints.locate import open_source
 from holdfast.checkpoints.methods.protocol import MergeMethod
-from holdfast.checkpoints.methods.varying import Varying, vary_problems, varying
 from holdfast.checkpoints.named import located
 from holdfast.checkpoints.plan import Plan, Policies, make_plan
 from holdfast.checkpoints.sources import Source, listing
-from holdfast.checkpoints.vocabulary_union import UNION
 from holdfast.errors import ConfigError, ShapeError
 
 Name = str | os.PathLike[str]
@@ -77,7 +75,6 @@ def prepare_merge(
     adapter_base: Name | None = None,
     dtype: str | None = None,
     policies: Policies | None = None,
-    vary: Mapping[str, Any] | None = None,
     chat_template: str | None = None,
     **parameters: Any,
 ) -> Prepared:
@@ -91,11 +88,10 @@ def prepare_merge(
         layout: the parent whose names, dtypes, shards and configuration the output takes: one of `base` and `models`.
             Default: the base, else the first model.
         tokenizer: the parent whose vocabulary, tokenizer, chat template and generation configuration it takes. Default:
-            the layout. "union": the layout's, with the tokens that others were given beside it.
+            the layout.
         adapter_base: the model that adapters belong to; default: `base`, else the one that each adapter names.
         dtype: of floating-point tensors ("bfloat16", ...). Default: the layout's, tensor by tensor.
         policies: what to do where the checkpoints differ. Default: refuse.
-        vary: parameters of the method that differ between layers, tensors or models; see `methods.varying`.
         chat_template: Jinja, a file of it, "chatml", or "auto" (the one that most models have). Default: the tokenizer
             parent's.
         **parameters: of the method, where `method` is a name.
@@ -109,22 +105,17 @@ def prepare_merge(
 
     value = merge_method(method, **parameters) if isinstance(method, str) else method
     problems = request_problems(value, models, base=base, fisher=fisher, layout=layout, tokenizer=tokenizer)
-    if vary:
-        problems += vary_problems(vary, type(value), len(models))
     if problems:
         raise ConfigError(problems)
     uses_base = value.needs_base
     named, roles = _parents(value, models, base)
     layout_at = parent_at("layout", layout, named, roles, problems, default=0)
-    union = tokenizer == UNION
-    tokenizer_at = parent_at("tokenizer", None if union else tokenizer, named, roles, problems, default=layout_at)
+    tokenizer_at = parent_at("tokenizer", tokenizer, named, roles, problems, default=layout_at)
     inner = adapter_base if adapter_base is not None else base
     sources = [
         open_source(name, base=inner if role != "base" else None) for name, role in zip(named, roles, strict=True)
     ]
     extras = [open_source(name) for name in fisher]
-    if vary:
-        value = _varied(value, vary, sources, len(models))
     first = 1 if uses_base else 0
     slots = Slots(
         base=0 if uses_base else None,
@@ -141,14 +132,12 @@ def prepare_merge(
         means=True,
         dtype=dtype,
         vocabulary_of=tokenizer_at,
-        union=union,
-        donor=layout_at if layout is not None else None,
         passes=1 + value.rounds(),
     )
     problems = unmatched_problems(plan, value, slots)
     if problems:
         raise ShapeError("\n".join(problems))
-    request = {"dtype": dtype, "policies": policies or Policies(), "tokenizer": UNION if union else roles[tokenizer_at]}
+    request = {"dtype": dtype, "policies": policies or Policies(), "tokenizer": roles[tokenizer_at]}
     template = asked_template(chat_template, sources) if chat_template is not None else None
     if template is not None:
         request["chat_template"] = template
@@ -163,33 +152,12 @@ def prepare_merge(
     )
 
 
-def _varied(method: MergeMethod, vary: Mapping[str, Any], sources: Sequence[Source], models: int) -> Varying:
-    names = list(dict.fromkeys(name for source in sources for name in source.entries))
-    if method.scope == "model":
-        raise ConfigError(
-            f"vary: {method.name} looks at the whole model at once. Add semantics: mergekit, which takes tensor by "
-            f"tensor."
-        )
-    try:
-        return varying(method, vary, names, models)
-    except ValueError as error:
-        raise ConfigError(f"vary: {error}") from error
-
-
 def unmatched_problems(plan: Plan, method: MergeMethod, slots: Slots) -> list[str]:
     """A sentence for tensors that only models have whose weights make no mean, such as one of weight 0 or below."""
     alone: dict[tuple[int, ...], list[str]] = {}
     for job in plan.jobs:
         if job.action in ("mean", "copy"):
             alone.setdefault(job.owners(slots.models), []).append(job.name)
-    if isinstance(method, Varying):
-        each = {(owners, name): method.for_tensor(name) for owners, names in alone.items() for name in names}
-        return [
-            f"{name} is only in {listing([plan.roles[slots.models[i]] for i in owners])}. To keep it is to take the "
-            f"mean of these models, but {'; '.join(wrong)}. Choose other weights, or --unmatched drop."
-            for (owners, name), own in each.items()
-            if (wrong := own.among(owners, len(slots.models)).problems(len(owners)))
-        ]
     return [
         f"{len(names)} tensors are only in {listing([plan.roles[slots.models[i]] for i in owners])}: "
         f"{listing(names, 4)}. To keep them is to take the mean of these models, but {'; '.join(wrong)}. Choose other "
@@ -223,7 +191,7 @@ def request_problems(
             f"{len(fisher)}"
         )
     named, roles = _parents(method, models, base)
-    for key, wanted in (("layout", layout), ("tokenizer", None if tokenizer == UNION else tokenizer)):
+    for key, wanted in (("layout", layout), ("tokenizer", tokenizer)):
         parent_at(key, wanted, named, roles, problems, default=0)
     return problems
 

@@ -33,7 +33,6 @@ from holdfast.checkpoints.sources import (
     tied_head,
 )
 from holdfast.checkpoints.vocabulary import EMBEDDINGS, HEADS, align_vocabularies, vocabulary_tensors
-from holdfast.checkpoints.vocabulary_union import Added, unite_vocabularies
 from holdfast.errors import ConfigError, ShapeError
 from holdfast.records.run import LayerDistance
 
@@ -55,8 +54,6 @@ class Plan:
     """What a policy decided or what is worth knowing; sentences."""
     config: Mapping[str, Any]
     """Keys of config.json that change."""
-    added_tokens: tuple[dict[str, Any], ...] = ()
-    """Tokens that the output's tokenizer gets beside those of its parent."""
     passes: int = 1
     """How often the inputs are read."""
     ancestry: tuple[LayerDistance, ...] = ()
@@ -132,8 +129,6 @@ def make_plan(
     means: bool = False,
     dtype: str | None = None,
     vocabulary_of: int | None = None,
-    union: bool = False,
-    donor: int | None = None,
     lacking_rows: str = "layout",
     copies_keep_dtype: bool = False,
     stem: str = "model",
@@ -154,8 +149,6 @@ def make_plan(
             copied from the layout, or the first that has it.
         dtype: of all floating-point tensors of the output; None: the layout's, tensor by tensor.
         vocabulary_of: index of the parent whose tokens the output's rows are; None: the layout.
-        union: whether the output has the tokens of all parents; see `vocabulary_union`.
-        donor: whose rows come first there where there is no base.
         lacking_rows: what a source's row is where it lacks a token and the policy is "keep": "layout", that parent's
             own row, which is therefore kept, or "zeros".
         copies_keep_dtype: whether `dtype` leaves out tensors that are copied because not all have them.
@@ -181,30 +174,18 @@ def make_plan(
     ]
     sources = _heads_in_line(list(sources), roles, members, layout, policies, problems, notes, config)
     target = layout if vocabulary_of is None else vocabulary_of
-    added: Added = []
-    if union:
-        sources, added = unite_vocabularies(
-            sources,
-            roles,
-            members=members,
-            layout=target,
-            base=donor if base is None else base,
-            problems=problems,
-            notes=notes,
-        )
-    else:
-        sources = align_vocabularies(
-            sources,
-            roles,
-            members=members,
-            layout=target,
-            base=base,
-            policy=policies.vocabulary,
-            problems=problems,
-            notes=notes,
-            lacking=lacking_rows,
-        )
-    if target != layout or union:
+    sources = align_vocabularies(
+        sources,
+        roles,
+        members=members,
+        layout=target,
+        base=base,
+        policy=policies.vocabulary,
+        problems=problems,
+        notes=notes,
+        lacking=lacking_rows,
+    )
+    if target != layout:
         config |= _vocabulary_size(sources[layout])
     jobs = _match(sources, roles, members, layout, base, policies, optional, means, wanted, problems, notes)
     if copies_keep_dtype:
@@ -222,7 +203,6 @@ def make_plan(
         files=tuple(files),
         notes=tuple(notes),
         config=config,
-        added_tokens=tuple(added),
         passes=passes,
     )
 

@@ -157,14 +157,13 @@ def changes_of(source: Source) -> dict[str, Any]:
 def notes_of(source: Source) -> list[str]:
     """What views have to say about themselves."""
     below = [note for inner in inner_sources(source) for note in notes_of(inner)]
-    return [*dict.fromkeys(below), *getattr(source, "notes", ())]
+    return [*below, *getattr(source, "notes", ())]
 
 
 def inner_sources(source: Source) -> list[Source]:
-    """What a view looks at, the most important first; nothing for a folder."""
-    several: list[Source] | None = getattr(source, "sources", None)
-    one: Source | None = getattr(source, "source", None) or getattr(source, "base", None)
-    return list(several) if several is not None else [one] if one is not None else []
+    """What a view looks at; nothing for a folder."""
+    inner: Source | None = getattr(source, "source", None) or getattr(source, "base", None)
+    return [] if inner is None else [inner]
 
 
 def folders_of(source: Source) -> list[Path]:

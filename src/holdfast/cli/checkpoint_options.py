@@ -81,14 +81,12 @@ def missing_folders(request: Any, *names: str) -> list[Mistake]:
         names: its settings, each a name, several, or None.
     """
     from holdfast.checkpoints.locate import local_folder
-    from holdfast.checkpoints.stacked import parts_of
 
     found = []
     for key in names:
         value = getattr(request, key)
         named = value if isinstance(value, tuple) else [] if value is None else [value]
-        whole = [part.name for name in named for part in parts_of(name) or ()]
-        for name in [*(name for name in named if parts_of(name) is None), *dict.fromkeys(whole)]:
+        for name in named:
             path = expanded(name)
             if not path.is_dir() and (path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1):
                 try:

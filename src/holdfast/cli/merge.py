@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from holdfast.checkpoints.methods.registry import ALIASES, METHODS, find_method, parse_merge_method
-from holdfast.checkpoints.methods.varying import vary_problems
 from holdfast.checkpoints.policies import Policies
 from holdfast.cli.checkpoint_options import DTYPE, Output, carry_out, missing_folders
 from holdfast.cli.console import stdout_console, stoppable
@@ -47,10 +46,6 @@ examples
 
   # a LoRA adapter into its base
   holdfast merge adapter --adapter_base base --output_dir merged
-
-  # layers 0 and 1 of one model and, on them, layer 1 of another; two models blended from the first layer to the last
-  holdfast merge 'math[0:2]+code[1:2]' --output_dir deeper
-  holdfast merge math code --method slerp --vary '{t: [0, 1]}' --output_dir blended
 
   # the request as a file; anything on the command line wins
   holdfast merge --config merge.yaml --density 0.5
@@ -112,15 +107,11 @@ class _Merge:
     layout: Annotated[str | None, Meta(metavar="PARENT")] = None
     """Whose names, dtypes, shards and config the result takes: base, 1, 2, ... or its folder (base, else 1)."""
     tokenizer: Annotated[str | None, Meta(metavar="PARENT")] = None
-    """Whose vocabulary, tokenizer, chat template and generation settings it takes (the layout's); union: the layout's
-    with the tokens that others were given beside it."""
+    """Whose vocabulary, tokenizer, chat template and generation settings it takes (the layout's)."""
     chat_template: Annotated[str | None, Meta(metavar="TEMPLATE")] = None
     """Its chat template: auto (the one that most models have), chatml, a .jinja file, or the text (the tokenizer's)."""
     dtype: Annotated[str | None, DTYPE] = None
     """Dtype of floating-point tensors: bfloat16, float16, float32, ... (the layout's, tensor by tensor)."""
-    vary: Annotated[dict[str, Any] | None, Meta(metavar="'{t: [0, 0.5, 1]}'")] = None
-    """Parameters of the method that differ: numbers from the first layer to the last, {filter: mlp, value: 0.3} by
-    tensors' names, {1: ..., 2: ...} by model."""
     fisher: Annotated[tuple[str, ...], Meta(repeatable=True, metavar="FOLDER")] = ()
     """Fisher diagonals, one checkpoint a model, for --method fisher."""
 
@@ -181,7 +172,7 @@ def run(argv: list[str]) -> int:
             policies=part_of(request, Policies),
             **{
                 name: getattr(request, name)
-                for name in ("base", "adapter_base", "fisher", "layout", "tokenizer", "dtype", "vary", "chat_template")
+                for name in ("base", "adapter_base", "fisher", "layout", "tokenizer", "dtype", "chat_template")
             },
         )
         return carry_out(prepared, request, notes)
@@ -232,8 +223,6 @@ def _method(given: Given, own: Mapping[str, Any]) -> tuple[MergeMethod | None, l
         others = {name: given.values.get(name) for name in ("base", "layout", "tokenizer")}
         named = {name: str(value) for name, value in others.items() if value is not None}
         problems = request_problems(method, [str(m) for m in models], fisher=fisher, **named)
-        if (vary := given.values.get("vary")) is not None:
-            problems += vary_problems(vary, cls, len(models))
         wrong += [as_mistake(problem, [*known, *given.values, "base", "fisher"]) for problem in problems]
     return method, [*mistakes, *wrong]
 

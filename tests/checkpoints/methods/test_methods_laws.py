@@ -26,14 +26,9 @@ VARIANTS: dict[str, MergeMethod] = {
     "dare_mergekit": merge_method("dare", p=0.4, semantics="mergekit"),
     "dare_ties": merge_method("dare_ties", p=0.4),
     "dare_ties_mergekit": merge_method("dare_ties", p=0.4, semantics="mergekit"),
-    "breadcrumbs": merge_method("breadcrumbs", density=0.6, gamma=0.1),
     "fisher": merge_method("fisher", weights=(1, 2)),
     "model_stock": merge_method("model_stock"),
     "model_stock_rows": merge_method("model_stock", filter_wise=True),
-    "karcher": merge_method("karcher", weights=(1, 2)),
-    "sce": merge_method("sce", density=0.4),
-    "sce_mergekit": merge_method("sce", semantics="mergekit"),
-    "nearswap": merge_method("nearswap", t=0.003),
 }
 
 
@@ -97,7 +92,6 @@ def test_special_cases_are_task_arithmetic(stored: str) -> None:
     for name, dense in [
         ("dare", {"p": 0}),
         ("dare", {"density": 1, "semantics": "mergekit"}),
-        ("breadcrumbs", {"density": 1, "gamma": 0}),
     ]:
         assert raw_bytes(run(merge_method(name, **dense, **parameters), base, tuned)) == both, name
     elected = run(merge_method("ties", density=1, weights=(0.5, 2), scale=0.3), base, tuned)
@@ -179,7 +173,6 @@ def test_overflow_is_counted() -> None:
         ("task_arithmetic", {}),
         ("dare", {"p": 0}),
         ("ties", {"density": 1}),
-        ("breadcrumbs", {"density": 1, "gamma": 0}),
     ]:
         _, flags = merge(merge_method(name, scale=-1, **parameters), base, [model], out="F16")
         assert flags["w"] == (0, 1), name

@@ -89,20 +89,7 @@ def test_parameters_as_text() -> None:
         ),
         ("dare", {"p": 0.5, "density": 0.5}, 2, "dare: expected one of p and density, got p=0.5 and density=0.5"),
         ("dare", {"seed": 1.5}, 2, "seed: expected a whole number, got 1.5"),
-        (
-            "breadcrumbs",
-            {"gamma": 1},
-            2,
-            "gamma: expected a number or a list of numbers of at least 0 and below 1, got 1",
-        ),
-        ("breadcrumbs", {"density": 0.9, "gamma": 0.2}, 2, "expected density + gamma of at most 1, got 0.9 + 0.2"),
         ("model_stock", {}, 1, "model_stock: expected 2 or more models beside the base, got 1"),
-        ("sce", {}, 1, "sce: expected 2 or more models beside the base, got 1"),
-        ("sce", {"density": 0}, 2, "density: expected a number above 0 and at most 1, got 0"),
-        ("nearswap", {"t": -1}, 1, "t: expected a number of at least 0, got -1"),
-        ("nearswap", {}, 2, "nearswap: expected 1 model beside the base, got 2"),
-        ("karcher", {"weights": (0, 0)}, 2, "weights: expected a sum above 0, got 0, 0"),
-        ("karcher", {"weights": (2, -1)}, 2, "weights: expected 0 or more for a mean, got 2, -1"),
         ("fisher", {"weights": (1, -2)}, 2, "weights: expected 0 or more for a mean, got 1, -2"),
         ("fisher", {"floor": -1}, 2, "floor: expected a number of at least 0, got -1"),
     ],
@@ -119,7 +106,6 @@ def test_mistakes(name: str, parameters: dict, models: int, expected: str) -> No
     [
         ("linear", {"weights": (2, -1), "normalize": False}),
         ("task_arithmetic", {"weights": (2, -1), "scale": -1}),
-        ("breadcrumbs", {"density": 0.9, "gamma": 0.1}),
         ("dare", {"p": 0}),
         ("ties", {"density": 1}),
     ],
@@ -134,7 +120,7 @@ def test_all_mistakes_at_once() -> None:
     )
     assert len(problems) == 5
     with pytest.raises(ConfigError) as caught:
-        merge_method("breadcrumbs", density=0, gamma=-1, bogus=1)
+        merge_method("dare", density=0, seed=0.5, bogus=1)
     assert len(caught.value.problems) == 3
 
 

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from merge_driver import numbers, operand
 
-from holdfast.checkpoints.methods.breadcrumbs import NOTHING, kept_ranks, thresholds
 from holdfast.checkpoints.methods.order_statistics import Found, measure, settle
 from holdfast.checkpoints.methods.protocol import Block
 from holdfast.checkpoints.methods.ties import kept, threshold
@@ -87,12 +86,6 @@ def test_exact_counts(n: int, density: float) -> None:
     delta = np.random.default_rng(n).normal(size=n).astype(np.float32)
     assert int((np.abs(delta) >= threshold(delta, density)).sum()) == max(1, int(density * n)) == kept(density, n)
     assert threshold(np.zeros(0), density) == 0
-    gamma = min(0.1, 1 - density)
-    low, high = thresholds(delta, density, gamma)
-    assert int(((np.abs(delta) >= low) & (np.abs(delta) <= high)).sum()) == int(density * n)
-    assert (np.abs(delta) > high).sum() == (int(gamma * n) if int(density * n) else np.isfinite(high) * n)
-    assert kept_ranks(density, gamma, 0) == []
-    assert thresholds(np.zeros(0), density, gamma) == NOTHING
 
 
 def test_equal_magnitudes_stay_together() -> None:

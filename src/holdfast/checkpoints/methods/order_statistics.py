@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from holdfast.checkpoints.dtypes import DTYPES, Operand
 from holdfast.checkpoints.kernels import delta_histogram
 from holdfast.checkpoints.memory import zeros
 from holdfast.checkpoints.methods.protocol import Block, pieces
@@ -72,29 +71,6 @@ def measure(block: Block, state: Search | Found | None, ranks: Ranks, *, by_tens
             continue
         for row, prefix in enumerate(state.prefixes[i]):
             delta_histogram(block.base, model, counts[i, row], level=1, prefix=prefix)
-    return counts
-
-
-def measure_values(values: np.ndarray, state: Search | Found | None, ranks: Ranks, *, whole: bool) -> np.ndarray:
-    """As `measure`, of magnitudes that a method computes itself, as those of one model.
-
-    Args:
-        values: `[n]` float32, 0 or more; a block's.
-        state: None in the first pass, then what `settle` gave.
-        ranks: of the magnitudes.
-        whole: the block is the whole tensor.
-    """
-    if isinstance(state, Found):
-        return np.zeros(0)
-    if state is None and whole:
-        wanted = list(ranks(0, values.size))
-        return (np.partition(values, wanted)[wanted] if wanted else values[:0]).astype(np.float64)[None]
-    prefixes = [0] if state is None else state.prefixes[0]
-    counts = zeros((1, len(prefixes), UPPER if state is None else LOWER), np.int64)
-    magnitudes, nothing = (Operand(x, DTYPES["F32"]) for x in (values, np.zeros_like(values)))
-    for row, prefix in enumerate(prefixes):
-        level = 0 if state is None else 1
-        delta_histogram(nothing, magnitudes, counts[0, row], level=level, prefix=prefix if level else 0)
     return counts
 
 

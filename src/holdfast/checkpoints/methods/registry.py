@@ -16,15 +16,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.checkpoints.methods.breadcrumbs import Breadcrumbs
 from holdfast.checkpoints.methods.dare import Dare, DareTies
 from holdfast.checkpoints.methods.fisher import Fisher
-from holdfast.checkpoints.methods.karcher import Karcher
 from holdfast.checkpoints.methods.linear import Linear, TaskArithmetic, WiseFT
 from holdfast.checkpoints.methods.model_stock import ModelStock
-from holdfast.checkpoints.methods.nearswap import NearSwap
 from holdfast.checkpoints.methods.protocol import MergeMethod
-from holdfast.checkpoints.methods.sce import Sce
 from holdfast.checkpoints.methods.slerp import Slerp
 from holdfast.checkpoints.methods.ties import Ties
 from holdfast.config.declare import settings_of
@@ -39,15 +35,11 @@ METHODS: dict[str, type[MergeMethod]] = {
         Linear,
         WiseFT,
         Slerp,
-        Karcher,
-        NearSwap,
         ModelStock,
         TaskArithmetic,
         Ties,
         Dare,
         DareTies,
-        Breadcrumbs,
-        Sce,
         Fisher,
     )
 }
@@ -57,7 +49,6 @@ ALIASES = {
     "model_soup": "linear",
     "wiseft": "wise_ft",
     "dare_linear": "dare",
-    "near_swap": "nearswap",
 }
 """Other names of methods."""
 
