@@ -7,7 +7,7 @@ WORKERS ?= 2
 ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test test-all faults reference check check-all docs format bench audit clean package
+.PHONY: help install quickstart test test-all faults oracles check check-all docs format bench audit clean package
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -47,7 +47,7 @@ docs: $(BIN)/.test-tools  ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 faults: $(BIN)/.test-tools  ## 2,000 generated faults in what comes in, and 40 kills; at most 20 minutes of two cores
-	$(ENV) PYTHONPATH=src:tests:tests/faults:tests/reference $(BIN)/python -m fuzz
+	$(ENV) PYTHONPATH=src:tests:tests/faults $(BIN)/python -m fuzz
 
 package: $(BIN)/.test-tools  ## sdist and wheel, and the wheel with all it needs in a clean environment, which it runs in
 	rm -rf dist && $(BIN)/python -m build --no-isolation
@@ -56,8 +56,11 @@ package: $(BIN)/.test-tools  ## sdist and wheel, and the wheel with all it needs
 	dist/clean/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
 	cd dist && $(ENV) clean/bin/holdfast quickstart --quick --output_dir quickstart
 
-reference: $(BIN)/.test-tools  ## what a restructuring must leave as it is, against the record: names, commands, records, weights, figures
-	PYTHONPATH=src $(BIN)/python tests/reference/record.py --check
+OLD_SRC ?=
+
+oracles: $(BIN)/.test-tools  ## what a restructuring must leave as it is: pages, claims, jobs, names, requests; weights with OLD_SRC=PATH
+	$(ENV) $(BIN)/python checks/oracles/compare.py
+	$(ENV) PYTHONPATH=src $(BIN)/python checks/reference/record.py --check $(if $(OLD_SRC),--old-src $(OLD_SRC)) || test $$? -eq 2
 
 format: $(BIN)/.test-tools  ## format and fix what ruff can
 	$(BIN)/ruff check --fix src tests checks examples benchmarks docs/site.py docs/pictures

@@ -34,7 +34,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 import commandline
 import gallery as examples
-
 from tiny import build_model, build_tokenizer
 
 pytest_plugins = ["durations"]

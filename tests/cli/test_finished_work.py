@@ -8,11 +8,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import figures
 import gallery as examples
-import pytest
 from gallery import MADE
-
 from holdfast.cli.main import main
 
 STEPS = dict(examples.STEPS)

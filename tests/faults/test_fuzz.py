@@ -13,10 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import material
 import numpy as np
 import pytest
-from commandline import Outcome
 from fuzz.__main__ import KINDS, KNOWN, case_of, table
 from fuzz.case import (
     ACCEPTED,
@@ -37,6 +35,8 @@ from fuzz.case import (
 from fuzz.stage import Stage
 from safetensors.numpy import save_file
 
+import material
+from commandline import Outcome
 from evaluated_folders import write
 from holdfast.cli.main import main
 from holdfast.records.evaluation import EvaluationRecord

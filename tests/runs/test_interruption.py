@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import commandline
 import pytest
 import torch
 from safetensors.torch import load_file
 
+import commandline
 from holdfast.cli.main import main
 from holdfast.errors import FolderBusy
 from holdfast.records.run import RunFolder

@@ -9,9 +9,9 @@ import subprocess
 import sys
 import time
 
-import commandline
 import pytest
 
+import commandline
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError, RunFolderError
 from holdfast.records.run import RunFolder

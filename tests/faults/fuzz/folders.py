@@ -10,7 +10,6 @@ from pathlib import Path
 
 import gallery
 from commandline import Outcome
-
 from fuzz.case import Case
 from fuzz.junk import cut, flipped, no_json, other_value
 from fuzz.stage import RESUMABLE, SHOWN, said_by

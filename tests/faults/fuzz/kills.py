@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import gallery
-
 from fuzz.stage import Stage, run
 
 BASE = ["train", "--config", "train.yaml", "--save_steps", "2", "--output_dir", "out"]

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from commandline import Outcome
-
 from fuzz.case import Case
 from fuzz.folders import EVALUATE, TRAIN, same_figures, same_weights
 

@@ -8,10 +8,9 @@ import random
 from typing import Any
 
 import request_cases
-from request_cases import COMMANDS, DELETED, SOUND
-
 from fuzz.case import Case
 from fuzz.junk import DEEP, DIGITS, NO_PATH, Raw, at, cut, paths, put, wrong_for, yaml_text
+from request_cases import COMMANDS, DELETED, SOUND
 
 FILE = "asked.yaml"
 RUNS_AT_ONCE = ("world", "compare", "theory", "prepare")

@@ -17,7 +17,6 @@ from typing import Any
 import commandline
 import gallery
 from commandline import Outcome
-
 from fuzz.case import Case, verdict
 
 MADE = ("train-direct", "evaluate", "sweep", "update", "residual-study", "merge-ties")

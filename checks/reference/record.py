@@ -1,15 +1,14 @@
 """Records what a restructuring must leave as it is, and compares a tree with the record.
 
-    PYTHONPATH=src python tests/reference/record.py --check                      # every part but the slow ones; exit
-    code 1 on differences PYTHONPATH=src python tests/reference/record.py --check names commands       # some parts
-    PYTHONPATH=src python tests/reference/record.py --check --slow               # `reproduce --quick` too
-    PYTHONPATH=src python tests/reference/record.py --check --old-src OLD/src    # folders made by an old tree,
-    continued by this one PYTHONPATH=src python tests/reference/record.py --record                     # writes
-    expected/*.json
+    python checks/reference/record.py --check                 # every part but the slow ones
+    python checks/reference/record.py --check names commands  # some parts
+    python checks/reference/record.py --check --slow          # `reproduce --quick` too
+    python checks/reference/record.py --check --old-src OLD/src  # folders made by an old tree, continued by this one
+    python checks/reference/record.py --record                   # writes expected/*.json
 
-The tree under test is the `holdfast` that Python finds. Only its command line, its public names and the files it writes
-are used. Weights and figures are compared bit for bit, so they hold on the processor and with the libraries of the
-record; elsewhere `--old-src` records them anew from the old tree first.
+With `PYTHONPATH=src`: the tree under test is the `holdfast` that Python finds. Only its command line, its public names
+and the files it writes are used. Weights and figures are compared bit for bit, so they hold on the processor and with
+the libraries of the record; elsewhere `--old-src` records them anew from the old tree first.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import argparse
 import contextlib
 import hashlib
 import json
-import math
 import os
 import platform
 import subprocess
@@ -30,9 +28,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import commandline
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "tests")]
 
-HERE = Path(__file__).parent
+import commandline
+from differences import differences
+
 SURFACE = ("names", "commands", "requests")
 """Parts that no processor changes."""
 MADE = ("printed", "records", "fingerprints", "weights", "pages")
@@ -55,8 +56,6 @@ LIBRARIES = (
 )
 SHOWN = 60
 """Differences of a part that are printed."""
-NEAR = 1e-12
-"""Relative difference of numbers that are the same."""
 
 
 def main() -> int:
@@ -123,8 +122,9 @@ def _work(asked: Path | None) -> Iterator[Path]:
 
 def recorded(parts: list[str], work: Path) -> dict[str, Any]:
     """The value of each part, of the tree under test."""
-    import gallery
     import surface
+
+    import gallery
 
     found: dict[str, Any] = {}
     with _timed("importing libraries"):
@@ -256,30 +256,6 @@ def _print(part: str, found: list[str]) -> int:
     if len(found) > SHOWN:
         print(f"  ... and {len(found) - SHOWN} more")
     return len(found)
-
-
-def differences(old: Any, new: Any, path: str) -> list[str]:
-    """What differs between two JSON values, a line each: numbers beyond rounding, anything else at all."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        lines = [f"{path}: missing {key}: {_brief(old[key])}" for key in old if key not in new]
-        lines += [f"{path}: new {key}: {_brief(new[key])}" for key in new if key not in old]
-        return lines + [
-            line for key in old if key in new for line in differences(old[key], new[key], f"{path} / {key}")
-        ]
-    if isinstance(old, list) and isinstance(new, list):
-        if len(old) != len(new):
-            return [f"{path}: {len(old)} entries there, {len(new)} now: {_brief(old)} -> {_brief(new)}"]
-        return [
-            line for i, (a, b) in enumerate(zip(old, new, strict=True)) for line in differences(a, b, f"{path}[{i}]")
-        ]
-    numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in (old, new))
-    same = math.isclose(old, new, rel_tol=NEAR, abs_tol=NEAR) if numbers else old == new and type(old) is type(new)
-    return [] if same else [f"{path}: {_brief(old)} -> {_brief(new)}"]
-
-
-def _brief(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 160 else f"{text[:157]}..."
 
 
 if __name__ == "__main__":

@@ -48,7 +48,10 @@ def _described(value: Any) -> Any:
         if not name.startswith("_")
     }
     members = {name: inspect.getattr_static(value, name, None) for name in sorted(own)}
-    plain = lambda member: getattr(member, "__func__", member)
+
+    def plain(member: Any) -> Any:
+        return getattr(member, "__func__", member)
+
     found["members"] = {
         name: _parameters(plain(member))
         if inspect.isfunction(plain(member))

@@ -115,7 +115,7 @@ def _times(place: Path) -> dict[str, int]:
 
 def differences(work: Path, old_src: Path) -> list[str]:
     """What the tree under test does otherwise than the old one in the same folders; a line each."""
-    import record
+    import differences as json_values
 
     work.mkdir()
     place, copy, found_there = work / "place", work / "copy", work / "old.json"
@@ -138,12 +138,13 @@ def differences(work: Path, old_src: Path) -> list[str]:
         found.append(
             "folders: the run that was stopped and continued ended with other weights than the one that was not"
         )
-    return found + record.differences(old, now, "folders")
+    return found + json_values.differences(old, now, "folders")
 
 
 def _with_tree(source: Path, code: str) -> None:
     """Runs Python with another tree's source."""
-    path = os.pathsep.join([str(source.resolve()), str(Path(__file__).parent)])
+    here = Path(__file__).resolve().parent
+    path = os.pathsep.join([str(source.resolve()), str(here), str(here.parents[1] / "tests")])
     subprocess.run(
         [sys.executable, "-c", f"import commandline; commandline.preload(); {code}"],
         check=True,

@@ -1,35 +1,19 @@
-"""The record of what has to stay: this tree agrees with it, and what it compares with can fail."""
+"""What the checks compare with can fail."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
-import commandline
-import figures
 import pytest
-import record
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "oracles"), str(HERE.parent / "tests")]
 
+import compare
 
-def check(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(HERE / "record.py"), "--check", *words], text=True, capture_output=True)
-
-
-def test_names_and_commands_are_as_recorded(tmp_path, monkeypatch, capsys):
-    for name, value in commandline.QUIET.items():
-        monkeypatch.setenv(name, value)
-    assert record.check(["names", "commands"], tmp_path, HERE / "expected", None) == 0, capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_everything_is_as_recorded():
-    done = check()
-    elsewhere = "The record was made elsewhere" in done.stdout
-    assert done.returncode == (2 if elsewhere else 0), done.stdout + done.stderr
+import figures
+from differences import differences
 
 
 @pytest.mark.parametrize(
@@ -43,12 +27,12 @@ def test_everything_is_as_recorded():
     ],
 )
 def test_differences_are_found(old, new, expected):
-    assert record.differences(old, old, "part") == []
-    assert expected in record.differences(old, new, "part")
+    assert differences(old, old, "part") == []
+    assert expected in differences(old, new, "part")
 
 
 def test_rounding_is_no_difference():
-    assert record.differences({"a": 0.1 + 0.2}, {"a": 0.3}, "part") == []
+    assert differences({"a": 0.1 + 0.2}, {"a": 0.3}, "part") == []
 
 
 def test_figures_of_text():
@@ -71,3 +55,19 @@ def test_figures_of_a_page_whatever_its_layout(tmp_path):
         (tmp_path / name).write_text(f"<html><head><title>5</title></head><body>{body}{script}</body></html>")
         found.append(figures.of_page(tmp_path / name))
     assert found[0] == found[1] == {"read": {"1.5": 1, "2%": 1}, "drawn": {"1": 1, "2.5": 1}}
+
+
+def test_a_record_is_compared_file_by_file(tmp_path, capsys):
+    values = {"a/b.json": {"claims": {"1": {"verdict": "holds", "value": 0.123456789012345}}}, "c.json": ["x"] * 50_000}
+    compare.record(tmp_path, {name: compare.plain(value) for name, value in values.items()})
+    there = compare.recorded(tmp_path)
+    assert (tmp_path / "c.json.gz").is_file() and set(there) == set(values)
+    assert compare.compare("kind", there, values) == 0
+    changed = {"a/b.json": {"claims": {"1": {"verdict": "cannot tell", "value": 0.1234567}}}, "d.json": []}
+    assert compare.compare("kind", there, changed) == 4
+    shown = capsys.readouterr().out
+    assert 'claims / 1 / verdict: "holds" -> "cannot tell"' in shown and "kind/c.json: 1 differences" in shown
+
+
+def test_numbers_that_json_has_no_words_for():
+    assert compare.plain({1: (float("nan"), float("-inf"), True)}) == {"1": ["nan", "-inf", True]}

@@ -1,0 +1,61 @@
+"""Where the package keeps what the oracles read: `module:name`. A move of modules changes this file alone."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+PAGES = {
+    "ladder.json": ("holdfast.records.ladder:read_ladder", "holdfast.reports.ladder_report:ladder_page"),
+    "overtraining.json": (
+        "holdfast.records.overtraining:read_overtraining",
+        "holdfast.reports.overtraining_report:overtraining_page",
+    ),
+    "probe.json": ("holdfast.records.probe:read_probe", "holdfast.reports.probe_report:probe_page"),
+    "sequence.json": ("holdfast.records.sequence:read_sequence", "holdfast.reports.sequence_report:sequence_page"),
+    "stages.json": ("holdfast.records.stages:read_stages", "holdfast.reports.stages_report:stages_page"),
+}
+"""File of a record: what reads its folder, and what makes its page."""
+STUDY_FILE = "study.json"
+READ_STUDY = "holdfast.records.study:read_study"
+STUDY_PAGE = "holdfast.reports.study_report:study_page"
+SELECT_ALL = "holdfast.statistics.selection:select_all"
+RUN_FILE = "run.json"
+RUN_FOLDER = "holdfast.records.run:RunFolder"
+READ_RUN = "holdfast.reports.run_report:read_run"
+RUN_PAGE = "holdfast.reports.run_report:run_page"
+
+CLAIMS = {
+    "overtraining.json": "holdfast.studies.overtraining.claims:check_claims",
+    "sequence.json": "holdfast.studies.sequence.claims:check_claims",
+    "stages.json": "holdfast.studies.stages.claims:check_claims",
+    STUDY_FILE: "holdfast.studies.claims:check_claims",
+}
+"""File of a record: what judges the claims of its paper, given records by the name of their study."""
+CLAIMS_JSON = "holdfast.studies.engine.claims:claims_json"
+CLAIMS_PAGE = "holdfast.reports.claims_report:claims_page"
+PAPERS = "holdfast.studies.engine.outcomes:known_papers"
+CLAIMS_MARKDOWN = "holdfast.studies.engine.outcomes:claims_page"
+
+STUDIES = {
+    "ladder": "holdfast.studies.ladder.plan:ladder_config",
+    "overtraining": "holdfast.studies.overtraining.plan:overtraining_config",
+    "sequence": "holdfast.studies.sequence.plan:sequence_config",
+    "stages": "holdfast.studies.stages.plan:stages_config",
+    "residual": "holdfast.studies.residual.plan:study_config",
+    "label_annealing": "holdfast.studies.tradeoff.study:study_config",
+    "without_old_data": "holdfast.studies.tradeoff.study:study_config",
+}
+"""Folder below `configs`: what reads its studies."""
+SMALL_FILES = "holdfast.studies.engine.small:stand_ins"
+RUN_FOLDER_NAME = "holdfast.studies.tradeoff.names:run_folder_name"
+
+BLOCKS = "holdfast.reports.blocks"
+CHARTS = "holdfast.reports.charts"
+
+
+def load(place: str) -> Any:
+    """What stands at `module:name`, or the module."""
+    module, _, name = place.partition(":")
+    loaded = importlib.import_module(module)
+    return getattr(loaded, name) if name else loaded
