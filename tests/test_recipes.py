@@ -55,8 +55,6 @@ RESIDUAL = {
     "distilled": 24,
 }
 """Of Balancing Continuous Pre-Training: models that each makes, given ones among them."""
-LEADERBOARDS = {"tiny": [(3, 15)], "small-code": [(26, 411)], "world": [(25, 393)], "world-held-out": [(7, 120)]}
-"""Of each track: ways, direct fine-tuning among them, and runs."""
 SEQUENCE = {
     "tasks-tiny": (60, 60),
     "digits": (61, 60),
@@ -164,7 +162,6 @@ def test_the_recipes_are_these() -> None:
         *(f"ladder/{n}" for n in LADDER),
         *(f"probe/{n}" for n in PUBLIC),
         *(f"overtraining/{n}" for n in OVERTRAINING),
-        *(f"leaderboard/{n}" for n in LEADERBOARDS),
         *(f"without_old_data/{n}" for n in WITHOUT_OLD_DATA),
     }
     assert there == {*METHODS, *tiny, *papers}
@@ -542,22 +539,3 @@ def test_vicunas_template_marks_what_is_trained() -> None:
     )
     assert made.startswith("<s>A chat between a curious user and")
     assert made.endswith("questions. USER: Hi ASSISTANT:[ Hello.</s>] USER: Bye ASSISTANT:[ Bye.</s>]")
-
-
-# -------------------------------------------------------------------------------------------------------- leaderboards
-
-
-@pytest.mark.parametrize("name", LEADERBOARDS)
-def test_a_leaderboard_is_sound(name: str) -> None:
-    from holdfast.studies.leaderboard.board import ahead
-    from holdfast.studies.leaderboard.settings import leaderboard_config
-
-    text = text_of(f"leaderboard/{name}")
-    config = leaderboard_config(yaml.safe_load(text))
-    assert [(t.ways, t.runs) for t in ahead(config)] == LEADERBOARDS[name]
-    assert config.name == name and config.output_dir == Path("runs/leaderboard") / name
-    assert text.startswith("# ") and f"configs/leaderboard/{name}.yaml" in text
-
-
-def test_every_leaderboard_is_looked_at() -> None:
-    assert {path.stem for path in CONFIGS.glob("leaderboard/*.yaml")} == set(LEADERBOARDS)

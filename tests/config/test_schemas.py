@@ -20,7 +20,6 @@ SHIPPED = ROOT / "src" / "holdfast" / "schemas"
 FILES = {
     "train": [*ROOT.glob("configs/*.yaml"), *ROOT.glob("examples/*/*.yaml")],
     "sweep": [*ROOT.glob("configs/label_annealing/*.yaml"), *ROOT.glob("configs/without_old_data/*.yaml")],
-    "leaderboard": [*ROOT.glob("configs/leaderboard/*.yaml")],
     "study": [*ROOT.glob("configs/residual/*.yaml")],
     "sequence": [*ROOT.glob("configs/sequence/*.yaml")],
     "stages": [*ROOT.glob("configs/stages/*.yaml")],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from holdfast.statistics.equal_target import Point, area, source_at
+from holdfast.statistics.equal_target import Point, source_at
 from holdfast.statistics.gains import OverSeeds
 
 
@@ -26,7 +26,7 @@ LINE = curve(((1.0,), (-1.0,)), ((0.8,), (-0.2,)), ((0.2,), (-0.1,)))
 def test_between_points_and_at_them(wanted, source):
     found = source_at([LINE], seeds(wanted))
     assert found is not None
-    assert found.figure.value == pytest.approx(source)
+    assert found.value == pytest.approx(source)
 
 
 def test_what_no_setting_reaches():
@@ -45,7 +45,7 @@ def test_the_best_of_several_curves_seed_by_seed():
     other = curve(((0.95,), (-0.3,)), ((0.1,), (0.0,)))
     found = source_at([LINE, other], seeds(0.9))
     assert found is not None
-    assert found.figure.value == pytest.approx(-0.3 + 0.3 * 0.05 / 0.85)
+    assert found.value == pytest.approx(-0.3 + 0.3 * 0.05 / 0.85)
 
 
 def test_what_stands_beside_is_that_of_the_same_place():
@@ -56,7 +56,7 @@ def test_what_stands_beside_is_that_of_the_same_place():
     ]
     found = source_at([points], seeds(0.7))
     assert found is not None
-    assert found.figure.value == pytest.approx(1.75)
+    assert found.value == pytest.approx(1.75)
 
 
 @pytest.mark.parametrize("by_curve", [False, True])
@@ -64,18 +64,16 @@ def test_a_grid_of_many_values_has_no_advantage(by_curve):
     """Settings that all lose half of what direct fine-tuning does, noise a fifth of that: each seed's best of nine
     would keep two thirds."""
     rng = np.random.default_rng(0)
-    one, found = seeds(1.0, 1.0, 1.0), {"at target": [], "hypervolume": [], "own best": []}
+    one, found = seeds(1.0, 1.0, 1.0), {"at target": [], "own best": []}
     for _ in range(150):
         points = curve(*(((1.0,) * 3, tuple(-0.5 + 0.2 * rng.standard_normal(3))) for _ in range(9)))
         curves = [[point] for point in points] if by_curve else [points]
         tuned = source_at(curves, one)
         assert tuned is not None
-        found["at target"].append(tuned.figure.value)
-        found["hypervolume"].append(area(curves, one, 1.0).value - 1)
+        found["at target"].append(tuned.value)
         found["own best"].append(np.mean([max(p.source.by_seed[s] for p in points) for s in range(3)]))
     means = {name: np.mean(values) for name, values in found.items()}
     assert means["at target"] == pytest.approx(-0.5, abs=0.03)
-    assert means["hypervolume"] == pytest.approx(-0.5, abs=0.03)
     assert means["own best"] > -0.25
 
 
@@ -88,14 +86,13 @@ def test_the_place_on_a_curve_is_chosen_by_the_other_seeds():
     )
     tuned = source_at([points], seeds(0.5, 0.5, 0.5))
     assert tuned is not None
-    assert tuned.figure.by_seed == {0: -0.3, 1: -0.3, 2: -0.2}
-    assert tuned.others_mean == pytest.approx({0: 0.1, 1: 0.1, 2: -0.2})
+    assert tuned.by_seed == {0: -0.3, 1: -0.3, 2: -0.2}
     elsewhere = curve(
         ((1.0, 1.0), (-1.0, -1.0)), ((0.6, 0.4), (-0.2, -0.2)), ((0.2, 0.2), (0.0, 0.0))
     )  # the first seed crosses 0.5 behind the middle point, the second before it
     tuned = source_at([elsewhere], seeds(0.5, 0.5))
     assert tuned is not None
-    assert tuned.figure.by_seed == pytest.approx({0: -0.15, 1: -0.2 - 0.8 / 6})
+    assert tuned.by_seed == pytest.approx({0: -0.15, 1: -0.2 - 0.8 / 6})
 
 
 def test_seeds_are_paired():
@@ -104,8 +101,8 @@ def test_seeds_are_paired():
     points = [((t * (1 + shift)).tolist(), [s] * 3) for t, s in ((1.0, -1.0), (0.5, -0.2))]
     found = source_at([curve(*points)], seeds(*(0.75 * (1 + shift))))
     assert found is not None
-    assert list(found.figure.by_seed.values()) == pytest.approx([-0.6] * 3)
-    interval = found.figure.interval_at(0.95)
+    assert list(found.by_seed.values()) == pytest.approx([-0.6] * 3)
+    interval = found.interval_at(0.95)
     assert interval == pytest.approx((-0.6, -0.6))
 
 
@@ -114,9 +111,9 @@ def test_noise_of_the_samples():
     noisy = curve(((1.0,), (-1.0,)), ((0.8,), (-0.2,)), half=0.01)
     found = source_at([noisy], seeds(0.9, half=0.02))
     assert found is not None
-    assert found.figure.samples_half == pytest.approx(np.hypot(0.01, 4.0 * np.hypot(0.01, 0.02)))
+    assert found.samples_half == pytest.approx(np.hypot(0.01, 4.0 * np.hypot(0.01, 0.02)))
     at_point = source_at([noisy], seeds(0.8, half=0.02))
-    assert at_point is not None and at_point.figure.samples_half == pytest.approx(0.01)
+    assert at_point is not None and at_point.samples_half == pytest.approx(0.01)
 
 
 def test_coverage_of_the_interval_over_seeds_and_samples():
@@ -138,6 +135,6 @@ def test_coverage_of_the_interval_over_seeds_and_samples():
         wanted = seeds(*(wanted_true + rng.normal(0, sample) + rng.normal(0, seed, 5)), half=1.96 * sample)
         found = source_at([points], wanted)
         assert found is not None
-        low, high = found.figure.interval_at(0.95)
+        low, high = found.interval_at(0.95)
         hit += low <= expected <= high
     assert 0.93 <= hit / draws <= 1.0

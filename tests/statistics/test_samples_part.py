@@ -178,8 +178,8 @@ def test_a_place_at_equal_target_covers_the_truth():
             without(points[0].target.times(0.8)),
         )
         assert at is not None and apart is not None
-        low, high = at.figure.interval_at(0.95)
+        low, high = at.interval_at(0.95)
         held += low <= -0.5 + 0.4 * (0.1 / 0.3) <= high
-        widths.append(apart.figure.samples_half / at.figure.samples_half)
+        widths.append(apart.samples_half / at.samples_half)
     assert 0.93 <= held / rounds <= 0.985
     assert np.median(widths) > 1.5

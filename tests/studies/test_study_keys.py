@@ -9,7 +9,6 @@ import pytest
 from holdfast.config.decode import Given, decode
 from holdfast.studies.engine.keys import StudyKeys
 from holdfast.studies.ladder.settings import LadderSettings
-from holdfast.studies.leaderboard.settings import LeaderboardSettings
 from holdfast.studies.overtraining.settings import OvertrainingSettings
 from holdfast.studies.residual.settings import StudySettings
 from holdfast.studies.sequence.settings import SequenceSettings
@@ -18,7 +17,6 @@ from holdfast.studies.tradeoff.study import SweepSettings
 
 STUDIES = [
     SweepSettings,
-    LeaderboardSettings,
     SequenceSettings,
     StagesSettings,
     LadderSettings,

@@ -32,10 +32,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("holdfast.cli.compare", "two models question by question, as a table, a page, or a gate of a pipeline"),
     "judge": ("holdfast.cli.judge", "how often a language model prefers one model's answers to another's"),
     "sweep": ("holdfast.cli.sweep", "try many ways, draw what each learns against what it forgets, choose one"),
-    "leaderboard": (
-        "holdfast.cli.leaderboard",
-        "methods side by side on several tracks, each at its own best settings",
-    ),
     "sequence": (
         "holdfast.cli.sequence",
         "tasks one after another: what each way of training keeps of the earlier ones",

@@ -34,8 +34,8 @@ class ReportRequest:
     """`holdfast report`."""
 
     folder: Annotated[Path, Meta(positional=True, metavar="FOLDER")]
-    """The output folder of 'holdfast train', 'evaluate', 'probe', 'sweep', 'leaderboard run', 'sequence', 'diagnose',
-    'overtraining' or 'ladder train'."""
+    """The output folder of 'holdfast train', 'evaluate', 'probe', 'sweep', 'sequence', 'diagnose', 'overtraining' or
+    'ladder train'."""
 
 
 COMMAND = Command(
@@ -73,10 +73,6 @@ def run(argv: list[str]) -> int:
 
         show_probe(given, stdout_console())
         return 0
-    if (given / "leaderboard.yaml").is_file():
-        from holdfast.cli.leaderboard import run as leaderboard
-
-        return leaderboard(["show", str(given)])
     for record, command in STUDIES.items():
         if (given / record).is_file():
             found_command = importlib.import_module(f"holdfast.cli.{command}")

@@ -21,7 +21,6 @@ EPILOG = """\
 kinds
   train     a run: 'holdfast train --config', every key of trl sft and accelerate launch, and the methods' parameters
   sweep     a study of trials: 'holdfast sweep --config'
-  leaderboard   'holdfast leaderboard run --config'
   update    'holdfast update --config'
   study     'holdfast residual study --config'
   sequence  'holdfast sequence --config'
@@ -55,13 +54,6 @@ def _sweep() -> dict[str, Any]:
     from holdfast.studies.tradeoff.study import sweep_schema
 
     return sweep_schema(_train(), known_settings())
-
-
-def _leaderboard() -> dict[str, Any]:
-    from holdfast.runs.settings import known_settings
-    from holdfast.studies.leaderboard.settings import leaderboard_schema
-
-    return leaderboard_schema(_train(), list(known_settings()))
 
 
 def _update() -> dict[str, Any]:
@@ -120,7 +112,6 @@ def _merge() -> dict[str, Any]:
 SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "train": _train,
     "sweep": _sweep,
-    "leaderboard": _leaderboard,
     "update": _update,
     "study": _study,
     "sequence": _sequence,

@@ -14,7 +14,6 @@ from holdfast.checkpoints.distance import CheckpointDistance
 from holdfast.checkpoints.inspect import Inspection
 from holdfast.records.comparison import Comparison, StageMatrix
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord
-from holdfast.records.leaderboard import LeaderboardRecord
 from holdfast.records.run import RunFolder
 from holdfast.records.study import StudyRecord
 from holdfast.reports.blocks import Block, Facts, Paragraph, Table, words
@@ -201,15 +200,6 @@ def _(value: SavedFisher) -> list[Block]:
         ("Folder", str(value.folder)),
     ]
     return [Paragraph("Diagonal Fisher information"), Facts([f for f in facts if f[1]])]
-
-
-@blocks.register
-def _(value: LeaderboardRecord) -> list[Block]:
-    from holdfast.reports.leaderboard_report import lead, standing_table
-
-    folder = value.config.get("output_dir")
-    where = [Facts([("Folder", str(folder))])] if folder else []
-    return [Paragraph(value.name), Paragraph(lead(value)), standing_table(value), *where]
 
 
 @blocks.register

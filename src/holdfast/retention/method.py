@@ -470,8 +470,7 @@ class RetentionMethod:
     place: ClassVar[str]
     """Where memory is kept: "data", "loss", "gradient" or "weights"."""
     old_data: ClassVar[str] = ""
-    """Which old data it needs, in a few words such as "yes" or "once, for the Fisher information"; empty: none. A
-    leaderboard shows a user's own method that does not state it as not declared."""
+    """Which old data it needs, in a few words such as "yes" or "once, for the Fisher information"; empty: none."""
     at_last_step: ClassVar[bool] = False
     """Whether it changes the weights after the last step, so that no earlier checkpoint is its result."""
     turn: ClassVar[int] = 0

@@ -22,8 +22,7 @@ target the second part is large, and nothing can be told.
 A method with other settings (a rate, a temperature) has a curve for each of them. Were every seed to take the best of
 its own stretches, the figure would be too good by their noise, and the more so the more there are. So the other seeds
 choose the curve and the place on it whose figure a seed gives: a grid of many values has no advantage. Where the seed's
-own curve crosses the target elsewhere, the crossing nearest to the chosen one is taken. `area` is such a figure over
-all targets from 0 to what direct fine-tuning learns: the hypervolume that the curves dominate.
+own curve crosses the target elsewhere, the crossing nearest to the chosen one is taken.
 """
 
 from __future__ import annotations
@@ -48,27 +47,15 @@ class Point:
     """What is asked for in place of the source, where that is not what the place is chosen by."""
 
 
-def _mean(by_seed: dict[int, float], parts: Sequence[_Place | OverSeeds]) -> OverSeeds:
-    """Over seeds, with the samples' part of the mean of `parts`."""
-    whole = total((1 / len(parts), part.samples_part) for part in parts)
-    halves = [part.half if isinstance(part, _Place) else part.samples_half for part in parts]
-    half = statistics.fmean(halves) if whole is None else whole.half
+def _mean(places: Mapping[int, _Place]) -> OverSeeds:
+    """Over seeds, with the samples' part of the mean of their places."""
+    by_seed = {seed: place.figure for seed, place in places.items()}
+    whole = total((1 / len(places), place.samples_part) for place in places.values())
+    half = statistics.fmean(place.half for place in places.values()) if whole is None else whole.half
     return OverSeeds(value=statistics.fmean(by_seed.values()), by_seed=by_seed, samples_half=half, samples_part=whole)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Tuned:
-    """A method at equal target, its settings tuned."""
-
-    figure: OverSeeds
-    """Each seed's at the curve and the place that the other seeds choose (with one seed, that it chooses itself)."""
-    curve: int
-    """Number of the curve that all seeds together choose."""
-    others_mean: dict[int, float]
-    """By seed: the mean source of the other seeds at the curve and the place that they choose."""
-
-
-def source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> Tuned | None:
+def source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> OverSeeds | None:
     """The best source of a method where its target is at least as high as wanted (module docstring); with `beside`,
     that at the same place.
 
@@ -78,67 +65,26 @@ def source_at(curves: Sequence[Sequence[Point]], wanted: OverSeeds) -> Tuned | N
         wanted: the target, seed by seed.
 
     Returns:
-        None where no curve reaches it in every seed.
+        Each seed's figure at the curve and the place that the other seeds choose (with one seed, that it chooses
+        itself); None where no curve reaches the target in every seed.
     """
-    found = {
-        seed: [{p.at: p for p in _places(curve, seed, target, wanted)} for curve in curves]
-        for seed, target in wanted.by_seed.items()
-    }
+    found = {seed: [{p.at: p for p in _places(curve, seed, wanted)} for curve in curves] for seed in wanted.by_seed}
     reaching = [n for n in range(len(curves)) if all(places[n] for places in found.values())]
     if not reaching:
         return None
     seeds = list(found)
 
-    def chosen(among: Sequence[int]) -> tuple[float, int, float]:
-        """The curve and the place on it where these seeds keep most of the source, behind their mean there."""
+    def chosen(among: Sequence[int]) -> tuple[int, float]:
+        """The curve and the place on it where these seeds keep most of the source."""
         able = [(n, at) for n in reaching for at in sorted({at for s in among for at in found[s][n]})]
         means = [statistics.fmean(_nearest(found[s][n], at).source for s in among) for n, at in able]
-        best = max(range(len(able)), key=lambda i: means[i])
-        return means[best], *able[best]
+        return able[max(range(len(able)), key=lambda i: means[i])]
 
-    taken, others_mean = {}, {}
+    taken = {}
     for seed in seeds:
-        others_mean[seed], number, at = chosen([s for s in seeds if s != seed] or seeds)
+        number, at = chosen([s for s in seeds if s != seed] or seeds)
         taken[seed] = _nearest(found[seed][number], at)
-    figure = _mean({seed: place.figure for seed, place in taken.items()}, list(taken.values()))
-    return Tuned(figure=figure, curve=chosen(seeds)[1], others_mean=others_mean)
-
-
-TARGETS = 100
-"""Targets that `area` is a mean over."""
-
-
-def area(curves: Sequence[Sequence[Point]], gained: OverSeeds, lost: float) -> OverSeeds:
-    """The hypervolume of a method's curves, seed by seed: the mean share of a loss that is avoided, between none and
-    all of it, over all targets from 0 to what was gained; 1 keeps everything and learns everything, a target that is
-    not reached counts 0. At every target the other seeds choose curve and place, as in `source_at`.
-
-    Args:
-        curves: as of `source_at`.
-        gained: by direct fine-tuning on the target, above 0 in every seed.
-        lost: by it on the source, mean over the seeds, above 0.
-    """
-    seeds = list(gained.by_seed)
-    shares: dict[int, list[float]] = {seed: [] for seed in seeds}
-    for step in range(TARGETS):
-        found = {
-            seed: [
-                {p.at: p for p in _places(c, seed, (step + 0.5) / TARGETS * gained.by_seed[seed], None)} for c in curves
-            ]
-            for seed in seeds
-        }
-
-        def share(seed: int, number: int, at: float, found: dict[int, list[dict[float, _Place]]] = found) -> float:
-            places = found[seed][number]
-            return min(1.0, max(0.0, 1 + _nearest(places, at).source / lost)) if places else 0.0
-
-        for seed in seeds:
-            others = [s for s in seeds if s != seed] or seeds
-            able = [(n, at) for n in range(len(curves)) for at in sorted({at for s in others for at in found[s][n]})]
-            best = max(able, key=lambda place: sum(share(s, *place) for s in others), default=None)
-            shares[seed].append(0.0 if best is None else share(seed, *best))
-    by_seed = {seed: statistics.fmean(of) for seed, of in shares.items()}
-    return OverSeeds(value=statistics.fmean(by_seed.values()), by_seed=by_seed, samples_half=0.0)
+    return _mean(taken)
 
 
 def _nearest(places: Mapping[float, _Place], at: float) -> _Place:
@@ -166,9 +112,9 @@ class _Place:
     samples_part: SamplesPart | None
 
 
-def _places(curve: Sequence[Point], seed: int, target: float, wanted: OverSeeds | None) -> Iterator[_Place]:
-    """The points that reach a target, and the crossings; `wanted` is what the target is a seed of, None where it is
-    known."""
+def _places(curve: Sequence[Point], seed: int, wanted: OverSeeds) -> Iterator[_Place]:
+    """The points that reach the target that is wanted of a seed, and the crossings."""
+    target = wanted.by_seed[seed]
     for number, point in enumerate(curve):
         if point.target.by_seed[seed] >= target:
             figure = point.beside or point.source
@@ -189,13 +135,13 @@ def _places(curve: Sequence[Point], seed: int, target: float, wanted: OverSeeds 
                 (share, second.samples_part),
                 (-slope * (1 - share), a.target.samples_part),
                 (-slope * share, b.target.samples_part),
-                *([] if wanted is None else [(slope, wanted.samples_part)]),
+                (slope, wanted.samples_part),
             ]
         )
         along = (1 - share) * first.samples_half + share * second.samples_half
         across = math.hypot(
             (1 - share) * a.target.samples_half + share * b.target.samples_half,
-            0.0 if wanted is None else wanted.samples_half,
+            wanted.samples_half,
         )
         half = math.hypot(along, slope * across) if part is None else part.half
         yield _Place(number + 0.5, source, (1 - share) * y_a + share * y_b, half, part)

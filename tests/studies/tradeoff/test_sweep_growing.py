@@ -167,52 +167,6 @@ def test_a_value_that_failed_is_tried_again_and_nothing_follows_before(study_of)
     assert found.record.status == "finished"
 
 
-# ------------------------------------------------------------------------------------------------ until: equal_target
-
-
-def until_equal_target(extend, **more):
-    return {"search": {"sampler": "grid", "extend": extend, "until": "equal_target"}, "vary": ANNEALED, **more}
-
-
-def held_back(settings, seed):
-    """Direct fine-tuning gains 1 and loses 1; 0.5 keeps 0.91 of it, 8 keeps 0.38."""
-    weight = weight_of(settings)
-    return a_run(seed, 1 / (1 + 0.2 * weight), -1 / (1 + 4 * weight))
-
-
-def test_it_grows_until_figures_at_equal_target_can_be_had(ran):
-    """At the strong end until less than half is learnt; at the weak end until 95 % are, with 0.125."""
-    found = ran(held_back, **until_equal_target(3))
-    assert sorted(weights(found)) == [0.125, 0.5, 2, 8.0]
-    assert any("it still learns 50 %" in note for note in found.record.notes)
-    assert any("it keeps less than 95 %" in note for note in found.record.notes)
-
-
-def test_a_weight_on_the_new_model_grows_the_other_way_round(ran):
-    """WiSE-FT holds back more at a lower alpha: 0.25 follows at the strong end; its weak end reaches far enough."""
-
-    def averaged(settings, seed):
-        alpha = next((p["alpha"] for m in settings["retention"] for p in m.values()), 1.0)
-        return a_run(seed, alpha, -alpha)
-
-    found = ran(averaged, **until_equal_target(3, vary={"retention": [{"wise_ft": {"alpha": [0.5, 0.96]}}]}))
-    assert [t.params["wise_ft.alpha"] for t in found.record.trials[1:]] == [0.5, 0.96, 0.260417]
-
-
-@pytest.mark.slow
-def test_a_rate_at_which_little_is_learnt_does_not_grow(ran):
-    """Direct fine-tuning at the lower rate learns less than half of what it does at the other."""
-
-    def by_rate(settings, seed):
-        run = 0.3 if settings["learning_rate"] < 1e-3 else 1.0
-        return a_run(seed, run * (1 - 0.01 * weight_of(settings)), -run)
-
-    rates = {"retention": ["direct", {"label_annealing": {"weight": [0.5, 2]}}], "learning_rate": [3e-3, 1e-4]}
-    found = ran(by_rate, **until_equal_target(1, vary=rates))
-    added = [t for t in found.record.trials if t.params.get("label_annealing.weight") not in (None, 0.5, 2)]
-    assert [(t.settings["learning_rate"], t.params["label_annealing.weight"]) for t in added] == [(3e-3, 8.0)]
-
-
 # ------------------------------------------------------------------------------------------------- more alternatives
 
 

@@ -534,8 +534,7 @@ def keeps_more_at_equal_score(kind: str) -> Callable[[OvertrainingRecord, float]
         curves = {a: _score_and_language(record, a, last) for a in (arm, record.direct)}
         if short := [a for a, curve in curves.items() if any(p.target.by_seed.keys() != by_seed.keys() for p in curve)]:
             return [unknown(f"{' and '.join(short)}: not every seed is there")]
-        found = {a: source_at([curve], wanted) for a, curve in curves.items()}
-        kept = {a: None if at is None else at.figure for a, at in found.items()}
+        kept = {a: source_at([curve], wanted) for a, curve in curves.items()}
         mine, direct = kept[arm], kept[record.direct]
         if mine is None or direct is None:
             missed = arm if mine is None else record.direct

@@ -203,8 +203,7 @@ def at_equal_target(
 
     wanted = gain(study.direct, study, "target").times(share)
     curves = curves_of(study, method, temperature=temperature)
-    found = source_at([[point_of(t, study, of) for t in curve] for curve in curves], wanted)
-    return None if found is None else found.figure
+    return source_at([[point_of(t, study, of) for t in curve] for curve in curves], wanted)
 
 
 def curves_of(study: StudyRecord, method: Method, *, temperature: float | None = None) -> list[list[TrialRecord]]:

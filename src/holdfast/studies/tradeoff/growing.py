@@ -10,15 +10,6 @@ alone). The grid does not reach far enough
 - at the weak end, where the rule drops trials whose source loses too much (`target_within`) and none is one; at the
   strong end, where all are.
 
-With `search.until: equal_target`, for figures at equal target (`LEVELS` of direct fine-tuning's gain), it does not
-reach far enough
-
-- at the strong end, where the strongest run still learns the smallest of the levels;
-- at the weak end, where the weakest run differs from no pull at all (the line's start, else direct fine-tuning): it
-  learns less than the largest of the levels of what that learns, and avoids more than `LITTLE` of what that loses.
-
-A line whose start learns less than the smallest level is of no use there, and does not grow.
-
 The next value follows in the ratio of the last two there, up to `search.extend` values an end. What is added is a
 function of the trials that ended and of nothing else, so that an interrupted study adds the same.
 """
@@ -35,15 +26,11 @@ from holdfast.records.study import StudyRecord, TrialRecord
 from holdfast.retention.registry import parse_retention
 from holdfast.statistics.gains import incomplete
 from holdfast.statistics.rules import ROUNDING, Rule, allowed_loss, rule_from_config, table_of
-from holdfast.studies.tradeoff.curves import Line, from_direct, gain, lines, method_of, with_only
+from holdfast.studies.tradeoff.curves import Line, from_direct, lines, method_of, with_only
 from holdfast.studies.tradeoff.study import StudyConfig
 from holdfast.support.files import fingerprint
 
 End = Literal["weak", "strong"]
-LEVELS = (0.5, 0.8, 0.95)
-"""Of direct fine-tuning's target gain: where methods are compared at equal target."""
-LITTLE = 0.2
-"""Of a loss: what a run may avoid that still counts as hardly held back."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,9 +79,7 @@ def _along(line: Line, record: StudyRecord, config: StudyConfig) -> Iterator[Gro
     planned = planned_of[name]
     strengths = [strength for strength, _ in line.members]
     members = from_direct(line, record)
-    equal = config.search.until == "equal_target"
-    ends = open_for_equal_target(line, record) if equal else _open_ends([t for _, t in members], record)
-    for end, why in ends.items():
+    for end, why in _open_ends([t for _, t in members], record).items():
         (edge, trial), (inner, _) = members[:2] if end == "weak" else members[:-3:-1]
         below = edge < inner
         beyond = [s for s in strengths if (s < min(planned) if below else s > max(planned))]
@@ -105,32 +90,6 @@ def _along(line: Line, record: StudyRecord, config: StudyConfig) -> Iterator[Gro
         if parse_retention(config.settings(params)["retention"])[1]:  # the method knows no such value
             continue
         yield Grown(params=params, why=f"{config.space.label(params)} was added beyond {edge:g}: {why}")
-
-
-def open_for_equal_target(line: Line, record: StudyRecord) -> dict[End, str]:
-    """The ends at which a line does not reach far enough for figures at equal target (module docstring), and why.
-
-    Args:
-        line: of a grid, with at least one member.
-        record: the study.
-    """
-    direct = record.direct
-    if direct is None or incomplete(direct, record) is not None:
-        return {}
-    whole = gain(direct, record, "target").value
-    start = direct if line.start is None else line.start
-    learnt, lost = (gain(start, record, side).value for side in ("target", "source"))
-    if whole <= 0 or learnt < LEVELS[0] * whole:
-        return {}
-    ends: dict[End, str] = {}
-    members = from_direct(line, record)
-    weakest, strongest = members[0][1], members[-1][1]
-    if gain(strongest, record, "target").value >= LEVELS[0] * whole:
-        ends["strong"] = f"it still learns {100 * LEVELS[0]:g} % of what direct fine-tuning does"
-    kept, left = (gain(weakest, record, side).value for side in ("target", "source"))
-    if kept < LEVELS[-1] * learnt and left > (1 - LITTLE) * lost:
-        ends["weak"] = f"it keeps less than {100 * LEVELS[-1]:g} % of what is learnt without it, and avoids much"
-    return ends
 
 
 def _open_ends(trials: list[TrialRecord], record: StudyRecord) -> dict[End, str]:

@@ -69,9 +69,6 @@ class Search:
     seed: Seed = 0
     extend: Annotated[int, Meta(ge=0)] = 0
     """Values by which a grid may grow at each end of a method's strength, where it does not reach far enough."""
-    until: Literal["rule", "equal_target"] = "rule"
-    """What is far enough: the study's rule sees beyond the end, or figures at 50 to 95 % of direct fine-tuning's gain
-    can be had."""
 
     def problems(self) -> list[Mistake]:
         """A grid counts its trials itself, the other samplers need a number."""
@@ -79,9 +76,6 @@ class Search:
         if self.extend and self.sampler != "grid":
             text = f"only a grid has ends to grow at, got {self.extend} with {self.sampler}. Leave it out."
             return [Mistake(path=("extend",), text=text)]
-        if self.until != "rule" and not self.extend:
-            text = f"says where a growing grid ends, got {self.until} and extend 0. Add 'extend: 2', or leave it out."
-            return [Mistake(path=("until",), text=text)]
         if self.sampler == "grid" and self.trials is not None:
             text = (
                 f"a grid has as many trials as combinations, got {self.trials}. Leave it out, or search with random, "
@@ -90,10 +84,6 @@ class Search:
         elif self.sampler != "grid" and self.trials is None:
             text = f"expected how many combinations {self.sampler} tries, a whole number of at least 1, got nothing."
         return [] if text is None else [Mistake(path=("trials",), text=text)]
-
-
-_SEARCH = {"extend": 0, "until": "rule"}
-"""Settings of the search that a record has only where they differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -525,7 +515,7 @@ def study_config(
         "vary": asked.vary,
         "objectives": {side: [list(e) for e in w.entries] for side, w in wanted.items()},
         "seeds": list(asked.seeds),
-        "search": {k: v for k, v in dataclasses.asdict(search).items() if k not in _SEARCH or v != _SEARCH[k]},
+        "search": {k: v for k, v in dataclasses.asdict(search).items() if k != "extend" or v},
         "pruning": None if pruning is None else {**dataclasses.asdict(pruning), "at": list(pruning.at)},
         "select": select,
         "keep": asked.keep,
