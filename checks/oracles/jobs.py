@@ -21,8 +21,6 @@ CONFIGS = pages.ROOT / "configs"
 UNCHECKED = ("ladder", "overtraining", "sequence", "stages")
 """Kinds whose settings are read without looking at models and data."""
 SWEEPS = ("label_annealing", "without_old_data")
-LEAVES = "forecast"
-"""Studies that are left out, by how their names begin."""
 RUNGS = [{"model": f"rung-{tokens}", "tokens": tokens * 1_000_000, "label": f"rung-{tokens}"} for tokens in (1, 2, 4)]
 """Of the ladders that studies name."""
 
@@ -32,8 +30,6 @@ def jobs() -> dict[str, Any]:
     data = {}
     for kind in tree.STUDIES:
         for path in sorted((CONFIGS / kind).glob("[!.]*.yaml")):
-            if path.stem.startswith(LEAVES):
-                continue
             with stand_ins(path):
                 data[f"{kind}/{path.stem}.json"] = study_data(kind, path)
     return data
