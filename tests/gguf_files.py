@@ -68,12 +68,10 @@ def tiny_llama(tokenizer: Any, *, tie: bool = True) -> Any:
 def write_gguf(
     path: Path,
     model: Any,
-    tokenizer: Any | None,
+    tokenizer: Any,
     *,
     kind: str = "F32",
     pre: str = "gpt-2",
-    license: str | None = "apache-2.0",
-    architecture: str = "llama",
     change: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
 ) -> Path:
     """Writes a model as GGUF.
@@ -81,18 +79,15 @@ def write_gguf(
     Args:
         path: the file.
         model: of `tiny_llama`.
-        tokenizer: of `tiny_tokenizer`; None: the file has none.
+        tokenizer: of `tiny_tokenizer`.
         kind: type of the matrices; vectors are F32.
         pre: how the file says that text is split.
-        license: as the file names it.
-        architecture: as the file names it.
         change: called before the tensors are added.
     """
     config = model.config
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("Tiny")
-    if license is not None:
-        writer.add_license(license)
+    writer.add_license("apache-2.0")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
@@ -103,8 +98,7 @@ def write_gguf(
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
-    if tokenizer is not None:
-        _add_tokenizer(writer, tokenizer, pre)
+    _add_tokenizer(writer, tokenizer, pre)
     change(writer)
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:

@@ -25,7 +25,7 @@ from holdfast.checkpoints.fit import (
     refuse_misfit,
     unbuildable,
 )
-from holdfast.checkpoints.named import at_revision, known_names, located, near_revision, origin
+from holdfast.checkpoints.named import PACKAGED, at_revision, located, near_revision, origin
 from holdfast.checkpoints.reader import CheckpointReader, checkpoint_hash, weight_files
 from holdfast.checkpoints.sources import listing, read_config
 from holdfast.errors import ConfigError, ModelError, did_you_mean, first_line
@@ -538,4 +538,4 @@ def _quantised(config: Mapping[str, Any]) -> str:
 
 
 def _near_name(name: str) -> str:
-    return "" if "/" in name else did_you_mean(name, known_names())
+    return "" if "/" in name else did_you_mean(name, PACKAGED)

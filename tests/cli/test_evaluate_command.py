@@ -558,27 +558,6 @@ def nats(out: str, label: str) -> list[float]:
     return [row["nats"] for row in EvaluationFolder(Path(out) / label).samples("measured", "prose")]
 
 
-def test_a_gguf_file_is_measured_as_it_ships(desk: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    from gguf_files import tiny_llama, tiny_tokenizer, write_gguf
-
-    monkeypatch.setenv("HOLDFAST_CACHE", str(desk / "cache"))
-    words = tiny_tokenizer()
-    model = tiny_llama(words)
-    model.save_pretrained(desk / "whole")
-    words.save_pretrained(desk / "whole")
-    write_gguf(desk / "small.Q8_0.gguf", model, words, kind="Q8_0")
-    command = ["evaluate", "whole", "small.Q8_0.gguf", "--perplexity", "prose.jsonl", "--output_dir", "out"]
-    assert main(command) == 0
-    assert "dequantised from 8 bits" in capsys.readouterr().out
-    whole, small = nats("out", "whole"), nats("out", "small.Q8_0.gguf")
-    assert whole != small
-    assert small == pytest.approx(whole, rel=0.02)
-    assert main(command) == 0
-    assert "measured before" in capsys.readouterr().out
-    (desk / "cut.gguf").write_bytes((desk / "small.Q8_0.gguf").read_bytes()[:5000])
-    assert main(["evaluate", "cut.gguf", "--perplexity", "prose.jsonl", "--output_dir", "cut"]) == 2
-
-
 @pytest.mark.parametrize("bits", [4, 8])
 def test_a_checkpoint_in_few_bits_is_measured_as_it_ships(bits: int, desk: Path, capsys) -> None:
     bitsandbytes = pytest.importorskip("bitsandbytes")

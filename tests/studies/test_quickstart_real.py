@@ -12,6 +12,7 @@ from holdfast.records.run import RunFolder
 from holdfast.studies import quickstart as story
 from holdfast.studies.quickstart import LOW, REAL_TARGET, SOURCE, quickstart, real_arms
 from holdfast.worlds import real_model
+from holdfast.worlds.gguf import import_gguf
 
 
 def test_the_real_models_arms_begin_with_the_learning_rate() -> None:
@@ -33,7 +34,8 @@ def test_the_story_on_a_model_with_a_chat_template(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     tokenizer = tiny_tokenizer()
     file = write_gguf(tmp_path / "tiny.gguf", tiny_llama(tokenizer), tokenizer, kind="Q8_0")
-    real_model.import_model(file, name="tiny")
+    folder = tmp_path / "cache" / "models" / "tiny"
+    import_gguf(file, folder, name="tiny", dtype="bfloat16", license_file=None, origin={})
     monkeypatch.setattr(story, "REAL_MODEL", "tiny")
     monkeypatch.setattr(real_model, "get_model", lambda name, console: None)
     page = quickstart(output_dir=tmp_path / "out", real=True, quick=True, only=["direct", "direct-low"], workers=1)

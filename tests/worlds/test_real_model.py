@@ -1,4 +1,4 @@
-"""Real models by name: a package's file, a file of the user's, and every place that takes a model."""
+"""A real model by name: a package's file, and every place that takes a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.errors import ModelError, RunFolderError
 from holdfast.models import adapter_base, check_model, load, model_folder, weights_hash
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
-from holdfast.worlds.real_model import get_model, import_model, listed_models, packaged_file, remove_model
+from holdfast.worlds.real_model import get_model, packaged_file, remove_model
 
 NAME = "tiny-chat"
 REAL = "smollm2-135m-instruct"
@@ -128,10 +128,7 @@ def test_a_package_that_is_not_there_or_has_another_file(package: Path, monkeypa
         (["get", "smollm2-135m-instrct"], "Did you mean 'smollm2-135m-instruct'?"),
         (["remove", "smollm2-135m-instruct"], "none is there"),
         (["gett", "x"], "Did you mean 'get'?"),
-        (["import", "none.gguf"], "Expected a GGUF file at none.gguf, found nothing"),
-        (["import", "x.gguf", "--name", "a/b"], "no path"),
-        (["import", "x.gguf", "--name", REAL], f"{REAL} is the model of 'holdfast models get {REAL}'"),
-        (["import", "x.gguf", "--dtype", "float16"], "bfloat16"),
+        (["get", REAL, "--dtype", "float16"], "bfloat16"),
     ],
 )
 def test_mistakes_of_the_commands(
@@ -140,22 +137,6 @@ def test_mistakes_of_the_commands(
     assert main(["models", *words]) == 2
     assert message in capsys.readouterr().err
     assert list(desk.parent.iterdir()) == [desk]
-
-
-def test_a_file_of_the_users_by_name_and_by_folder(desk: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["models", "import", str(file)]) == 0
-    assert "Licence: apache-2.0." in capsys.readouterr().out
-    assert located("tiny.q8_0") == str(named.models_folder() / "tiny.q8_0")
-    assert import_model(file) == named.models_folder() / "tiny.q8_0"
-    assert main(["models", "import", str(file), "--output_dir", "mine", "--dtype", "float32"]) == 0
-    assert load("mine").identity["dtype"] == "float32"
-    tokenizer = tiny_tokenizer()
-    other = write_gguf(desk / "other.gguf", tiny_llama(tokenizer, tie=False), tokenizer)
-    with pytest.raises(RunFolderError, match=r"is made of another file.*models remove tiny\.q8_0"):
-        import_model(other, name="tiny.q8_0")
-    assert [model.name for model in listed_models() if model.folder] == ["tiny.q8_0"]
-    assert main(["models", "remove", "tiny.q8_0"]) == 0
-    assert located("tiny.q8_0") == "tiny.q8_0"
 
 
 def test_a_cache_that_cannot_be_written(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Models by a short name: what `holdfast models` can get, and the folders that it made in the cache.
+"""Models by a short name: what `holdfast models get` can make, and the folders that it made in the cache.
 
 `located` is the one place where such a name becomes a folder. A folder of that name in the working directory comes
 first; nothing is made or downloaded here.
@@ -161,17 +161,6 @@ def name_base(adapter: Path, name: str, revision: str = "main") -> None:
         found["revision"] = revision
     if any(config.get(key) != value for key, value in found.items()):
         write_json(path, {**config, **found})
-
-
-def made_models() -> list[Path]:
-    """The folders of all named models in the cache, sorted by name."""
-    root = models_folder()
-    return sorted(p.parent for p in root.glob(f"*/{FILE}") if is_name(p.parent.name)) if root.is_dir() else []
-
-
-def known_names() -> list[str]:
-    """What can be got, and what is there."""
-    return sorted({*PACKAGED, *(folder.name for folder in made_models())})
 
 
 def origin(folder: str | os.PathLike[str] | None) -> dict[str, Any]:

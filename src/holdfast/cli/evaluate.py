@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from holdfast.checkpoints.named import folder_without_revision, known_names, located
+from holdfast.checkpoints.named import PACKAGED, folder_without_revision, located
 from holdfast.cli.console import print_json, print_line, quiet_console, stderr_console, stdout_console
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, settings_of
@@ -46,7 +45,7 @@ examples
   # programs that the model writes, in the sandbox
   holdfast evaluate base --tasks humaneval --data humaneval=HumanEval.jsonl.gz --allow_code_execution
 
-MODEL      a folder (of a model or a PEFT adapter), a GGUF file, a hub id, the address of an OpenAI-compatible server
+MODEL      a folder (of a model or a PEFT adapter), a hub id, the address of an OpenAI-compatible server
            (http://localhost:8000/v1, or ...#NAME where it serves several models), or LABEL=MODEL
 exit code  0 done; 4 a figure, or a sample behind one, is NaN or infinite (everything else is measured and shown); 2 the
            request has to change
@@ -81,7 +80,7 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
     """`holdfast evaluate`."""
 
     model: Annotated[tuple[str, ...], Meta(positional=True, metavar="MODEL ...")] = ()
-    """Folder, GGUF file, hub id, a server's address, or LABEL=MODEL; the first is what the others are compared with."""
+    """Folder, hub id, a server's address, or LABEL=MODEL; the first is what the others are compared with."""
 
     def problems(self) -> list[Mistake]:
         """Models that are not there, suites and entries that cannot be measured."""
@@ -94,7 +93,7 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
                 "each process has the whole model, and device_map spreads one over all devices. Leave one of them out."
             )
             found.append(Mistake(path=("num_processes",), text=text))
-        return [*found, *model_mistakes(lambda: self.requests, gguf=True), *self._planned[1]]
+        return [*found, *model_mistakes(lambda: self.requests, addresses=True), *self._planned[1]]
 
     @functools.cached_property
     def requests(self) -> list[ModelRequest]:
@@ -123,14 +122,14 @@ class EvaluateRequest(ServerSettings, _Where, PlanRequest):
 
 
 def model_mistakes(
-    requests: Callable[[], list[ModelRequest]], *, key: str = "model", gguf: bool = False
+    requests: Callable[[], list[ModelRequest]], *, key: str = "model", addresses: bool = False
 ) -> list[Mistake]:
     """What is wrong with the names of models: labels that cannot be, folders that are not there.
 
     Args:
         requests: makes the requests.
         key: of the setting that names them.
-        gguf: whether GGUF files and addresses of servers are taken.
+        addresses: whether addresses of servers are taken.
     """
     from holdfast.evaluation.served import is_address
 
@@ -147,12 +146,10 @@ def model_mistakes(
         except ModelError as error:
             found.append(Mistake(path=(key,), text=str(error)))
             continue
-        if gguf and is_address(one.name):
-            continue
-        if gguf and place.suffix == ".gguf" and place.is_file():
+        if addresses and is_address(one.name):
             continue
         if not place.is_dir() and (looks_like_path or "/" not in bare):
-            known = folder_without_revision(one.name) or did_you_mean(one.name, known_names())
+            known = folder_without_revision(one.name) or did_you_mean(one.name, PACKAGED)
             text = f"no such model folder: {one.name} (a hub id is written owner/name).{known}"
             found.append(Mistake(path=(key,), text=text))
     return found
@@ -186,7 +183,7 @@ def run(argv: list[str]) -> int:
     request = COMMAND.read(argv)
     plan, out = request.plan, request.output_dir
     target = stderr_console() if request.json else stdout_console()
-    requests = [_folder_of(one, target) for one in request.requests]
+    requests = request.requests
 
     from holdfast.evaluation.session import check_request, evaluate_models, refuse_foreign
 
@@ -241,15 +238,6 @@ def run(argv: list[str]) -> int:
     if broken is not None:
         raise broken
     return 0
-
-
-def _folder_of(model: ModelRequest, target: Console) -> ModelRequest:
-    """A GGUF file as the folder that `holdfast models import` makes of it, or has made."""
-    if not model.name.endswith(".gguf"):
-        return model
-    from holdfast.worlds.real_model import import_model
-
-    return dataclasses.replace(model, name=str(import_model(Path(model.name), console=target)))
 
 
 def show_output(found: Output, labels: list[str], keys: list[tuple[str, str]] | None, target: Console) -> None:

