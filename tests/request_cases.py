@@ -44,16 +44,6 @@ COMMANDS: dict[str, tuple[list[str], dict[str, Any]]] = {
         {"dimension": 3, "tau": 40, "gammas": [0.1, 0.3], "seeds": 2},
     ),
     "world": (["world", "--config", "asked.yaml"], {"output_dir": "world", "quick": True, "workers": 1}),
-    "judge": (
-        ["judge", "--config", "asked.yaml", "--dry_run"],
-        {
-            "answers": ["tuned-answers.jsonl"],
-            "reference": "base-answers.jsonl",
-            "judge_model": "big",
-            "base_url": "http://127.0.0.1:9/v1",
-            "output_dir": "asked",
-        },
-    ),
     "perturb": (
         ["perturb", "--config", "asked.yaml", "--dry_run"],
         {"model": "base", "scale": 0.1, "seed": 1, "output_dir": "asked"},
@@ -179,7 +169,6 @@ SOUND: dict[str, list[dict[str, Any]]] = {
     "overtraining": [{}, {"lambdas": [0.1, 1], "ratio": 0.5, "flatness": 0, "spread": 0.5, "finetune_time": 5}],
     "averaging": [{}, {"lambdas": [0.1, 1], "alignment": 0.2, "rotation": 0, "decay": 2, "beta": 0.3}],
     "world": [{}],
-    "judge": [{}, {"limit": 3, "workers": 2, "price_in": 1, "price_out": 2}],
     "perturb": [{}, {"std": "tensor"}, {"std": 0.001}],
     "apply": [{}, {"scale": 0.5, "vocabulary": "keep", "dtype": "float16"}],
     "prepare": [{}],
@@ -312,11 +301,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"alignmnt": 1}, ["alignment"]),
     ],
     "world": [({"people": "many"}, ["people"]), ({"layers": 0}, ["layers"]), ({"peple": 3}, ["people"])],
-    "judge": [
-        ({"judge_model": DELETED}, ["judge_model"]),
-        ({"top_logprobs": 50}, ["top_logprobs"]),
-        ({"referense": "a"}, ["reference"]),
-    ],
     "perturb": [({"scale": DELETED}, ["scale"]), ({"scale": -1}, ["scale"]), ({"std": "wide"}, ["std"])],
     "apply": [
         ({"old_base": DELETED}, ["old_base"]),
@@ -349,7 +333,7 @@ TWICE: dict[str, tuple[str, Any]] = {
 WORDS: list[tuple[list[str], list[str]]] = [
     *(
         ([name], [])
-        for name in ("train", "evaluate", "compare", "judge", "sweep", "reproduce", "report", "cost", "update", "merge")
+        for name in ("train", "evaluate", "compare", "sweep", "reproduce", "report", "cost", "update", "merge")
     ),
     *(([name], []) for name in ("residual", "distance", "perturb", "fisher", "inspect", "data", "theory")),
     ([], []),

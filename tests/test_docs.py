@@ -612,10 +612,8 @@ def test_every_suite_and_benchmark_of_ours_is_described():
 
 
 def test_every_option_of_measuring_is_described():
-    pages = "\n".join(
-        text_of(f"docs/{name}.md") for name in ("evaluation", "benchmarks_and_suites", "comparing", "judge")
-    )
-    commands = [import_module(f"holdfast.cli.{name}").COMMAND for name in ("evaluate", "compare", "judge")]
+    pages = "\n".join(text_of(f"docs/{name}.md") for name in ("evaluation", "benchmarks_and_suites", "comparing"))
+    commands = [import_module(f"holdfast.cli.{name}").COMMAND for name in ("evaluate", "compare")]
     missing = [
         f"{command.name} --{s.name}"
         for command in commands

@@ -40,7 +40,6 @@ def desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 TRAIN = "train --model_name_or_path base --dataset_name rows.jsonl --max_steps 2 --use_cpu"
-JUDGE = "--judge_model m --base_url http://127.0.0.1:9/v1"
 REFUSED: dict[str, str] = {
     "train, a key": f"{TRAIN} --learning_rate many --output_dir {OUT}",
     "train, the data": f"{TRAIN.replace('rows', 'bad')} --output_dir {OUT}",
@@ -49,7 +48,6 @@ REFUSED: dict[str, str] = {
     "train, held-out text": f"{TRAIN} --source numbers.jsonl --output_dir {OUT}",
     "evaluate, the data": f"evaluate base --source numbers.jsonl --output_dir {OUT}",
     "evaluate, the model": f"evaluate damaged --source rows.jsonl --output_dir {OUT}",
-    "judge": f"judge answers.jsonl --reference numbers.jsonl {JUDGE} --output_dir {OUT}",
     "sweep": f"sweep --config study.yaml --output_dir {OUT} --storage nothing:///study.db",
     "update": f"update --base base --instruct wide --corpus dated.jsonl --tokens 50 --output_dir {OUT}",
     "update, the corpus": f"update --base base --instruct math --corpus numbers.jsonl --tokens 50 --output_dir {OUT}",
@@ -63,7 +61,7 @@ REFUSED: dict[str, str] = {
     "inspect": "inspect damaged/nowhere --verify",
     "data prepare": f"data prepare MetaMathQA.json --output {OUT}/rows.jsonl",
     "data synthesise": (
-        f"data synthesise --input qa.jsonl --output {OUT}/articles.jsonl {JUDGE.replace('judge_', '')}"
+        f"data synthesise --input qa.jsonl --output {OUT}/articles.jsonl --model m --base_url http://127.0.0.1:9/v1"
     ),
     "data crawl": f"data crawl --publishers nowhere --output {OUT}/articles.jsonl",
     "world": f"world --output_dir {OUT} --layers 0",

@@ -22,8 +22,6 @@ COMMANDS = {
     "train, a dry run": f"{TRAIN} --dry_run",
     "evaluate": "evaluate broken --perplexity rows.jsonl --output_dir out",
     "evaluate, a dry run": "evaluate broken --perplexity rows.jsonl --output_dir out --dry_run",
-    "judge": "judge broken --reference base --prompts prompts.jsonl --judge_model m --base_url http://127.0.0.1:9/v1 "
-    "--output_dir out",
     "sweep": "sweep --config study.yaml --output_dir out",
     "sweep, a dry run": "sweep --config study.yaml --output_dir out --dry_run",
     "update": "update --base broken --instruct math --corpus dated.jsonl --tokens 50 --output_dir out",
@@ -72,7 +70,6 @@ def desk(desk: Path) -> Path:
     shutil.copytree(desk / "base", desk / "broken")
     for name, rows in {
         "rows": ROWS,
-        "prompts": [{"prompt": "a"}],
         "dated": [{"text": row["text"], "date": "2024-02-01"} for row in ROWS],
     }.items():
         (desk / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

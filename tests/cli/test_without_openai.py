@@ -36,7 +36,6 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
     for name, row in {
         "train": {"text": "Rome is the capital of Italy."},
         "prompts": {"instruction": "Say something."},
-        "answers": {"instruction": "Say something.", "output": "Something."},
     }.items():
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
     evaluation = {"target": [{"win_rate": "prompts.jsonl", "judge_model": "judge", "base_url": ENDPOINT[1]}]}
@@ -58,10 +57,6 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     "words",
     [
-        ["judge", "answers.jsonl", "--reference", "answers.jsonl", "--judge_model", "j", *ENDPOINT, "--output_dir",
-         "out"],
-        ["judge", "model", "--reference", "model", "--prompts", "prompts.jsonl", "--judge_model", "j", *ENDPOINT,
-         "--output_dir", "out"],
         ["data", "synthesise", "--input", "train.jsonl", "--model", "m", *ENDPOINT, "--output", "out.jsonl"],
         ["train", "--config", "train.yaml"],
         ["train", "--config", "train.yaml", "--dry_run"],
@@ -82,7 +77,8 @@ def test_a_command_says_so_at_once(words: list[str], place: Path, capsys: pytest
 def test_python_says_so_at_once(place: Path) -> None:
     import yaml
 
-    from holdfast.evaluation.judge.judge import JudgeSettings, judge_pairs
+    from holdfast.evaluation.judge.judge import judge_pairs
+    from holdfast.evaluation.judge.settings import JudgeSettings
     from holdfast.evaluation.session import evaluate_models, requests_of
     from holdfast.evaluation.suite import parse_evaluation
     from holdfast.runs.config import train_config

@@ -3,13 +3,19 @@ nowhere."""
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import logging
 import math
+import socket
+import subprocess
+import sys
 import threading
 import time
+import urllib.request
 from email.utils import formatdate
+from pathlib import Path
 
 import pytest
 
@@ -19,13 +25,12 @@ from holdfast.errors import ConfigError, DataError, FolderBusy, HoldfastError, R
 from holdfast.evaluation.judge.judge import (
     JUDGEMENTS,
     AnswerPair,
-    JudgeSettings,
     judge_pairs,
-    kept_judgements,
+    pair_result,
     question,
 )
+from holdfast.evaluation.judge.settings import JudgeSettings
 from holdfast.evaluation.judge.verdict import MalformedReply, letter_of, read_verdict
-from holdfast.evaluation.judge.win_rate import win_rate
 from holdfast.support import endpoint as endpoint_module
 from holdfast.support.endpoint import Endpoint
 from holdfast.support.ledger import Ledger, read_ledger
@@ -218,12 +223,33 @@ def test_both_orders_are_asked_and_averaged(tmp_path):
             len(pair.candidate),
             len(pair.reference),
         )
-    figures = win_rate(found.pairs)
-    gaps = [p.candidate.count("!") - p.reference.count("!") for p in PAIRS]
-    assert figures.value == pytest.approx(sum(sigmoid(g + 0.2) + sigmoid(g - 0.2) for g in gaps) / 10)
-    assert figures.first_preferred > 0.5
-    assert (found.by_logprobs, found.judged, found.refused, found.failed) == (10, 10, 0, 0)
-    assert (found.prompt_tokens, found.completion_tokens, found.notes) == (1000, 20, [])
+        assert result.preference == pytest.approx((sigmoid(gap + 0.2) + sigmoid(gap - 0.2)) / 2)
+    assert (found.judged, found.refused, found.failed, found.notes) == (10, 0, 0, [])
+    rows = read_ledger(tmp_path / JUDGEMENTS).values()
+    assert {row["source"] for row in rows} == {"logprobs"}
+    assert sum(row["prompt_tokens"] for row in rows) == 1000
+    assert sum(row["completion_tokens"] for row in rows) == 20
+
+
+def test_a_pair_counts_only_with_both_orders():
+    judged, refused = {"outcome": "judged", "p_first": 0.75}, {"outcome": "refused", "p_first": None}
+
+    def result(candidate_first, reference_first):
+        return pair_result(
+            doc="d",
+            candidate="long",
+            reference="s",
+            candidate_first=candidate_first,
+            reference_first=reference_first,
+        )
+
+    both = result(judged, judged)
+    assert (both.candidate_first, both.candidate_second, both.preference) == (0.75, 0.25, 0.5)
+    assert (both.length_candidate, both.length_reference) == (4, 1)
+    cases = [(judged, refused, "refused"), (refused, {"outcome": "failed"}, "failed"), (None, judged, "failed")]
+    for first, second, status in cases:
+        assert result(first, second).status == status
+        assert result(first, second).preference is None
 
 
 def test_what_is_sent(tmp_path):
@@ -235,27 +261,27 @@ def test_what_is_sent(tmp_path):
     assert asked.body == {"model": "judge", "max_tokens": 8, "temperature": 0.0, "logprobs": True, "top_logprobs": 20}
 
 
-def test_braces_in_answers_and_templates_of_ones_own(tmp_path):
-    settings = JudgeSettings(model="judge", template='{"q": "{instruction}", "m": "{first}", "M": "{second}", "x": {}}')
-    sent = question("{first}?", "{second} {", "{0} }", settings).message
-    assert sent == '{"q": "{first}?", "m": "{second} {", "M": "{0} }", "x": {}}'
+def test_braces_in_answers_stay(tmp_path):
+    sent = question("{first}?", "{second} {", "{0} }", SETTINGS).message
+    assert "### Instruction\n{first}?\n" in sent
+    assert "### Output (m)\n{second} {\n" in sent
+    assert "### Output (M)\n{0} }\n" in sent
+
+
+def test_an_endpoint_that_cannot_be_asked_is_refused(tmp_path):
     with FakeEndpoint() as server, pytest.raises(ConfigError) as caught:
-        ask(
-            server,
-            tmp_path,
-            settings=JudgeSettings(model="", template="{first}", max_tokens=0, top_logprobs=21, temperature=3),
-            workers=0,
-            timeout=0,
-        )
-    assert len(caught.value.problems) == 7 and "{instruction} and {second} missing" in str(caught.value)
-    assert server.asked == [] and list(tmp_path.iterdir()) == []
+        ask(server, tmp_path, workers=0, timeout=0)
+    assert len(caught.value.problems) == 2
+    assert server.asked == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_equal_answers_are_ties_and_never_asked(tmp_path):
     same = [AnswerPair(instruction=str(i), candidate="a", reference="a") for i in range(3)]
     with FakeEndpoint() as server:
         found = ask(server, tmp_path, same)
-    assert server.asked == [] and win_rate(found.pairs).value == 0.5
+    assert server.asked == []
+    assert [result.preference for result in found.pairs] == [0.5] * 3
 
 
 def test_the_same_question_is_asked_once(tmp_path):
@@ -276,9 +302,8 @@ def test_the_same_question_is_asked_once(tmp_path):
 def test_no_log_probabilities_are_noted(tmp_path):
     with FakeEndpoint(rule=lambda i, a, b: completion("m")) as server:
         found = ask(server, tmp_path)
-    figures = win_rate(found.pairs)
-    assert (figures.value, figures.ties, figures.first_preferred, figures.order_changes) == (0.5, 5, 1.0, 1.0)
-    assert found.by_logprobs == 0 and "10 of 10 verdicts came without log-probabilities" in found.notes[0]
+    assert [(r.candidate_first, r.candidate_second, r.preference) for r in found.pairs] == [(1.0, 0.0, 0.5)] * 5
+    assert "10 of 10 verdicts came without log-probabilities" in found.notes[0]
 
 
 def test_refusals_are_counted_and_not_asked_again(tmp_path):
@@ -363,7 +388,7 @@ def test_impossible_numbers_are_asked_for_again_and_fail_in_the_end(body, tmp_pa
         assert (found.judged, found.failed, len(server.asked)) == (4, 0, 6)
         server.always = fault
         found = ask(server, tmp_path / "broken", PAIRS[:2], attempts=2)
-    assert (found.judged, found.failed, found.prompt_tokens) == (0, 4, 0)
+    assert (found.judged, found.failed) == (0, 4)
 
 
 @pytest.mark.parametrize("p", [math.nan, math.inf, 1e308, -0.1, "0.5", None])
@@ -425,7 +450,7 @@ def test_what_fails_for_good_is_recorded_and_asked_again_by_the_next_run(tmp_pat
         found = ask(server, tmp_path)
         assert (found.judged, found.failed, len(server.asked)) == (8, 2, 10), "a 400 is not asked again within a run"
         assert [p.status for p in found.pairs].count("failed") == 1
-        row = next(r for r in kept_judgements(tmp_path).values() if r["outcome"] == "failed")
+        row = next(r for r in read_ledger(tmp_path / JUDGEMENTS).values() if r["outcome"] == "failed")
         assert row["error"] == "HTTP 400: This prompt is too long for the temperature of today"
         server.always = None
         again = ask(server, tmp_path)
@@ -437,7 +462,7 @@ def test_what_fails_for_good_is_recorded_and_asked_again_by_the_next_run(tmp_pat
     [
         (401, f"Incorrect API key provided: {SECRET}", ("401", "MY_KEY", "Check the key")),
         (403, "no access to this model", ("403", "MY_KEY", "'judge'")),
-        (404, "The model `judge` does not exist", ("404", "--judge_model ('judge')", "--base_url")),
+        (404, "The model `judge` does not exist", ("404", "judge_model ('judge')", "base_url")),
         (402, "pay", ("402", "credit")),
         (
             429,
@@ -467,7 +492,7 @@ def test_what_cannot_succeed_stops_at_once(code, message, expected, tmp_path, ca
 def test_a_missing_key_is_named(tmp_path):
     with (
         FakeEndpoint(always=fake.status(401, "no key")) as server,
-        pytest.raises(ConfigError, match=r"No key was sent.*--api_key_env"),
+        pytest.raises(ConfigError, match=r"No key was sent.*api_key_env"),
     ):
         ask(server, tmp_path)
 
@@ -490,7 +515,7 @@ def test_nobody_there_is_reported_and_not_recorded_as_failures(tmp_path):
         url = server.url
     with pytest.raises(HoldfastError, match=r"Nobody answers at http://127\.0\.0\.1") as caught:
         judge_pairs(PAIRS, SETTINGS, Endpoint(base_url=url, first_wait=0.01, attempts=2), tmp_path)
-    assert "2 attempts" in str(caught.value) and kept_judgements(tmp_path) == {}
+    assert "2 attempts" in str(caught.value) and read_ledger(tmp_path / JUDGEMENTS) == {}
 
 
 # ------------------------------------------------------------------------------------------------ what endpoints take
@@ -532,7 +557,7 @@ def test_workers_adapt_together(tmp_path):
 
     with FakeEndpoint(rule=lambda i, a, b: completion("M"), always=picky) as server:
         found = ask(server, tmp_path, workers=5)
-    assert (found.judged, found.failed, found.by_logprobs) == (10, 0, 0)
+    assert (found.judged, found.failed) == (10, 0)
     assert len(server.asked) <= 15 and sum("refused a parameter" in note for note in found.notes) == 1
 
 
@@ -544,14 +569,11 @@ def test_a_second_run_asks_nothing_and_other_settings_ask_anew(tmp_path):
         first = ask(server, tmp_path)
         again = ask(server, tmp_path, workers=5, api_key="other")
         assert again.pairs == first.pairs and (again.asked, len(server.asked)) == (0, 10)
-        assert (again.prompt_tokens, again.judged) == (first.prompt_tokens, first.judged)
+        assert again.judged == first.judged
         assert ask(server, tmp_path, settings=JudgeSettings(model="other")).asked == 10
-    others = [
-        JudgeSettings(model="judge", **change)
-        for change in ({"template": SETTINGS.template + "."}, {"max_tokens": 9}, {"top_logprobs": 5})
-    ]
+    others = [JudgeSettings(model="judge", **change) for change in ({"max_tokens": 9}, {"top_logprobs": 5})]
     keys = {question(*parts, SETTINGS).key for parts in (("a", "b", "c"), ("a", "c", "b"), ("x", "b", "c"))}
-    assert len(keys | {question("a", "b", "c", settings).key for settings in others}) == 6
+    assert len(keys | {question("a", "b", "c", settings).key for settings in others}) == 5
 
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
@@ -567,7 +589,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
     with FakeEndpoint() as server:
         with pytest.raises(KeyboardInterrupt):
             judge_pairs(pairs, SETTINGS, endpoint(server, workers=3), tmp_path, progress=dies)
-        kept = kept_judgements(tmp_path)
+        kept = read_ledger(tmp_path / JUDGEMENTS)
         assert len(kept) == 7 and calls[0] == (0, 24)
         asked = len(server.asked)
         found = ask(server, tmp_path, pairs)
@@ -648,3 +670,66 @@ def test_inside_a_running_loop(tmp_path):
 def test_nothing_to_judge_is_refused(tmp_path):
     with FakeEndpoint() as server, pytest.raises(DataError, match="at least one pair"):
         ask(server, tmp_path, [])
+
+
+@pytest.mark.slow
+def test_a_real_server(tmp_path):
+    """`transformers serve` with a model that answers "m", without log-probabilities: what is shown first wins."""
+    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"needs transformers[serving]: {', '.join(missing)} not installed")
+    save_yes_sayer(tmp_path / "sayer")
+    port = free_port()
+    script = Path(sys.executable).with_name("transformers")
+    words = [script, "serve", tmp_path / "sayer", "--port", str(port), "--device", "cpu"]
+    with open(tmp_path / "serve.log", "w") as log:
+        server = subprocess.Popen(words, stdout=log, stderr=log)
+    try:
+        wait_for(port, server, tmp_path / "serve.log")
+        settings = JudgeSettings(model=str(tmp_path / "sayer"))
+        found = judge_pairs(PAIRS, settings, Endpoint(base_url=f"http://localhost:{port}/v1"), tmp_path)
+    finally:
+        server.terminate()
+        server.wait(20)
+    assert [(r.candidate_first, r.candidate_second) for r in found.pairs] == [(1.0, 0.0)] * 5
+    assert any("without log-probabilities" in note for note in found.notes)
+    assert {row["reply"] for row in read_ledger(tmp_path / JUDGEMENTS).values()} == {"m"}
+
+
+def save_yes_sayer(folder: Path) -> None:
+    """A Llama whose layers add nothing: any token is followed by "m", and "m" by the end."""
+    import torch
+
+    from tiny import build_model, build_tokenizer
+
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
+    model = build_model(tie=False)
+    letter, end = tokenizer.convert_tokens_to_ids("m"), tokenizer.eos_token_id
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.model.norm.weight.fill_(1.0)
+        embedding = model.model.embed_tokens.weight
+        embedding[:, 0] = 1.0
+        embedding[letter, 0], embedding[letter, 1] = 0.0, 1.0
+        model.lm_head.weight[letter, 0] = model.lm_head.weight[end, 1] = 1.0
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def wait_for(port: int, server: subprocess.Popen, log: Path) -> None:
+    until = time.monotonic() + 120
+    while time.monotonic() < until and server.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://localhost:{port}/health", timeout=2):
+                return
+        except OSError:
+            time.sleep(0.3)
+    pytest.fail(f"the server did not come up:\n{log.read_text()[-3000:]}")

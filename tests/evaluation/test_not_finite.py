@@ -220,20 +220,6 @@ def test_programs_of_a_model_of_nan_are_no_wrong_programs(files, tiny_tokenizer,
         measure(broken_model(tiny_tokenizer, whole=True), tiny_tokenizer, plan, files / "broken")
 
 
-def test_answers_for_a_judge_are_not_those_of_nan(files, tiny_tokenizer):
-    from holdfast.evaluation.judge.answers_store import GenerationSettings, generated_answers
-
-    for label, model in (("bad", broken_model(tiny_tokenizer, whole=True)), ("good", make_model())):
-        model.save_pretrained(files / label)
-        tiny_tokenizer.save_pretrained(files / label)
-    settings = GenerationSettings(max_new_tokens=2, device="cpu")
-    good = generated_answers(files / "good", ["a fox"], files / "good.jsonl", settings)
-    assert list(good.answers) == ["a fox"]
-    with pytest.raises(NotFinite, match="NaN or infinite"):
-        generated_answers(files / "bad", ["a fox"], files / "bad.jsonl", settings)
-    assert not (files / "bad.jsonl").exists(), "nothing of it is kept"
-
-
 def test_a_metric_that_a_question_does_not_have_is_no_failure(files, tiny_tokenizer):
     """The harness's nanmean: NaN stands for "not asked here"; of what no question has there is no figure."""
     (files / "utils.py").write_text(

@@ -11,7 +11,6 @@ import pytest
 from holdfast.statistics.intervals import (
     basic_interval,
     expanded_interval,
-    resampled_counts,
     rescaled,
     seeds_and_samples,
     t_half_width,
@@ -61,9 +60,3 @@ def test_bootstrap_intervals_by_hand():
     for infinite in (math.inf, -math.inf):  # left out, it would make the interval narrower than it is
         assert expanded_interval(np.append(draws, infinite), n=3) == (-math.inf, math.inf)
     assert all(map(math.isnan, expanded_interval(draws, n=1)))
-
-
-def test_resampled_counts_come_in_blocks_of_whole_draws():
-    blocks = list(resampled_counts(5, resamples=7, seed=0, cells=12))
-    assert [b.shape for b in blocks] == [(2, 5), (2, 5), (2, 5), (1, 5)]
-    assert all((b.sum(1) == 5).all() for b in blocks)

@@ -50,7 +50,6 @@ def test_the_source_asks_for_homes_in_one_way() -> None:
         f"cost --config {NOBODY}",
         f"sweep --config {NOBODY}",
         f"update --base {NOBODY} --instruct {NOBODY} --corpus {NOBODY}",
-        f"judge {NOBODY} --reference {NOBODY} --judge_model m --base_url http://127.0.0.1:9/v1 --output_dir out",
     ],
 )
 def test_a_home_that_is_not_there_is_named(

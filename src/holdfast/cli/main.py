@@ -30,7 +30,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "convert": ("holdfast.cli.convert", "a training file of axolotl, LLaMA-Factory or an older trl as one of holdfast"),
     "evaluate": ("holdfast.cli.evaluate", "measure models on suites of benchmarks, on text, on what they answer"),
     "compare": ("holdfast.cli.compare", "two models question by question, as a table, a page, or a gate of a pipeline"),
-    "judge": ("holdfast.cli.judge", "how often a language model prefers one model's answers to another's"),
     "sweep": ("holdfast.cli.sweep", "try many ways, draw what each learns against what it forgets, choose one"),
     "sequence": (
         "holdfast.cli.sequence",

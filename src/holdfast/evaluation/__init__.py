@@ -20,7 +20,7 @@ two models side by side.
               folders, joint_scores                           which entries can be compared; several models, joint draws
               gate, continual   rules; many stages
               request, result   `holdfast compare`
-    judge/  judge, verdict, win_rate, answers_store, contest  pairwise win rates by a language model
+    judge/  judge, verdict, answers, measured                 pairwise win rates by a language model
 
 Figures with intervals come from `holdfast.statistics`.
 """

@@ -300,7 +300,7 @@ class InstructionsEntry(DataEntry):
 @dataclass(frozen=True, kw_only=True)
 class WinRateEntry(DataEntry, ReplySettings):
     """Prompts whose replies a judge, a language model behind an OpenAI-compatible endpoint, holds against other replies
-    to them, in both orders; rows with a prompt, as `holdfast judge` reads them."""
+    to them, in both orders; rows with a prompt."""
 
     batched: ClassVar[bool] = True
 

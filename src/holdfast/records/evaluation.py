@@ -64,8 +64,8 @@ class Evaluation(Displayed):
       "instructions": [id], "followed_strict": [bool], "prompt_level_strict_acc": 0 or 1, "inst_level_strict_acc":
       instructions followed, "inst_level_strict_acc#": their number, ...}`, and the same with "loose" for "strict".
     - "win_rate": `{"doc", "prompt": hash, "question", "output": str, "win_rate": P(the judge prefers it) over
-      both orders, "length_controlled_win_rate": a value whose mean is that figure, "status": as of `judge.win_rate`,
-      "length", "length_reference": characters}`.
+      both orders, "length_controlled_win_rate": a value whose mean is that figure, "status": as of
+      `judge.judge.PairResult`, "length", "length_reference": characters}`.
     - "code": `{"doc", "prompt", "question", "pass@1": float, ..., "n": int, "correct": int, "outputs": [str],
       "reasons": [str]}`.
     - "average": no rows; `settings["members"]` is a list of `{"suite", "name", "metric"}` whose mean it is.

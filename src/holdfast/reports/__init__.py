@@ -7,7 +7,7 @@
     run_report, card                one run: page and terminal, model card (along: what was measured on the way)
     study_report, study_text        a trade-off study: page, terminal (arms: runs of one's own, as such a study)
     evaluation_report, comparison_report    models side by side; two models question by question
-    evaluation_text, comparison_text, judge_text    what evaluate, compare and judge print
+    evaluation_text, comparison_text                what evaluate and compare print
     answers, calibration, flips     confidence, whether it comes true, and the questions whose answers changed
     residual_report                 an update or a study of the instruction residual, over one table of measures
     residual_table, residual_charts (paper_004: what its paper prints)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -148,13 +148,3 @@ def clopper_pearson(successes: int, trials: int, level: float) -> tuple[float, f
     low = float(betaincinv(successes, trials - successes + 1, level)) if successes else 0.0
     high = float(betaincinv(trials - successes, successes + 1, level)) if successes < trials else 0.0
     return low, 1.0 - high
-
-
-def resampled_counts(n: int, *, resamples: int, seed: int, cells: int = 2_000_000) -> Iterator[np.ndarray]:
-    """How often each of n samples occurs in each bootstrap sample, for figures that are no sums and are fitted anew:
-    `[B', n]` float64 at a time, of at most `cells` cells, `resamples` rows in all.
-    """
-    rng = np.random.default_rng(seed)
-    block = max(1, cells // n)
-    for start in range(0, resamples, block):
-        yield rng.multinomial(n, np.full(n, 1 / n), size=min(block, resamples - start)).astype(np.float64)

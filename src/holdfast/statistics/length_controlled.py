@@ -16,8 +16,6 @@ with theirs. Fitted by maximum likelihood of the soft preferences,
 where the penalty, a normal prior of scale 2.5 on t1 (the scale of Gelman et al. 2008 for logistic coefficients), keeps
 t1 finite where length tells winners and losers apart without error. t0 is free, so that equal lengths give the raw win
 rate exactly.
-
-Interval: bootstrap over pairs, at the expanded levels of `holdfast.statistics.intervals`; every draw is fitted anew.
 """
 
 from __future__ import annotations
@@ -28,11 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.statistics.intervals import expanded_interval, known_interval, resampled_counts
-
 PRIOR_SCALE = 2.5
 """Standard deviation of the normal prior on t1."""
-LABEL = "holdfast's own fit of sigma(t0 + t1 tanh(d / s)) on these pairs; not AlpacaEval's length-controlled win rate"
 _LARGEST = 30.0
 """|t0| at most: sigma(30) is 1 to 13 digits, which is what a model that wins every pair gets."""
 
@@ -43,44 +38,28 @@ class LengthControlled:
 
     value: float
     """sigma(t0), in [0, 1]."""
-    interval: tuple[float, float] | None
-    standard_error: float
-    """Standard deviation of the bootstrap's figures."""
     t0: float
     t1: float
     """Positive: the judge's preferences rise with the length of the candidate's answer."""
     scale: float
     """s, characters; 0 where all pairs are of equal length, and the win rate is the raw one."""
-    label: str = LABEL
 
 
 def length_controlled(
-    preferences: Sequence[float] | np.ndarray,
-    differences: Sequence[float] | np.ndarray,
-    *,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    preferences: Sequence[float] | np.ndarray, differences: Sequence[float] | np.ndarray
 ) -> LengthControlled:
     """The win rate at equal lengths (module docstring).
 
     Args:
         preferences: `[n]` P(candidate wins), n >= 1.
         differences: `[n]` characters of the candidate's answer minus those of the reference's.
-        confidence: level of the interval.
-        resamples: bootstrap draws; each is fitted anew with s as it is in all pairs.
-        seed: of the draws.
     """
     y, d = np.asarray(preferences, dtype=np.float64), np.asarray(differences, dtype=np.float64)
     n, scale = len(y), float(d.std())
     x = np.tanh(d / scale) if scale > 0 else np.zeros(n)
     t0, t1 = fit(x, y, np.ones((1, n)))[0]
-    draws = np.concatenate([fit(x, y, counts)[:, 0] for counts in resampled_counts(n, resamples=resamples, seed=seed)])
-    values = _sigmoid(draws)
     return LengthControlled(
         value=float(_sigmoid(t0) if scale > 0 else y.mean()),  # equal lengths: what the fit gives, without its rounding
-        interval=known_interval(expanded_interval(values, n=n, confidence=confidence)),
-        standard_error=float(values.std(ddof=1)) if n > 1 and len(values) > 1 else np.nan,
         t0=float(t0),
         t1=float(t1),
         scale=scale,

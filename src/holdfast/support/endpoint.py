@@ -535,12 +535,6 @@ def missing_package(doing: str) -> list[str]:
     return [f"{doing} needs the package openai, which is not installed. Install it with: pip install 'holdfast[judge]'"]
 
 
-def cost(tokens: Iterable[tuple[int, float | None]]) -> float | None:
-    """The price of (tokens, price a million) pairs; None where no price is known."""
-    priced = [(count, price) for count, price in tokens if price is not None]
-    return sum(count * price / 1e6 for count, price in priced) if priced else None
-
-
 def _message(error: Any) -> str:
     """What an endpoint says about a refused request, in one line."""
     body = error.body

@@ -14,8 +14,6 @@ from typing import Any
 from fuzz.case import Case
 
 PATIENCE = ["--attempts", "2", "--timeout", "1", "--longest_wait", "0.1", "--base_url"]
-JUDGE = ["judge", "tuned-answers.jsonl", "--reference", "base-answers.jsonl", "--judge_model", "big"]
-JUDGE += ["--output_dir", "judged", "--limit", "3", *PATIENCE]
 WRITE = ["data", "synthesise", "--input", "tuned-answers.jsonl", "--model", "big", "--output", "articles.jsonl"]
 WRITE += ["--limit", "3", "--least_characters", "5", *PATIENCE]
 
@@ -35,7 +33,6 @@ def _fake() -> Any:
 
 def endpoints_case(rng: random.Random) -> Case:
     """An endpoint that always answers in one wrong way."""
-    command = rng.choice((JUDGE, WRITE))
     what = rng.choice(list(BODIES) + list(WAYS))
     seed = rng.random()
 
@@ -49,9 +46,9 @@ def endpoints_case(rng: random.Random) -> Case:
             yield [server.url]
 
     return Case(
-        what=f"{command[0]}: {what}",
-        words=command,
-        valid=None if what in UNHARMED or (command is WRITE and what in OF_JUDGE) else False,
+        what=f"data synthesise: {what}",
+        words=WRITE,
+        valid=None if what in UNHARMED else False,
         around=around,
         codes=(1, 2),
         limit=30.0,
@@ -67,7 +64,6 @@ def _with(found: dict[str, Any], path: str, value: Any) -> bytes:
     return json.dumps(found).encode()
 
 
-_TOP = "choices.0.logprobs.content.0.top_logprobs"
 BODIES = {
     "an empty body": lambda c, r: b"",
     "HTML": lambda c, r: b"<html><body>Bad gateway</body></html>",
@@ -82,12 +78,6 @@ BODIES = {
     "choices of another kind": lambda c, r: _with(c, "choices", r.choice((None, 7, {}, [None], ["a"], [[]]))),
     "a message of another kind": lambda c, r: _with(c, "choices.0.message", r.choice((None, 7, [], "M"))),
     "content of another kind": lambda c, r: _with(c, "choices.0.message.content", r.choice((7, [], {"a": 1}, True))),
-    "log-probabilities of another kind": lambda c, r: _with(
-        c, "choices.0.logprobs", r.choice((7, [], "x", {"content": 7}))
-    ),
-    "NaN as log-probability": lambda c, r: json.dumps(c).replace(": -0.", ': NaN, "x": -0.').encode(),
-    "text as log-probability": lambda c, r: _with(c, f"{_TOP}.0.logprob", "-0.1") if c else b"",
-    "a log-probability of 1e308": lambda c, r: _with(c, f"{_TOP}.0.logprob", 1e308),
     "a negative number of tokens": lambda c, r: _with(c, "usage.prompt_tokens", -5),
     "a huge number of tokens": lambda c, r: _with(c, "usage.completion_tokens", 10**400),
     "tokens as text": lambda c, r: _with(c, "usage.completion_tokens", "many"),
@@ -97,13 +87,6 @@ BODIES = {
     "an error with status 200": lambda c, r: b'{"error": {"message": "no"}}',
 }
 """What comes with status 200, out of a sound completion."""
-OF_JUDGE = {
-    "log-probabilities of another kind",
-    "NaN as log-probability",
-    "text as log-probability",
-    "a log-probability of 1e308",
-}
-"""What only a judge looks at."""
 UNHARMED = {"a very long reply", "a null character", "half a surrogate pair", "a redirect", "late once"}
 """What may be a reply like any other."""
 

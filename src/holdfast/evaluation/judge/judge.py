@@ -20,17 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.config.decode import mistakes_in
 from holdfast.errors import ConfigError, DataError
-from holdfast.evaluation.judge.settings import JudgeSettings
+from holdfast.evaluation.judge.settings import TEMPERATURE, TEMPLATE, JudgeSettings
 from holdfast.evaluation.judge.verdict import Verdict, read_verdict
-from holdfast.evaluation.judge.win_rate import PairResult, pair_result
 from holdfast.support.endpoint import Answer, Client, Endpoint, OptionNames, missing_package, run, work_through
 from holdfast.support.files import fingerprint
-from holdfast.support.ledger import Ledger, read_ledger
+from holdfast.support.ledger import Ledger
 
 JUDGEMENTS = "judgements.jsonl"
-OPTIONS = OptionNames(model="--judge_model", key="--api_key_env")
+OPTIONS = OptionNames(model="judge_model", base_url="base_url", key="api_key_env")
 _RULES = 2
 """Raised when what a reply means changes, so that older judgements are made again."""
 
@@ -59,6 +57,34 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PairResult:
+    """One prompt with the judgements of both orders."""
+
+    doc: str
+    """Hash of the prompt, the key that comparisons join on."""
+    status: str
+    """"judged", "identical" (equal answers: a tie, not asked), "refused" or "failed" (in at least one order)."""
+    length_candidate: int
+    """Characters of the candidate's answer."""
+    length_reference: int
+    """Characters of the reference's answer."""
+    candidate_first: float | None = None
+    """P(candidate wins) where it was shown first; None where there is no verdict."""
+    candidate_second: float | None = None
+    """P(candidate wins) where it was shown second."""
+
+    @property
+    def preference(self) -> float | None:
+        """Mean P(candidate wins) over the orders, so that a judge's liking for what it reads first cancels; None for a
+        pair without a verdict in both."""
+        if self.status == "identical":
+            return 0.5
+        if self.status != "judged" or self.candidate_first is None or self.candidate_second is None:
+            return None
+        return (self.candidate_first + self.candidate_second) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
 class Judged:
     """All pairs with their judgements, and what these took."""
 
@@ -71,13 +97,6 @@ class Judged:
     judged: int
     refused: int
     failed: int
-    by_logprobs: int
-    """Judgements whose probability comes from log-probabilities; the others are 0, 1 or a tie."""
-    mean_mass: float | None
-    """Mean p(m) + p(M) of these: near 1 where the judge keeps to the two letters."""
-    prompt_tokens: int
-    """As the endpoint counts them, over all judgements used, those of earlier runs too."""
-    completion_tokens: int
     notes: list[str]
 
 
@@ -88,17 +107,17 @@ def question(instruction: str, first: str, second: str, settings: JudgeSettings)
         "first": first,
         "second": second,
         "judge_model": settings.model,
-        "template": settings.template,
+        "template": TEMPLATE,
         "settings": {
             "max_tokens": settings.max_tokens,
-            "temperature": settings.temperature,
+            "temperature": TEMPERATURE,
             "top_logprobs": settings.top_logprobs,
         },
         "rules": _RULES,
     }
     parts = {"instruction": instruction, "first": first, "second": second}
     # in one pass, so that braces in an answer stay what they are
-    message = re.sub(r"\{(instruction|first|second)\}", lambda match: parts[match.group(1)], settings.template)
+    message = re.sub(r"\{(instruction|first|second)\}", lambda match: parts[match.group(1)], TEMPLATE)
     return Question(key=fingerprint(decides), doc=fingerprint(instruction, length=32), message=message)
 
 
@@ -154,11 +173,11 @@ def judge_pairs(
         progress: called with (requests done, requests in all) as answers come.
 
     Raises:
-        ConfigError: mistakes in the settings; the endpoint refuses the key or does not know the model or the address.
+        ConfigError: no such address; the endpoint refuses the key or does not know the model or the address.
         HoldfastError: nobody answers there, or the account has no credit left.
         RunFolderError, StorageError: the folder cannot be written. What was judged before is kept in all cases.
     """
-    problems = [m.sentence() for m in mistakes_in(settings)] + endpoint.problems() + missing_package("judging")
+    problems = endpoint.problems() + missing_package("judging")
     if problems:
         raise ConfigError(problems)
     if not pairs:
@@ -186,9 +205,36 @@ def judge_pairs(
     return _summary(results, used, questions, asked=len(missing), notes=notes)
 
 
-def kept_judgements(folder: str | Path) -> dict[str, dict[str, Any]]:
-    """The judgements of a folder by key; none where there are none."""
-    return read_ledger(Path(folder) / JUDGEMENTS)
+def pair_result(
+    *,
+    doc: str,
+    candidate: str,
+    reference: str,
+    candidate_first: Mapping[str, Any] | None,
+    reference_first: Mapping[str, Any] | None,
+) -> PairResult:
+    """One prompt's result from its two judgements.
+
+    Args:
+        doc: hash of the prompt.
+        candidate: the candidate's answer.
+        reference: the reference's.
+        candidate_first: the judgement (`{"outcome": ..., "p_first": ...}`) of the order with the candidate first; None:
+            not asked.
+        reference_first: that of the other order.
+    """
+    sizes = {"length_candidate": len(candidate), "length_reference": len(reference)}
+    if candidate == reference:
+        return PairResult(doc=doc, status="identical", **sizes)
+    outcomes = [
+        judgement["outcome"] if judgement is not None else "failed" for judgement in (candidate_first, reference_first)
+    ]
+    status = "failed" if "failed" in outcomes else "refused" if "refused" in outcomes else "judged"
+    first = candidate_first.get("p_first") if candidate_first is not None else None
+    second = reference_first.get("p_first") if reference_first is not None else None
+    return PairResult(
+        doc=doc, status=status, candidate_first=first, candidate_second=None if second is None else 1 - second, **sizes
+    )
 
 
 def _summary(
@@ -201,7 +247,6 @@ def _summary(
 ) -> Judged:
     rows = list(used.values())
     outcomes = [row["outcome"] for row in rows]
-    masses = [row["mass"] for row in rows if row.get("mass") is not None]
     judged, by_logprobs = outcomes.count("judged"), sum(row.get("source") == "logprobs" for row in rows)
     if by_logprobs < judged:
         notes.append(
@@ -212,7 +257,7 @@ def _summary(
     cut = sum(row["outcome"] == "refused" and row.get("finish_reason") == "length" for row in rows)
     if cut:
         notes.append(
-            f"{cut} replies were cut at max_tokens before a verdict; if the judge reasons first, raise --max_tokens "
+            f"{cut} replies were cut at max_tokens before a verdict; if the judge reasons first, raise max_tokens "
             f"(cut ones count as refused)."
         )
     return Judged(
@@ -222,10 +267,6 @@ def _summary(
         judged=judged,
         refused=outcomes.count("refused"),
         failed=outcomes.count("failed"),
-        by_logprobs=by_logprobs,
-        mean_mass=sum(masses) / len(masses) if masses else None,
-        prompt_tokens=sum(row.get("prompt_tokens") or 0 for row in rows),
-        completion_tokens=sum(row.get("completion_tokens") or 0 for row in rows),
         notes=notes,
     )
 
@@ -243,7 +284,7 @@ async def _ask_all(
     """Asks all, adds every answer to the ledger the moment it is there, and returns the client's notes."""
     parameters = {
         "max_tokens": settings.max_tokens,
-        "temperature": settings.temperature,
+        "temperature": TEMPERATURE,
         "logprobs": True,
         "top_logprobs": settings.top_logprobs,
     }

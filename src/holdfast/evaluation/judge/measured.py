@@ -4,7 +4,7 @@ file, before a judge.
 One sample a prompt: the mean over both orders of P(the judge prefers the model's reply), so equal replies count half.
 The start held against itself has one half everywhere, without a judge, and what a tuned model gains over it is a paired
 difference like that of any other entry. A sample needs a value in every model that is compared, so what a judge will
-not decide counts half too, unlike in `holdfast judge`, and a note says how often.
+not decide counts half too, and a note says how often.
 
 Beside it stands the win rate at equal lengths (`statistics.length_controlled.samplewise`). Verdicts are kept in a
 `judgements.jsonl` beside the evaluation, or for all runs of a study in its cache: nothing is asked twice.
@@ -12,6 +12,7 @@ Beside it stands the win rate at equal lengths (`statistics.length_controlled.sa
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,9 @@ import numpy as np
 from holdfast.config.declare import settings_of
 from holdfast.errors import ConfigError, DataError, HoldfastError
 from holdfast.evaluation.entries import WinRateEntry
-from holdfast.evaluation.judge.answers_store import AnswerSet, check_covered, read_answers, read_prompts
-from holdfast.evaluation.judge.judge import JUDGEMENTS, AnswerPair, judge_pairs
+from holdfast.evaluation.judge.answers import answers_to, read_answers, read_prompts
+from holdfast.evaluation.judge.judge import JUDGEMENTS, AnswerPair, PairResult, judge_pairs, pair_result
 from holdfast.evaluation.judge.settings import JudgeSettings, ReplySettings
-from holdfast.evaluation.judge.win_rate import PairResult, pair_result
 from holdfast.evaluation.measures import Outcome, Subject
 from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
 from holdfast.evaluation.text.instructions import reply
@@ -64,7 +64,7 @@ def measure(entry: WinRateEntry, on: Subject) -> Outcome:
         notes.append(f"The judge gave no verdict on {undecided} of {len(results)} pairs; these count half.")
     preferences = np.array([0.5 if r.preference is None else r.preference for r in results])
     differences = np.array([r.length_candidate - r.length_reference for r in results], dtype=np.float64)
-    at_equal = length_controlled(preferences, differences, confidence=on.plan.confidence, resamples=1)
+    at_equal = length_controlled(preferences, differences)
     equal = samplewise(preferences, differences, at_equal)
     rows: list[dict[str, Any]] = [
         {
@@ -93,9 +93,7 @@ def _written(prompt: str, entry: WinRateEntry, tokenizer: Any) -> str:
 def _references(entry: WinRateEntry, on: Subject, prompts: list[str], replies: list[str]) -> list[str]:
     """The replies to hold against, in the order of the prompts."""
     if entry.reference is not None:
-        known = read_answers(entry.reference)
-        check_covered(prompts, known)
-        return [known.answers[prompt] for prompt in prompts]
+        return answers_to(prompts, read_answers(entry.reference), Path(entry.reference).name)
     if on.start is None or on.folder is None:
         raise DataError(
             "expected replies to hold the model's against: name a file as `reference`, or measure the model that it "
@@ -104,9 +102,7 @@ def _references(entry: WinRateEntry, on: Subject, prompts: list[str], replies: l
     if on.start.path == on.folder.path:
         return replies
     rows = on.start.samples(entry.suite, entry.name)
-    start = AnswerSet(label="start", identity={"name": "the start"}, answers={r["question"]: r["output"] for r in rows})
-    check_covered(prompts, start)
-    return [start.answers[prompt] for prompt in prompts]
+    return answers_to(prompts, {row["question"]: row["output"] for row in rows}, "the start")
 
 
 def _judged(pairs: list[AnswerPair], entry: WinRateEntry, on: Subject) -> tuple[list[PairResult], list[str]]:
@@ -151,4 +147,4 @@ def check(entry: WinRateEntry, tokenizer: Any) -> None:
     prompts = read_prompts(entry.data, limit=entry.max_documents)
     _written("", entry, tokenizer)
     if entry.reference is not None:
-        check_covered(prompts, read_answers(entry.reference))
+        answers_to(prompts, read_answers(entry.reference), Path(entry.reference).name)

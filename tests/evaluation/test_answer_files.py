@@ -1,0 +1,67 @@
+"""Prompts and answers of a judge, as files have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import DataError
+from holdfast.evaluation.judge.answers import answer_of, answers_to, prompt_of, read_answers, read_prompts
+from holdfast.support.files import write_jsonl
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt", "answer"),
+    [
+        ({"instruction": " Do it. ", "output": " Done. ", "generator": "x"}, "Do it.", "Done."),
+        ({"instruction": "Sum.", "input": "1 2", "output": "3"}, "Sum.\n\n1 2", "3"),
+        ({"instruction": "Sum.", "input": "", "output": ""}, "Sum.", ""),
+        ({"instruction": "Sum.", "instances": [{"input": "1 2", "output": "3"}]}, "Sum.\n\n1 2", None),
+        ({"prompt": "Q", "answer": "A"}, "Q", "A"),
+        ({"prompt": "Q", "completion": "A"}, "Q", "A"),
+        ({"question": "Q", "response": "A"}, "Q", "A"),
+        ({"turns": ["one", "two"]}, "one", None),
+        ({"text": "T"}, "T", None),
+        (
+            {"prompt": [{"role": "user", "content": "Q"}], "completion": [{"role": "assistant", "content": "A"}]},
+            "Q",
+            "A",
+        ),
+        ({"id": 1}, None, None),
+        ({"prompt": None}, None, None),
+        ({"prompt": "  "}, None, None),
+        ({"prompt": 3, "answer": 4}, None, None),
+    ],
+)
+def test_rows(row, prompt, answer):
+    assert (prompt_of(row), answer_of(row)) == (prompt, answer)
+
+
+def test_files_that_do_not_fit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_jsonl("no_answer.jsonl", [{"prompt": "a", "answer": "b"}, {"prompt": "c"}])
+    with pytest.raises(DataError, match=r"1 rows lack\s+one \(the first is row 2\)"):
+        read_answers("no_answer.jsonl")
+    write_jsonl("no_prompt.jsonl", [{"id": 1}])
+    with pytest.raises(DataError, match="expected a prompt in every row"):
+        read_prompts("no_prompt.jsonl")
+    Path("x.txt").write_text("hello")
+    with pytest.raises(DataError, match=r"got '\.txt'"):
+        read_prompts("x.txt")
+    write_jsonl("twice.jsonl", [{"prompt": "a", "answer": "1"}, {"prompt": "a", "answer": "2"}])
+    assert read_answers("twice.jsonl") == {"a": "1"}
+    assert read_prompts("twice.jsonl") == ["a"]
+
+
+def test_known_prompt_files(shared_data):
+    assert len(read_prompts(shared_data / "instruct_fastchat" / "vicuna_bench_question.jsonl")) == 80
+    assert len(read_prompts(shared_data / "instruct_fastchat" / "mt_bench_question.jsonl")) == 80
+    found = read_prompts(shared_data / "instruct_self_instruct" / "user_oriented_instructions.jsonl")
+    assert len(found) > 240 and found[0].endswith("please let me know.")
+
+
+def test_every_prompt_needs_an_answer():
+    assert answers_to(["b", "a"], {"a": "1", "b": "2"}, "x.jsonl") == ["2", "1"]
+    with pytest.raises(DataError, match=r"x\.jsonl has no answer to 1 of 2 prompts \(such as 'Sing\.'\)"):
+        answers_to(["a", "Sing."], {"a": "1"}, "x.jsonl")
