@@ -70,7 +70,7 @@ def _small_stages(values: dict[str, Any]) -> dict[str, Any]:
         + [{"choices": str(DATA / "articles_test_choices.jsonl"), "name": "facts"}],
         "tokens": 500,
         "probing_passages": 8,
-        "select": {"max_length": 64, "minimum_tokens": 8, "near_duplicates": None},
+        "select": {"max_length": 64, "minimum_tokens": 8},
         "along": {},
         "curve": 0,
     }

@@ -1,4 +1,4 @@
-"""What selecting passages costs: scoring beside the model's bare forward pass, reading WET beside scoring.
+"""What selecting passages costs: scoring beside the model's bare forward pass, cutting beside scoring.
 
     python benchmarks/selection.py                 # 17M and 1M parameters; the table
     python benchmarks/selection.py --check         # exit 1 where a stated bar falls short
@@ -11,16 +11,13 @@ median over rounds of the ratio within a round. Padding counts for neither arm's
 every position, padding too, and takes no log-softmax. At 1M parameters the head costs as much as the backbone, so that
 the log-softmax is seen; the bar is on 17M.
 
-Reading. A WET file of the embedded corpus's texts, compressed record by record as Common Crawl's are: seconds a million
-tokens to take the text of its records out (`data.prepare.wet`), and for everything that is done before the first
-score: cutting, tokenising, equal and near duplicates. Both as a share of the time that the 1M model takes to score as
-many tokens. The bar is on reading; the rest is shown.
+Before the first score. Cutting and tokenising the embedded corpus's texts, and setting down their passages, equal ones
+once, as a share of the time that the 1M model takes to score as many tokens. There is no bar on it.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import statistics
 import sys
 import tempfile
@@ -35,7 +32,6 @@ from machine import device_name, hardware
 from evaluation import SIZES, make_model, take_turns
 
 RATE = 0.9
-READING = 0.1
 LENGTH = 512
 
 
@@ -56,7 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
         tokens = {"small": 20_000, "default": 12_000}[name]
         figures.append({"size": name, **scoring(model, tokenizer, tokens, rounds, device)})
         if name == "small":
-            read = reading(tokenizer, figures[0]["ours"], rounds, size=2_000_000 if options.quick else 6_000_000)
+            size = 2_000_000 if options.quick else 6_000_000
+            before = before_scoring(tokenizer, figures[0]["ours"], rounds, size=size)
     machine = hardware(device)
     print(f"{rounds} rounds, passages of at most {LENGTH} tokens\n{machine}; torch {torch.__version__}\n")
     print(f"{'scoring, tokens/s':<22}{'ours':>12}{'forward':>12}{'ratio':>8}{'range':>16}{'bar':>6}{'padding':>9}")
@@ -70,17 +67,14 @@ def main(arguments: list[str] | None = None) -> int:
         )
         if judged and f["ratio"] < RATE:
             short.append(f"scoring, {f['arm']}: {f['ratio']:.3f} of the forward pass's rate, the bar is {RATE}")
-    print(f"\n{'before scoring':<34}{'tokens/s':>12}{'share of scoring at 1M':>26}{'bar':>6}")
-    for name, own in read.items():
-        bar = f"{READING:.2f}" if name == "reading WET" else ""
-        print(f"{name:<34}{own['rate']:>12,.0f}{own['share']:>26.3f}{bar:>6}")
-    if read["reading WET"]["share"] > READING:
-        short.append(f"reading WET takes {read['reading WET']['share']:.2f} of scoring's time, the bar is {READING}")
+    print(f"\n{'before scoring':<34}{'tokens/s':>12}{'share of scoring at 1M':>26}")
+    for name, own in before.items():
+        print(f"{name:<34}{own['rate']:>12,.0f}{own['share']:>26.3f}")
     if options.save:
         from holdfast.support.files import write_json
 
         record = {"benchmark": "selection", "hardware": machine, "torch": torch.__version__, "rounds": rounds}
-        write_json(options.save, {**record, "scoring": figures, "reading": read, "short": short})
+        write_json(options.save, {**record, "scoring": figures, "before": before, "short": short})
     if options.check and short:
         print("\nShort of the bars:\n" + "\n".join(f"  {line}" for line in short), file=sys.stderr)
         return 1
@@ -147,81 +141,46 @@ def scoring(model: Any, tokenizer: Any, tokens: int, rounds: int, device: str) -
     }
 
 
-def reading(tokenizer: Any, scored: float, rounds: int, *, size: int) -> dict[str, dict[str, float]]:
-    """`{step: {"rate": tokens/s, "share": of the time that scoring takes}}`."""
-    from holdfast.data.prepare.near_duplicates import NearDuplicates
-    from holdfast.data.prepare.reading import Reading
-    from holdfast.data.prepare.wet import wet_records
+def before_scoring(tokenizer: Any, scored: float, rounds: int, *, size: int) -> dict[str, dict[str, float]]:
+    """`{step: {"rate": tokens/s, "share": of the time that scoring takes}}`.
+
+    Args:
+        tokenizer: of the model that scores.
+        scored: tokens a second that it scores.
+        rounds: timed rounds.
+        size: characters of text at least.
+    """
     from holdfast.data.select.passages import Passages, cut
 
-    own = texts()
-    while sum(map(len, own)) < size:
-        own += own
-    total = 0
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "a.warc.wet.gz"
-        with open(file, "wb") as stream:
-            for number, text in enumerate(own):
-                stream.write(gzip.compress(_record(number, text.encode())))
-                if (total := total + len(text)) > size:
-                    break
+    documents = texts()
+    while sum(map(len, documents)) < size:
+        documents += documents
+    starts = range(0, len(documents), 64)
+    pieces = [piece for start in starts for own in _cut(documents, start, tokenizer, cut) for piece in own]
+    tokens = sum(len(piece.ids) for piece in pieces)
 
-        def read() -> list[str]:
-            reading = Reading(files=[file], options={}, scratch=Path(folder))
-            return [record["text"] for _, record in wet_records(file, reading)]
+    def cut_all() -> None:
+        for start in starts:
+            _cut(documents, start, tokenizer, cut)
 
-        found = read()
-        pieces = [
-            piece for start in range(0, len(found), 64) for own in _cut(found, start, tokenizer, cut) for piece in own
-        ]
-        tokens = sum(len(piece.ids) for piece in pieces)
+    def add_all() -> None:
+        with tempfile.TemporaryDirectory() as folder, Passages(Path(folder)) as passages:
+            for number, piece in enumerate(pieces):
+                passages.add(piece, source="", document=number)
 
-        def cut_all() -> None:
-            for start in range(0, len(found), 64):
-                _cut(found, start, tokenizer, cut)
-
-        def add_all(count: list[int]) -> None:
-            count[0] += 1
-            place = Path(folder) / str(count[0])
-            place.mkdir()
-            with Passages(place) as passages:
-                for number, piece in enumerate(pieces):
-                    passages.add(piece, source="", document=number)
-
-        def alike(count: list[int]) -> None:
-            count[0] += 1
-            near = NearDuplicates(0.8, Path(folder) / f"{count[0]}.signatures")
-            for piece in pieces:
-                near.add(piece.text)
-
-        number = [0]
-        steps = {
-            "reading WET": read,
-            "cutting and tokenising": cut_all,
-            "equal passages, scratch files": lambda: add_all(number),
-            "near duplicates": lambda: alike(number),
-        }
-        seconds = {}
-        for name, step in steps.items():
-            times = []
-            for _ in range(rounds):
-                began = time.perf_counter()
-                step()
-                times.append(time.perf_counter() - began)
-            seconds[name] = statistics.median(times)
+    seconds = {}
+    for name, step in {"cutting and tokenising": cut_all, "equal passages, scratch files": add_all}.items():
+        times = []
+        for _ in range(rounds):
+            began = time.perf_counter()
+            step()
+            times.append(time.perf_counter() - began)
+        seconds[name] = statistics.median(times)
     return {n: {"rate": tokens / s, "share": s * scored / tokens} for n, s in seconds.items()}
 
 
 def _cut(found: list[str], start: int, tokenizer: Any, cut: Any) -> Any:
     return cut(found[start : start + 64], tokenizer, LENGTH - 1)
-
-
-def _record(number: int, content: bytes) -> bytes:
-    fields = (
-        f"WARC/1.0\r\nWARC-Type: conversion\r\nWARC-Target-URI: https://example.com/{number}\r\n"
-        f"WARC-Date: 2023-10-01T00:00:00Z\r\nContent-Type: text/plain\r\nContent-Length: {len(content)}\r\n\r\n"
-    )
-    return fields.encode() + content + b"\r\n\r\n"
 
 
 if __name__ == "__main__":

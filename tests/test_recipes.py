@@ -151,8 +151,11 @@ def place(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_recipes_are_these() -> None:
-    cluster = CONFIGS / "cluster"  # no requests of holdfast: tests/runs/test_nodes.py
-    files = [p for p in CONFIGS.rglob("*.yaml") if cluster not in p.parents]
+    elsewhere = {
+        CONFIGS / "cluster",
+        CONFIGS / "data",
+    }  # tests/runs/test_nodes.py, tests/data/test_recipes_of_data_sets.py
+    files = [p for p in CONFIGS.rglob("*.yaml") if p.parent not in elsewhere]
     there = {p.relative_to(CONFIGS).with_suffix("").as_posix() for p in files}
     tiny = {f"label_annealing/{name}-tiny" for name in STUDIES}
     papers = {

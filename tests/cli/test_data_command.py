@@ -17,7 +17,6 @@ import pytest
 from evaluation import fake_endpoint as fake
 from evaluation.fake_endpoint import FakeEndpoint, completion
 from holdfast.cli.main import main
-from holdfast.data.prepare.registry import FORMATS
 from holdfast.support.files import read_json, write_jsonl
 from holdfast.support.ledger import stream_ledger
 
@@ -26,16 +25,14 @@ SECRET = "sk-very-secret-0123456789"
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a published file and rows made of it."""
+    """A working directory with a corpus and with questions."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_DEBUG", "")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    rows = [
-        {"query": f"What is {i}+{i}?", "response": f"{2 * i}", "type": "x", "original_question": f"q{i}"}
-        for i in range(30)
-    ]
-    Path("MetaMathQA.json").write_text(json.dumps([*rows, rows[0]]))
-    write_jsonl("qa.jsonl", [{"question": r["query"], "answer": r["response"]} for r in rows])
+    rows = [{"question": f"What is {i}+{i}?", "answer": f"{2 * i}"} for i in range(30)]
+    documents = [{"text": f"{row['question']} {row['answer']}"} for row in rows]
+    Path("news.json").write_text(json.dumps([*documents, documents[0]]))
+    write_jsonl("qa.jsonl", rows)
     return tmp_path
 
 
@@ -73,18 +70,7 @@ def test_help_teaches(capsys):
     capsys.readouterr()
     assert main(["data", "prepare", "--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(
-        word in shown
-        for word in (
-            *FORMATS,
-            "--heldout",
-            "--most_malformed",
-            "--tags",
-            "--questions",
-            "examples",
-            "pip install py7zr",
-        )
-    )
+    assert all(word in shown for word in ("--heldout", "--most_malformed", "--after", "examples"))
     assert main(["data", "synthesise", "--help"]) == 0
     shown = capsys.readouterr().out
     assert all(
@@ -93,20 +79,12 @@ def test_help_teaches(capsys):
     )
 
 
-def test_every_option_of_a_format_is_an_option_of_the_command():
-    from holdfast.cli.data_prepare import COMMAND as PREPARATION
-
-    options = {s.name for s in PREPARATION.settings}
-    assert {name for one in FORMATS.values() for name in one.options} <= options
-
-
 def test_prepare_shows_every_count_and_says_when_there_is_nothing_to_do(capsys):
     words = [
         "data",
         "prepare",
-        "metamath",
         "--input",
-        "MetaMathQA.json",
+        "news.json",
         "--output",
         "out/train.jsonl",
         "--heldout",
@@ -123,6 +101,9 @@ def test_prepare_shows_every_count_and_says_when_there_is_nothing_to_do(capsys):
         [str(counts["train"]), "rows in out/train.jsonl"],
         [str(counts["heldout"]), "rows in out/train.heldout.jsonl"],
         ["1", "skipped: a duplicate of an earlier row"],
+        ["1", "files read (1 rows)"],
+        [str(counts["characters"]), "characters"],
+        ["30", "rows without a date"],
     ], shown
     assert "Nothing to do" not in shown and record["options"]["seed"] == 1
     assert main(words) == 0
@@ -132,7 +113,7 @@ def test_prepare_shows_every_count_and_says_when_there_is_nothing_to_do(capsys):
 
 
 def test_prepare_from_a_yaml(capsys):
-    Path("p.yaml").write_text("format: metamath\ninput: [MetaMathQA.json]\noutput: a.jsonl\nlimit: 5\n")
+    Path("p.yaml").write_text("input: [news.json]\noutput: a.jsonl\nlimit: 5\n")
     assert main(["data", "prepare", "--config", "p.yaml", "--limit", "7"]) == 0
     assert len(Path("a.jsonl").read_text().splitlines()) == 7
 
@@ -140,56 +121,27 @@ def test_prepare_from_a_yaml(capsys):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ([], ["format: is missing: expected one of metamath, ", "input: is missing", "output: is missing"]),
-        (["metamath", "--input", "MetaMathQA.jsn"], ["Did you mean 'MetaMathQA.json'?", "output: is missing"]),
-        (["metamath", "--output", "a.json"], ["--output: expected a file that ends with .jsonl", "input: is missing"]),
+        ([], ["input: is missing", "output: is missing"]),
+        (["--input", "news.jsn"], ["Did you mean 'news.json'?", "output: is missing"]),
+        (["--output", "a.json"], ["--output: expected a file that ends with .jsonl", "input: is missing"]),
         (
-            ["metmath", "--input", "MetaMathQA.json", "--output", "a.jsonl", "--limit", "0"],
-            ["Did you mean 'metamath'?", "--limit: expected a whole number"],
-        ),
-        (
+            ["--input", "news.jsn", "--output", "a.json", "--limit", "0", "--heldout", "x", "--most_malformed", "3"],
             [
-                "metamath",
-                "--input",
-                "MetaMathQA.jsn",
-                "--output",
-                "a.json",
-                "--limit",
-                "0",
-                "--heldout",
-                "x",
-                "--tags",
-                "a",
-                "--questions",
-                "--most_malformed",
-                "3",
-            ],
-            [
-                "Did you mean 'MetaMathQA.json'?",
+                "Did you mean 'news.json'?",
                 "--output: expected a file that ends with .jsonl",
                 "--limit: expected a whole number",
                 "--heldout: expected a number",
                 "--most_malformed: expected a number of at least 0 and at most 1",
             ],
         ),
+        (["corpus", "--input", "news.json", "--output", "a.jsonl"], ["unexpected argument 'corpus'"]),
         (
-            ["metamath", "--input", "MetaMathQA.json", "--output", "a.jsonl", "--tags", "x", "--questions"],
-            [
-                "--tags: belongs to the format stackexchange, not to metamath",
-                "--questions: belongs to the format quality",
-            ],
-        ),
-        (
-            ["metamath", "quality", "--input", "MetaMathQA.json", "--output", "a.jsonl"],
-            ["unexpected argument 'quality'"],
-        ),
-        (
-            ["metamath", "--input", "MetaMathQA.json", "--outptu", "a.jsonl", "--heldout", "2"],
+            ["--input", "news.json", "--outptu", "a.jsonl", "--heldout", "2"],
             ["'--output'?", "--heldout: expected a number of at least 0 and below 1", "output: is missing"],
         ),
         (
-            ["ultrachat", "--input", "MetaMathQA.json", "--output", "a.jsonl"],
-            ["31 of 31 records are malformed", "'holdfast data prepare metamath'?", "element 10"],
+            ["--input", "news.json", "--output", "a.jsonl", "--text_column", "story"],
+            ["31 of 31 records are malformed", "no 'story'", "element 10"],
         ),
     ],
     ids=lambda v: " ".join(v)[:40] if isinstance(v, list) else "",
@@ -212,7 +164,7 @@ def test_a_stop_leaves_nothing_half(monkeypatch, capsys):
 
     monkeypatch.setattr(run_module, "_write", lambda *_: os.kill(os.getpid(), signal.SIGTERM) or time.sleep(5))
     before = sorted(p.name for p in Path().iterdir())
-    assert main(["data", "prepare", "metamath", "--input", "MetaMathQA.json", "--output", "a.jsonl"]) == 130
+    assert main(["data", "prepare", "--input", "news.json", "--output", "a.jsonl"]) == 130
     assert "Nothing was left half written" in capsys.readouterr().err
     assert sorted(p.name for p in Path().iterdir()) == sorted([*before, "a.jsonl.json"])
 
@@ -235,7 +187,7 @@ def test_a_dry_run_says_what_it_would_cost_and_sends_nothing(capsys):
         "budget: 1.00 USD, 1.00 left",
     ):
         assert word in shown, shown
-    assert sorted(p.name for p in Path().iterdir()) == ["MetaMathQA.json", "qa.jsonl"]
+    assert sorted(p.name for p in Path().iterdir()) == ["news.json", "qa.jsonl"]
 
 
 def test_articles_and_what_they_cost(capsys):
@@ -258,9 +210,7 @@ def test_articles_and_what_they_cost(capsys):
 def test_what_comes_out_of_prepare_goes_into_synthesise_and_train(capsys):
     from holdfast.data.sources import load_rows
 
-    assert (
-        main(["data", "prepare", "metamath", "--input", "MetaMathQA.json", "--output", "m.jsonl", "--limit", "6"]) == 0
-    )
+    assert main(["data", "prepare", "--input", "news.json", "--output", "m.jsonl", "--limit", "6"]) == 0
     words = synthesis(None)
     words[3] = "m.jsonl"
     with FakeEndpoint(always=article) as server:

@@ -36,7 +36,7 @@ def words(output: str = "out", **more: str) -> list[str]:
 def test_help_teaches(capsys):
     assert main(["data", "select", "--help"]) == 0
     shown = capsys.readouterr().out
-    for word in ("--tokens N", "--probing N", "--near_duplicates SHARE", "--overlap", "restoring.jsonl", "examples"):
+    for word in ("--tokens N", "--probing N", "--overlap", "restoring.jsonl", "examples"):
         assert word in shown, word
     assert main(["data", "--help"]) == 0 and "select " in capsys.readouterr().out
 
@@ -45,7 +45,7 @@ def test_the_folder_and_what_is_shown(capsys, model_folder):
     from holdfast.evaluation.text.perplexity import score_documents
     from holdfast.models import load
 
-    assert main(words(near_duplicates="none")) == 0
+    assert main(words()) == 0
     shown = " ".join(capsys.readouterr().out.split())
     restoring, probing = rows_of("out/restoring.jsonl"), rows_of("out/probing.jsonl")
     assert len(probing) == 20 and not {r["text"] for r in restoring} & {r["text"] for r in probing}
@@ -56,8 +56,8 @@ def test_the_folder_and_what_is_shown(capsys, model_folder):
     assert ours == pytest.approx([row["nats"] / row["tokens"] for row in again], abs=1e-4)
     record = json.loads(Path("out/selection.json").read_text())
     assert record["model"]["hash"] == loaded.identity["hash"] and record["status"] == "complete"
-    assert main(words(near_duplicates="none")) == 0 and "Nothing to do: out has it" in capsys.readouterr().out
-    assert main(words(near_duplicates="none", tokens="2000")) == 2
+    assert main(words()) == 0 and "Nothing to do: out has it" in capsys.readouterr().out
+    assert main(words(tokens="2000")) == 2
     assert "choose another --output" in capsys.readouterr().err
 
 

@@ -29,7 +29,7 @@ def desk(desk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }.items():
         (desk / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (desk / "bad.jsonl").write_text((desk / "rows.jsonl").read_text() + '{"text": 3\n')
-    (desk / "MetaMathQA.json").write_text(json.dumps([{"query": "a"}] * 9))
+    (desk / "queries.json").write_text(json.dumps([{"query": "a"}] * 9))
     put_study(desk / "study.yaml", "base")
     damaged = (desk / "code" / "model.safetensors").read_bytes()
     (desk / "damaged").mkdir()
@@ -59,11 +59,10 @@ REFUSED: dict[str, str] = {
     "fisher": f"fisher base --data numbers.jsonl --output_dir {OUT}",
     "distance": f"distance base wide --plot {OUT}/page.html",
     "inspect": "inspect damaged/nowhere --verify",
-    "data prepare": f"data prepare MetaMathQA.json --output {OUT}/rows.jsonl",
+    "data prepare": f"data prepare --input queries.json --output {OUT}/rows.jsonl",
     "data synthesise": (
         f"data synthesise --input qa.jsonl --output {OUT}/articles.jsonl --model m --base_url http://127.0.0.1:9/v1"
     ),
-    "data crawl": f"data crawl --publishers nowhere --output {OUT}/articles.jsonl",
     "world": f"world --output_dir {OUT} --layers 0",
     "quickstart": f"quickstart --output_dir {OUT} --only nothing",
     "reproduce": f"reproduce nothing --output_dir {OUT}",

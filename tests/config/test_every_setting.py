@@ -185,7 +185,7 @@ def test_a_mistyped_key_is_answered_with_the_right_one(cls: type) -> None:
         (["residual", "apply", "--residual", "./nowhere"], ["--residual: ", "./nowhere"]),
         (["perturb", "./nowhere", "--adapter_base", "./no"], ["model: ", "./nowhere"]),
         (["fisher", "./nowhere"], ["model: ", "./nowhere"]),
-        (["data", "prepare", "metamath", "--input", "no.json"], ["--input: ", "no.json"]),
+        (["data", "prepare", "--input", "no.json"], ["--input: ", "no.json"]),
         (["data", "synthesise", "--input", "no.jsonl"], ["--input: ", "no.jsonl"]),
     ],
     ids=lambda words: words[0] + " " + words[1],

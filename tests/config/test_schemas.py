@@ -18,7 +18,7 @@ from holdfast.cli.main import main
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "src" / "holdfast" / "schemas"
 FILES = {
-    "train": [*ROOT.glob("configs/*.yaml"), *ROOT.glob("examples/*/*.yaml")],
+    "train": [path for place in ("configs", "configs/data", "examples/*") for path in ROOT.glob(f"{place}/*.yaml")],
     "sweep": [*ROOT.glob("configs/label_annealing/*.yaml"), *ROOT.glob("configs/without_old_data/*.yaml")],
     "study": [*ROOT.glob("configs/residual/*.yaml")],
     "sequence": [*ROOT.glob("configs/sequence/*.yaml")],

@@ -270,7 +270,7 @@ def test_an_unreadable_record_is_made_anew(ran, tmp_path, quiet):
 
 FULL = """\
 # Code, in full.
-#   holdfast data prepare starcoder_instructions --input raw.jsonl \\
+#   python examples/paper_rows.py code raw.jsonl \\
 #       --output data/code/train.jsonl
 name: code
 train:
@@ -292,7 +292,7 @@ def test_what_a_full_recipe_lacks_is_said_all_at_once(tmp_path, monkeypatch):
         "nobody/has-this-model is neither a folder nor in the hub's cache. Get it with 'hf download "
         "nobody/has-this-model'" in found[0]
     )
-    made = "holdfast data prepare starcoder_instructions --input raw.jsonl --output data/code/train.jsonl"
+    made = "python examples/paper_rows.py code raw.jsonl --output data/code/train.jsonl"
     assert f"data/code/train.jsonl is missing. Make it with '{made}'." in found[1]
     assert all(
         f"{file} is missing. The head of code.yaml says" in text

@@ -42,7 +42,7 @@ def test_the_source_asks_for_homes_in_one_way() -> None:
     [
         f"evaluate {NOBODY} --perplexity {NOBODY}",
         f"train --model_name_or_path {NOBODY} --dataset_name {NOBODY}",
-        f"data prepare corpus --input {NOBODY} --output out.jsonl",
+        f"data prepare --input {NOBODY} --output out.jsonl",
         f"merge {NOBODY} {NOBODY} --output_dir out",
         f"inspect {NOBODY}",
         f"report {NOBODY}",

@@ -1,5 +1,4 @@
-"""`holdfast data`: from the files of public data sets and corpora to rows to train on, to articles made of them, to
-news from the web, and to passages that a model knows."""
+"""`holdfast data`: text to a corpus, rows to articles, and a corpus to passages that a model knows."""
 
 from __future__ import annotations
 
@@ -8,33 +7,26 @@ import importlib
 from holdfast.errors import ConfigError, did_you_mean
 
 HELP = """\
-usage: holdfast data prepare|synthesise|crawl|select [options]
+usage: holdfast data prepare|synthesise|select [options]
 
-  prepare      the files of a public data set or of a corpus, as they are, to rows that 'holdfast train' reads
+  prepare      files and folders of text to one corpus: by date, each document once, a part held out
   synthesise   rows to textbook articles, written by a language model behind any OpenAI-compatible endpoint
-  crawl        articles of newspapers, gathered by the library fundus (pip install 'holdfast[crawl]')
   select       passages of a corpus that a model knows, ranked by its perplexity, and a sample to probe with
 
 examples
-  holdfast data prepare metamath --input MetaMathQA-395K.json --output data/math/metamath.jsonl --seed 0
-  holdfast data prepare stackexchange --input Posts.xml --tags algebra calculus --min_score 3 \\
-      --output data/math/stack.jsonl
-  holdfast data synthesise --input data/math/metamath.jsonl data/math/stack.jsonl --model gpt-4o-mini \\
-      --base_url https://api.openai.com/v1 --budget_usd 50 --output data/math/articles.jsonl --dry_run
-  holdfast train --config run.yaml --dataset_name data/math/articles.jsonl
+  holdfast data prepare --input news/ --after 2024-01-01 --output new.jsonl --heldout 0.01
+  holdfast data synthesise --input metamath.jsonl --model gpt-4o-mini --base_url https://api.openai.com/v1 \\
+      --budget_usd 50 --output articles.jsonl --dry_run
+  holdfast train --config run.yaml --dataset_name articles.jsonl
+  holdfast data select --model base --input corpus/ --tokens 20000000 --output passages
 
-  holdfast data crawl --publishers us.TheNewYorker uk --after 2024-01-01 --limit 10000 --output news/articles.jsonl
-  holdfast data prepare corpus --input news/ --after 2024-01-01 --near_duplicates 0.8 --output new.jsonl --heldout 0.01
-
-  holdfast data select --model base --input CC-MAIN-2023-40/ --tokens 20000000 --output passages
-
-'holdfast data prepare --help', and so on, explains the options.
+'holdfast data prepare --help', and so on, explains the options. Public data sets need no command: 'holdfast train'
+reads them from the hub by a template of prompt and completion; configs/data/ has ready ones.
 """
 
 STEPS = {
     "prepare": "holdfast.cli.data_prepare",
     "synthesise": "holdfast.cli.data_synthesise",
-    "crawl": "holdfast.cli.data_crawl",
     "select": "holdfast.cli.data_select",
 }
 """Step: the module that runs it."""

@@ -1,4 +1,4 @@
-"""`holdfast data prepare`: files of public data sets and corpora to rows to train on."""
+"""`holdfast data prepare`: files and folders of text to one corpus, by date, a part held out."""
 
 from __future__ import annotations
 
@@ -13,60 +13,44 @@ from holdfast.cli.console import print_counts, print_line, stdout_console, stopp
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, settings_of
 from holdfast.config.decode import with_floats
-from holdfast.data.prepare.classification import ClassificationOptions
 from holdfast.data.prepare.corpus import CorpusOptions
-from holdfast.data.prepare.quality import QualityOptions
-from holdfast.data.prepare.registry import FORMATS
 from holdfast.data.prepare.run import Preparation, Prepared, Rows
-from holdfast.data.prepare.stackexchange import StackExchangeOptions
 
 _MONTHS = 24
 """Months that are listed; with more, years are."""
 
 DESCRIPTION = """\
-Reads files of a public data set or of a corpus as they are and writes one JSON object a line. Equal rows are written
-once; what was skipped is counted with the reason, malformed records are named with their lines. The same question is
-never on both sides of --heldout. The output is whole or absent, and OUTPUT.json beside it records how it was made.
-
-formats
+Reads files and folders of text (.txt, .md, .jsonl, .json, .parquet) and writes one document a line, as text, title,
+date and source. Equal documents are written once; what was skipped is counted with the reason, malformed records are
+named with their lines. No document is on both sides of --heldout. The output is whole or absent, and OUTPUT.json
+beside it records how it was made.
 """
 EPILOG = """\
 examples
-  holdfast data prepare metamath --input MetaMathQA-395K.json --output metamath.jsonl --seed 0 --limit 50000
-  holdfast data prepare stackexchange --input math.stackexchange.com.7z --site math.stackexchange.com --min_score 5 \\
-      --output stack.jsonl                                                          # .7z needs: pip install py7zr
-  holdfast data prepare starcoder_instructions --input train.parquet --output code.jsonl --heldout 0.01
-  holdfast data prepare ultrachat --input train_sft-*.parquet --output chat.jsonl --heldout 0.01 --seed 0
-  holdfast data prepare corpus --input news/ more.parquet CC-NEWS.warc.wet.gz --after 2023-12-01 --before 2024-10-01 \\
-      --near_duplicates 0.8 --output new.jsonl --heldout 0.01                       # folders and files, of any kinds
-  holdfast data prepare quality --input QuALITY.v1.0.1.htmlstripped.train --output articles.jsonl
-  holdfast data prepare quality --input QuALITY.v1.0.1.htmlstripped.train --questions --output questions.jsonl
-  holdfast evaluate MODEL --tasks quality --data quality=questions.jsonl
+  holdfast data prepare --input news/ more.parquet --after 2023-12-01 --before 2024-10-01 --output new.jsonl \\
+      --heldout 0.01 --seed 0                                                # folders and files, of any kinds
+  holdfast data prepare --input dump.jsonl --text_column story --minimum_characters 200 --output stories.jsonl
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Files:
-    format: Annotated[str, Meta(positional=True, metavar="FORMAT", choices=tuple(FORMATS))]
-    """Which data set's files these are."""
     input: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FILE")]
-    """The files, in the order to read them; of corpus also folders."""
+    """Files and folders, in the order to read them."""
     output: Annotated[Path, Meta(metavar="FILE.jsonl")]
     """The rows; never overwritten by another request."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepareRequest(ClassificationOptions, QualityOptions, StackExchangeOptions, CorpusOptions, Rows, _Files):
-    """`holdfast data prepare`: what is common, and the options of all formats."""
+class PrepareRequest(CorpusOptions, Rows, _Files):
+    """`holdfast data prepare`: which files, which documents of them, and which rows are written."""
 
     def preparation(self) -> Preparation:
-        """The request of the library: of the formats' options those that were given."""
-        owners = [one.own for one in FORMATS.values() if one.own is not None]
-        given = {s.name: getattr(self, s.name) for owner in owners for s in settings_of(owner)}
-        options = {name: value for name, value in given.items() if value is not None and value is not False}
-        options |= {name: list(value) for name, value in options.items() if isinstance(value, tuple)}
-        common = {s.name: getattr(self, s.name) for s in settings_of(Rows)}
-        return Preparation(format=self.format, inputs=self.input, output=self.output, options=options, **common)
+        """The request of the library: of the options of the corpus those that were given."""
+        options = {setting.name: getattr(self, setting.name) for setting in settings_of(CorpusOptions)}
+        options = {name: value for name, value in options.items() if value is not None and value is not False}
+        rows = {setting.name: getattr(self, setting.name) for setting in settings_of(Rows)}
+        return Preparation(inputs=self.input, output=self.output, options=options, **rows)
 
     def problems(self) -> list[str]:
         """What is wrong with the request as a whole, and with its files."""
@@ -76,10 +60,9 @@ class PrepareRequest(ClassificationOptions, QualityOptions, StackExchangeOptions
 COMMAND = Command(
     name="holdfast data prepare",
     request=PrepareRequest,
-    description=DESCRIPTION
-    + "\n".join(f"  {name:<24}{one.about}\n{'':<26}-> {one.rows}" for name, one in FORMATS.items()),
+    description=DESCRIPTION,
     epilog=EPILOG,
-    usage="FORMAT --input FILE... --output FILE.jsonl [options]",
+    usage="--input FILE... --output FILE.jsonl [options]",
 )
 
 
@@ -108,9 +91,8 @@ def show_prepared(asked: Preparation, found: Prepared) -> None:
     if asked.heldout_path is not None:
         rows.append((counts["heldout"], f"rows in {asked.heldout_path}"))
     rows += [(count, f"skipped: {reason}") for reason, count in counts["skipped"].items()]
-    rows += [(count, f"left out of its row: {reason}") for reason, count in counts["shortened"].items()]
     rows += [(counts["malformed"], "malformed and left out")] if counts["malformed"] else []
-    print_counts(out, rows + (_documents(counts) if "documents" in counts else []))
+    print_counts(out, rows + _documents(counts))
     for place in found.record["malformed_places"]:
         say(f"  malformed: {place}")
     for place in found.record.get("malformed_date_places", []):

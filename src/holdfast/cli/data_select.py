@@ -13,14 +13,14 @@ from holdfast.data.select.run import Selected
 from holdfast.runs.selecting import Selection
 
 DESCRIPTION = """\
-Cuts the documents of a corpus into passages, leaves out equal and nearly equal ones, ranks them by a model's
-perplexity, and writes those of lowest perplexity up to a token budget: text that the model knows, to restore its
-pattern with after fine-tuning. Beside them a random sample that shares nothing with them, to probe with. The corpus
-never has to fit into memory; after Ctrl-C or a kill the same command goes on, and scores nothing twice.
+Cuts the documents of a corpus into passages, leaves out equal ones, ranks them by a model's perplexity, and writes
+those of lowest perplexity up to a token budget: text that the model knows, to restore its pattern with after
+fine-tuning. Beside them a random sample that shares nothing with them, to probe with. The corpus never has to fit into
+memory; after Ctrl-C or a kill the same command goes on, and scores nothing twice.
 """
 EPILOG = """\
 examples
-  holdfast data select --model base --input CC-MAIN-2023-40/ --tokens 20000000 --output passages
+  holdfast data select --model base --input corpus/ --tokens 20000000 --output passages
   holdfast data select --model base --input notes/ more.parquet --tokens 2000000 --probing 1000 --output passages
   holdfast data select --model base --input corpus.jsonl --tokens 2000000 --questions mmlu.jsonl --overlap drop \\
       --output passages

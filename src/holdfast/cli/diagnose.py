@@ -25,7 +25,7 @@ on the others.
 EPILOG = """\
 examples
   holdfast diagnose --base meta-llama/Llama-2-7b-hf --tuned run/checkpoint-100 run/checkpoint-200 \\
-      --corpus CC.warc.wet.gz --tokens 5000000 --suite forgetting_stages
+      --corpus web.jsonl.gz --tokens 5000000 --suite forgetting_stages
   holdfast diagnose --base Qwen/Qwen2.5-0.5B --train chats.jsonl --epochs 10 --corpus web/ --suite forgetting_stages
   holdfast diagnose --config stages.yaml --dry_run            # the steps that would be taken
   holdfast diagnose --config stages.yaml --remedy label_annealing

@@ -31,7 +31,7 @@ EPILOG = """\
 update.yaml (every key is an option too)
   base: meta-llama/Meta-Llama-3-8B
   instruct: meta-llama/Meta-Llama-3-8B-Instruct
-  corpus: [news/, more.jsonl.gz]        # text, JSONL, Parquet, WET, output of fundus; folders too
+  corpus: [news/, more.jsonl.gz]        # text, JSONL, Parquet; folders too
   after: 2023-12-01                     # only what is new
   tokens: 100M                          # of it; left out: all
   train:                                # keys of 'holdfast train' for the continued base

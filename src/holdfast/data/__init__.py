@@ -6,8 +6,7 @@
 | readers, json_rows, arrow_cache | how local files are read, validated and kept memory-mapped |
 | formats, layouts | rows of any known layout -> the columns of TRL's SFTTrainer, every row checked |
 | mixing | replay rows among tokenised train rows |
-| prepare | files of public data sets, as published -> rows to train on |
+| prepare | files and folders of text -> one corpus of dated documents |
 | synthesise, synthesis_prompts | articles written by a language model, kept reply by reply, within a budget |
 | outputs | files of rows that are whole or absent, and the records beside them |
-| crawl | articles of newspapers, by fundus |
 """

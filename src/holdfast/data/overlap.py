@@ -8,14 +8,23 @@ text is read once, so memory grows with what is held out alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
-
-from holdfast.data.prepare.near_duplicates import words_of
 
 WORDS = 13
 SHARE = 0.5
 """Of a document's windows."""
+
+_UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
+_WORD = re.compile(r"\w+")
+_WORD_OR_SIGN = re.compile(rf"{_UNSPACED.pattern}|\w+")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text in small letters; characters of scripts that are written without spaces are words."""
+    plain = text.isascii() or not _UNSPACED.search(text)
+    return (_WORD if plain else _WORD_OR_SIGN).findall(text.casefold())
 
 
 def texts_of(row: Any) -> Iterator[str]:

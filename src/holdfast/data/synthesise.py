@@ -267,8 +267,7 @@ def materials(request: Synthesis, reading: Reading) -> Iterator[str]:
                     raise DataError(
                         f"{file}: the columns {', '.join(record)} make no layout that can be written about. Expected "
                         f"text; question + answer; "
-                        "prompt + completion; instruction + output; or messages. 'holdfast data prepare' makes such "
-                        "rows."
+                        "prompt + completion; instruction + output; or messages."
                     )
                 columns = list(layout.columns.values())
                 convert = converter(
@@ -316,7 +315,7 @@ def _variation(request: Synthesis, number: int) -> Iterator[Prompt]:
 
 
 def _reading(request: Synthesis) -> Reading:
-    return Reading(files=list(request.input), options={}, scratch=request.output.parent)
+    return Reading(files=list(request.input), options={})
 
 
 def _count_rows(request: Synthesis) -> int:

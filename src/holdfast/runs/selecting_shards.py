@@ -9,8 +9,8 @@ RankShard: rank 0 reads files 0, n, 2n, ... -> ranks/00000.jsonl   }
 
 `RankShard` is a block of a datatrove pipeline: the last one after its readers and filters, or the only one, which reads
 its share of the files itself, as one machine would. Every rank keeps its scores in a ledger of its own, so that a rank
-that was killed and is run again scores the rest. `select_ranked` needs no model: it finds equal and nearly equal
-passages across ranks and writes the same folder as `select`.
+that was killed and is run again scores the rest. `select_ranked` needs no model: it finds equal passages
+across ranks and writes the same folder as `select`.
 
 datatrove is not imported here: it calls any object with (documents, rank, number of ranks). It comes with
 `pip install 'holdfast[corpora]'`.
@@ -73,12 +73,12 @@ class RankShard:
         folder.mkdir(parents=True, exist_ok=True)
         loaded = load(asked.model, dtype=asked.dtype, device=asked.device, trust_remote_code=asked.trust_remote_code)
         scorer = scorer_of(loaded, max_length=asked.max_length, batch_tokens=asked.batch_tokens)
-        every = Choice(tokens=1, max_length=asked.max_length, minimum_tokens=asked.minimum_tokens, near_duplicates=None)
+        every = Choice(tokens=1, max_length=asked.max_length, minimum_tokens=asked.minimum_tokens)
         with scratch_folder(folder, f".{rank:05d}-") as scratch, Passages(scratch) as passages:
             if data is None:
                 found = asked.found_inputs()
                 own = dataclasses.replace(found, files=found.files[rank::world_size])
-                source: Any = DocumentsInFiles(asked, own, scratch)
+                source: Any = DocumentsInFiles(asked, own)
             else:
                 source = DocumentsInMemory((one.text, str(one.metadata.get("url") or one.id)) for one in data)
             gather(source, every, scorer, Questions(()), passages)

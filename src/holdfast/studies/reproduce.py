@@ -242,7 +242,7 @@ def _commands(text: str) -> list[str]:
             break
         head.append(line.lstrip("#").strip())
     joined = "\n".join(head).replace("\\\n", " ").splitlines()
-    return [" ".join(line.split()) for line in joined if line.startswith("holdfast ")]
+    return [" ".join(line.split()) for line in joined if line.startswith(("holdfast ", "python "))]
 
 
 _FILE_KEYS = (

@@ -148,7 +148,7 @@ def corpus(*days: object) -> None:
 
 
 def prepared(**options):
-    record = data_files.prepared("corpus", "a.jsonl", **options)
+    record = data_files.prepared("a.jsonl", **options)
     return record, rows_of(options.get("output", "train.jsonl"))
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_files import INFO, jsonl, rows_of, text, warc
+from data_files import jsonl, rows_of, text
 from holdfast.data.select.overlap import Questions
 from holdfast.data.select.passages import Passages, cut
 from holdfast.data.select.request import LEDGER, PROBING, RESTORING, Choice, CorpusFiles
-from holdfast.data.select.run import DUPLICATE, NEAR_DUPLICATE, OVERLAPPING, select_from_files, select_passages
+from holdfast.data.select.run import DUPLICATE, OVERLAPPING, select_from_files, select_passages
 from holdfast.data.select.scores import Scorer, batches
 from holdfast.errors import ConfigError, DataError, ModelError, NotFinite, RunFolderError
 from holdfast.support.files import read_json
@@ -193,11 +193,9 @@ def test_no_probing_set_where_none_is_asked_for(scorer):
 def test_duplicates_short_and_empty_texts_are_left_out_and_counted(scorer):
     base = document(1)
     documents = [(document(n), "s") for n in range(50)]
-    documents += [(base.upper(), "s"), (base + " and one word more", "s"), ("Too short.", "s"), ("  \n", "s")]
+    documents += [(base.upper(), "s"), ("Too short.", "s"), ("  \n", "s")]
     record = selected(scorer, documents, tokens=1500, max_length=1000)
     short = "a passage of fewer than 16 tokens"
-    assert record["counts"]["skipped"] == {DUPLICATE: 1, NEAR_DUPLICATE: 1, short: 1, "an empty text": 1}
-    record = selected(scorer, documents, "two", tokens=1500, max_length=1000, near_duplicates=None)
     assert record["counts"]["skipped"] == {DUPLICATE: 1, short: 1, "an empty text": 1}
 
 
@@ -347,7 +345,6 @@ def test_another_request_does_not_overwrite(scorer):
         ({"minimum_tokens": 200}, r"minimum_tokens: expected at most max_length \(128\), got 200"),
         ({"overlap": "drop"}, "no file of questions is named"),
         ({"questions": (Path("q.jsonl"),)}, r"questions: expected a file at q\.jsonl, found nothing"),
-        ({"near_duplicates": 0.2}, "near_duplicates: expected a similarity from 0.5 to 1"),
     ],
 )
 def test_mistakes_of_a_request(scorer, more, explained):
@@ -363,25 +360,23 @@ def corpus(*inputs: str, **more: Any) -> CorpusFiles:
 
 
 def test_every_kind_of_file_and_broken_records_are_counted(scorer):
-    import gzip
-
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     jsonl("in/a.jsonl", [{"text": document(n), "url": f"u{n}"} for n in range(20)])
     pq.write_table(pa.Table.from_pylist([{"text": document(n)} for n in range(20, 40)]), "in/b.parquet")
     text("in/c.txt", document(40))
-    pages = [warc("conversion", document(n), Target_URI=f"https://x.org/{n}") for n in range(41, 60)]
-    broken = [warc("conversion", b"caf\xe9 " * 30), warc("conversion", "x", length="many")]
-    text("in/d.warc.wet.gz", b"".join(gzip.compress(part) for part in (INFO, *pages, *broken, pages[0])))
+    pages = [json.dumps({"text": document(n)}) for n in range(41, 60)]
+    text("in/d.jsonl", "\n".join([*pages, '{"text": 3}', "no JSON", pages[0]]) + "\n")
+    text("in/e.txt", b"caf\xe9 " * 30)
     found = select_from_files(corpus("in"), choice(), scorer)
     counts = found.record["counts"]
-    assert counts["records"] == 63 and counts["malformed"] == 2 and counts["skipped"][DUPLICATE] >= 1
-    assert counts["kinds"] == {"rows": 2, "text": 1, "wet": 1}
+    assert counts["records"] == 64 and counts["malformed"] == 3 and counts["skipped"][DUPLICATE] >= 1
+    assert counts["kinds"] == {"rows": 3, "text": 2}
     assert any("got byte 0xe9" in place for place in found.record["malformed_places"])
-    assert [one["name"] for one in found.record["inputs"]] == ["a.jsonl", "b.parquet", "c.txt", "d.warc.wet.gz"]
+    assert [one["name"] for one in found.record["inputs"]] == ["a.jsonl", "b.parquet", "c.txt", "d.jsonl", "e.txt"]
     assert select_from_files(corpus("in"), choice(), scorer).done_before
-    with pytest.raises(DataError, match="2 of 63 records are malformed, more than --most_malformed"):
+    with pytest.raises(DataError, match="3 of 64 records are malformed, more than --most_malformed"):
         select_from_files(dataclasses.replace(corpus("in", most_malformed=0.01), output=Path("two")), choice(), scorer)
 
 

@@ -25,7 +25,7 @@ WRITERS: list[list[str]] = [
     MERGE,
     ["perturb", "base", "--scale", "0.1", "--output_dir", "out"],
     ["fisher", "base", "--data", "old.jsonl", "--samples", "4", "--output_dir", "out"],
-    ["data", "prepare", "corpus", "--input", "news.jsonl", "--output", "out/rows.jsonl"],
+    ["data", "prepare", "--input", "news.jsonl", "--output", "out/rows.jsonl"],
     ["residual", "extract", "--instruct", "instruct", "--base", "base", "--output_dir", "out"],
 ]
 Check = Callable[[Path, Outcome], str | None]

@@ -191,7 +191,7 @@ QUICK: list[list[str]] = [
     ["sweep", "status", "study"],
     ["theory", "regression", "--dimension", "20", "--pretrain_rows", "12", "--finetune_rows", "4", "--seeds", "2"],
     ["theory", "averaging", "--dimension", "6", "--steps", "60", "--p", "0.5", "0.1", "--beta", "0.3", "--seeds", "2"],
-    ["data", "prepare", "metamath", "--input", "metamath.jsonl", "--output", "rows.jsonl", "--seed", "0"],
+    ["data", "prepare", "--input", "news.jsonl", "--output", "rows.jsonl", "--seed", "0"],
 ]
 WORDS = (
     "",

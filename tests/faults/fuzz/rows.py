@@ -34,7 +34,7 @@ TRAIN = [
 READERS: dict[str, tuple[list[str], list[str]]] = {
     "train": (TRAIN, []),
     "evaluate": (["evaluate", "base", "--output_dir", "out", "--perplexity"], []),
-    "prepare": (["data", "prepare", "corpus", "--output", "out.jsonl", "--input"], []),
+    "prepare": (["data", "prepare", "--output", "out.jsonl", "--input"], []),
     "update": (["update", "--config", "update.yaml", "--dry_run", "--corpus"], []),
 }
 """Commands that read rows: the words before and after the file's name."""
@@ -67,8 +67,6 @@ def rows_case(rng: random.Random) -> Case:
         valid = None  # a number is taken for its digits; a corpus counts and leaves out what has no text
     if reader == "prepare" and name.endswith(".csv"):
         valid = False  # a corpus has other forms
-    if reader == "prepare" and what == "one object over many lines":
-        valid = None  # fundus writes articles so
     before, after = READERS[reader]
 
     def prepare(folder: Path) -> None:

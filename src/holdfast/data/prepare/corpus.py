@@ -1,17 +1,9 @@
-"""New text for continual pre-training, from whatever it lies in: folders of text, JSON Lines, Parquet, Common Crawl's
-WET files, fundus's articles.
+"""New text for continual pre-training: the documents of text files, JSON Lines, JSON arrays and Parquet.
 
 | kind | files | a document is | its date |
 |---|---|---|---|
 | text | .txt .md | a file | none: when a file was changed says nothing about its text |
 | rows | .jsonl .ndjson .json .parquet | a record | that of the date column |
-| wet | .wet, as in .warc.wet.gz | a page | WARC-Date: when the page was fetched, not when it was written |
-| fundus | .json | an article | publishing_date |
-
-Which it is follows from the ending, and for .json from the content: `fundus` (Dallabetta et al. 2024, "Fundus: A
-simple-to-use news scraper") writes an object of arrays, a publisher's articles under its name. A record may also be one
-of its articles: `body` with a `summary` and `sections` of `headline` and `paragraphs` becomes text, paragraph by
-paragraph.
 
 Rows are `{"text", "title", "date", "source"}`: text with outer white space removed, the day as 2024-01-15, and the
 address, the publisher or the file. Every kind gives the same columns; what is not known is null.
@@ -19,8 +11,6 @@ address, the publisher or the file. Every kind gives the same columns; what is n
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -30,20 +20,19 @@ from typing import Annotated, Any, ClassVar, Literal
 from holdfast.config.declare import Meta
 from holdfast.data.layouts import TEXT_NAMES
 from holdfast.data.prepare import dates
-from holdfast.data.prepare.reading import Malformed, PreparedRow, Reading, Skipped, keyed_records, records
-from holdfast.data.prepare.wet import wet_records
+from holdfast.data.prepare.reading import Malformed, Reading, Records, Skipped, records
 from holdfast.data.readers import NotText, open_bytes, parquet_file, read_text, split_name
 from holdfast.errors import DataError, did_you_mean
 
 ENDINGS: dict[str, tuple[str, ...]] = {
     "text": (".txt", ".md"),
     "rows": (".jsonl", ".ndjson", ".json", ".parquet"),
-    "wet": (".wet",),
-    "fundus": (".json",),
 }
 
+ALL_ENDINGS = (*ENDINGS["text"], *ENDINGS["rows"])
+
 TEXTS = ("text", "plaintext", *(name for name in TEXT_NAMES if name != "text"))
-"""Columns that may hold the text, the first that is there; `plaintext` is fundus's."""
+"""Columns that may hold the text, the first that is there."""
 DATES = (
     "date",
     "publishing_date",
@@ -58,10 +47,6 @@ DATES = (
 )
 TITLES = ("title", "headline")
 SOURCES = ("url", "link", "uri", "source", "publisher", "path")
-
-USUAL_SIMILARITY = 0.8
-LEAST_SIMILARITY = 0.5
-"""Below this nearly all pairs of documents would have to be compared."""
 
 
 def read_column(value: Any) -> str:
@@ -80,7 +65,7 @@ Column = Annotated[str | None, Meta(parse=read_column, metavar="NAME", expected=
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusOptions:
-    """Options of the format."""
+    """Which documents of a corpus are read, and where their text and date are."""
 
     settings_group: ClassVar[str] = "corpus"
 
@@ -92,20 +77,8 @@ class CorpusOptions:
     """Documents without a usable date (auto: dropped where --after or --before is given)."""
     minimum_characters: Annotated[int | None, Meta(ge=0)] = None
     """Shorter texts are left out (0: empty ones only)."""
-    near_duplicates: Annotated[
-        float | None,
-        Meta(
-            ge=LEAST_SIMILARITY,
-            le=1,
-            metavar="SHARE",
-            expected=f"a similarity from {LEAST_SIMILARITY:g} to 1 ({USUAL_SIMILARITY:g} is usual)",
-        ),
-    ] = None
-    """Similarity, such as 0.8, from which documents are one; the first published stays (off). In Python true is 0.8."""
     titles: bool = False
     """Put the title in front of the text."""
-    kind: Literal["auto", "text", "rows", "wet", "fundus"] | None = None
-    """What the files are (auto: by ending and content)."""
     text_column: Column = None
     """Where the text is (the first of text, plaintext, content, body, document)."""
     date_column: Column = None
@@ -114,20 +87,36 @@ class CorpusOptions:
 
 NOTHING = "an empty text"
 NO_DATE = "without a date"
-_PEEK = 1 << 16
-_KEYED = re.compile(r'\{\s*(?:\}\s*$|"(?:[^"\\]|\\.)*"\s*:\s*\[\s*[\{\]])')
 
 
-def read(reading: Reading) -> Iterator[PreparedRow]:
-    """`{"text"}`, with `title`, `date` and `source`. Options: see `problems`."""
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """One document of a corpus."""
+
+    text: str
+    title: str | None
+    day: date | None
+    """When it appeared; None: not known."""
+    source: str
+    """An address, a publisher or a file."""
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The row that is written."""
+        day = self.day.isoformat() if self.day is not None else None
+        return {"text": self.text, "title": self.title, "date": day, "source": self.source}
+
+
+def read(reading: Reading) -> Iterator[Document]:
+    """The documents of all files that the options leave in."""
     settings = _Settings(reading.options)
     for file in reading.files:
-        kind, name = _kind(file, settings.kind), reading.names.get(file, file.name)
+        kind = _kind(file.name)
+        name = reading.names.get(file, file.name)
         reading.kinds[kind] += 1
         for place, record in _records(file, kind, reading, settings):
             if record is None:
                 continue
-            reading.columns = reading.columns or list(record)
             try:
                 yield _document(place, record, name, reading, settings)
             except Skipped as reason:
@@ -136,15 +125,12 @@ def read(reading: Reading) -> Iterator[PreparedRow]:
                 reading.bad(place, str(reason))
 
 
-def problems(options: Mapping[str, Any]) -> list[str]:
-    """Mistakes in the range of dates, one sentence each."""
-    return dates.range_problems(options.get("after"), options.get("before"))
-
-
-def endings(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Endings of the files that are read, in folders too."""
-    kind = options.get("kind") or "auto"
-    return ENDINGS.get(kind) or tuple(dict.fromkeys(ending for own in ENDINGS.values() for ending in own))
+def accepts(name: str) -> bool:
+    """Whether a file of that name is read."""
+    bare, compression = split_name(name)
+    if compression and bare.endswith(".parquet"):
+        return False
+    return bare.endswith(ALL_ENDINGS)
 
 
 # ---------------------------------------------------------------------------------------------------- what a file holds
@@ -154,7 +140,6 @@ class _Settings:
     """The options, ready for use."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self.kind: str = options.get("kind") or "auto"
         self.text_column: str | None = options.get("text_column")
         self.date_column: str | None = options.get("date_column")
         self.after, self.before = (
@@ -167,55 +152,21 @@ class _Settings:
         self.today = dates.today()
 
 
-def _kind(file: Path, asked: str) -> str:
-    if asked != "auto":
-        return asked
-    bare, _ = split_name(file.name)
-    if bare.endswith(".json"):
-        return "fundus" if _holds_publishers(file) else "rows"
-    return next(kind for kind, own in ENDINGS.items() if bare.endswith(own))
+def _kind(name: str) -> str:
+    bare, _ = split_name(name)
+    return "text" if bare.endswith(ENDINGS["text"]) else "rows"
 
 
-def _holds_publishers(file: Path) -> bool:
-    """Whether a JSON file is an object of arrays of articles, rather than an array or an object a line."""
-    try:
-        with open_bytes(file, lambda amount: None) as stream:
-            start = stream.read(_PEEK).decode("utf-8", "ignore").removeprefix("\ufeff").lstrip()
-    except (OSError, EOFError):
-        return False  # reading it says what is wrong
-    first, _, rest = start.partition("\n")
-    try:
-        value = json.loads(first)
-    except (ValueError, RecursionError):
-        return bool(_KEYED.match(start))
-    if value == {}:
-        return not rest.strip()
-    return isinstance(value, dict) and all(
-        isinstance(v, list) and all(_like_an_article(item) for item in v) for v in value.values()
-    )
-
-
-def _like_an_article(item: Any) -> bool:
-    return isinstance(item, dict) and ("body" in item or "plaintext" in item)
-
-
-def _records(
-    file: Path, kind: str, reading: Reading, settings: _Settings
-) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """(place, record) of all of a file's documents; None for one that was malformed already, and is counted."""
+def _records(file: Path, kind: str, reading: Reading, settings: _Settings) -> Records:
+    """All of a file's documents with their places; None for one that was malformed already, and is counted."""
     if kind == "text":
         yield from _text_file(file, reading)
-    elif kind == "wet":
-        yield from wet_records(file, reading)
-    elif kind == "fundus" and _holds_publishers(file):
-        for place, publisher, record in keyed_records(file, reading):
-            yield place, {"publisher": publisher, **record} if record is not None else None
-    else:
-        _check_columns(file, settings)
-        yield from records(file, reading)
+        return
+    _check_columns(file, settings)
+    yield from records(file, reading)
 
 
-def _text_file(file: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any] | None]]:
+def _text_file(file: Path, reading: Reading) -> Records:
     reading.records += 1
     try:
         with open_bytes(file, reading.advance) as stream:
@@ -255,8 +206,8 @@ def _check_columns(file: Path, settings: _Settings) -> None:
 # --------------------------------------------------------------------------------------------------- what a record says
 
 
-def _document(place: str, record: Mapping[str, Any], name: str, reading: Reading, settings: _Settings) -> PreparedRow:
-    """The row of a record in the file of that name.
+def _document(place: str, record: Mapping[str, Any], name: str, reading: Reading, settings: _Settings) -> Document:
+    """The document of a record in the file of that name.
 
     Raises:
         Skipped: a rule leaves it out.
@@ -274,22 +225,11 @@ def _document(place: str, record: Mapping[str, Any], name: str, reading: Reading
         raise Skipped(f"dated before {settings.after}")
     if day is not None and settings.before is not None and day >= settings.before:
         raise Skipped(f"dated {settings.before} or later")
-    notes = {
-        "title": title,
-        "date": day.isoformat() if day is not None else None,
-        "source": _first(record, SOURCES) or name,
-    }
-    return PreparedRow(
-        row={"text": text},
-        group=text,
-        notes=notes,
-        same=" ".join(text.casefold().split()),
-        day=day.toordinal() if day is not None else 0,
-    )
+    return Document(text=text, title=title, day=day, source=_first(record, SOURCES) or name)
 
 
 def _text(record: Mapping[str, Any], column: str | None) -> str:
-    """The text of a record, of several paragraphs where it is an article's body.
+    """The text of a record.
 
     Raises:
         Malformed: there is none, or it is no text.
@@ -303,28 +243,12 @@ def _text(record: Mapping[str, Any], column: str | None) -> str:
         expected = f"no '{column}'" if column is not None else f"no text ({', '.join(TEXTS)})"
         raise Malformed(f"{expected}; the record has {', '.join(list(record)[:8]) or 'nothing'}")
     value = record[name]
-    if isinstance(value, Mapping) and isinstance(value.get("sections"), list):
-        value = _body(name, value)
     if not isinstance(value, str):
         raise Malformed(f"'{name}' is {type(value).__name__}, expected text")
     text = value.replace("\r\n", "\n").strip()
     if not text:
         raise Skipped(NOTHING)
     return text
-
-
-def _body(name: str, body: Mapping[str, Any]) -> str:
-    """A body of fundus: the summary, then headline and paragraphs of every section, as its own `plaintext` has them."""
-    parts = list(body.get("summary") or [])
-    for section in body["sections"]:
-        if not isinstance(section, Mapping):
-            raise Malformed(
-                f"'{name}' has a section that is {type(section).__name__}, expected headline and paragraphs"
-            )
-        parts += [*(section.get("headline") or []), *(section.get("paragraphs") or [])]
-    if not all(isinstance(part, str) for part in parts):
-        raise Malformed(f"'{name}' has a paragraph that is no text")
-    return "\n\n".join(parts)
 
 
 def _day(place: str, record: Mapping[str, Any], reading: Reading, settings: _Settings) -> date | None:

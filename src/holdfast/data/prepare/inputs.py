@@ -20,7 +20,7 @@ from holdfast.support.paths import real
 from holdfast.support.progress import progress
 
 OWN_RECORDS = "records of holdfast"
-_OWN = (".json", ".ledger.jsonl", ".addresses")
+_OWN = (".json", ".ledger.jsonl")
 
 
 @dataclass(kw_only=True)

@@ -1,22 +1,19 @@
-"""One request of `holdfast data prepare`: from files of a published format to `train.jsonl`, whole or absent, with a
-record of how it came about.
+"""One request of `holdfast data prepare`: from the files of a corpus to `train.jsonl`, whole or absent, with a record
+of how it came about.
 
-**Duplicates.** Rows of equal content (16-byte hashes in memory, 100 MB for a million) are written once.
+**Duplicates.** Documents of equal text (16-byte hashes in memory, 100 MB for a million) are written once. Those that
+are only nearly the same stay in: MinHash of a library such as datatrove takes them out beforehand.
 
-**The held-out side.** A row is held out when the hash of its question or document, in small letters and without extra
-white space, falls below the share. So a question is on one side only, in whatever order, file or reworded form it
-comes, and in every preparation alike: `heldout` of one data set holds nothing that `train` of another has, where they
-share questions.
-
-**Near duplicates** (formats of documents, where `near_duplicates` is asked for): see `near_duplicates`. They are taken
-out before the limit, and over both sides.
+**The held-out side.** A document is held out when the hash of its text, in small letters and without extra white space,
+falls below the share. So it is on one side only, in whatever order or file it comes, and in every preparation alike:
+`heldout` of one corpus holds nothing that `train` of another has.
 
 **Order.** That of the files; with `seed` that of a hash of (seed, content), which is a shuffle that does not depend on
 the input's order. The rows are set down in a scratch file and copied in their order: memory holds two numbers a row.
 `limit` takes the first rows of that order, so that with a seed it is a random sample, drawn from all.
 
-**Doing it again.** `<output>.json` says what was asked (a key over the inputs' hashes, format and options), what came
-of it, and every count. The same request finds its output and does nothing; another request does not overwrite it.
+**Doing it again.** `<output>.json` says what was asked (a key over the inputs' hashes and the options), what came of
+it, and every count. The same request finds its output and does nothing; another request does not overwrite it.
 """
 
 from __future__ import annotations
@@ -30,16 +27,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta, part_of, settings_of
 from holdfast.config.decode import coerce_all, field_mistakes
 from holdfast.data.outputs import are_whole, found_instead, output_problems, own_record, record_path, rows_file
-from holdfast.data.prepare.corpus import USUAL_SIMILARITY
+from holdfast.data.prepare import corpus, dates
+from holdfast.data.prepare.corpus import CorpusOptions
 from holdfast.data.prepare.inputs import Inputs, counts_in_words, found_inputs, hashed_inputs
-from holdfast.data.prepare.reading import PreparedRow, Reading
-from holdfast.data.prepare.registry import FORMATS, accepts, format_of
-from holdfast.errors import ConfigError, DataError, StorageError, did_you_mean
+from holdfast.data.prepare.reading import Reading
+from holdfast.errors import ConfigError, DataError, StorageError
 from holdfast.records.evaluation import SCHEMA
 from holdfast.support.environment import now, versions
 from holdfast.support.files import fingerprint, to_jsonable, write_json
@@ -47,11 +44,7 @@ from holdfast.support.leftovers import NewFolder, scratch_folder
 from holdfast.support.paths import real
 from holdfast.support.progress import progress
 
-if TYPE_CHECKING:
-    from holdfast.data.prepare.near_duplicates import NearDuplicates
-
 DUPLICATE = "a duplicate of an earlier row"
-NEAR_DUPLICATE = "a near duplicate of a document that is kept"
 BEYOND = "beyond the limit"
 _RULES = 1
 """Raised when the same request makes other rows, so that older outputs are not taken for them."""
@@ -75,7 +68,7 @@ class NothingHeldOut(DataError):
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Which rows a preparation writes, of any format."""
+    """Which rows a preparation writes."""
 
     settings_group: ClassVar[str] = "which rows"
 
@@ -84,7 +77,7 @@ class Rows:
     seed: int | None = None
     """Shuffle; the same rows come out in the same order whatever the input's (order of the files)."""
     heldout: Annotated[float, Meta(ge=0, lt=1, metavar="SHARE")] = 0.0
-    """Share of the questions or documents, such as 0.01, that go to a file of their own."""
+    """Share of the documents, such as 0.01, that go to a file of their own."""
     heldout_output: Annotated[Path | None, Meta(metavar="FILE.jsonl")] = None
     """Where these go (OUTPUT's name with .heldout before .jsonl)."""
     most_malformed: Annotated[float, Meta(ge=0, le=1, metavar="SHARE")] = 0.0
@@ -95,14 +88,12 @@ class Rows:
 class Preparation(Rows):
     """What is to be prepared."""
 
-    format: str
-    """A name of `registry.FORMATS`."""
     inputs: tuple[Path, ...]
-    """Files, and folders where the format reads them."""
+    """Files and folders."""
     output: Path
     """Ends with .jsonl."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The format's own, by name; None counts as not given."""
+    """Those of `CorpusOptions`, by name; None counts as not given."""
 
     @property
     def heldout_path(self) -> Path | None:
@@ -118,33 +109,18 @@ class Preparation(Rows):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The format's own options that were given."""
+        """The options of the corpus that were given."""
         return {name: value for name, value in self.options.items() if value is not None}
 
     def found_inputs(self) -> Inputs:
-        """The files to read; looks into folders anew at every call. The format has to be known."""
-        return found_inputs(self.inputs, lambda name: accepts(FORMATS[self.format], name, self.given))
+        """The files to read; looks into folders anew at every call."""
+        return found_inputs(self.inputs, corpus.accepts)
 
     def problems(self) -> list[str]:
         """One sentence a mistake; empty when all is well."""
-        found: list[str] = []
-        known = FORMATS.get(self.format)
-        if known is None:
-            found.append(
-                f"expected one of the formats {', '.join(FORMATS)}, got "
-                f"'{self.format}'.{did_you_mean(self.format, FORMATS)}"
-            )
-        else:
-            for name in self.given:
-                if name not in known.options:
-                    owners = [other for other, one in FORMATS.items() if name in one.options]
-                    found.append(
-                        f"{name}: belongs to the format {' and '.join(owners) or 'of no name'}, not to {self.format}"
-                    )
-            own = {name: value for name, value in self.given.items() if name in known.options}
-            checked = {n: v for n, v in own.items() if n != "near_duplicates" or not isinstance(v, bool)}
-            declared = {s.name: s for s in settings_of(known.own)} if known.own is not None else {}
-            found += [m.sentence() for m in coerce_all(declared, checked)[1]] + known.problems(own)
+        declared = {setting.name: setting for setting in settings_of(CorpusOptions)}
+        found = [mistake.sentence() for mistake in coerce_all(declared, self.given)[1]]
+        found += dates.range_problems(self.given.get("after"), self.given.get("before"))
         found += self._input_problems()
         for name, output in (("output", self.output), ("heldout_output", self.heldout_output)):
             if output is None:
@@ -165,31 +141,24 @@ class Preparation(Rows):
 
     def _input_problems(self) -> list[str]:
         """Mistakes in the inputs."""
-        known = FORMATS.get(self.format)
         if not self.inputs:
             return ["input: expected at least one file, got none"]
-        found, folders = [], known is not None and known.folders is not None
+        problems = []
+        endings = ", ".join(corpus.ALL_ENDINGS)
         for path in self.inputs:
-            if path.is_dir() and folders:
-                there = found_inputs([path], lambda name: accepts(FORMATS[self.format], name, self.given))
-                found += [f"input: cannot read the folder {reason}" for reason in there.unreadable]
-                if not there.files and not there.unreadable:
-                    what = f"found only {counts_in_words(there.others)}" if there.others else "found nothing in it"
-                    wanted = (
-                        ", ".join(known.folders(self.given)) if known is not None and known.folders is not None else ""
-                    )
-                    found.append(
-                        f"input: expected files of {self.format} in the folder {path} (endings {wanted}), {what}"
+            if path.is_dir():
+                inside = found_inputs([path], corpus.accepts)
+                problems += [f"input: cannot read the folder {reason}" for reason in inside.unreadable]
+                if not inside.files and not inside.unreadable:
+                    others = f"found only {counts_in_words(inside.others)}" if inside.others else "found nothing in it"
+                    problems.append(
+                        f"input: expected files of a corpus in the folder {path} (endings {endings}), {others}"
                     )
             elif not path.is_file():
-                what = "found a folder; name the files in it" if path.is_dir() else found_instead(path)
-                found.append(f"input: expected a file{' or folder' if folders else ''} at {path}, {what}")
-            elif known is not None and not accepts(known, path.name, self.given):
-                ends = known.folders(self.given) if known.folders is not None else known.files
-                found.append(
-                    f"input: expected a file of {self.format} ({known.about}; endings {', '.join(ends)}), got {path}"
-                )
-        return found
+                problems.append(f"input: expected a file or folder at {path}, {found_instead(path)}")
+            elif not corpus.accepts(path.name):
+                problems.append(f"input: expected a file of a corpus (endings {endings}), got {path}")
+        return problems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +192,7 @@ def prepare(request: Preparation) -> Prepared:
         "command": "data prepare",
         "status": "writing",
         "key": key,
-        "format": request.format,
+        "format": "corpus",
         "inputs": inputs,
         "options": _options(request),
         "created": now(),
@@ -238,12 +207,11 @@ def prepare(request: Preparation) -> Prepared:
         ):
             made, reading, left_out = _read(request, files, scratch)
             counts = _counts(reading, made, left_out)
-            if FORMATS[request.format].dated:
-                counts |= _documents(made) | {
-                    "malformed_dates": reading.malformed_dates,
-                    "kinds": dict(sorted(reading.kinds.items())),
-                    "other_files": dict(sorted(files.others.items())),
-                }
+            counts |= _documents(made) | {
+                "malformed_dates": reading.malformed_dates,
+                "kinds": dict(sorted(reading.kinds.items())),
+                "other_files": dict(sorted(files.others.items())),
+            }
             _check(request, reading, counts)
             write_json(
                 record_path(request.output), record
@@ -281,18 +249,14 @@ def _options(request: Preparation) -> dict[str, Any]:
 
 def _key(request: Preparation, inputs: Sequence[Mapping[str, Any]]) -> str:
     decides = {name: value for name, value in _options(request).items() if name != "most_malformed"}
-    content: dict[str, Any] = {
-        "format": request.format,
+    content = {
+        "format": "corpus",
         "inputs": [one["sha256"] for one in inputs],
         "options": decides,
         "rules": _RULES,
+        # rows say which file they came from, and the ending decides how a file is read
+        "names": [one["name"] for one in inputs],
     }
-    if (
-        FORMATS[request.format].folders is not None
-    ):  # its rows say which file they came from, and the ending decides how a file is read
-        content["names"] = [one["name"] for one in inputs]
-    if request.given.get("near_duplicates") and request.seed is None:
-        content["rows"] = 2  # outputs with the first rows in place of the chosen ones are not taken for these
     return fingerprint({**content, "outputs": len(request.outputs)})
 
 
@@ -322,9 +286,9 @@ class _Rows:
     sides: bytearray = field(default_factory=bytearray)
     """1: held out."""
     days: array[int] = field(default_factory=lambda: array("l"))
-    """As of `PreparedRow.day`."""
+    """When each document appeared, as `date.toordinal()`; 0: not known."""
     characters: array[int] = field(default_factory=lambda: array("Q"))
-    """Of the text; like `days` of formats of documents only."""
+    """Of each text."""
     chosen: Sequence[int] = ()
     """Indices of the rows that are written, in their order."""
 
@@ -332,92 +296,46 @@ class _Rows:
 def _read(request: Preparation, files: Inputs, scratch: Path) -> tuple[_Rows, Reading, int]:
     """Sets all rows down in the scratch folder. Returns them, what was counted, and how many rows the limit left
     out."""
-    reading = Reading(files=files.files, options=request.given, scratch=scratch, names=files.names)
+    reading = Reading(files=files.files, options=request.given, names=files.names)
     rows = _Rows(file=scratch / "rows.jsonl")
     seen: set[bytes] = set()
-    hashes = array("Q")
-    alike = _near_duplicates(request, scratch)
     total = sum(f.stat().st_size for f in files.files)
-    stop = request.limit if request.seed is None and alike is None else None
-    dated = FORMATS[request.format].dated
-    with progress(f"Reading {request.format}", total=total, unit="bytes") as advance, open(rows.file, "wb") as file:
+    stop = request.limit if request.seed is None else None
+    with progress("Reading the corpus", total=total, unit="bytes") as advance, open(rows.file, "wb") as file:
         reading.advance = advance
-        made = FORMATS[request.format].read(reading)
-        with contextlib.closing(made):  # type: ignore[type-var]
-            for one in made:
-                digest = _digest(one)
+        documents = corpus.read(reading)
+        with contextlib.closing(documents):  # type: ignore[type-var]
+            for document in documents:
+                # a lone surrogate can come out of an escape; it stands for no character, and no reader would take it
+                content = " ".join(document.text.casefold().split()).encode("utf-8", "replace")
+                digest = hashlib.sha256(content).digest()[:16]
                 if digest in seen:
                     reading.skip(DUPLICATE)
                     continue
                 seen.add(digest)
                 rows.starts.append(file.tell())
-                rows.sides.append(_held_out(one, request.heldout))
+                rows.sides.append(_held_out(content, request.heldout))
                 if request.seed is not None:
                     rows.order.append(_number(f"{request.seed}\0".encode() + digest))
-                if dated:
-                    rows.days.append(one.day)
-                    rows.characters.append(len(one.row["text"]))
-                if alike is not None:
-                    alike.add(one.row["text"])
-                    hashes.append(int.from_bytes(digest[:8]))
-                file.write(_line(one))
+                rows.days.append(document.day.toordinal() if document.day is not None else 0)
+                rows.characters.append(len(document.text))
+                line = json.dumps(document.row, ensure_ascii=False, allow_nan=False) + "\n"
+                file.write(line.encode("utf-8", "replace"))
                 if stop is not None and len(rows.starts) >= stop:
                     break
-    indices: Sequence[int] = range(len(rows.starts))
-    if alike is not None:
-        indices = _without_near_duplicates(alike, rows, hashes)
-        if len(indices) < len(rows.starts):
-            reading.skip(NEAR_DUPLICATE, len(rows.starts) - len(indices))
+    indices = range(len(rows.starts))
     rows.chosen = indices if request.seed is None else sorted(indices, key=rows.order.__getitem__)
     left_out = max(0, len(rows.chosen) - request.limit) if request.limit is not None else 0
     rows.chosen = rows.chosen[: request.limit]
     return rows, reading, left_out
 
 
-def _near_duplicates(request: Preparation, scratch: Path) -> NearDuplicates | None:
-    similarity = request.given.get("near_duplicates")
-    if not similarity:
-        return None
-    from holdfast.data.prepare.near_duplicates import NearDuplicates
-
-    return NearDuplicates(USUAL_SIMILARITY if similarity is True else float(similarity), scratch / "signatures")
-
-
-def _without_near_duplicates(alike: NearDuplicates, rows: _Rows, hashes: array[int]) -> list[int]:
-    """The rows that stay: of documents that are alike the first published, those without a date last, else by the hash
-    of the text."""
-    import numpy as np
-
-    days = np.array(rows.days, dtype=np.int64)
-    order = np.lexsort((np.array(hashes, dtype=np.uint64), np.where(days == 0, np.iinfo(np.int64).max, days)))
-    priority = np.empty(len(order), dtype=np.int64)
-    priority[order] = np.arange(len(order))
-    with progress("Comparing documents", total=alike.bands) as advance:
-        left_out = alike.left_out(priority, advance)
-    return [int(place) for place in np.flatnonzero(~left_out)]
-
-
-def _digest(one: PreparedRow) -> bytes:
-    """16 bytes, equal for duplicates."""
-    if one.same:
-        return hashlib.sha256(one.same.encode("utf-8", "replace")).digest()[:16]
-    return bytes.fromhex(fingerprint(one.row, length=32))
-
-
-def _line(one: PreparedRow) -> bytes:
-    # a lone surrogate can come out of an escape; it stands for no character, and no reader would take it
-    return (json.dumps({**one.row, **one.notes}, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8", "replace")
-
-
 def _number(content: bytes) -> int:
     return int.from_bytes(hashlib.sha256(content).digest()[:8])
 
 
-def _held_out(one: PreparedRow, share: float) -> bool:
-    return (
-        share > 0
-        and _number(b"heldout\0" + " ".join(one.group.casefold().split()).encode("utf-8", "replace")) < share * 2**64
-    )
+def _held_out(content: bytes, share: float) -> bool:
+    return share > 0 and _number(b"heldout\0" + content) < share * 2**64
 
 
 def _counts(reading: Reading, rows: _Rows, left_out: int) -> dict[str, Any]:
@@ -431,7 +349,6 @@ def _counts(reading: Reading, rows: _Rows, left_out: int) -> dict[str, Any]:
         "train": len(rows.chosen) - held,
         "heldout": held,
         "skipped": skipped,
-        "shortened": dict(reading.shortened),
         "malformed": reading.malformed,
     }
 
@@ -461,11 +378,9 @@ def _check(request: Preparation, reading: Reading, counts: Mapping[str, Any]) ->
         DataError: too many malformed records; no rows on a side.
     """
     if reading.malformed > request.most_malformed * max(1, reading.records):
-        other = format_of(reading.columns, besides=request.format)
-        hint = f" The columns are those of {other}: 'holdfast data prepare {other}'?" if other else ""
-        hint = hint or " --most_malformed SHARE leaves out that many."
         raise reading.error(
-            f"{reading.malformed} of {reading.records} records are malformed, nothing was written.{hint} The first"
+            f"{reading.malformed} of {reading.records} records are malformed, nothing was written. "
+            f"--most_malformed SHARE leaves out that many. The first"
         )
     skipped = "; ".join(f"{count} {reason}" for reason, count in counts["skipped"].items()) or "nothing was skipped"
     if not counts["train"]:

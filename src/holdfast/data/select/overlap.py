@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.data.overlap import WORDS, texts_of
-from holdfast.data.prepare.near_duplicates import words_of
+from holdfast.data.overlap import WORDS, texts_of, words_of
 from holdfast.data.prepare.reading import Reading, records
 from holdfast.data.readers import file_tables, kind_of
 from holdfast.errors import DataError
@@ -64,7 +63,7 @@ def _records(file: Path) -> Iterator[Any]:
         for table in file_tables(file, documents="line"):
             yield from table.to_pylist()
         return
-    reading = Reading(files=[file], options={}, scratch=Path())
+    reading = Reading(files=[file], options={})
     for _, record in records(file, reading):
         if record is not None:
             yield record

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from holdfast.config.declare import Meta, Seed
 from holdfast.data.outputs import found_instead
-from holdfast.data.prepare.corpus import LEAST_SIMILARITY, USUAL_SIMILARITY, Column
+from holdfast.data.prepare.corpus import Column
 from holdfast.data.prepare.inputs import Inputs
 from holdfast.data.prepare.run import Preparation
 from holdfast.data.readers import SUPPORTED, kind_of
@@ -31,16 +31,6 @@ class Choice:
     """Tokens of a passage at most, with the tokenizer's BOS; longer documents are cut."""
     minimum_tokens: Annotated[int, Meta(ge=2)] = 64
     """Passages of fewer tokens are left out."""
-    near_duplicates: Annotated[
-        float | None,
-        Meta(
-            ge=LEAST_SIMILARITY,
-            le=1,
-            metavar="SHARE",
-            expected=f"a similarity from {LEAST_SIMILARITY:g} to 1, or none",
-        ),
-    ] = USUAL_SIMILARITY
-    """Similarity from which passages are one (none: only equal ones are)."""
     disjoint: Literal["documents", "passages"] = "documents"
     """What the two sets do not share: with documents, what the probing set takes a passage of gives none to the
     other."""
@@ -71,11 +61,9 @@ class CorpusFiles:
     """Files and folders of a corpus, and where the selection goes."""
 
     input: Annotated[tuple[Path, ...], Meta(repeatable=True, metavar="FILE")]
-    """Files and folders of the corpus: text, JSON Lines, Parquet, WET, compressed or not."""
+    """Files and folders of the corpus: text, JSON Lines, Parquet, compressed or not."""
     output: Annotated[Path, Meta(metavar="FOLDER")]
     """Folder of the sets; never overwritten by another request."""
-    kind: Literal["auto", "text", "rows", "wet", "fundus"] = "auto"
-    """What the files are (auto: by ending and content)."""
     text_column: Column = None
     """Where the text is (the first of text, plaintext, content, body, document)."""
     most_malformed: Annotated[float, Meta(ge=0, le=1, metavar="SHARE")] = 0.5
@@ -83,9 +71,9 @@ class CorpusFiles:
 
     @property
     def reading(self) -> Preparation:
-        """The corpus as `holdfast data prepare corpus` would read it."""
-        options = {"kind": self.kind, "text_column": self.text_column}
-        return Preparation(format="corpus", inputs=self.input, output=self.output / RESTORING, options=options)
+        """The corpus as `holdfast data prepare` would read it."""
+        options = {"text_column": self.text_column}
+        return Preparation(inputs=self.input, output=self.output / RESTORING, options=options)
 
     def found_inputs(self) -> Inputs:
         """The files to read; looks into folders anew at every call."""

@@ -1,6 +1,6 @@
 """One selection: documents in, a folder of sets, record and data card out.
 
-    documents -> passages -> without equal and nearly equal ones -> perplexities -> the lowest, and a random sample
+    documents -> passages -> without equal ones -> perplexities -> the lowest, and a random sample
 
 Passages wait in scratch files beside the output while it runs; memory holds some numbers of each. Whatever ends it,
 scores stay in the ledger: the same request reads the corpus again, scores what is left, and writes the same sets to the
@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from holdfast.config.decode import field_mistakes
 from holdfast.data.outputs import are_whole, own_record, record_path, rows_file
 from holdfast.data.prepare import corpus
 from holdfast.data.prepare.inputs import Inputs, hashed_inputs
-from holdfast.data.prepare.near_duplicates import NearDuplicates
 from holdfast.data.prepare.reading import Reading
 from holdfast.data.select.card import card
 from holdfast.data.select.choosing import candidates, choose_restoring, described, draw_probing, histogram
@@ -40,7 +39,6 @@ from holdfast.support.leftovers import NewFolder, scratch_folder
 from holdfast.support.progress import progress
 
 DUPLICATE = "equal to an earlier passage"
-NEAR_DUPLICATE = "a near duplicate of a passage that is kept"
 OVERLAPPING = "a passage with words of a question"
 _RULES = 1
 """Raised when the same request makes other sets."""
@@ -95,7 +93,7 @@ def select_from_files(files: CorpusFiles, choice: Choice, scorer: Scorer, *, sco
         output=files.output,
         scores=scores,
         inputs=hashed_inputs(found),
-        reader=lambda scratch: DocumentsInFiles(files, found, scratch),
+        source=DocumentsInFiles(files, found),
     )
 
 
@@ -119,9 +117,7 @@ def select_passages(
     Raises:
         ConfigError, DataError, RunFolderError, NotFinite, StorageError: as `select_from_files`.
     """
-    return _select(
-        choice, scorer, output=output, scores=scores, inputs=None, reader=lambda scratch: DocumentsInMemory(documents)
-    )
+    return _select(choice, scorer, output=output, scores=scores, inputs=None, source=DocumentsInMemory(documents))
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
@@ -150,9 +146,9 @@ class DocumentsInMemory:
 class DocumentsInFiles:
     """Documents of files."""
 
-    def __init__(self, files: CorpusFiles, found: Inputs, scratch: Path) -> None:
+    def __init__(self, files: CorpusFiles, found: Inputs) -> None:
         self._most = files.most_malformed
-        self._reading = Reading(files=found.files, options=files.reading.given, scratch=scratch, names=found.names)
+        self._reading = Reading(files=found.files, options=files.reading.given, names=found.names)
         self.skipped = self._reading.skipped
         self.places = self._reading.places
 
@@ -176,10 +172,10 @@ class DocumentsInFiles:
         total = sum(file.stat().st_size for file in reading.files)
         with (
             progress("Reading", total=total, unit="bytes") as reading.advance,
-            contextlib.closing(corpus.read(reading)) as rows,  # type: ignore[type-var]
+            contextlib.closing(corpus.read(reading)) as documents,  # type: ignore[type-var]
         ):
-            for one in rows:
-                yield [one.row["text"]], one.notes["source"]
+            for document in documents:
+                yield [document.text], document.source
         if reading.malformed > self._most * max(1, reading.records):
             raise reading.error(
                 f"{reading.malformed} of {reading.records} records are malformed, more than --most_malformed "
@@ -192,8 +188,6 @@ class Gathered:
     """All passages of a corpus."""
 
     passages: Passages
-    kept: np.ndarray
-    """Indices of those without near duplicates, [n] int64."""
     source: DocumentsInFiles | DocumentsInMemory
     overlapping: int
     """Passages that share words with a question, dropped ones too."""
@@ -206,14 +200,12 @@ def gather(
     questions: Questions,
     passages: Passages,
 ) -> Gathered:
-    """Cuts all documents into passages, sets them down, and finds those that are nearly equal: of a group the one with
-    the smallest hash stays.
+    """Cuts all documents into passages and sets them down, equal ones once.
 
     Raises:
         DataError: a file that cannot be read, or too many malformed records.
     """
-    similarity, limit = choice.near_duplicates, choice.max_length - scorer.bos
-    alike = NearDuplicates(similarity, passages.folder / "signatures") if similarity is not None else None
+    limit = choice.max_length - scorer.bos
     number = overlapping = 0
     for batch in _batches(source.documents()):
         cuts = iter(cut([text for texts, _ in batch for text in texts], scorer.tokenizer, limit))
@@ -228,19 +220,9 @@ def gather(
                     source.skipped[OVERLAPPING] += 1
                 elif not passages.add(passage, source=name, document=number, overlapping=overlaps):
                     source.skipped[DUPLICATE] += 1
-                elif alike is not None:
-                    alike.add(passage.text)
             number += 1
     passages.forget_texts()
-    kept = np.arange(len(passages))
-    if alike is not None:
-        priority = np.empty(len(passages), dtype=np.int64)
-        priority[np.argsort(np.array(passages.content), kind="stable")] = kept
-        with progress("Comparing passages", total=alike.bands) as advance:
-            kept = np.flatnonzero(~alike.left_out(priority, advance))
-        if len(kept) < len(passages):
-            source.skipped[NEAR_DUPLICATE] += len(passages) - len(kept)
-    return Gathered(passages=passages, kept=kept, source=source, overlapping=overlapping)
+    return Gathered(passages=passages, source=source, overlapping=overlapping)
 
 
 def _batches(documents: Iterable[tuple[list[str], str]]) -> Iterator[list[tuple[list[str], str]]]:
@@ -266,7 +248,7 @@ def _select(
     output: Path,
     scores: Path | None,
     inputs: list[dict[str, Any]] | None,
-    reader: Callable[[Path], DocumentsInFiles | DocumentsInMemory],
+    source: DocumentsInFiles | DocumentsInMemory,
 ) -> Selected:
     if problems := [*choice.problems(), *(m.sentence() for m in field_mistakes(part_of(choice, Choice)))]:
         raise ConfigError(problems)
@@ -306,7 +288,7 @@ def _select(
             scratch_folder(output, ".scratch-") as scratch,
             Passages(scratch, seed=choice.seed) as passages,
         ):
-            gathered = gather(reader(scratch), choice, scorer, questions, passages)
+            gathered = gather(source, choice, scorer, questions, passages)
             if inputs is None and (found := done_before(passages.digest)):
                 return found
             _refuse_nothing(passages, gathered.source)
@@ -323,7 +305,8 @@ def _choose_and_write(
     gathered: Gathered, choice: Choice, scorer: Scorer, output: Path, ledger: Path, record: dict[str, Any]
 ) -> None:
     """Scores what was gathered, writes the folder, and completes the record."""
-    passages, kept, source = gathered.passages, gathered.kept, gathered.source
+    passages, source = gathered.passages, gathered.source
+    kept = np.arange(len(passages))
     probing = draw_probing(passages, kept, choice.probing)
     left = candidates(passages, kept, probing, budget=choice.tokens, disjoint=choice.disjoint)
     write_json(record_path(output / _NAME), record)

@@ -62,7 +62,6 @@ def corpus_request(config: ResidualConfig, output: Path) -> Preparation:
     from holdfast.data.prepare.run import Preparation
 
     request = Preparation(
-        format="corpus",
         inputs=tuple(Path(name) for name in config.corpus),
         output=output,
         options=config.corpus_options,

@@ -4,7 +4,7 @@ the models that it makes.
 ```yaml
 base: meta-llama/Meta-Llama-3-8B
 instruct: meta-llama/Meta-Llama-3-8B-Instruct
-corpus: [news/]                       # anything that `holdfast data prepare corpus` reads
+corpus: [news/]                       # anything that `holdfast data prepare` reads
 after: 2023-12-01                     # only documents that are new
 tokens: 100M                          # of the corpus; left out: all of it
 train: {learning_rate: 1.0e-5, bf16: true}

@@ -144,7 +144,7 @@ class RestoreSettings(SamplingSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class CommonSettings(CorpusOptions):
-    """Keys of an update and of a study. Which documents are read is said as in 'holdfast data prepare corpus'."""
+    """Keys of an update and of a study. Which documents are read is said as in 'holdfast data prepare'."""
 
     corpus: Annotated[tuple[str, ...], Meta(metavar="PATH", repeatable=True)] = ()
     """Files and folders with the new text."""
@@ -210,7 +210,7 @@ class CommonSettings(CorpusOptions):
                 text = f"no such file or folder: {name}.{did_you_mean(Path(name).name, beside)}"
                 found.append(Mistake(path=("corpus",), text=text))
         if not self.corpus and needed:
-            text = "is missing: files or folders with the new text (text, JSONL, Parquet, WET, output of fundus)."
+            text = "is missing: files or folders with the new text (text, JSONL, Parquet)."
             found.append(Mistake(path=("corpus",), text=text))
         if self.after and self.before and self.after >= self.before:
             text = f"expected a day before {self.before}, which 'before' excludes itself, got {self.after}."

@@ -6,7 +6,7 @@ tuned: [runs/alpaca/checkpoint-100, runs/alpaca/checkpoint-200]     # in order; 
 train: {dataset_name: alpaca.jsonl, num_train_epochs: 10, learning_rate: 2.0e-5}
 along: {steps: [1, 2, 5, 10, 20]}                                  # mass and entropy change within the first steps
 remedy: {label_annealing: {weight: 1}}                             # the same training once more, held on to
-corpus: [web/*.warc.wet.gz]                                        # what restoring text is chosen from
+corpus: [web/*.jsonl.gz]                                           # what restoring text is chosen from
 suite: forgetting_stages                                           # or entries of your own under evaluation
 restore: {learning_rate: 3.0e-5}                                   # keys of 'holdfast train'
 ```
@@ -145,7 +145,7 @@ class StagesSettings(StudyKeys):
     probing_passages: Annotated[int, Meta(ge=8)] = 10_000
     """Passages that perplexity is probed with, drawn from the corpus at random."""
     select: Annotated[dict[str, Any], Meta(json_schema=_mapping)] = field(default_factory=dict)
-    """Further options of 'holdfast data select': max_length, minimum_tokens, near_duplicates, questions, overlap."""
+    """Further options of 'holdfast data select': max_length, minimum_tokens, questions, overlap."""
     restore: Annotated[dict[str, Any], Meta(json_schema=_mapping)] = field(default_factory=dict)
     """Keys of 'holdfast train' for restoring (the paper's rate 3e-5, batch 256, one epoch)."""
     suite: Annotated[str | None, Meta(metavar="NAME")] = None
