@@ -78,7 +78,6 @@ bench: $(BIN)/.installed  ## the benchmarks with their bars
 	$(BIN)/python benchmarks/sweep.py --check
 	$(BIN)/python benchmarks/packing.py --check
 	$(BIN)/python benchmarks/self_replay.py --check
-	$(BIN)/python benchmarks/cost.py --check
 	$(BIN)/python benchmarks/gate.py --check
 
 # In an environment of its own: nothing of pip-audit's belongs to what is audited.

@@ -157,8 +157,6 @@ STEPS: list[tuple[str, list[str]]] = [
     ("distance", ["distance", "base", "math", "--per", "tensor", "--plot", "distances/page.html", *WITHIN]),
     ("distance-json", ["distance", "base", "math", "--json", "distances/distance.json", *WITHIN]),
     ("inspect", ["inspect", "merged/ties", "--verify"]),
-    ("cost", ["cost", "--config", "train.yaml", "--gpu", "H100", "--json", "cost.json"]),
-    ("cost-study", ["cost", "--config", "sweep.yaml", "--json", "cost-study.json"]),
     (
         "theory",
         ["theory", "regression", "--dimension", "40", "--pretrain_rows", "24", "--finetune_rows", "8", "--seeds", "5"],

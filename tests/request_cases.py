@@ -331,10 +331,7 @@ TWICE: dict[str, tuple[str, Any]] = {
 """A key that stands twice in the YAML."""
 
 WORDS: list[tuple[list[str], list[str]]] = [
-    *(
-        ([name], [])
-        for name in ("train", "evaluate", "compare", "sweep", "reproduce", "report", "cost", "update", "merge")
-    ),
+    *(([name], []) for name in ("train", "evaluate", "compare", "sweep", "reproduce", "report", "update", "merge")),
     *(([name], []) for name in ("residual", "distance", "perturb", "fisher", "inspect", "data", "theory")),
     ([], []),
     (["--version"], []),
@@ -362,8 +359,6 @@ WORDS: list[tuple[list[str], list[str]]] = [
     (["distance", "base", "math", "--per", "row"], ["per", "row"]),
     (["inspect", "nowhere"], ["nowhere"]),
     (["fisher", "base", "--samples", "0", "--data", "old.jsonl"], ["samples"]),
-    (["cost", "--config", "train.yaml", "--gpu", "H1000"], ["H1000"]),
-    (["cost", "--config", "train.yaml", "--utilisation", "2"], ["utilisation"]),
     (
         ["data", "prepare", "corpus", "--input", "news.jsonl", "--output", "asked.jsonl", "--after", "soon"],
         ["after", "soon"],

@@ -394,7 +394,6 @@ WORK = ("merge", "distance", "perturb", "inspect")
 
 
 def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    from holdfast.cli import cost
     from holdfast.cli.main import main
 
     program, *rest = words
@@ -416,8 +415,6 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     elif name == "report":
         RunFolder(options[0]).write(RunRecord(name="run"))
         command_of(words)[0].read(options)
-    elif name == "cost":
-        assert cost.read(options)[1].mistakes == []
     else:
         command, options = command_of(words)
         file = find_option(options, "config")

@@ -22,7 +22,7 @@ def test_figures_and_bars(script, monkeypatch, tmp_path, capsys):
     record = json.loads((tmp_path / "figures.json").read_text())
     assert [f["size"] for f in record["sizes"]] == ["1M", "3M"] and len(record["short"]) == 1
     for found in record["sizes"]:
-        assert found["low"] <= found["ratio"] <= found["high"] and 0 < found["mfu"] < 1
+        assert found["low"] <= found["ratio"] <= found["high"]
         assert set(found["tokens_per_second"]) == {"holdfast", "Trainer"} and found["tokens_per_step"] == 32
 
 

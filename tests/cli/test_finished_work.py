@@ -31,8 +31,6 @@ READING = {
     "distance": 0,
     "distance-json": 0,
     "inspect": 0,
-    "cost": 0,
-    "cost-study": 0,
 }
 """Step: its exit code."""
 PAGES = ("report.html", "README.md")

@@ -72,7 +72,6 @@ REFUSED: dict[str, str] = {
     "compare": f"compare base tuned --output {OUT}/page.html",
     "report": f"report {OUT}",
     "schema": f"schema nothing --output {OUT}/schema.json",
-    "cost": f"cost --model_name_or_path damaged/nowhere --dataset_name rows.jsonl --output {OUT}",
 }
 
 

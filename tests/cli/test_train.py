@@ -311,7 +311,7 @@ def test_a_dry_run_shows_what_is_trained_in_three_rows(chat: Path, capsys: pytes
     assert "<system>Be brief. 0<user>Rome? 0<a>»Italy. 0<|endoftext|>«<user>Bern? 0<a>»CH. 0<|endoftext|>«" in said
     assert "<user>Rome? 238<a>»Italy. 238<|endoftext|>«" in said, "the first, one of the middle, the last of the sample"
     assert "rows        240 rows, about " in said and "by 200 rows" in said
-    assert "of this machine's memory" in said and " on H100" not in said
+    assert "of this machine's memory" in said and "hours at" not in said
     turns = {
         "prompt": [{"role": "user", "content": "Rome?"}],
         "completion": [{"role": "assistant", "content": "Italy."}],
@@ -320,9 +320,13 @@ def test_a_dry_run_shows_what_is_trained_in_three_rows(chat: Path, capsys: pytes
     said = dry(capsys, "--dataset_name", "turns.jsonl", "--assistant_only_loss", "--use_cpu")
     assert "<user>Rome?<a>»Italy.<|endoftext|>«" in said
     assert "»<system>Be brief. 0<user>" in dry(capsys, "--dataset_name", "chat.jsonl"), "everything is trained"
-    said = dry(capsys, "--dataset_name", "pairs.jsonl")
+    said = dry(capsys, "--dataset_name", "pairs.jsonl", "--flops_per_second", "4e14")
     assert "Q 0: »A 0.<|endoftext|>«" in said and "3 rows, " in said
-    assert " on H100" in said and "steps       3, " in said
+    assert " of a GPU for each process" in said and "steps       3, " in said
+    assert "hours at 4e+14 operations a second of each process" in said
+    assert "operations  about " in said
+    for words in (["--flops_per_second", "fast"], ["--flops_per_second=0"]):
+        assert "--flops_per_second: expected a number above 0" in dry(capsys, *words, code=2)
 
 
 def test_what_it_counts_is_what_the_run_trains_on(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -381,6 +385,8 @@ def test_a_dry_run_for_another_machine(chat: Path, capsys: pytest.CaptureFixture
     assert "--for: expected here or gpu" in dry(capsys, *words, "--for", "tpu", code=2)
     assert main(["train", "--model_name_or_path", "model", *words, "--for=gpu"]) == 2
     assert "with --dry_run" in capsys.readouterr().err
+    assert main(["train", "--model_name_or_path", "model", *words, "--flops_per_second", "1e14"]) == 2
+    assert "takes effect with --dry_run only" in capsys.readouterr().err
 
 
 def test_a_chat_template_of_ones_own(chat: Path, capsys: pytest.CaptureFixture[str]) -> None:

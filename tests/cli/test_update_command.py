@@ -32,7 +32,7 @@ def models(tmp_path_factory, tokenizer):
     [
         (
             ["update"],
-            ["new instruct model = (base + new text)", "--continued_instruct", "holdfast cost", "report.html"],
+            ["new instruct model = (base + new text)", "--continued_instruct", "report.html"],
         ),
         (["residual", "study"], ["budgets: [100M, 500M, 1B]", "--workers", "derived"]),
     ],

@@ -25,7 +25,6 @@ from holdfast.config.values import Refused, coerce
 from holdfast.data.layouts import Templates
 from holdfast.evaluation.entries import KINDS
 from holdfast.retention.registry import METHODS
-from holdfast.runs.cost.request import CostSettings
 from holdfast.runs.settings import OwnSettings
 from holdfast.support.files import to_jsonable
 from holdfast.training.adapters import AdapterArguments
@@ -41,7 +40,7 @@ def declared() -> dict[str, type]:
     found |= {f"retention: {name}": cls for name, cls in METHODS.items()}
     found |= {f"merge: {name}": cls for name, cls in MERGE_METHODS.items()}
     found |= {f"evaluation: {name}": kind.entry for name, kind in KINDS.items()}
-    found |= {cls.__name__: cls for cls in (OwnSettings, AdapterArguments, CostSettings, Templates)}
+    found |= {cls.__name__: cls for cls in (OwnSettings, AdapterArguments, Templates)}
     for name, cls in list(found.items()):
         for setting in settings_of(cls):
             found |= {f"{name}.{setting.name}": t for t in setting.types if dataclasses.is_dataclass(t)}

@@ -348,7 +348,7 @@ def test_make_installs_what_each_target_needs() -> None:
         "quickstart": "holdfast quickstart",
         "test": "-m 'not slow and not gpu and not network'",
         "test-all": "-m 'not gpu and not network'",
-        "bench": "benchmarks/cost.py --check",
+        "bench": "benchmarks/gate.py --check",
     }.items():
         shown = commands(target)
         steps = ["-m venv", "'^torch=='", "--constraint constraints.txt --editable .", last]

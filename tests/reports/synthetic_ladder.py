@@ -6,7 +6,6 @@ from typing import Any
 
 from holdfast.records.evaluation import Metric
 from holdfast.records.ladder import LadderRecord, PretrainedRung, SizeAbout
-from holdfast.records.run import Throughput
 
 
 def ladder(*, entry: str = "source/web", **changes: Any) -> LadderRecord:
@@ -32,9 +31,6 @@ def ladder(*, entry: str = "source/web", **changes: Any) -> LadderRecord:
                     "loss": value,
                     "curve": [(budget * k // 5, value + 1 / k) for k in range(1, 6)],
                     "figures": {entry: metric},
-                    "throughput": Throughput(
-                        tokens_per_second=speed, flops_per_second=speed * 6e6, peak=8e10, peak_of="a product, measured"
-                    ),
                     "seconds": budget / speed,
                 }
             folder = f"{size}-tokens{budget // 10**6}M"

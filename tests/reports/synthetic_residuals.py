@@ -264,12 +264,6 @@ def update(folder: Path, **changes: Any) -> ResidualRecord:
             "sources": {"fundus": 3120},
         },
         "ancestry": [{"base": "world/base", "instruct": "world/instruct", "layers": layers(), "warnings": []}],
-        "cost": {
-            "flops": 5.1e13,
-            "models": {"base-new": {"flops": 2.5e13}},
-            "gpu_hours": {"H100": 0.01},
-            "utilisation": 0.35,
-        },
         "notes": ["3 documents were longer than the window and were split."],
         "versions": {"holdfast": "0.2.0", "torch": "2.13.0"},
         "hardware": {"device": "CPU", "cores": 2},
@@ -407,7 +401,6 @@ def study(folder: Path, *, seeds: Sequence[int] = (0,), **changes: Any) -> Resid
         "models": models,
         "pairs": pairs,
         "corpus": {"documents": 1_960_000, "tokens": 1_274_000_000, "held_out": 2000, "skipped": {}},
-        "cost": {"flops": 1.6e20},
         "versions": {"holdfast": "0.2.0"},
         "hardware": {"device": "NVIDIA H100"},
     }

@@ -30,7 +30,7 @@ def test_charts_and_table_hold_the_figures() -> None:
     rows = rung_table(ladder()).rows
     assert len(rows) == 6 and any("a loss was not finite" in str(cell) for cell in rows[-1])
     shown = " ".join(str(cell) for cell in rows[0])
-    assert "67.5 %" in shown, "MFU: 9,000 tokens a second of 6e6 operations each, of 8e10"
+    assert "9,000" in shown, "tokens a second"
 
 
 def test_page_terminal_and_file(tmp_path: Path, capsys: object) -> None:

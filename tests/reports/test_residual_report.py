@@ -400,7 +400,7 @@ def test_the_chosen_scale_is_marked(updated) -> None:
 # --------------------------------------------------------------------------------------------------- how it came about
 
 
-def test_the_page_says_how_models_were_made_what_of_and_at_what_cost(tmp_path, updated) -> None:
+def test_the_page_says_how_models_were_made_and_what_of(tmp_path, updated) -> None:
     text = page_text(tmp_path, updated)
     for said in (
         "base, continued on 2 M new tokens, + 1 × (instruct − base)",
@@ -412,9 +412,6 @@ def test_the_page_says_how_models_were_made_what_of_and_at_what_cost(tmp_path, u
         "Documents left out (153)",
         "before the first date",
         "over all weights the difference has",
-        "The estimate in full",
-        "base + new text: operations 2.5e13 FLOPs 2.4e13 FLOPs 0.96",
-        "all models together: operations 5.1e13 FLOPs 4.8e13 FLOPs 0.94",  # the result's training is the base's
     ):
         assert said in text, said
     html = (tmp_path / "report.html").read_text()

@@ -9,7 +9,6 @@ import torch
 from cases import history, largest_difference, make_trainer, weights, words, write_unlike
 
 from holdfast.errors import ConfigError, TrainingDiverged
-from holdfast.retention.averaging import WiseFT
 from holdfast.retention.method import StepFigures
 from holdfast.retention.registry import parse_retention
 from holdfast.retention.rewinding import Try, step_back
@@ -221,5 +220,4 @@ def test_a_word_and_a_number_of_a_command_line():
     assert not mistakes and method.alpha == 0.25
     (method,), mistakes = parse_retention({"wise_ft": {"alpha": "auto", "limit": "0.1", "data": "hub/set"}})
     assert not mistakes and method.alpha == "auto" and method.limit == 0.1
-    assert "held-out" in method.not_in_cost and not WiseFT(alpha=0.5).not_in_cost
     assert [c.what for c in method.copies()] == ["anchor start", "end of training"]

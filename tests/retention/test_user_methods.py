@@ -145,14 +145,6 @@ def test_an_edited_file_is_another_run_and_old_records_run_no_code(place):
     assert len(explain_difference(record, after.resolved)) > 0
 
 
-def test_cost_counts_its_copies(place):
-    from holdfast.runs.cost.plan import _kept
-
-    [kept] = _kept(retention([REFERENCE]), "bfloat16")
-    assert (kept.method, kept.what, kept.dtype, kept.where) == ("dropback", "anchor start", "bfloat16", "device")
-    assert len(_kept(retention([REFERENCE, "l2"]), None)) == 1  # both have the start on the device
-
-
 def test_finding_one_loads_no_torch_by_itself(place):
     (place / "light.py").write_text(
         (place / "my_method.py").read_text().replace("from holdfast.checkpoints.live import Pieces\n", "")

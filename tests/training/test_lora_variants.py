@@ -196,13 +196,6 @@ def test_a_run_its_distance_and_its_merge_are_pefts(variant: str, place: Path, t
     assert max(float((by_us[n] - after[n]).abs().max()) for n in by_us) < 1e-6
 
 
-def test_what_dora_costs_is_not_guessed(place: Path, tmp_path: Path) -> None:
-    from holdfast.runs.cost.plan import run_plan
-
-    with pytest.raises(ConfigError, match="use_dora: what DoRA's norms take"):
-        run_plan(train_config(settings(place, tmp_path / "run", use_dora=True)), weights_dtype="float32")
-
-
 # -------------------------------------------------------------------------------------------------------------- Unsloth
 
 

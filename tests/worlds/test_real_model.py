@@ -227,7 +227,6 @@ STEPS: list[list[str]] = [
     ["residual", "apply", "--residual", "residual", "--base", NAME, "--output_dir", "applied"],
     ["distance", NAME, "noisy"],
     ["fisher", NAME, "--data", "text.jsonl", "--samples", "2", "--output_dir", "fisher", "--device", "cpu"],
-    ["cost", "--model", NAME, "--tokens", "1e6"],
     ["train", "--model_name_or_path", NAME, "--dataset_name", "text.jsonl", "--output_dir", "lora", *TRAIN,
      "--use_peft"],
     ["evaluate", f"it={NAME}", "lora", "--perplexity", "text.jsonl", "--output_dir", "measured", "--device", "cpu"],

@@ -33,7 +33,7 @@ DESCRIPTION = """\
 Pre-trains a ladder: decoders of the sizes you name, at token budgets that rise, every budget a run of its own whose
 learning rate ends at zero. The text is tokenised once into memory-mapped windows that all runs share; runs of a size
 begin with the same weights and read the same windows in the same order. Each run is an ordinary run folder of 'holdfast
-train' (resumed after a crash, FSDP and bf16 by its keys), is measured on what you name, and its tokens a second and MFU
+train' (resumed after a crash, FSDP and bf16 by its keys), is measured on what you name, and its tokens a second
 are logged. The ladder's files are what 'holdfast probe --ladder' takes.
 Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast ladder worker'
 on the others.

@@ -47,7 +47,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "diagnose": ("holdfast.cli.diagnose", "has a model forgotten, or does it only not show what it knows?"),
     "reproduce": ("holdfast.cli.reproduce", "re-run a paper's studies and check its claims"),
     "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),
-    "cost": ("holdfast.cli.cost", "operations, memory and GPU-hours of a run, before anything runs"),
     "update": (
         "holdfast.cli.update",
         "keep an instruct model current: continue its base on new text, add the instruction residual",

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import textwrap
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from holdfast.config.command_line import CONFIG
-from holdfast.config.declare import Setting, settings_of
+from holdfast.config.declare import Meta, Setting, settings_of
 from holdfast.config.help import default_text, explained, render_help
 from holdfast.errors import ConfigError
 
@@ -70,10 +71,13 @@ class Flags:
     """What `holdfast train` takes beside a run's settings."""
 
     dry_run: bool = False
-    """Reads model and data to the end and prints the plan: rows, tokens, steps, memory, time, three rows with what is
-    trained in them. Nothing is trained."""
+    """Reads model and data to the end and prints the plan: rows, tokens, steps, memory, operations, three rows with
+    what is trained in them. Nothing is trained."""
     for_: Literal["here", "gpu"] = "here"
     """With --dry_run: checks the settings for another machine, one with a GPU, in place of this one."""
+    flops_per_second: Annotated[float | None, Meta(gt=0, metavar="F")] = None
+    """With --dry_run: floating-point operations a second that a device reaches, its peak rate times the share that you
+    expect (4e14: about 40 % of an H100). The plan then says how many hours training takes."""
     debug: bool = False
     """Full tracebacks."""
     help_all: bool = False
@@ -87,7 +91,7 @@ def flags() -> tuple[Setting, ...]:
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast train --help`."""
-    words, given, target = list[str](), set[str](), "here"
+    words, given, target, rate = list[str](), set[str](), "here", ""
     left = list(argv)
     while left:
         word = left.pop(0)
@@ -95,11 +99,16 @@ def run(argv: list[str]) -> int:
         if name in ("__help", "_h", "__help_all", "__dry_run"):
             given.add(name)
         elif name.partition("=")[0] == "__for":
-            target = name.partition("=")[2] or (left.pop(0) if left else "")
+            target = _value(word, left)
+        elif name.partition("=")[0] == "__flops_per_second":
+            rate = _value(word, left)
         else:
             words.append(word)
     if target not in ("here", "gpu") or (target == "gpu" and "__dry_run" not in given):
         raise ConfigError(f"--for: expected here or gpu, with --dry_run, got {target!r}.")
+    flops_per_second = _rate(rate) if rate else None
+    if rate and "__dry_run" not in given:
+        raise ConfigError("--flops_per_second: takes effect with --dry_run only. Add it, or leave this out.")
     if given & {"__help", "_h"}:
         print(help_text(), end="")
         return 0
@@ -125,8 +134,8 @@ def run(argv: list[str]) -> int:
 
         command = launch.command(config.launch, words, has_accelerator=accelerator) if relaunch else None
         if config.stages:
-            return dry_run_stages(config, command, machine=machine)
-        return dry_run(config, command, machine=machine)
+            return dry_run_stages(config, command, machine=machine, flops_per_second=flops_per_second)
+        return dry_run(config, command, machine=machine, flops_per_second=flops_per_second)
     if relaunch:
         launch.start(config.launch, words, has_accelerator=accelerator)
 
@@ -136,6 +145,21 @@ def run(argv: list[str]) -> int:
 
     train(config, console=stdout_console(), evaluation_cache=os.environ.get(EVALUATION_CACHE))
     return 0
+
+
+def _value(word: str, left: list[str]) -> str:
+    """What an option says: behind its `=`, or the next word, which is taken."""
+    return word.partition("=")[2] or (left.pop(0) if left else "")
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate < math.inf:
+        raise ConfigError(f"--flops_per_second: expected a number above 0, such as 4e14, got {text!r}.")
+    return rate
 
 
 # ----------------------------------------------------------------------------------------------------------------- help

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.checkpoint_options import seconds_text, size_text
+from holdfast.cli.checkpoint_options import size_text
 from holdfast.cli.console import print_line, stdout_console
 from holdfast.config.decode import Given
 
@@ -20,7 +20,14 @@ LONGEST = 800
 """Characters of a stretch that are shown: its beginning and its end."""
 
 
-def dry_run(config: TrainConfig, command: list[str] | None, *, machine: Machine, continues: bool = True) -> int:
+def dry_run(
+    config: TrainConfig,
+    command: list[str] | None,
+    *,
+    machine: Machine,
+    flops_per_second: float | None = None,
+    continues: bool = True,
+) -> int:
     """Prints the plan, once the output folder (free, empty, or with this very run; unless `continues` is False) and all
     files are seen to be sound."""
     from holdfast.records.run import RunFolder
@@ -33,7 +40,7 @@ def dry_run(config: TrainConfig, command: list[str] | None, *, machine: Machine,
     with quiet_libraries(), quiet_datasets():
         found = look(config)
     config.notes.extend(found.notes)
-    print(plan(config, command=command, found=found, machine=machine))
+    print(plan(config, command=command, found=found, machine=machine, flops_per_second=flops_per_second))
     if record is not None:
         print(f"  {'continues':<11} the run in {folder} (status {record.status}, stage '{record.stage}')")
     if found.preview is not None:
@@ -41,7 +48,9 @@ def dry_run(config: TrainConfig, command: list[str] | None, *, machine: Machine,
     return 0
 
 
-def dry_run_stages(config: TrainConfig, command: list[str] | None, *, machine: Machine) -> int:
+def dry_run_stages(
+    config: TrainConfig, command: list[str] | None, *, machine: Machine, flops_per_second: float | None = None
+) -> int:
     """Each stage's plan, looked at on the request's own model: those of later stages begin with a result that is not
     there yet."""
     from holdfast.runs.config import checked
@@ -55,44 +64,43 @@ def dry_run_stages(config: TrainConfig, command: list[str] | None, *, machine: M
         if number:
             stage.notes.append(f"begins with the result of stage {number}, {settings['model_name_or_path']}")
         print(f"{chr(10) if number else ''}Stage {number + 1} of {len(config.stages)}")
-        dry_run(stage, command, machine=machine, continues=False)
+        dry_run(stage, command, machine=machine, flops_per_second=flops_per_second, continues=False)
     return 0
 
 
-def amounts(config: TrainConfig, found: Look) -> list[tuple[str, str]]:
-    """Rows, tokens, steps, memory and time, as far as they can be told."""
+def amounts(config: TrainConfig, found: Look, flops_per_second: float | None) -> list[tuple[str, str]]:
+    """Rows, tokens, steps, memory, operations and time, as far as they can be told."""
     if found.preview is None:
         return []
     seen, whole = found.preview, found.preview.looked == found.preview.of
     about = "" if whole else "about "
     share = f"{seen.share:.0%} of them trained" + ("" if whole else f", by {seen.looked} rows")
     rows = [("rows", f"{seen.of:,} rows, {about}{found.tokens:,.0f} tokens an epoch ({share})")]
-    if (cost := found.estimate) is None:
+    if (cost := found.cost) is None:
         return rows
     rows.append(("steps", f"{cost.work.steps:,}, {cost.work.tokens:,.0f} tokens in all"))
     device = "this machine's memory" if config.training.use_cpu else "a GPU"
-    rows.append(("memory", f"about {size_text(cost.memory.needed)} of {device} for each process"))
-    if not config.training.use_cpu:
-        times = [f"{seconds_text(3600 * one.hours)} on {one.gpu.name}" + _room(one.fits) for one in cost.gpus]
-        rows.append(("time", f"about {', '.join(times)} ({cost.utilisation:.0%} of the peak rate, training alone)"))
+    rows.append(("memory", f"about {size_text(cost.memory)} of {device} for each process"))
+    rows.append(("operations", f"about {cost.operations:.2e}, training alone"))
+    if flops_per_second is not None:
+        hours = cost.operations / flops_per_second / config.processes / 3600
+        rate = f"{flops_per_second:.3g} operations a second of each process"
+        rows.append(("time", f"about {hours:,.3g} hours at {rate}"))
     return rows
 
 
 def drawn_before(config: TrainConfig, found: Look) -> list[str]:
-    """What the start model has to write before the first step, and how long that takes at least: decoding reads all
-    weights once a pass, whatever is computed with them."""
-    from holdfast.runs.cost.plan import BYTES
+    """What the start model has to write before the first step."""
     from holdfast.training.data_host import BATCH_SIZES
 
-    seen, cost, lines = found.preview, found.estimate, list[str]()
+    seen, lines = found.preview, list[str]()
     if seen is None:
         return []
-    length = config.training.max_length if cost is None else cost.plan.window
     for method in (m for m in config.retention if not m.off):
         wanted = method.draws(
             rows=seen.of,
             tokens=found.tokens,
-            window=int(length or 1 << 30),
+            window=int(config.training.max_length or 1 << 30),
             at_once=BATCH_SIZES["cpu" if config.training.use_cpu else "cuda"],
         )
         if wanted is None:
@@ -100,18 +108,8 @@ def drawn_before(config: TrainConfig, found: Look) -> list[str]:
         text = f"{method.name}: about {wanted.tokens:,.0f} tokens of the start model's own text, unless they are there"
         if wanted.passes:
             text += f"; {wanted.passes:,} passes of up to {min(wanted.batch, wanted.samples)} samples"
-        if wanted.passes and cost is not None and not config.training.use_cpu:
-            size = wanted.passes * cost.architecture.parameters * BYTES[cost.plan.weights] / config.processes
-            times = [f"{seconds_text(size / (one.gpu.bandwidth * 1e9))} on {one.gpu.name}" for one in cost.gpus]
-            text += f", at least {', '.join(times)}"
-        else:
-            text += "; how long is said after the first batch"
-        lines.append(text)
+        lines.append(f"{text}; how long is said after the first batch")
     return lines
-
-
-def _room(fits: bool) -> str:
-    return "" if fits else " (does not fit)"
 
 
 def print_examples(found: Look, console: Console) -> None:
@@ -143,7 +141,14 @@ def pieces(row: PreparedRow, tokenizer: Any) -> list[tuple[str, bool]]:
     ]
 
 
-def plan(config: TrainConfig, *, found: Look, machine: Machine, command: list[str] | None = None) -> str:
+def plan(
+    config: TrainConfig,
+    *,
+    found: Look,
+    machine: Machine,
+    command: list[str] | None = None,
+    flops_per_second: float | None = None,
+) -> str:
     """What would be done, as text."""
     args, model = config.training, config.model
     rows_each, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
@@ -167,7 +172,7 @@ def plan(config: TrainConfig, *, found: Look, machine: Machine, command: list[st
             f"{length}, learning rate {args.learning_rate:g} ({_value(args.lr_scheduler_type)}), seed {args.seed}",
         ),
         ("batch", batch),
-        *amounts(config, found),
+        *amounts(config, found, flops_per_second),
         *_many(
             "retention",
             [m.label() + (" (off)" if m.off else "") for m in config.retention] or ["none: plain fine-tuning"],

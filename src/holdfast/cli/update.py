@@ -3,7 +3,6 @@ measure, report."""
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,7 +48,6 @@ examples
   holdfast update --base BASE --instruct INSTRUCT --corpus news/ --after 2024-01-01 --tokens 100M \\
       --train learning_rate=1e-5 use_peft=true --evaluation instruction_residual
   holdfast update --config update.yaml
-  holdfast cost --model BASE --tokens 100M --window 4096                          # what it will take
 
 output
   FOLDER/models/<result>/    the updated model: safetensors, the instruct model's tokenizer and chat template
@@ -113,7 +111,6 @@ def _only_keys(parts: list[Any]) -> bool:
 
 def _dry_run(config: ResidualConfig) -> int:
     from holdfast.studies.residual.new_text import corpus_request
-    from holdfast.studies.residual.plan import TRAIN_DEFAULTS
     from holdfast.studies.residual.session import check_measuring, check_models, whole_plan
     from holdfast.support.token_counts import shown_tokens
 
@@ -137,17 +134,6 @@ def _dry_run(config: ResidualConfig) -> int:
             "--evaluation instruction_residual."
         )
     lines += [f"Note: {note}" for note in notes]
-    if budget is not None:
-        keys = " ".join(
-            f"--{k} {shlex.quote(str(v))}"
-            for k, v in config.train.items()
-            if TRAIN_DEFAULTS.get(k) != v and isinstance(v, (str, int, float))
-        )
-        amounts = f"--tokens {shown_tokens(budget)} --epochs {config.epochs:g} --window {config.window} --packing true"
-        lines.append(
-            f"What it takes: holdfast cost --model {shlex.quote(str(config.families[''].base))} "
-            f"{amounts} {keys}".rstrip()
-        )
     lines.append(f"Folder: {config.output_dir}")
     print("\n".join(lines))
     return 0

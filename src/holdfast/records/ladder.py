@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.records.evaluation import SCHEMA, Metric
-from holdfast.records.run import Throughput
 from holdfast.support.files import read_as, write_json
 
 RECORD_FILE = "ladder.json"
@@ -44,7 +43,6 @@ class PretrainedRung:
     """(tokens, training loss in nats a token)."""
     figures: dict[str, Metric] = field(default_factory=dict)
     """What was measured at its end, by "suite/name"."""
-    throughput: Throughput | None = None
     seconds: float = 0.0
     """Of training."""
     state: str = "waiting"

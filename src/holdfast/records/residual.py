@@ -170,8 +170,6 @@ class ResidualRecord:
     share of them, ...}`."""
     ancestry: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """The evidence that instruct models are children of their bases; see `holdfast.checkpoints.ancestry`."""
-    cost: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """The estimate made before anything ran."""
     notes: list[str] = dataclasses.field(default_factory=list)
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     hardware: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -29,24 +29,6 @@ from holdfast.support.files import read_as, read_jsonl, record_from, write_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Throughput:
-    """How fast a run trained."""
-
-    tokens_per_second: float
-    flops_per_second: float
-    """Of products: forward and backward of layers, attention and head; recomputed ones do not count."""
-    peak: float | None = None
-    """Of the machine in the same unit; None where it is not known."""
-    peak_of: str = ""
-    """What the peak is: a GPU's as its maker states it, or a large matrix product as measured on these cores."""
-
-    @property
-    def utilisation(self) -> float | None:
-        """Model FLOPs utilisation (MFU): share of the peak."""
-        return self.flops_per_second / self.peak if self.peak else None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerDistance:
     """How far one layer moved from the start. L2 norms over all its parameters, in float32."""
 
@@ -92,7 +74,7 @@ class RunRecord:
     """ISO 8601, UTC."""
     finished: str | None = None
     training: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """`{"steps", "tokens", "seconds", "tokens_per_second", "throughput": Throughput, "sessions", "final": {last logged
+    """`{"steps", "tokens", "seconds", "tokens_per_second", "sessions", "final": {last logged
     metrics}, "stages": {name: seconds}, "result_step", "saved", "evaluated"}`: `result_step` is the step whose
     checkpoint is the result, where one was chosen, `saved` says that the final weights are on disk, `evaluated` is the
     fingerprint of the evaluation plan that was run."""

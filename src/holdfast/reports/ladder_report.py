@@ -45,14 +45,12 @@ from holdfast.reports.format import (
     count,
     decimals_for,
     duration,
-    flops_text,
     hardware_rows,
     hardware_text,
     interval_text,
     joined,
     listed,
     number,
-    percent,
     plural,
     significant,
 )
@@ -67,8 +65,6 @@ HOW = (
     "longer run, whose rate would still be high there (Overtrained Language Models, appendix B).",
     "All rungs of a size begin with the same weights and read the same windows in the same order, each as far as its "
     "budget goes.",
-    "MFU: the products that forward and backward passes need, over the time they took, over the machine's peak. Work "
-    "that is no product counts as time lost.",
     "Intervals cover the documents or questions; they say nothing of other seeds.",
 )
 
@@ -150,16 +146,14 @@ def _tiles(record: LadderRecord) -> list[Tile]:
     done = [r for r in record.rungs if r.state == "complete"]
     if not done:
         return []
-    fastest = max((r for r in done if r.throughput), key=lambda r: r.tokens, default=None)
+    longest = max((r for r in done if r.seconds), key=lambda r: r.tokens, default=None)
     tiles = [
         Tile("Rungs", f"{len(done)} of {len(record.rungs)}", listed(list(record.sizes))),
         Tile("Tokens read", count(sum(r.tokens for r in done)), f"text of {count(record.text.get('tokens'))}"),
         Tile("Time", duration(sum(r.seconds for r in done)), "of training, runs added up"),
     ]
-    if fastest is not None and fastest.throughput is not None:
-        t = fastest.throughput
-        share = f"MFU {percent(100 * t.utilisation, sign=False)}" if t.utilisation else ""
-        tiles.append(Tile(f"{fastest.size}: tokens a second", count(t.tokens_per_second), share))
+    if longest is not None:
+        tiles.append(Tile(f"{longest.size}: tokens a second", _speed(longest)))
     return tiles
 
 
@@ -187,17 +181,15 @@ def rung_table(record: LadderRecord, *, brief: bool = False) -> Table:
             *([Col("Seed", lambda r: str(r.seed))] if seeds else []),
             Col("Training loss, nats", lambda r: "" if r.loss is None else number(r.loss, 3)),
             *(Col(f"{name.rpartition('/')[2]}, {units[name]}", cell(name)) for name in names),
-            Col("Tokens a second", lambda r: "" if r.throughput is None else count(r.throughput.tokens_per_second)),
-            Col("MFU", _mfu),
+            Col("Tokens a second", _speed),
             Col("", lambda r: chip(r.reason or r.state, STATES.get(r.state, "flat")), numeric=False),
         ],
         kind="dense",
     )
 
 
-def _mfu(rung: PretrainedRung) -> str:
-    share = rung.throughput.utilisation if rung.throughput else None
-    return "" if share is None else percent(100 * share, sign=False)
+def _speed(rung: PretrainedRung) -> str:
+    return count(rung.tokens / rung.seconds) if rung.seconds else ""
 
 
 def figure_charts(record: LadderRecord) -> list[Chart | None]:
@@ -286,8 +278,6 @@ def curve_charts(record: LadderRecord) -> list[Chart | None]:
 def _facts(record: LadderRecord) -> list[tuple[str, Text]]:
     config = record.config
     text = record.text
-    best = max((r.throughput.flops_per_second for r in record.rungs if r.throughput), default=None)
-    peak = next((r.throughput.peak_of for r in record.rungs if r.throughput and r.throughput.peak_of), "")
     rows: list[tuple[str, Text]] = [
         ("Architecture", str(config.get("architecture", ""))),
         *(
@@ -299,8 +289,6 @@ def _facts(record: LadderRecord) -> list[tuple[str, Text]]:
         ("A step", f"{config.get('batch_size')} windows of {config.get('context')} tokens"),
         ("Learning rate", f"{config.get('learning_rate'):g}, cosine to zero" if config.get("learning_rate") else ""),
         ("muP", f"base width {config['base_width']}" if config.get("base_width") else "no"),
-        ("Products", f"up to {flops_text(best)} a second" if best else ""),
-        ("Peak", peak),
         *hardware_rows(record.hardware),
         *((f"{name} version", version) for name, version in record.versions.items()),
     ]

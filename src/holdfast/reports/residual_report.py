@@ -171,7 +171,6 @@ def residual_page(record: ResidualRecord, folder: Path) -> b.Page:
             _models(r),
             _corpus(r),
             _ancestry(r),
-            _cost(r),
             b.notes(record.notes, anchor="notes"),
             Section("How to read this page", [Panel([Bullets(_reading(r))], "card")], anchor="reading"),
             _small_print(r),
@@ -715,7 +714,7 @@ def _path(model: StudiedModel) -> str:
     return shown_name(model) if Path(path).is_absolute() or path.startswith((".", "~")) else path
 
 
-# --------------------------------------------------------------------------------------------- corpus, ancestry, cost
+# --------------------------------------------------------------------------------------------- corpus and ancestry
 
 
 def _corpus(r: Results) -> Section:
@@ -764,35 +763,6 @@ def _ancestry(r: Results) -> Section | None:
         charts.append(layer_chart(list(layers.values()), title=title, caption=caption))
     title = "Is the instruct model a child of the base?"
     return Section(title, [*parts, *b.side_by_side(charts)], anchor="ancestry") if r.record.ancestry else None
-
-
-def _cost(r: Results) -> Section | None:
-    """Operations that were estimated beside those that the complete models took; a sum is only set beside the estimate
-    where every model is complete."""
-    cost = r.record.cost
-    planned = {name: part["flops"] for name, part in cost.get("models", {}).items()}
-    done = {m.name: m.flops for m in r.models if m.state == "complete"}
-    lines = [(r.label(name), flops, done.get(name)) for name, flops in planned.items()]
-    lines += (
-        [("all models together", cost["flops"], r.spent()[0] if len(done) == len(r.models) else None)]
-        if "flops" in cost
-        else []
-    )
-    columns = [
-        Col("What", lambda line: f"{line[0]}: operations", numeric=False),
-        Col("Estimated before", lambda line: flops_text(line[1])),
-        Col("Measured", lambda line: flops_text(line[2]) if line[2] else "not known"),
-        Col("Measured / estimated", lambda line: f"{line[2] / line[1]:.2f}" if line[1] and line[2] else ""),
-    ]
-    text = "Operations are counted, not timed: “measured” is of the tokens that were trained on."
-    parts = [tabulate(lines, columns, kind="dense"), Paragraph(text, "note")] if lines else []
-    rest = [(f"models.{name}.flops", flops_text(flops)) for name, flops in planned.items()]
-    rest += flatten({k: v for k, v in cost.items() if k not in ("flops", "models")})
-    return (
-        Section("Cost, before and after", [*parts, b.fold_facts("The estimate in full", rest)], anchor="cost")
-        if cost
-        else None
-    )
 
 
 # ---------------------------------------------------------------------------------------------------------- small print

@@ -182,11 +182,6 @@ class WiseFT(RetentionMethod):
     def problems(self) -> list[str]:
         return self._auto_problems() + anchor_problems("wise_ft.anchor", self.anchor)
 
-    @property
-    def not_in_cost(self) -> str:  # type: ignore[override]
-        """Empty for a given alpha."""
-        return "its evaluations of held-out data are not counted" if self.alpha == "auto" else ""
-
     def describe(self) -> dict[str, Any]:
         return self._without_auto(super().describe())
 

@@ -120,7 +120,6 @@ class Budget(RetentionMethod):
     summary: ClassVar[str] = (
         "state how much forgetting is acceptable; the strength of label annealing (or L2, EWC) is found during the run"
     )
-    not_in_cost: ClassVar[str] = "its measurements of held-out data are not counted"
     source: ClassVar[str] = (
         "Stooke et al. 2020, PID Lagrangian methods, section 4; Platt and Barr 1988, Constrained differential "
         "optimization"

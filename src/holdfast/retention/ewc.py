@@ -171,9 +171,6 @@ class EWC(RetentionMethod):
         anchor = kept_anchor(self.anchor, self.keep)
         return (anchor, WeightCopy(what="Fisher information", place=anchor.place, dtype="float32"))
 
-    def samples_before(self) -> int:
-        return self.samples if self.data else 0
-
     def start(self, anchors: Anchors) -> ActiveMethod:
         """See `RetentionMethod.start`.
 

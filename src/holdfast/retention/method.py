@@ -491,8 +491,6 @@ class RetentionMethod:
     DeepSpeed's flattened optimiser does not know."""
     optimizers: ClassVar[tuple[str, ...]] = ()
     """The values of `optim` that it works with; empty: any."""
-    not_in_cost: ClassVar[str] = ""
-    """What it does that `holdfast cost` does not count, and what to do about it; empty: nothing."""
 
     @property
     def by_document(self) -> bool:
@@ -567,10 +565,6 @@ class RetentionMethod:
     def replayed(self) -> float:
         """The share of the training tokens that the method adds, in [0, 1)."""
         return 0.0
-
-    def samples_before(self) -> int:
-        """Samples whose gradients are computed before the first step."""
-        return 0
 
     def passes_before(self) -> int:
         """Forward passes of the start model over the whole training data before the first step."""

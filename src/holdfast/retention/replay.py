@@ -132,7 +132,6 @@ class Multitask(RetentionMethod):
     summary: ClassVar[str] = "train on all tasks' data at once: the upper line, where the old data can be had"
     source: ClassVar[str] = "Soup to Go, section 5 (multitask model); Caruana 1997, Multitask learning"
     repeatable: ClassVar[bool] = True
-    not_in_cost: ClassVar[str] = "the other tasks' data is not counted; state --tokens with it"
 
     data: str = ""
     """File, folder or hub id of another task's data (required)."""

@@ -66,7 +66,6 @@ class SelfReplay(RetentionMethod):
     source: ClassVar[str] = "2605.26097, samples of the start from its beginning-of-text token; SSR 2403.01244"
     stacks: ClassVar[bool] = True
     gives: ClassVar[str] = "generated"
-    not_in_cost: ClassVar[str] = "drawing the samples is not counted; it happens once for a start model and its prompts"
 
     prompts: str = START
     """What the start model is given: start (its beginning-of-text token alone), target (the prompts of the training

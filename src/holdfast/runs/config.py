@@ -42,7 +42,6 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.named import at_revision, folder_without_revision
 from holdfast.config.command_line import CONFIG, find_option, parse_words
-from holdfast.config.declare import Setting
 from holdfast.config.decode import Given, as_mistake, coerce_all, plain_key
 from holdfast.config.values import Mistake, show
 from holdfast.config.yaml_file import from_yaml, read_yaml
@@ -153,8 +152,6 @@ class Machine:
     """Whether the accelerator has bfloat16."""
     here: bool = True
     """False: another machine than this one, whose packages are not known."""
-    runs: bool = True
-    """False: nothing is going to run, so that packages do not matter."""
 
 
 GPU = Machine(accelerator=True, bf16=True, here=False)
@@ -194,15 +191,10 @@ def _environment(argv: Sequence[str], file: Given) -> Any:
         return None
 
 
-def given_words(argv: Sequence[str], more: Mapping[str, Setting] | None = None) -> Given:
-    """What the words after `holdfast train` say, without `--config`. Imports TRL.
-
-    Args:
-        argv: the words.
-        more: further settings by name, of a command that takes those of `holdfast train` too.
-    """
+def given_words(argv: Sequence[str]) -> Given:
+    """What the words after `holdfast train` say, without `--config`. Imports TRL."""
     known = known_settings()
-    line = parse_words(argv, {"config": CONFIG, **OWN, **known, **old_settings(known), **(more or {})}, renamed=RENAMED)
+    line = parse_words(argv, {"config": CONFIG, **OWN, **known, **old_settings(known)}, renamed=RENAMED)
     line.values.pop("config", None)
     return line
 
@@ -334,9 +326,9 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     add(config_checks.check_lora_init(values, raw, methods, launching))
     if values.get("lora_init") is not None and found.get("on_policy") is not None:
         add(["lora_init: is not computed in a run with on_policy. Leave one of the two out."])
-    packages = check_packages(values, here=machine.here) if machine.runs else []
+    packages = check_packages(values, here=machine.here)
     if machine.here:
-        add([*packages, *(judges_need(plan) if machine.runs else [])])
+        add([*packages, *judges_need(plan)])
     else:
         notes += packages
     if launching.get("accelerate_config"):

@@ -535,7 +535,7 @@ def check_lora_init(
         launching: options of `accelerate launch`.
     """
     from holdfast.retention.paths import data_problems
-    from holdfast.runs.cost.plan import sharding_of
+    from holdfast.runs.cost import sharding_of
     from holdfast.training.adapters import LORA_INIT_SHARDED
 
     def unset(key: str) -> bool:

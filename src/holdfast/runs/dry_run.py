@@ -14,7 +14,7 @@ from holdfast.support.progress import progress
 
 if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig
-    from holdfast.runs.cost.estimate import CostEstimate
+    from holdfast.runs.cost import Cost
     from holdfast.runs.preview import Preview
 
 
@@ -25,7 +25,7 @@ class Look:
     preview: Preview | None = None
     """Rows as they are trained on; None where model or data are not here."""
     tokenizer: Any = None
-    estimate: CostEstimate | None = None
+    cost: Cost | None = None
     """None where there is too little to tell it from."""
     notes: tuple[str, ...] = field(default=())
 
@@ -76,7 +76,7 @@ def look(config: TrainConfig) -> Look:
             f"nothing is trained in {found.untrained} of {found.looked} rows that were looked at: what is to be learnt "
             f"is cut away (max_length) or masked (assistant_only_loss, completion_only_loss)"
         )
-    return Look(preview=found, tokenizer=tokenizer, estimate=_estimate(config, found), notes=tuple(notes))
+    return Look(preview=found, tokenizer=tokenizer, cost=_cost(config, found), notes=tuple(notes))
 
 
 def check_fit(config: TrainConfig) -> None:
@@ -134,16 +134,22 @@ def check_fit(config: TrainConfig) -> None:
         raise ConfigError(problems)
 
 
-def _estimate(config: TrainConfig, found: Preview) -> CostEstimate | None:
-    from holdfast.runs.cost.estimate import estimate
+def _cost(config: TrainConfig, found: Preview) -> Cost | None:
+    """None for what is not counted: images, OSF, DoRA, and rows of which nothing is trained."""
+    from holdfast.models import takes_images
+    from holdfast.runs.cost import estimate
 
-    if not found.rows:
-        return None  # `look` says that nothing of them is trained
-    lengths = tuple(max(1, len(row.ids)) for row in found.rows)
+    name, model = str(config.model.model_name_or_path), config.model
+    beyond_lora = model.use_peft and (config.adapter.peft_method == "osf" or model.use_dora)
+    trust = bool(config.training.trust_remote_code)
+    if not found.rows or beyond_lora or takes_images(name, trust_remote_code=trust):
+        return None
+    lengths = [max(1, len(row.ids)) for row in found.rows]
+    tokens = sum(lengths) / found.looked * found.of
     try:
-        return estimate(config, tokens=sum(lengths) / found.looked * found.of, lengths=lengths)
-    except (ConfigError, ModelError):
-        return None  # an architecture that is not counted
+        return estimate(config, tokens=tokens, lengths=lengths)
+    except ModelError:
+        return None  # a model without an output head
 
 
 def read_weights(name: str) -> None:

@@ -46,7 +46,7 @@ from holdfast.support.environment import (
     terminated_is_interrupted,
     wait_for_lock,
 )
-from holdfast.support.files import fingerprint, to_jsonable, write_json
+from holdfast.support.files import fingerprint, write_json
 from holdfast.support.resources import is_disk_full
 
 if TYPE_CHECKING:
@@ -364,7 +364,6 @@ class _Run:
         from holdfast.data.formats import rows_by_name
         from holdfast.evaluation.runner import scorer
         from holdfast.ops.layers import why_not
-        from holdfast.runs.cost.achieved import throughput_of_run
         from holdfast.runs.tracking import AtStart, Trackers
         from holdfast.training.adapters import adapter_config
         from holdfast.training.callbacks import MetricsFile, Progress, StopOnSignal
@@ -491,9 +490,6 @@ class _Run:
             if note := outcome.pop("note", ""):
                 self.note(note)
             self.record.training.setdefault("methods", {})[name] = outcome
-        if tokens and seconds > 0 and self.main:
-            reached = throughput_of_run(config, self.record.data, tokens / seconds, device=args.device.type)
-            self.record.training["throughput"] = to_jsonable(reached)
         if self.trainer.state.global_step < self.trainer.state.max_steps and stop.stopped:
             again = "continues"
             if args.save_only_model:

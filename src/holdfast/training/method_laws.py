@@ -167,7 +167,7 @@ def documents_itself(cls: type[RetentionMethod]) -> None:
 
 
 def keeps_what_it_declares(make: Make, methods: Methods) -> None:
-    """No more is held beside the parameters than `copies()` says, so that `holdfast cost` can be believed."""
+    """No more is held beside the parameters than `copies()` says, so that the memory of a dry run can be believed."""
     trainer = make(methods)
     trainer.train()
     parameters = dict(trainer.model.named_parameters())

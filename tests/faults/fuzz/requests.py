@@ -185,7 +185,6 @@ QUICK: list[list[str]] = [
     ["perturb", "base", "--scale", "0.5", "--seed", "1", "--output_dir", "out", "--dry_run"],
     ["distance", "base", "math", "--per", "tensor"],
     ["inspect", "base"],
-    ["cost", "--config", "train.yaml", "--gpu", "H100", "--tokens", "1M"],
     ["compare", "measured:base", "measured:math", "--fail_if", "colours drop > 90pt", "--confidence", "0.9"],
     ["report", "runs/direct"],
     ["sweep", "status", "study"],

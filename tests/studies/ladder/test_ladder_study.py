@@ -130,8 +130,7 @@ def test_a_whole_ladder(asked: dict[str, Any]) -> None:
         (size, tokens, tokens // 64) for size in ("small", "wide") for tokens in (640, 1280)
     ]
     for rung in record.rungs:
-        assert rung.throughput is not None and rung.throughput.tokens_per_second > 0
-        assert rung.throughput.utilisation is not None and 0 < rung.throughput.utilisation < 1
+        assert rung.seconds > 0
         assert rung.figures["source/held"].unit == "nats/token"
         run = RunFolder(Path("ladder", rung.folder))
         assert run.metrics()[-1]["learning_rate"] < 1e-2 / 10, "annealed"

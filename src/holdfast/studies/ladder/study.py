@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.records.ladder import RECORD_FILE, LadderRecord, PretrainedRung, SizeAbout, write_ladder
-from holdfast.records.run import RunFolder, Throughput
+from holdfast.records.run import RunFolder
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine import storage as stored
 from holdfast.studies.engine.asked import StudyAsked
@@ -19,7 +19,7 @@ from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.storage import GRACE_SECONDS
 from holdfast.studies.engine.study import COMPLETE, RUNNING, CannotJudge, JobState, StudyState, Writer
 from holdfast.studies.ladder.plan import RUNG, TEXT, LadderConfig, Rung, refuse_little_text
-from holdfast.support.files import read_object, record_from, write_bytes_atomic
+from holdfast.support.files import read_object, write_bytes_atomic
 
 if TYPE_CHECKING:
     import datasets
@@ -247,8 +247,6 @@ class LadderStudy(StudyAsked[LadderConfig]):
                 "loss": float(rows[-1]["loss"]) if rows else None,
                 "curve": [(int(row.get("tokens", 0)), float(row["loss"])) for row in rows],
             }
-            if training.get("throughput"):
-                found["throughput"] = record_from(Throughput, training["throughput"])
         with contextlib.suppress(HoldfastError, OSError):
             measured = {f"{e.suite}/{e.name}": e.metrics.get(e.primary) for e in run.evaluated("result").all()}
             asked = [f"{e.suite}/{e.name}" for e in config.plan.entries]

@@ -42,8 +42,6 @@ class NewText:
     files: dict[int | None, Path]
     """By budget."""
     held_out: Path | None
-    lengths: dict[int | None, list[int]]
-    """Tokens of each document, by budget."""
     facts: dict[str, Any]
     """For the record: see `ResidualRecord.corpus`."""
     notes: list[str] = field(default_factory=list)
@@ -128,7 +126,6 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
         budget: everything if budget is None else _cut(everything, lengths[:end], budget, folder)
         for budget, end in ends.items()
     }
-    by_budget = {budget: lengths[:end] for budget, end in ends.items()}
     packed = pack(np.array(lengths), config.window).info
     longer = sum(n > config.window for n in lengths)
     if longer:
@@ -151,7 +148,7 @@ def new_text(config: ResidualConfig, tokenizer: Any, folder: Path) -> NewText:
         "windows": packed.windows,
         "wasted": packed.wasted,
     }
-    return NewText(files=files, held_out=held_out, lengths=by_budget, facts=facts, notes=notes)
+    return NewText(files=files, held_out=held_out, facts=facts, notes=notes)
 
 
 def _lengths(file: Path, tokenizer: Any, path: Path) -> list[int]:

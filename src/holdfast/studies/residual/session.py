@@ -22,7 +22,7 @@ from holdfast.studies.engine.study import refuse_foreign
 from holdfast.studies.residual.making import Workshop, drop_weights
 from holdfast.studies.residual.new_text import NewText, new_text
 from holdfast.studies.residual.outcome import choose_scale, pairs_of, with_choice
-from holdfast.studies.residual.plan import HELD_OUT_DOCUMENTS, NEW_TEXT, ResidualConfig, training_settings
+from holdfast.studies.residual.plan import HELD_OUT_DOCUMENTS, NEW_TEXT, ResidualConfig
 from holdfast.support.environment import (
     hardware,
     now,
@@ -157,11 +157,6 @@ def open_workshop(config: ResidualConfig, record: ResidualRecord, console: Any) 
         amount = f"{facts['documents']:,} documents, {facts['tokens']:,} tokens"
         say(console, f"New text: {amount}; {facts['held_out']:,} documents held out.")
         note(text.notes)
-        record.cost = cost = planned_cost(config, text) if config.small is None else {}  # of a toy it says nothing
-        hours = ", ".join(f"{gpu} {hours:.3g} h" for gpu, hours in cost.get("gpu_hours", {}).items())
-        if hours and cost["flops"] > 1e15:
-            peak = f"{100 * cost['utilisation']:.0f} % of the peak"
-            say(console, f"To train: {cost['flops']:.3g} operations ({hours} at {peak}).")
     plan = whole_plan(config, text.held_out if text is not None else None)
     if not plan.entries:
         raise ConfigError(
@@ -169,28 +164,6 @@ def open_workshop(config: ResidualConfig, record: ResidualRecord, console: Any) 
             "measure."
         )
     return Workshop(config=config, out=out, texts=text.files if text else {}, plan=plan, console=console)
-
-
-def planned_cost(config: ResidualConfig, text: NewText) -> dict[str, Any]:
-    """What the continued models will take: operations each and in all, and hours on named GPUs."""
-    from holdfast.runs.config import train_config
-    from holdfast.runs.cost.estimate import estimate
-
-    models: dict[str, Any] = {}
-    hours: dict[str, float] = {}
-    utilisation = 0.0
-    for model in (m for m in config.models() if m.continued and m.residual is None):
-        out, data = config.output_dir / "runs" / model.name, text.files[model.budget]
-        settings = training_settings(config, config.given(model), out, data, seed=model.seed)
-        try:
-            found = estimate(train_config(settings), lengths=text.lengths[model.budget])
-        except HoldfastError as error:  # a kind of training that is not counted stops nothing
-            return {"note": f"No estimate: {error}"}
-        models[model.name], utilisation = {"flops": found.flops.total}, found.utilisation
-        for gpu in found.gpus:
-            hours[gpu.gpu.name] = hours.get(gpu.gpu.name, 0.0) + gpu.gpu_hours
-    total = sum(m["flops"] for m in models.values())
-    return {"flops": total, "models": models, "gpu_hours": hours, "utilisation": utilisation} if models else {}
 
 
 def check_models(config: ResidualConfig) -> tuple[list[str], list[dict[str, Any]]]:

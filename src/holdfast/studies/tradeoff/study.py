@@ -422,15 +422,12 @@ def _brief(value: Any) -> str:
 # -------------------------------------------------------------------------------------------------------------- loading
 
 
-def load_study(
-    path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None, *, prepared: bool = False
-) -> StudyConfig:
+def load_study(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None) -> StudyConfig:
     """The study in a YAML file.
 
     Args:
         path: the file.
         overrides: keys that win over the file's, as the command line gives them.
-        prepared: see `study_config`.
 
     Raises:
         ConfigError: with every mistake at once.
@@ -440,7 +437,7 @@ def load_study(
     changed = {k: v for k, v in (overrides or {}).items() if v is not None}
     given.values = {"name": path.stem, **given.values, **changed}
     given.from_line |= set(changed)
-    return study_config(given, beside=path.parent, source=str(path), prepared=prepared)
+    return study_config(given, beside=path.parent, source=str(path))
 
 
 def study_config(
