@@ -14,11 +14,9 @@ BUDGETS = {
     "config": 25,
     "data": 35,
     "evaluation": 75,
-    "faults": 5,
     "laws": 150,
     "ops": 30,
     "records": 2,
-    "reference": 15,
     "reports": 30,
     "retention": 45,
     "runs": 95,
@@ -46,6 +44,7 @@ class Durations:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         folders = PurePosixPath(report.nodeid.split("::")[0]).parts
         package = folders[1] if len(folders) > 2 else "(top)"
+        package = "checks" if folders[0] == "checks" else package
         (self.slow if "slow" in report.keywords else self.fast)[package] += report.duration
         self.tests[package] += report.when == "call"
 

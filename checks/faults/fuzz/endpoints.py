@@ -20,7 +20,7 @@ WRITE += ["--limit", "3", "--least_characters", "5", *PATIENCE]
 
 def _fake() -> Any:
     """`tests/evaluation/fake_endpoint.py`."""
-    path = Path(__file__).parents[2] / "evaluation" / "fake_endpoint.py"
+    path = Path(__file__).parents[3] / "tests" / "evaluation" / "fake_endpoint.py"
     spec = importlib.util.spec_from_file_location("fake_endpoint", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

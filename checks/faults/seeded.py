@@ -1,8 +1,8 @@
 """Seeded faults: sixty-six silent wrongs, put into the code one at a time, and which of them the tests notice.
 
-    python tests/faults/seeded.py                       judge all of `faults.yaml`, or go on where it was interrupted
-    python tests/faults/seeded.py --only ops-window     some of them, separated by commas
-    python tests/faults/seeded.py --check               exit with 1 where `baseline.json` caught what is missed now
+    python checks/faults/seeded.py                       judge all of `faults.yaml`, or go on where it was interrupted
+    python checks/faults/seeded.py --only ops-window     some of them, separated by commas
+    python checks/faults/seeded.py --check               exit with 1 where `baseline.json` caught what is missed now
 
 A fault is a snippet that stands exactly once in src/holdfast, whatever its indentation and line breaks, and what takes
 its place. A worker applies it to a copy of src/ and runs the fault's tests against that copy. Outcomes:
@@ -13,7 +13,7 @@ its place. A worker applies it to a copy of src/ and runs the fault's tests agai
 
 Every result is written as soon as it is there, with a hash of the fault, src/ and tests/: what was judged in this very
 tree is not judged again. The exit status is 1 where there is an error; a missed fault is none. A new baseline is made
-with `--results tests/faults/baseline.json --again`.
+with `--results checks/faults/baseline.json --again`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Generated faults in what comes in: requests, data files, weights, folders, caches, endpoints, the machine, and kills.
 
-(The faults of `tests/faults/seeded.py` are another thing: they are put into holdfast's own code, to see which of them
+(The faults of `checks/faults/seeded.py` are another thing: they are put into holdfast's own code, to see which of them
 its tests notice.)
 
     make faults                                   2,000 cases and 40 kills, at most 20 minutes of two cores

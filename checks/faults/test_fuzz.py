@@ -1,6 +1,6 @@
 """Sixty generated faults in what comes in, in this process; all kinds of them, and kills, in the slow tests.
 
-`make faults` runs 2,000; see `tests/faults/fuzz`.
+`make faults` runs 2,000; see `checks/faults/fuzz`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,3 @@
+"""The checks use the fixtures of the tests."""
+
+pytest_plugins = ["shared_fixtures", "durations"]

@@ -1,0 +1,168 @@
+"""What all tests share: a tiny model and tokenizer on disk, one thread a process, no network."""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import gc
+import importlib.util
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+# Before anything imports torch or the hub client: the suite runs several workers on few cores, offline.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# A cache of their own, one for all test processes: what a test keeps must never reach the user's.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["HOLDFAST_CACHE"] = tempfile.mkdtemp(prefix="holdfast-tests-cache-")
+    atexit.register(shutil.rmtree, os.environ["HOLDFAST_CACHE"], ignore_errors=True)
+
+import pytest
+
+# A shell starts what runs in the background with Ctrl-C ignored; the tests that press it mean what happens in the
+# foreground.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+import commandline
+import gallery as examples
+from tiny import build_model, build_tokenizer
+
+os.fsync = lambda fd: None  # no test takes the power away: nothing waits for a disk
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return build_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer) -> Path:
+    """A tiny Llama with its tokenizer, saved as safetensors."""
+    folder = tmp_path_factory.mktemp("model") / "tiny-llama"
+    build_model().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """`once(name, make)`: a folder that `make(folder)` fills, by the first test process that asks; the others wait for
+    it and read."""
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+
+    def made(name: str, make: Callable[[Path], None]) -> Path:
+        folder, done = place / f"once-{name}", place / f"once-{name}.done"
+        with open(place / f"once-{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                make(folder)
+                done.touch()
+        return folder
+
+    return made
+
+
+@pytest.fixture
+def gallery(once: Callable[[str, Callable[[Path], None]], Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with two finished runs, three evaluated models, a study, an update, a residual study and a
+    merge.
+
+    Their real commands made them, once for all test processes. One test at a time stands in it (finished work is known
+    by absolute paths and by the times of files, so a copy would not be finished), and leaves what was made as it is.
+    """
+
+    def make(folder: Path) -> None:
+        from holdfast.studies.engine.study import Study
+
+        commandline.preload()
+        examples.material_in(folder / "work")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Study, "one_in_process", True)  # a worker would import the libraries again
+            examples.make(folder / "work", [(name, words) for name, words in examples.STEPS if name in examples.MADE])
+
+    folder = once("gallery", make)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for name, value in {**commandline.QUIET, "HOLDFAST_CACHE": str(folder / "work" / "cache")}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.chdir(folder / "work")
+        yield folder / "work"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The shared data folder, or a skip."""
+    folder = Path(os.environ.get("HOLDFAST_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip("needs the shared data folder (../shared/data or HOLDFAST_SHARED_DATA)")
+    return folder
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory on a machine without an accelerator, in a process that nothing launched."""
+    from holdfast.runs import config
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(config, "has_accelerator", lambda: False)
+    monkeypatch.setattr(config, "has_bf16", lambda: False)
+    for name in ("WORLD_SIZE", "LOCAL_RANK", "RANK", "HOLDFAST_LAUNCHED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOLDFAST_DEBUG", "")
+    return tmp_path
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Imports one of the benchmarks' scripts by name, as `python benchmarks/NAME.py` would find it."""
+    folder = Path(__file__).resolve().parents[1] / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+
+    def load(name: str) -> ModuleType:
+        file = folder / f"{name}.py"
+        if getattr(sys.modules.get(name), "__file__", None) != str(file):  # folders of the tests have the names of some
+            spec = importlib.util.spec_from_file_location(name, file)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            monkeypatch.setitem(sys.modules, name, module)
+            spec.loader.exec_module(module)
+        return sys.modules[name]
+
+    return load
+
+
+MODULES = pytest.StashKey[int]()
+"""How many were imported when the collector was last told to pass over what they made."""
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """The garbage collector passes over what libraries made when they were imported: every run of a trainer asks for a
+    full collection, and to look through a million objects takes longer than the run's steps."""
+    stash = item.config.stash
+    if len(sys.modules) > stash.get(MODULES, 0) + 300:
+        stash[MODULES] = len(sys.modules)
+        gc.collect()
+        if gc.get_freeze_count() == 0:
+            atexit.register(gc.unfreeze)  # libraries in C++ take themselves down by the collector, or list what is left
+        gc.freeze()
+
+
+def pytest_collection_modifyitems(items) -> None:
+    for item in items:
+        if "shared_data" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.shared_data)
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(900))  # on a machine that has other things to do, too
