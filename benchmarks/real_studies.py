@@ -1,16 +1,14 @@
-"""Studies of a real language model on data from a folder: tasks one after another, stages of forgetting, and how
-fragile it is.
+"""Studies of a real language model on data from a folder: tasks one after another, and stages of forgetting.
 
     python benchmarks/real_studies.py sequence --data DATA     # configs/sequence/smollm2.yaml: GSM8K, then MBPP
     python benchmarks/real_studies.py stages --data DATA       # configs/stages/smollm2.yaml: GSM8K for five epochs
     python benchmarks/real_studies.py piqa --data DATA         # the same for one epoch, and the rest of PIQA
-    python benchmarks/real_studies.py fragility --data DATA    # configs/overtraining/smollm2.yaml: its fragility card
     python benchmarks/real_studies.py stages --workers 2       # goes on where it was stopped
     python benchmarks/real_studies.py --quick                  # a minute or two: a tiny model, the machinery only
 
 DATA is a folder with the public data sets (see `real_model_data.py`); the model is `holdfast models get
 smollm2-135m-instruct`. Page and records are copied to docs/examples/real_<study> when all models are there; each study
-takes an hour or two of two cores that have bfloat16, `piqa` half an hour, `fragility` an hour of one.
+takes an hour or two of two cores that have bfloat16, `piqa` half an hour.
 
 `piqa` was planned when the outcome of `stages` was known, and before its own: there PIQA fell by 7 points in the first
 epoch, and 300 questions could not tell whether that is pseudo forgetting (940 would). So the 1,538 questions that were
@@ -76,18 +74,6 @@ def _small_stages(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _small_fragility(values: dict[str, Any]) -> dict[str, Any]:
-    train = {**values["train"], "max_steps": 2, "max_length": 128}
-    rate = {"learning_rate": [1e-3, 3e-3]}
-    return {
-        "train": train,
-        "vary": {**rate, "retention": ["direct", "label_annealing"]},
-        "probe": {"noise": [0.1], "noise_seeds": 1},
-        "generalist": values["generalist"][:1],
-        "overlap": "keep",  # one little file stands for all
-    }
-
-
 def _one_epoch_and_piqa(values: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": "smollm2-piqa",
@@ -119,12 +105,6 @@ STUDIES = {
         config=ROOT / "configs" / "stages" / "smollm2.yaml",
         record="stages.json",
         small=_small_stages,
-    ),
-    "fragility": RealStudy(
-        command="overtraining",
-        config=ROOT / "configs" / "overtraining" / "smollm2.yaml",
-        record="overtraining.json",
-        small=_small_fragility,
     ),
     "piqa": RealStudy(
         command="diagnose",

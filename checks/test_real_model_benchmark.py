@@ -302,7 +302,6 @@ def test_tasks_are_learnt_in_the_order_of_the_file(script) -> None:
         ("sequence", "sequence/smollm2"),
         ("stages", "stages/smollm2"),
         ("piqa", "stages/smollm2-piqa"),
-        ("fragility", "overtraining-smollm2"),
     ],
 )
 def test_the_studies_on_a_tiny_model(

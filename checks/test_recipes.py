@@ -90,7 +90,6 @@ OVERTRAINING = {
     "olmo-1b-sft": (6, 63),
     "pictures": (5, 16),
     "olmo-1b-llava": (6, 20),
-    "smollm2": (1, 4),
 }
 """Checkpoints and fine-tunings of each."""
 PUBLIC = {"olmo-1b": (41e9, 3094e9), "olmo-2-7b": (80e9, 3896e9), "amber": (0.12e12, 1.3e12)}
@@ -474,7 +473,8 @@ def test_what_is_wrong_with_a_run_is_named_before_its_small_setting_is_made(name
     values = yaml.safe_load(text_of(name))
     if isinstance(values.get("ladder"), str):
         Path(values["ladder"]).parent.mkdir(parents=True)
-        Path(values["ladder"]).write_text(yaml.safe_dump({"ladder": [{"model": "rung", "tokens": 1e6}]}))
+        rungs = [{"model": "rung-1", "tokens": 1e6}, {"model": "rung-2", "tokens": 2e6}]
+        Path(values["ladder"]).write_text(yaml.safe_dump({"ladder": rungs}))
     read = {"overtraining": overtraining_config, "ladder": ladder_config, "stages": stages_config}[name.split("/")[0]]
     read(values)
     values[part] |= {"optim": "adamww"}

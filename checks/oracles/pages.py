@@ -11,7 +11,7 @@ import tree
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 LEFT_OUT = ("real_fragility",)
-"""Records whose page is a card of its own."""
+"""Records that no page shows any more."""
 RUNS = "peps_gsm8k"
 """Folder of runs of `holdfast train`."""
 

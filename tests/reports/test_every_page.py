@@ -55,7 +55,6 @@ from holdfast.reports.claims_report import claims_page
 from holdfast.reports.comparison_report import comparison_page
 from holdfast.reports.distance_report import distance_page, read_distance
 from holdfast.reports.evaluation_report import evaluation_page
-from holdfast.reports.fragility_card import card_page
 from holdfast.reports.html import render
 from holdfast.reports.ladder_report import ladder_page
 from holdfast.reports.overtraining_report import overtraining_page
@@ -306,17 +305,11 @@ def nothing_in_overtraining(folder: Path, text: str) -> Page:
     return overtraining_page(overtraining(**nothing, name=text, status="running", scored={}))
 
 
-def card(folder: Path, text: str) -> Page:
-    found = overtraining(task=text, entry=text, name=text, tasks=[text])
-    return card_page(found, dataclasses.replace(found.checkpoints[1], name=text))
-
-
 PAGES: dict[str, Callable[[Path, str], Page]] = {
     "ladder": in_ladder,
     "ladder, nothing trained": nothing_in_ladder,
     "overtraining": in_overtraining,
     "overtraining, nothing measured": nothing_in_overtraining,
-    "fragility card": card,
     "stages": in_stages,
     "stages, nothing measured": nothing_in_stages,
     "sequence": in_sequence,

@@ -43,8 +43,8 @@ class Checkpoint:
     label: str
     name: str
     """Model, as it was named."""
-    tokens: float | None
-    """Of pre-training; of one model alone they need not be known."""
+    tokens: float
+    """Of pre-training."""
     probed: ProbedModel | None = None
     """None where nothing was probed."""
 

@@ -16,7 +16,6 @@
     claims_report, theory_report    a paper's claims beside what was found; theories: statements checked, geometry
     averaging_report                (theory of Soup to Go: averaging beside penalties)
     overtraining_theory_report      (theory of Overtrained Language Models: a two-layer linear network)
-    fragility_card                  one checkpoint of such a study on a page
     overtraining_report             what fine-tuning and other changes cost checkpoints of rising budgets
 
 Everything is read from plain records; torch is never imported.

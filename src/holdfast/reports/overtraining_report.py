@@ -128,16 +128,12 @@ def print_overtraining(record: OvertrainingRecord, folder: str | Path, console: 
         folder: the study's.
         console: where to print; the terminal by default.
     """
-    from holdfast.reports.fragility_card import lead as lead_of_one
     from holdfast.reports.terminal import Printer
 
-    alone = len(record.checkpoints) == 1
-    answer = lead_of_one(record, record.checkpoints[0]) if alone else lead(record)
-    told: list[Block] = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(answer)]
+    told: list[Block] = [Paragraph(f"{record.name} ({record.status})", "strong"), Paragraph(lead(record))]
     told += [tuned_table(record, task) for task in record.tasks if any(r.task == task for r in record.rates)]
     told += [shift_table(record, brief=True)] if record.shifts else []
     told += [Paragraph(f"note: {n}", "note") for n in record.notes]
-    told += [] if alone else [Paragraph(f"Cards of the checkpoints: {Path(folder) / 'cards'}")]
     Printer(console).show([*told, Paragraph(f"Page: {Path(folder) / 'report.html'}")])
 
 

@@ -434,16 +434,6 @@ def test_what_comes_later_is_all_that_is_run(asked: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_one_model_alone_has_a_card(asked: dict[str, Any]) -> None:
-    record = run_of(asked, ladder=["l"], seeds=[0])
-    assert [c.tokens for c in record.checkpoints] == [None] and not record.growth and not record.turns
-    assert len(record.rates) == 2 and len(record.sensitivities) == 2
-    page = Path("out/report.html").read_text()
-    assert page == Path("out/cards/l.html").read_text() and "holdfast fragility card" in page
-    assert "A fine-tune on new at" in page and "With label annealing at" in page
-
-
-@pytest.mark.slow
 def test_a_method_that_averages_at_the_end_trains_for_all_epochs(asked: dict[str, Any]) -> None:
     vary = {"learning_rate": [1e-2], "retention": ["direct", "sfa", [{"train": {"use_peft": True}}, {"label": "LoRA"}]]}
     config = overtraining_config({**asked, "vary": vary})

@@ -141,7 +141,9 @@ def overtraining_record(
         finished=state.finished,
         config=config.resolved,
         checkpoints=[
-            Checkpoint(label=label, name=shown_name(config.model(label)), tokens=r.budget, probed=probed.get(label))
+            Checkpoint(
+                label=label, name=shown_name(config.model(label)), tokens=r.budget or 0.0, probed=probed.get(label)
+            )
             for label, r in config.rungs.items()
         ],
         tasks=list(config.asked.tasks),
@@ -185,7 +187,7 @@ def with_figures(record: OvertrainingRecord, config: OvertrainingConfig) -> Over
 def _with_probed(record: OvertrainingRecord, config: OvertrainingConfig) -> OvertrainingRecord:
     """What changes without training cost the checkpoints that were probed."""
     plan = config.plan(None)
-    budgets = {c.label: c.tokens or 0.0 for c in record.checkpoints if c.probed is not None}  # unknown of one alone
+    budgets = {c.label: c.tokens for c in record.checkpoints if c.probed is not None}
     found = [
         s
         for label in budgets
@@ -370,7 +372,7 @@ class _Judged:
 
     def __init__(self, record: OvertrainingRecord, config: OvertrainingConfig, figures: _Figures) -> None:
         self.start, self.config, self.figures = record, config, figures
-        self.tokens = {c.label: c.tokens or 0.0 for c in record.checkpoints}  # unknown of one alone
+        self.tokens = {c.label: c.tokens for c in record.checkpoints}
         self.rates: list[TunedRate] = []
         self.by_seed: dict[tuple[str, str], list[list[float]]] = {}
         """By task and arm, the rates that each seed would have chosen: seed, budget."""

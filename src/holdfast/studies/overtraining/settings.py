@@ -32,7 +32,7 @@ tasks:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from holdfast.config.declare import Meta, Seed
@@ -162,21 +162,6 @@ def read_tasks(value: Any) -> dict[str, TaskSettings]:
     return found
 
 
-def read_checkpoints(value: Any) -> tuple[Rung, ...]:
-    """A ladder as `evaluation.ladder.parse_ladder` reads it, or one model alone, whose budget need not be known.
-
-    Raises:
-        ValueError: no list.
-        Refused: what is wrong with it.
-    """
-    if not isinstance(value, (list, tuple)) or len(value) != 1 or isinstance(value[0], Rung):
-        return parse_ladder(value)
-    rung, mistakes = decode(Rung, value[0] if isinstance(value[0], Mapping) else {"model": value[0]})
-    if rung is None:
-        raise Refused(*(replace(m, path=(0, *m.path)) for m in mistakes))
-    return (rung,)
-
-
 def read_probe(value: Any) -> ChangeSettings | Literal[False]:
     """What every checkpoint is put through; False: nothing.
 
@@ -235,14 +220,14 @@ class _What:
     ladder: Annotated[
         tuple[Rung, ...],
         Meta(
-            parse=read_checkpoints,
+            parse=parse_ladder,
             metavar="FILE",
             expected="a list of models with their tokens, or a YAML file that has one as 'ladder:'",
             json_schema=lambda: {"type": ["array", "string"]},
         ),
     ] = ()
     """The checkpoints, the smallest budget first: a list as of 'holdfast probe --ladder', or the file of one ('holdfast
-    ladder train' writes it). A list of one model gives its fragility card."""
+    ladder train' writes it)."""
     probe: Annotated[
         ChangeSettings | Literal[False],
         Meta(
@@ -336,8 +321,8 @@ class OvertrainingSettings(_How, _What, StudyKeys):
 
         if (problem := small_settings.problem_with(self.small, "tasks")) is not None:
             wrong("small", problem)
-        if not self.ladder:
-            wrong("ladder", "is missing: checkpoints of one model at rising budgets, or one model alone.")
+        if len(self.ladder) < 2:
+            wrong("ladder", f"expected checkpoints of one model at two or more budgets, got {len(self.ladder)}.")
         if not self.tasks and not self.probe:
             wrong("tasks", "is missing: what the checkpoints are fine-tuned on, or `probe` with what they go through.")
         if self.curvature and not self.probe:

@@ -30,7 +30,6 @@ from holdfast.studies.overtraining.plan import (
     TUNE,
     OvertrainingConfig,
 )
-from holdfast.support.files import write_bytes_atomic
 from holdfast.support.resources import release_memory
 
 if TYPE_CHECKING:
@@ -297,19 +296,11 @@ class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
         write_overtraining(self.settings.output_dir, record)
 
     def page(self, record: OvertrainingRecord) -> Writer:
-        """The page, and a card for each checkpoint beside it."""
-        from holdfast.reports.fragility_card import write_cards
+        """The page."""
         from holdfast.reports.html import write_page
         from holdfast.reports.overtraining_report import overtraining_page
 
-        def write(path: Path) -> None:
-            cards = write_cards(path.parent, record)
-            if len(record.checkpoints) > 1 or not cards:
-                write_page(overtraining_page(record), path)
-            else:  # of one checkpoint there is nothing along budgets to show
-                write_bytes_atomic(path, cards[0].read_bytes())
-
-        return write
+        return lambda path: write_page(overtraining_page(record), path)
 
 
 def _texts_of(name: str, split: str, config: str | None) -> Iterator[str]:
