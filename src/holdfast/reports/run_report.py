@@ -246,7 +246,7 @@ def read_run(folder: RunFolder) -> RunFigures:
             return default
 
     record = folder.read()
-    metrics = attempt(folder.metrics, [], "metrics.jsonl")
+    metrics: Sequence[Mapping[str, Any]] = attempt(folder.metrics, [], "metrics.jsonl")
     rows = ordered(attempt(folder.comparisons, [], "evaluations/comparisons.json"))
     compared = {(r.raw.suite, r.name) for r in rows}
     levels: list[Level] = []
