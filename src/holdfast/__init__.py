@@ -235,9 +235,9 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def _at_home() -> None:
-    """What holds for every name: imports are quiet, and results read like the terminal."""
+    """What holds for every name: imports are quiet, and notebooks show runs, comparisons and studies."""
     importlib.import_module("holdfast.support.environment").quiet_imports()
-    importlib.import_module("holdfast.support.display").show_by("holdfast.reports.displays:Displays")
+    importlib.import_module("holdfast.support.display").show_by("holdfast.reports.displays:html")
 
 
 def __dir__() -> list[str]:

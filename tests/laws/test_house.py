@@ -30,7 +30,7 @@ LAYERS: list[set[str]] = [
     {"ops", "checkpoints", "data", "theory"},
     {"retention", "models", "generation"},
     {"training", "evaluation"},
-    {"reports"},
+    {"reports", "testing"},
     {"runs"},
     {"worlds"},
     {"studies"},

@@ -42,7 +42,6 @@ from holdfast.checkpoints.remainders import RemainderFiles, compared_in, remaind
 from holdfast.checkpoints.sources import Source, config_of, folders_of, inner_sources
 from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination
 from holdfast.errors import ConfigError, Interrupted, ModelError, RunFolderError, ShapeError, StorageError
-from holdfast.support.display import Displayed
 from holdfast.support.files import fingerprint, write_json
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
@@ -77,12 +76,12 @@ class Recipe(Protocol):
     # recipe takes their difference, of which float32 may lose something, or None
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Built(Displayed):
+@dataclass(frozen=True, kw_only=True)
+class Built:
     """A folder that was written."""
 
     folder: Path
-    record: dict[str, Any]
+    record: dict[str, Any] = field(repr=False)
     """What `provenance.json` holds."""
     seconds: dict[str, float]
     """"measure" (statistic passes), "merge" (reading, computing, writing), "close" (waiting for the disk, renaming),

@@ -14,12 +14,11 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.sources import listing
 from holdfast.records.run import LayerDistance
-from holdfast.support.display import Displayed
 
 if TYPE_CHECKING:
     import os
@@ -53,13 +52,13 @@ class TensorDistance:
     sign_agreement: float
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class CheckpointDistance(Displayed):
+@dataclass(frozen=True, kw_only=True)
+class CheckpointDistance:
     """How far one checkpoint is from another."""
 
     start: str
     result: str
-    tensors: tuple[TensorDistance, ...]
+    tensors: tuple[TensorDistance, ...] = field(repr=False)
     """In the first checkpoint's order."""
     layers: tuple[LayerDistance, ...]
     """One a layer; the last is "total"."""

@@ -35,7 +35,6 @@ from holdfast.checkpoints.reader import STEMS, CheckpointReader, index_file, rea
 from holdfast.checkpoints.sources import Entry, listing, read_config, tied_head
 from holdfast.checkpoints.vocabulary import vocabulary, vocabulary_tensors
 from holdfast.errors import DataError, ModelError
-from holdfast.support.display import Displayed
 from holdfast.support.files import read_object
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
@@ -81,8 +80,8 @@ class Check:
     """What was found; where it failed, what and where."""
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Inspection(Displayed):
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
     """A folder's contents and the answers to all checks."""
 
     folder: str

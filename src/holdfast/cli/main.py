@@ -64,7 +64,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "which weights the old data needs: the diagonal Fisher information, for EWC and merging",
     ),
     "inspect": ("holdfast.cli.inspect", "what a checkpoint holds, where it comes from, whether it is sound"),
-    "check-method": ("holdfast.cli.check_method", "the laws of retention methods, run on one of your own"),
     "models": ("holdfast.cli.models", "a real model without a network, by a short name"),
     "data": ("holdfast.cli.data", "public sources as training rows; articles written by a language model"),
     "schema": ("holdfast.cli.schema", "JSON Schema of the YAML files, for editors that complete and check them"),

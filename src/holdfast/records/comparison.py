@@ -23,7 +23,7 @@ VERDICTS = (LOST, GAINED, LITTLE_LOST, LITTLE_GAINED, KEPT, NOT_SHOWN, NOT_FINIT
 """Of comparisons, in the order in which they are counted."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison(Displayed):
     """One metric of the start model against the result, paired sample by sample.
 
@@ -161,8 +161,8 @@ class Decision:
     """All of it for people."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class StageMatrix(Displayed):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageMatrix:
     """Scores of every task after every stage of sequential training, and what they say of forgetting (GEM 2017;
     Chaudhry et al. 2018)."""
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import DataError
-from holdfast.support.display import Displayed
 from holdfast.support.files import read_as, read_jsonl, read_object, record_from, to_jsonable, write_json, write_jsonl
 
 SCHEMA = 1
@@ -37,8 +36,8 @@ class Metric:
     confidence: float = 0.95
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Evaluation(Displayed):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evaluation:
     """One model on one entry of a suite. Per-sample rows lie beside it in `<suite>.<name>.samples.jsonl`.
 
     Every row has `doc`, the hash that comparisons join on. Probabilities are natural, log-likelihoods and entropies are
@@ -109,8 +108,8 @@ class Evaluation(Displayed):
         return record_from(Evaluation, value)
 
 
-@dataclasses.dataclass(kw_only=True, repr=False)
-class EvaluationRecord(Displayed):
+@dataclasses.dataclass(kw_only=True)
+class EvaluationRecord:
     """evaluate.json: what `holdfast evaluate` measured; every model's figures lie in the folder of its label
     (`EvaluationFolder`)."""
 
@@ -208,12 +207,15 @@ def _digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-class EvaluationFolder(Displayed):
+class EvaluationFolder:
     """What was measured of one model: `<suite>.<name>.json`, each with its `<suite>.<name>.samples.jsonl`. Holds no
     state but the path."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"EvaluationFolder({str(self.path)!r})"
 
     def write(self, evaluation: Evaluation, samples: Iterable[Mapping[str, Any]]) -> Path:
         """Writes samples first and the evaluation last, so that an evaluation file implies its samples."""

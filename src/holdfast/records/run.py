@@ -95,6 +95,9 @@ class RunFolder(Displayed):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
     @property
     def run_file(self) -> Path:
         return self.path / "run.json"

@@ -41,7 +41,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast.errors import DataError, ModelError, StorageError
-from holdfast.support.display import Displayed
 from holdfast.support.files import fingerprint, read_json, write_json
 from holdfast.support.leftovers import NewFolder
 from holdfast.support.paths import expanded
@@ -268,7 +267,7 @@ def _digest(tensor: torch.Tensor) -> str:
 # -------------------------------------------------------------------------------------------------------------- on disk
 
 
-class SavedFisher(Displayed):
+class SavedFisher:
     """A Fisher diagonal on disk.
 
     Args:

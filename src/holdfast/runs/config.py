@@ -56,7 +56,6 @@ from holdfast.runs.packages import check_packages, judges_need
 from holdfast.runs.settings import OWN, RENAMED, known_settings, sources
 from holdfast.runs.stages import over_request
 from holdfast.runs.stopping import Rules, check_rules, rules_of
-from holdfast.support.display import Displayed
 from holdfast.support.environment import has_fast_bfloat16
 from holdfast.support.files import fingerprint, to_jsonable
 from holdfast.support.paths import real
@@ -72,7 +71,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class TrainConfig(Displayed):
+class TrainConfig:
     """Everything a run was asked to do, checked. Made by `load_train_config` and `train_config`."""
 
     script: ScriptArguments
@@ -128,15 +127,6 @@ class TrainConfig(Displayed):
     def processes(self) -> int:
         """Processes over all machines."""
         return launch.processes(self.launch)
-
-    @property
-    def displayed(self) -> tuple[str, dict[str, Any]]:
-        """What it shows of itself: what was set and the main defaults, of methods what is not their default."""
-        from holdfast.reports.methods import method_text
-
-        method = method_text([m.record() for m in self.retention])
-        shown = {k: v for k, v in self.resolved.items() if k != "retention"}
-        return f"Training configuration: {method}", shown
 
     def explain_difference(self, old: Mapping[str, Any]) -> list[str]:
         """What sets the run whose `resolved` is `old` apart from this one; see the function of that name."""

@@ -20,7 +20,6 @@ from holdfast.statistics.pareto import knee_distances
 from holdfast.statistics.rules import ROUNDING, RULES, Rule, Table, allowed_loss, rule_from_config, table_of
 from holdfast.statistics.shares import Share, shares
 from holdfast.statistics.stability import RuleGain, leave_one_out, stability
-from holdfast.support.display import Displayed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,8 +31,8 @@ class Dropped:
     reason: str
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
-class Selection(Displayed):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Selection:
     """What a rule chose, by how much, and how firmly."""
 
     rule: str

@@ -1,4 +1,5 @@
-"""Laws that every retention method satisfies, ours and the user's: the test suite and `holdfast check-method` run them.
+"""Laws that every retention method satisfies, ours and the user's: the test suite and
+`holdfast.testing.check_method` run them.
 
 A law trains a tiny model a few steps and raises `LawBroken` with the reason. It gets `make`, which builds a trainer
 with given methods over always the same model, data and seed; what a law varies are the methods and the trainer's

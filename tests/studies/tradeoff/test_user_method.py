@@ -1,9 +1,8 @@
 """The method of docs/extending.md from a file outside of the package: a run, a study's trials, the pages and
-`check-method`."""
+`check_method`."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,11 @@ import yaml
 
 from extending import REFERENCE, write_method
 from holdfast.cli.main import main
+from holdfast.errors import ConfigError
 from holdfast.records.run import RunFolder
 from holdfast.records.study import read_study
+from holdfast.testing import check_method
+from holdfast.training.method_laws import LawBroken
 
 
 @pytest.fixture
@@ -64,11 +66,13 @@ def test_a_study_tries_it(desk, asked):
     assert {t.label for t in own} == {"dropback to the start, rate 0.1", "dropback to the start, rate 0.5"}
 
 
-def test_check_method(desk, capsys):
-    assert main(["check-method", REFERENCE, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["sound"] and len(found["laws"]) == 8
-    assert [c["what"] for c in found["copies"]] == ["anchor start"]
+def test_check_method(desk):
+    assert len(check_method(REFERENCE)) == 8
+    assert len(check_method({REFERENCE: {"rate": 0.3}})) == 8
+    with pytest.raises(ConfigError, match="rate: expected a number of at least 0 and below 1, got 3"):
+        check_method({REFERENCE: {"rate": 3}})
+    with pytest.raises(ConfigError, match="expected one method, got 0"):
+        check_method("none")
     broken = (
         Path("my_method.py")
         .read_text()
@@ -78,8 +82,11 @@ def test_check_method(desk, capsys):
         "    def after_step", "    def counted(self):\n        self.n += 1\n        return self.n\n\n    def after_step"
     )
     Path("broken.py").write_text(broken.replace('(WeightCopy(what="anchor start"),)', "()"))
-    assert main(["check-method", "broken.py:Dropback", "--json"]) == 1
-    laws = {r["law"]: r["reason"] for r in json.loads(capsys.readouterr().out)["laws"]}
-    failed = [law for law, reason in laws.items() if reason]
-    assert failed == ["continued from a checkpoint, the same weights", "keeps what it declares"]
-    assert "state_dict" in laws[failed[0]] and "WeightCopy" in laws[failed[1]]
+    with pytest.raises(LawBroken) as caught:
+        check_method("broken.py:Dropback")
+    first, *reasons = str(caught.value).splitlines()
+    assert first.endswith(" breaks 2 of 8 laws:")
+    laws = [reason.strip().partition(": ") for reason in reasons]
+    assert [law for law, _, _ in laws] == ["continued from a checkpoint, the same weights", "keeps what it declares"]
+    assert "state_dict" in laws[0][2]
+    assert "WeightCopy" in laws[1][2]

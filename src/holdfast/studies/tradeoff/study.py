@@ -44,7 +44,6 @@ from holdfast.statistics.rules import DEFAULT_RULE, RULES, Rule
 from holdfast.studies.engine import small as small_settings
 from holdfast.studies.engine.keys import StudyKeys
 from holdfast.studies.engine.space import Range, Space, read_space, vary_schema
-from holdfast.support.display import Displayed
 from holdfast.support.files import fingerprint, read_object
 from holdfast.support.paths import expanded
 
@@ -285,7 +284,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class StudyConfig(Displayed):
+class StudyConfig:
     """A study, checked. Made by `load_study` and `study_config`."""
 
     name: str
@@ -315,13 +314,6 @@ class StudyConfig(Displayed):
     """What the target's side of every choice goes by; None: the target itself."""
     names: Mapping[str, str] = field(default_factory=dict)
     """What the names of `small` stand for, once it is made; empty before."""
-
-    @property
-    def displayed(self) -> tuple[str, dict[str, Any]]:
-        """What it shows of itself."""
-        objectives = {side: wanted.label for side, wanted in self.objectives.items()}
-        search = {"sampler": self.search.sampler, "trials": len(self.jobs()), "seeds": list(self.seeds)}
-        return f"Study {self.name}", {**objectives, **search, "select": self.select, "output_dir": str(self.output_dir)}
 
     @property
     def objectives(self) -> dict[str, Wanted]:
