@@ -435,18 +435,13 @@ def _value(f: TunedFigure, *, cost: bool) -> Value:
     return Value(value=value, low=low, high=high, text=text, interval=interval_text(interval, digits, sign=cost))
 
 
-def cost_value(f: TunedFigure) -> Value:
-    """What fine-tuning has taken from a figure, to be drawn and read."""
-    return _value(f, cost=True)
-
-
 def _tokens_axis(record: OvertrainingRecord) -> Axis:
-    budgets = [c.tokens for c in record.checkpoints if c.tokens is not None]
+    budgets = [c.tokens for c in record.checkpoints]
     ticks = [(t, count(t)) for t in budgets] if len(budgets) < 7 else log_ticks(budgets[0], budgets[-1])
     return Axis(title="tokens of pre-training", log=True, ticks=ticks or ticks_at(budgets))
 
 
-def line_look(place: int) -> dict[str, Any]:
+def _line_look(place: int) -> dict[str, Any]:
     """Colour, symbol and dash of the line at a place."""
     return {
         "colour": COLOURS[place % len(COLOURS)],
@@ -482,7 +477,7 @@ def _tuned_chart(record: OvertrainingRecord, task: str, scored: Scored, what: st
     if len(rows) <= len(record.checkpoints) * base:
         return None
     marks = [
-        Mark(kind="line", where={"line": a.label}, name=a.label, **line_look(n)) for n, a in enumerate(record.arms)
+        Mark(kind="line", where={"line": a.label}, name=a.label, **_line_look(n)) for n, a in enumerate(record.arms)
     ]
     better = "higher" if scored.higher_is_better else "lower"
     return Chart(
@@ -529,7 +524,7 @@ def _rate_chart(record: OvertrainingRecord, task: str) -> Chart | None:
         rows=rows,
         columns=[Col("Model", "line", numeric=False), Col("Tokens", "tokens"), Col("Rate", "y")],
         marks=[
-            Mark(kind="line", where={"line": a.label}, name=a.label, **line_look(n)) for n, a in enumerate(record.arms)
+            Mark(kind="line", where={"line": a.label}, name=a.label, **_line_look(n)) for n, a in enumerate(record.arms)
         ],
         x=_tokens_axis(record),
         y=Axis(title="learning rate", log=True, ticks=[(t, f"{t:g}") for t in tried] if len(tried) < 9 else ()),
@@ -559,7 +554,7 @@ def _at_rates(record: OvertrainingRecord, task: str, arm: Arm, scored: Scored, *
             rows.append({"line": f"{rate:g}", "x": c.tokens, "tokens": count(c.tokens), "y": _value(f, cost=cost)})
     if len(rows) == len(base):
         return None
-    marks = [Mark(kind="line", where={"line": f"{r:g}"}, name=f"{r:g}", **line_look(n)) for n, r in enumerate(rates)]
+    marks = [Mark(kind="line", where={"line": f"{r:g}"}, name=f"{r:g}", **_line_look(n)) for n, r in enumerate(rates)]
     left = (
         f" Left out, beyond the perplexity that was allowed: {listed([f'{r:g}' for r in record.left_out])}."
         if (record.left_out)
@@ -624,7 +619,7 @@ def _distance(record: OvertrainingRecord, task: str, arm: Arm) -> list[Section]:
     if len({r["x"] for r in rows}) < 2:
         return []
     marks = [
-        Mark(kind="line", where={"line": c.label}, name=f"{count(c.tokens)} tokens", bars=0, **line_look(n))
+        Mark(kind="line", where={"line": c.label}, name=f"{count(c.tokens)} tokens", bars=0, **_line_look(n))
         for n, c in enumerate(record.checkpoints)
     ]
     chart = Chart(

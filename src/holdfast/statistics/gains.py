@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from holdfast.records.comparison import Comparison
 from holdfast.records.metrics import is_share
 from holdfast.records.study import FINISHED, Objective, SampleCorrelation, SeedRun, StudyRecord, TrialRecord
-from holdfast.statistics.intervals import CONFIDENCE, chance_of_zero, rescaled, seeds_and_samples
+from holdfast.statistics.intervals import CONFIDENCE, rescaled, seeds_and_samples
 from holdfast.statistics.samples_part import SamplesPart, part_of, total
 
 BOTH, SAMPLES, SEEDS, NOTHING = "seeds and samples", "samples only", "seeds only", "nothing"
@@ -61,12 +61,6 @@ class OverSeeds:
         if len(self.by_seed) == 1 and self.samples_part is not None and self.samples_half == 0:
             return (self.value, self.value)  # known: no sample tells the two figures apart
         return seeds_and_samples(list(self.by_seed.values()), self.samples_half, confidence=confidence)
-
-    @property
-    def p_value(self) -> float:
-        """Two-sided, of "it is 0": the chance left at the level at which the interval just holds 0; NaN where there is
-        no interval."""
-        return chance_of_zero(self.interval_at) if math.isfinite(self.value) else math.nan
 
     def minus(self, other: OverSeeds) -> OverSeeds:
         """The difference, seeds paired; samples as well where it is known how far the two go together. Otherwise their

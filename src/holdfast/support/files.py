@@ -212,15 +212,6 @@ def _finite_or_not(value: dict[str, Any]) -> Any:
 _DECODER = json.JSONDecoder(object_hook=_finite_or_not)
 
 
-def from_json_text(text: str) -> Any:
-    """What `write_json` and its kin wrote, out of its text.
-
-    Raises:
-        ValueError: it is no JSON.
-    """
-    return _DECODER.decode(text)
-
-
 def from_jsonable(value: Any) -> Any:
     """Plain JSON values with the numbers that are not finite given back, for what was stored elsewhere than in a file
     of `write_json`."""
