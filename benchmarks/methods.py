@@ -104,7 +104,6 @@ ARMS = (
     Arm("ewc, device", [{"ewc": {"data": "{rows}", "samples": 8}}]),
     Arm("ewc, disk", [{"ewc": {"data": "{rows}", "samples": 8, "keep": "disk"}}]),
     Arm("wise_ft", [{"wise_ft": {"alpha": 0.5}}], rare=1),
-    Arm("half", [{"half": {}}]),
     Arm("mofo", [{"mofo": {}}]),
     Arm("ema", [{"ema": {"decay": 0.999}}], rare=1),
     Arm("ema, every 10", [{"ema": {"decay": 0.99, "every": 10}}], rare=RUN // 10),

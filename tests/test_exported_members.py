@@ -16,7 +16,7 @@ import holdfast
 PUBLIC = [
     "train", "train_config", "load_train_config", "TrainConfig",
     "LabelAnnealing", "TokenWeighting", "L2", "EWC", "SequentialAveraging", "WiseFT", "ExponentialAverage", "Replay",
-    "Multitask", "SelfReplay", "Budget", "MoFO", "HalfFineTuning",
+    "Multitask", "SelfReplay", "Budget", "MoFO",
     "retention_methods",
     "compute_fisher",
     "RetentionMixin", "RetentionTrainer", "SFTRetentionTrainer", "DPORetentionTrainer", "GRPORetentionTrainer",

@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
     from holdfast.retention.budget import Budget
     from holdfast.retention.ewc import EWC
-    from holdfast.retention.half import HalfFineTuning
     from holdfast.retention.l2 import L2
     from holdfast.retention.label_annealing import LabelAnnealing
     from holdfast.retention.mofo import MoFO
@@ -117,7 +116,6 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "retention.averaging": ("ExponentialAverage", "SequentialAveraging", "WiseFT"),
     "retention.budget": ("Budget",),
     "retention.ewc": ("EWC",),
-    "retention.half": ("HalfFineTuning",),
     "retention.l2": ("L2",),
     "retention.label_annealing": ("LabelAnnealing",),
     "retention.mofo": ("MoFO",),
@@ -162,7 +160,6 @@ __all__ = [
     "EvaluationPlan",
     "ExponentialAverage",
     "GRPORetentionTrainer",
-    "HalfFineTuning",
     "HoldfastError",
     "Interrupted",
     "LabelAnnealing",

@@ -88,7 +88,6 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         "metric": {"metric_drop": "1 point", "task": "words", "every": 2},
     },
     "mofo": {"a fifth": {"fraction": 0.2}},
-    "half": {"every 2": {"every": 2}, "a third, of an epoch": {"share": 0.3, "seed": 1}},
 }
 """Active configurations: each must change the weights of a short run."""
 
@@ -100,7 +99,6 @@ OFF: dict[str, dict[str, Any]] = {
     "wise_ft": {"alpha": 1.0},
     "ema": {"decay": 0.0},
     "mofo": {"fraction": 1.0},
-    "half": {"share": 1.0},
     "replay": {"data": REPLAY, "fraction": 0.0},
     "self_replay": {"fraction": 0.0},
     "multitask": {"data": REPLAY, "share": 0.0},

@@ -35,7 +35,6 @@ CASES = {
     "all tokens, l2": [{"label_annealing": {"weight": 1.0, "tokens": "all"}}, {"l2": {"coefficient": 0.5}}],
     "sfa": [{"sfa": {"p": 0.4}}],
     "ema": [{"ema": {"decay": 0.5}}],
-    "half": [{"half": {"share": 0.5}}],
     "mofo": [{"mofo": {"fraction": 0.3}}],
 }
 BATCH = 8

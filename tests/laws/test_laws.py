@@ -184,7 +184,6 @@ def test_methods_compose(tmp_path):
         {"mofo": {"fraction": 0.15}, "wise_ft": {"alpha": 0.3}},
         {"mofo": {"fraction": 0.15}, "sfa": {"p": 0.5}},
         {"ema": {"decay": 0.9}, "wise_ft": {"alpha": 0.3}},
-        {"half": {"share": 0.5}, "l2": {"coefficient": 1.0}},
         {"sfa": {"p": 0.5}, "l2": {"coefficient": 1.0, "decoupled": True}},
     ],
     ids="+".join,

@@ -36,11 +36,10 @@ BESIDE_PAIRS = {
     "wise_ft": [{"wise_ft": {"alpha": 0.7}}],
     "ema": [{"ema": {"decay": 0.5, "every": 2}}],
     "mofo": [{"mofo": {"fraction": 0.3}}],
-    "half": [{"half": {"share": 0.5}}],
     "budget": [KL, {"budget": {"kl": 0.01}}],
 }
 BESIDE_SAMPLES = {
-    name: methods for name, methods in BESIDE_PAIRS.items() if name in ("l2", "sfa", "wise_ft", "ema", "mofo", "half")
+    name: methods for name, methods in BESIDE_PAIRS.items() if name in ("l2", "sfa", "wise_ft", "ema", "mofo")
 }
 BESIDE_DISTILLATION = {
     "label_annealing": [KL],
@@ -108,7 +107,7 @@ def test_without_methods_gradient_accumulation_changes_nothing_but_rounding(tmp_
     laws.accumulates(maker(dpo, tmp_path), [])
 
 
-@pytest.mark.parametrize("name", ["direct", "l2", *(pytest.param(n, marks=pytest.mark.slow) for n in ("sfa", "half"))])
+@pytest.mark.parametrize("name", ["direct", "l2", *(pytest.param(n, marks=pytest.mark.slow) for n in ("sfa", "mofo"))])
 def test_accumulation_over_samples_changes_nothing_but_rounding(name, tmp_path):
     """TRL draws the answers of an optimiser step together, so that they are the same ones."""
     laws.accumulates(maker(grpo, tmp_path), retention(BESIDE_SAMPLES.get(name, [])))

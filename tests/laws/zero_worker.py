@@ -23,7 +23,7 @@ ACCUMULATION = {0: (1,), 1: (4,), 2: (1, 4), 3: (4,)}
 """Micro-batches a step, by ZeRO's stage."""
 WHOLE_ONLY = ("l2", "ewc", "sfa", "wise_ft", "ema")
 """Methods that ZeRO 3 is refused with."""
-NOT_HERE = ("half", "mofo")
+NOT_HERE = ("mofo",)
 """Methods that DeepSpeed is refused with."""
 
 

@@ -13,7 +13,6 @@ from holdfast.checkpoints.live_tensors import FlatPart, LiveTensor, as_part, gat
 from holdfast.retention.anchor import Anchors, aligned
 from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
 from holdfast.retention.ewc import EWC
-from holdfast.retention.half import HalfFineTuning
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.method import StepFigures, StepInfo
@@ -193,8 +192,8 @@ def test_what_a_stage_cannot_do_is_said():
     (refused,) = problems(0, [EWC(data="x")], model, torch.bfloat16)
     assert "behind the bfloat16 ones. Use ZeRO 1 or 2" in refused
     for stage in (0, 2, 3):
-        (refused,) = problems(stage, [MoFO(), HalfFineTuning()], model, None)
-        assert "mofo, half decides by parameter what the optimiser does" in refused and "fsdp2" in refused
+        (refused,) = problems(stage, [MoFO()], model, None)
+        assert "mofo decides by parameter what the optimiser does" in refused and "fsdp2" in refused
     model.weight.ds_id = 0
     (refused,) = problems(3, [LabelAnnealing()], model, None)
     assert "a copy of the start model" in refused

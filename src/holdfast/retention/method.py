@@ -272,8 +272,6 @@ class StepInfo:
     """Factor on all gradients at this moment (fp16 loss scaling); an added gradient has to carry it too."""
     reset_optimizer: Callable[[], None] | None = None
     """Clears the optimiser's state (moments); None where the host cannot."""
-    epoch: int = 0
-    """Epochs that were complete when the step began."""
     optimizer_state: Callable[[str], Mapping[str, Any]] | None = None
     """By parameter: what the optimiser keeps of it (such as `exp_avg` and `step`; nothing before its first step),
     beside the settings of its group (such as `weight_decay`) and under "optimizer" the class's name; None where the

@@ -26,7 +26,6 @@ from holdfast.errors import ConfigError, did_you_mean
 from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
 from holdfast.retention.budget import Budget, combination_problems
 from holdfast.retention.ewc import EWC
-from holdfast.retention.half import HalfFineTuning
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
 from holdfast.retention.method import Origin, RetentionMethod, redrawing_problems
@@ -44,7 +43,6 @@ METHODS: dict[str, type[RetentionMethod]] = {
         TokenWeighting,
         L2,
         EWC,
-        HalfFineTuning,
         SequentialAveraging,
         WiseFT,
         ExponentialAverage,

@@ -421,7 +421,6 @@ class _Loop:
         about = StepInfo(
             step=step,
             total_steps=self.steps,
-            epoch=(step - 1) // math.ceil(len(self.order) / self.settings.per_device_train_batch_size),
             optimizer_state=state_by_name(optimizer, self.named),
             reset_optimizer=optimizer.state.clear,
             learning_rates=rates,

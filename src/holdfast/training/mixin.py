@@ -156,7 +156,6 @@ class RetentionMixin(WholeCheckpoints):
         self._step_sums: Tensor | None = None
         self._step_weight: Tensor | None = None
         self._rates: dict[str, float] = {}
-        self._epoch = 0
         self._prepared = False
         self._named: dict[str, Tensor] | None = None
         self._last_batch: dict[str, Any] | None = None
@@ -535,7 +534,6 @@ class RetentionMixin(WholeCheckpoints):
         if not self.active:
             return
         self._rates = self._learning_rates()
-        self._epoch = int(self.state.epoch or 0)  # counted up with the step
         step = self._step_info(self.state.global_step + 1)
         for method in in_turn(self.retain, self.active):
             method.add_gradient(self.named_trainable(), step)
@@ -581,7 +579,6 @@ class RetentionMixin(WholeCheckpoints):
             if self._zero is None
             else self._zero.loss_scale(),
             reset_optimizer=self._reset_optimizer,
-            epoch=self._epoch,
             optimizer_state=state_by_name(self.optimizer, self.named_trainable())
             if self._zero is None and any(m.by_parameter for m in self.retain)
             else None,
