@@ -14,8 +14,6 @@ Python source (the target) for 100 steps. Each arm is an ordinary `holdfast trai
 | arm | whose code | what it does |
 |---|---|---|
 | `lora` | PEFT `LoraConfig` | trains a low-rank change: "learns less and forgets less" (Biderman et al. 2024) |
-| `lora + corda` | PEFT's, begun by us | begins LoRA where weights matter little to old data (Yang et al. 2024) |
-| `lora + lora_null` | PEFT's, begun by us | begins LoRA in directions that old data leaves empty (Tang et al. 2025) |
 | `osf` | PEFT `OSFConfig` | trains each matrix's small singular directions only (Nayak et al. 2025) |
 | `dft` | TRL `loss_type: dft` | weighs each token's cross-entropy by its probability (Wu et al. 2025) |
 
@@ -47,8 +45,6 @@ LORA: dict[str, Any] = {
     "lora_dropout": 0.0,
     "lora_target_modules": "all-linear",
 }
-CORDA: dict[str, Any] = {**LORA, "lora_init": "corda", "lora_init_data": "{prose}"}
-NULL: dict[str, Any] = {**CORDA, "lora_init": "lora_null"}
 OSF: dict[str, Any] = {"use_peft": True, "peft_method": "osf", "osf_effective_rank": 0.5}
 DFT: dict[str, Any] = {"loss_type": "dft"}
 
@@ -77,11 +73,6 @@ RIVALS = (
     Rival("lora", settings=LORA),
     Rival("lora, rate x 5", settings=LORA, rate=5.0),
     Rival("lora, rate x 5, + KL", [ANNEALING], LORA, 5.0),
-    Rival("lora + corda", settings=CORDA),
-    Rival("lora + corda, rate x 5", settings=CORDA, rate=5.0),
-    Rival("lora + lora_null", settings=NULL),
-    Rival("lora + lora_null, rate x 5", settings=NULL, rate=5.0),
-    Rival("lora + lora_null, A frozen, rate x 5", settings={**NULL, "lora_init_freeze_a": True}, rate=5.0),
     Rival("osf", settings=OSF),
     Rival("osf, keeps 0.9", settings={**OSF, "osf_effective_rank": 0.9}),
     Rival("osf + KL", [ANNEALING], OSF),

@@ -220,7 +220,6 @@ def make_trainer(
     evaluated: Any = None,
     collator: Any = None,
     peft: Any = None,
-    adapter: Any = None,
     scorers: Any = None,
     multipliers: Mapping[str, float] | None = None,
     images: str | None = None,
@@ -234,7 +233,6 @@ def make_trainer(
         folder: of the run (`folder/run`) and the files that methods read.
         retain: methods, or a case as `spec` gives it.
         peft: an adapter's configuration; True: `lora()`.
-        adapter: what `peft` was made of, for `lora_init`.
         images: an architecture of `vision_models`: its model, processor and rows in place of the others.
         double: whether the model is in float64.
         settings: of `SFTConfig`.
@@ -262,7 +260,6 @@ def make_trainer(
         peft_config=lora() if peft is True else peft or None,
         retain=methods(retain, folder) if isinstance(retain, Mapping) else list(retain),
         load_rows=rows_by_name(tokenizer),
-        adapter=adapter,
         scorers={"words": words} if scorers is None else scorers,
         learning_rate_multipliers=multipliers,
         train_only=train_only,

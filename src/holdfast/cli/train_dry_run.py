@@ -158,8 +158,6 @@ def plan(
     )
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "no autocast"
     adapter = "OSF" if config.adapter.peft_method == "osf" else f"LoRA r={model.lora_r} alpha={model.lora_alpha}"
-    if config.adapter.lora_init is not None:
-        adapter += f", begun by {config.adapter.lora_init}, stored with rank {2 * model.lora_r}"
     how = adapter if model.use_peft else "all weights"
     if config.train_only:
         how = f"trained only: {', '.join(config.train_only)}"

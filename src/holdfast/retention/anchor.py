@@ -210,21 +210,6 @@ def anchor_problems(key: str, name: str, named: Mapping[str, torch.Tensor] | Non
     return []
 
 
-def lora_init_problems(key: str, name: str) -> list[str]:
-    """A sentence where the anchor of a run with `lora_init` is another adapter, whose frozen half is another.
-
-    Args:
-        key: the parameter, for example "l2.anchor".
-        name: its value.
-    """
-    if name == START:
-        return []
-    return [
-        f"{key}: expected start with lora_init, whose factors mean changes from where they began, got {name}. Leave it "
-        f"out, or leave lora_init out"
-    ]
-
-
 def unnamed_file(tensors: Mapping[str, torch.Tensor]) -> CheckpointReader:
     """Tensors in a file that has no name any more once it is open, so nothing is left behind however the process ends.
 

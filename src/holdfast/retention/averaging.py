@@ -23,8 +23,7 @@ at the start, the average is (1 - beta) times the product, so that factor is sca
 Otherwise the average has a higher rank than the adapter, and each factor is averaged on its own.
 
 DoRA (W' = m (W + B A) / |W + B A|) is refused by SFA and WiSE-FT: averages of m, B and A are not those of W'. EMA is
-of the trained parameters, whatever they are. Under `lora_init` (both factors begin at other values than 0) SFA and
-WiSE-FT are those of the weights where A is frozen, and refused where it is trained.
+of the trained parameters, whatever they are.
 
 Cost of SFA and WiSE-FT: one pass over the trainable parameters per average; no second model in the forward pass. The
 start is kept as a copy of the trainable parameters (`keep`: on the device, in host memory, or in a file). A named
@@ -48,7 +47,6 @@ from holdfast.retention.anchor import (
     aligned,
     anchor_problems,
     kept_anchor,
-    lora_init_problems,
 )
 from holdfast.retention.held_out import DROP, points
 from holdfast.retention.method import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo, WeightCopy
@@ -118,9 +116,6 @@ class SequentialAveraging(RetentionMethod):
     def averages_at(self, step: int, total_steps: int) -> bool:
         """Whether optimiser step `step` (from 1) of `total_steps` is followed by an average."""
         return step % self.period(total_steps) == 0 or step == total_steps
-
-    def check_lora_init(self, *, freeze_a: bool) -> list[str]:
-        return factors_problems("sfa", freeze_a) + lora_init_problems("sfa.previous", self.previous)
 
     def check_weights(self, named: NamedParams) -> list[str]:
         return factored_problems("sfa", named) + anchor_problems("sfa.previous", self.previous, named)
@@ -212,9 +207,6 @@ class WiseFT(RetentionMethod):
                 found.append(f"wise_ft.{missing}, got {'nothing' if needs not in given else f'no {key}'}")
         return found
 
-    def check_lora_init(self, *, freeze_a: bool) -> list[str]:
-        return factors_problems("wise_ft", freeze_a) + lora_init_problems("wise_ft.anchor", self.anchor)
-
     def check_weights(self, named: NamedParams) -> list[str]:
         return factored_problems("wise_ft", named) + anchor_problems("wise_ft.anchor", self.anchor, named)
 
@@ -256,18 +248,6 @@ def factored_problems(method: str, named: NamedParams) -> list[str]:
     return [
         f"{method}: the average of a DoRA adapter's magnitudes and factors is not that of the weights. Leave out "
         f"use_dora, or train without {method} and average the merged weights: 'holdfast merge'"
-    ]
-
-
-def factors_problems(method: str, freeze_a: bool) -> list[str]:
-    """A sentence where `lora_init` trains both factors from other values than 0: the product of their averages lacks
-    beta (1 - beta) s (B - B0) (A - A0) of the average of the weights, which is 0 where A stays."""
-    if freeze_a:
-        return []
-    return [
-        f"{method}: with lora_init neither factor begins at 0, and the product of their averages is not the average of "
-        f"the weights. Add lora_init_freeze_a: true, with which it is, or train without {method} and average the "
-        f"merged weights: 'holdfast merge'"
     ]
 
 

@@ -42,7 +42,6 @@ from holdfast.retention.anchor import (
     Keep,
     anchor_problems,
     kept_anchor,
-    lora_init_problems,
     open_anchor,
 )
 from holdfast.retention.fisher import (
@@ -150,9 +149,6 @@ class EWC(RetentionMethod):
                 f"its fisher instead"
             )
         return found + data_problems("ewc.data", self.data) + anchor_problems("ewc.anchor", self.anchor)
-
-    def check_lora_init(self, *, freeze_a: bool) -> list[str]:
-        return lora_init_problems("ewc.anchor", self.anchor)
 
     def check_weights(self, named: NamedParams) -> list[str]:
         found = anchor_problems("ewc.anchor", self.anchor, named)

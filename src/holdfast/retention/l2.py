@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from holdfast.config.declare import Meta
-from holdfast.retention.anchor import START, Anchors, Keep, anchor_problems, kept_anchor, lora_init_problems
+from holdfast.retention.anchor import START, Anchors, Keep, anchor_problems, kept_anchor
 from holdfast.retention.method import ActiveMethod, NamedParams, RetentionMethod, WeightCopy
 from holdfast.retention.pull import Pull
 
@@ -57,9 +57,6 @@ class L2(RetentionMethod):
 
     def problems(self) -> list[str]:
         return anchor_problems("l2.anchor", self.anchor)
-
-    def check_lora_init(self, *, freeze_a: bool) -> list[str]:
-        return lora_init_problems("l2.anchor", self.anchor)
 
     def check_weights(self, named: NamedParams) -> list[str]:
         return anchor_problems("l2.anchor", self.anchor, named)

@@ -572,15 +572,6 @@ class RetentionMethod:
         """Sentences about parameters that do not fit this run's length, empty when they do."""
         return []
 
-    def check_lora_init(self, *, freeze_a: bool) -> list[str]:
-        """Sentences about what does not go with `lora_init`, under which W + s (B A - B0 A0) is trained, B and A from
-        B0 and A0, in factors `[B -B0]` and `[A; A0]` whose second half stays.
-
-        Args:
-            freeze_a: A stays, too.
-        """
-        return []
-
     def check_weights(self, named: NamedParams) -> list[str]:
         """Sentences about files that do not fit the model: another architecture, another vocabulary, another model's.
         Looks at their headers, and at samples of values where a method has to know whose they are.

@@ -60,12 +60,6 @@ class MoFO(RetentionMethod):
     def off(self) -> bool:
         return self.fraction == 1
 
-    def check_lora_init(self, *, freeze_a: bool) -> list[str]:
-        return [
-            "mofo: counts the largest momenta of whole matrices, and with lora_init half of each is frozen and has "
-            "none, so that fraction would be another. Leave one of the two out"
-        ]
-
     def copies(self) -> tuple[WeightCopy, ...]:
         return (WeightCopy(what="weights before the step"),)
 

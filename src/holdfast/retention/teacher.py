@@ -168,7 +168,7 @@ class AdapterOffTeacher:
                     "which changes the base weights. Use teacher: online."
                 )
         named = dict(model.named_parameters())
-        tuned = next((n for n, p in named.items() if "lora_B" in n and not _is_zero(p, named.get(_partner(n)))), None)
+        tuned = next((n for n, p in named.items() if "lora_B" in n and bool(p.detach().any())), None)
         if tuned is not None and init != "orthogonal":
             raise ModelError(
                 f"label_annealing.teacher: adapter_off expects an adapter that is the identity at the start, got one "
@@ -189,21 +189,6 @@ class AdapterOffTeacher:
         finally:
             for module in training:
                 module.training = True
-
-
-def _partner(name: str) -> str:
-    return name.replace("lora_B", "lora_A")
-
-
-def _is_zero(b: Tensor, a: Tensor | None) -> bool:
-    """Whether the product of LoRA's factors `[out, r]` and `[r, in]` is 0: B is, or their halves cancel, as `lora_init`
-    has them at the start."""
-    if not bool(b.detach().any()):
-        return True
-    if a is None or a.ndim != 2 or len(a) % 2:
-        return False
-    (b_first, b_second), (a_first, a_second) = b.chunk(2, dim=1), a.chunk(2)
-    return torch.equal(b_first, -b_second) and torch.equal(a_first, a_second)
 
 
 class _FrozenHead:

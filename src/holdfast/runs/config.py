@@ -313,9 +313,6 @@ def checked(given: Given, machine: Machine | None = None) -> TrainConfig:
     add(config_checks.check_ranges(values))
     set_keys = {plain_key(key) for settings in (raw, *stages) for key in settings}
     add(config_checks.check_combinations(values, set_keys, has_accelerator=machine.accelerator))
-    add(config_checks.check_lora_init(values, raw, methods, launching))
-    if values.get("lora_init") is not None and found.get("on_policy") is not None:
-        add(["lora_init: is not computed in a run with on_policy. Leave one of the two out."])
     packages = check_packages(values, here=machine.here)
     if machine.here:
         add([*packages, *judges_need(plan)])

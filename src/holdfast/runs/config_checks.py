@@ -511,7 +511,6 @@ def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[s
             if key in given
             and (value if key in _SWITCHES else key.startswith("lora_") and value is not None)
             and key != "lora_task_type"
-            and not key.startswith("lora_init")  # which has a switch of its own
         ]
     if not {*BITS} & {*given}:
         found += [
@@ -521,54 +520,6 @@ def _check_switches(values: Mapping[str, Any], given: Collection[str]) -> list[s
             if key in given and values.get(key)
         ]
     return found
-
-
-def check_lora_init(
-    values: Mapping[str, Any], lines: Collection[str], methods: Sequence[RetentionMethod], launching: Mapping[str, Any]
-) -> list[str]:
-    """A start of LoRA out of data: what it needs, and what does not go with it.
-
-    Args:
-        values: a run's settings, without those whose values were refused.
-        lines: keys that the user set.
-        methods: the run's.
-        launching: options of `accelerate launch`.
-    """
-    from holdfast.retention.paths import data_problems
-    from holdfast.runs.cost import sharding_of
-    from holdfast.training.adapters import LORA_INIT_SHARDED
-
-    def unset(key: str) -> bool:
-        """A value that was refused is a mistake of its own."""
-        return not values.get(key) and (key in values or key not in lines)
-
-    how, data = values.get("lora_init"), values.get("lora_init_data")
-    if how is None:
-        return [
-            f"{key}: belongs to lora_init; add 'lora_init: corda' or 'lora_init: lora_null', or leave it out."
-            for key in ("lora_init_data", "lora_init_samples", "lora_init_freeze_a")
-            if values.get(key) and unset("lora_init") and values.get("peft_method") != "osf"
-        ]
-    if values.get("peft_method") == "osf":
-        return []  # which says so of every key of LoRA's
-    found = [] if data is None else data_problems("lora_init_data", data)
-    if unset("use_peft"):
-        found.append("lora_init: begins LoRA, and takes effect with 'use_peft: true' only; add it, or leave it out.")
-    if unset("lora_init_data"):
-        found.append(
-            f"lora_init_data: expected text that the model is to keep (a file, folder or hub id) with lora_init: "
-            f"{how}, which looks at the layers' inputs on it, got none. Name it, or leave lora_init out."
-        )
-    try:
-        shards = sharding_of(launching, 1)[0] not in ("none", "ddp")
-    except ConfigError:  # the accelerate configuration is a mistake of its own
-        shards = False
-    if shards or values.get("deepspeed") or values.get("fsdp"):
-        found.append(LORA_INIT_SHARDED)
-    freeze_a = bool(values.get("lora_init_freeze_a"))
-    return found + [
-        f"retention.{problem}" for m in methods if not m.off for problem in m.check_lora_init(freeze_a=freeze_a)
-    ]
 
 
 def check_preset(name: str) -> list[str]:

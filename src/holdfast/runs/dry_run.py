@@ -93,7 +93,6 @@ def check_fit(config: TrainConfig) -> None:
     from holdfast.training.adapters import adapter_config
     from holdfast.training.frozen import matched
     from holdfast.training.learning_rates import factors_of
-    from holdfast.training.lora_init import doubled_layers
     from holdfast.training.skeleton import build_skeleton
 
     args, problems = config.training, list[str]()
@@ -121,8 +120,6 @@ def check_fit(config: TrainConfig) -> None:
         model = build_skeleton(
             str(config.model.model_name_or_path), trust_remote_code=args.trust_remote_code, adapter=adapter
         )
-        if config.adapter.lora_init is not None:
-            doubled_layers(model)
         named = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
         if config.train_only:
             named = matched(named, config.train_only)

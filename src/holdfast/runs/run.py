@@ -406,7 +406,6 @@ class _Run:
                 }
                 if config.on_policy is None:
                     read = rows_by_name(self.processor or self.tokenizer)
-                    hosted["adapter"] = config.adapter
                     self.trainer = SFTRetentionTrainer(**hosted, load_rows=read, say=announce)
                 else:
                     self.trainer = self.on_own_text(hosted, config.on_policy)
@@ -443,9 +442,6 @@ class _Run:
                 "0. Train in bfloat16 (dtype: bfloat16) or float32; see docs/loss.md."
             )
         self.record.model["trainable"] = sum(p.numel() for p in self.trainer.model.parameters() if p.requires_grad)
-        if (begun := getattr(self.trainer, "lora_start", None)) is not None:
-            self.record.model["trainable"] -= begun.frozen
-            self.record.model["lora_init"] = begun.info
         run_folder.refuse_changed_samples(self.folder, self.record, self.trainer.data_info)
         self.record.data = {**self.record.data, **self.trainer.data_info}
         if hasattr(self.trainer.model, "peft_config"):

@@ -1,5 +1,5 @@
-"""Which of PEFT's methods trains a model: LoRA, as `trl sft` has it (or begun by `lora_init`, see
-`training.lora_init`), or orthogonal subspace fine-tuning (OSF).
+"""Which of PEFT's methods trains a model: LoRA, as `trl sft` has it, or orthogonal subspace
+fine-tuning (OSF).
 
 ```yaml
 use_peft: true
@@ -26,15 +26,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.checkpoints.fit import loading_problem, misfit_error
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.checkpoints.sources import listing
-from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,21 +52,6 @@ class AdapterArguments:
     or a share below 1 of the matrix's smaller side. The others are trained. Default: half."""
     osf_target_modules: list[str] | None = None
     """OSF: names of the modules to train, or all-linear. Default: PEFT's for the architecture."""
-    lora_init: Literal["corda", "lora_null"] | None = None
-    """Begins LoRA in directions that lora_init_data does not use: corda (the smallest singular directions of the
-    weights on its inputs), or lora_null (the weights' part in what its inputs leave empty). Default: as TRL has it."""
-    lora_init_data: str | None = None
-    """File, folder or hub id of text that the model is to keep, for lora_init."""
-    lora_init_samples: Annotated[int, Meta(ge=1)] = 256
-    """Samples of lora_init_data that are looked at, at most."""
-    lora_init_freeze_a: bool = False
-    """With lora_init: train B alone, so that inputs are read in the directions of the start to the end."""
-
-
-LORA_INIT_SHARDED = (
-    "lora_init: takes whole matrices apart and trains half of each factor, and cannot be sharded (FSDP, DeepSpeed). "
-    "Use DDP, or leave lora_init out."
-)
 
 
 def adapter_config(model: ModelConfig, adapter: AdapterArguments) -> PeftConfig | None:
@@ -79,8 +62,6 @@ def adapter_config(model: ModelConfig, adapter: AdapterArguments) -> PeftConfig 
         found = get_peft_config(model)
         if found is not None:
             found.target_modules = _targets(found.target_modules)
-        if found is not None and adapter.lora_init is not None:  # a trained half and one that stays, scaled as asked
-            found.r, found.lora_alpha = 2 * found.r, found.lora_alpha * (math.sqrt(2) if found.use_rslora else 2)
         return found
     from peft import OSFConfig
 

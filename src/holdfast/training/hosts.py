@@ -33,11 +33,9 @@ from holdfast.retention.method import PACKED_WHOLE, RetentionMethod, changes_dat
 from holdfast.retention.replay import stacked
 from holdfast.retention.token_weighting import TokenWeighting
 from holdfast.support.environment import quiet_datasets
-from holdfast.training.adapters import AdapterArguments
 from holdfast.training.data_host import StartModel, TrainerDataHost
 from holdfast.training.document_attention import use_document_attention
 from holdfast.training.image_batches import COLUMNS, ImageCollator
-from holdfast.training.lora_init import LoraStart
 from holdfast.training.mixin import RetentionMixin
 from holdfast.training.origins import OriginCollator
 
@@ -61,7 +59,6 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
 
     Args:
         load_rows: how replay data named in a method is read; None: as `holdfast train` reads any data.
-        adapter: what `peft_config` was made of by `adapter_config`, where it has `lora_init`.
         say: gets a line on what methods do while they make data, on the first process.
         *args, **kwargs: `SFTTrainer`'s own, and `retain`.
     """
@@ -73,15 +70,11 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
         self,
         *args: Any,
         load_rows: LoadRows | None = None,
-        adapter: AdapterArguments | None = None,
         retain: Any = (),
         say: Callable[[str], None] = logger.info,
         **kwargs: Any,
     ) -> None:
         self._load_rows, self._say = load_rows, say
-        self._adapter = adapter or AdapterArguments()
-        self.lora_start: LoraStart | None = None
-        """What `lora_init` began with; None without."""
         arguments = kwargs.get("args", args[1] if len(args) > 1 else None)
         if getattr(arguments, "loss_type", "nll") == "dft":
             retain = [*retain, TokenWeighting(kind="dft")]
@@ -95,21 +88,6 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
             self._start = StartModel(model, adapter=kwargs.get("peft_config"), first=first)
         self._confine_attention(model, arguments)  # before a teacher is copied from the model
         super().__init__(*args, retain=retain, **kwargs)
-
-    def _complete_start(self) -> None:
-        if self._adapter.lora_init is not None:
-            self.lora_start = LoraStart(self, self._adapter, self._say)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
-        if self.lora_start is not None:
-            self.lora_start.hold()
-
-    def confine(self) -> None:
-        """And the factors that `lora_init` holds."""
-        super().confine()
-        if self.lora_start is not None:
-            self.lora_start.restore()
 
     def _complete_data(self) -> None:
         """Rows with images are made into tokens batch by batch: methods mix them as they are."""

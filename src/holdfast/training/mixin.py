@@ -195,7 +195,6 @@ class RetentionMixin(WholeCheckpoints):
                 use_fused_layers(copied)  # or the student would not begin at KL 0
         install_forward(causal_lm(self.model))
         take_stored_names(causal_lm(self.model))
-        self._complete_start()
         self._teacher: Teacher | None = None
         self._cache: TeacherCache | None = None
         self.teacher_info: dict[str, Any] = {}
@@ -224,9 +223,6 @@ class RetentionMixin(WholeCheckpoints):
 
     def _complete_data(self) -> None:
         """Called once the trainer has its data, before methods look at it."""
-
-    def _complete_start(self) -> None:
-        """Called once the model is ready to be run, before teacher and methods take it for the start."""
 
     # --------------------------------------------------------------------------------------------------- the teacher
 

@@ -298,7 +298,7 @@ def test_a_small_study_of_what_is_made_no_more_is_another_study(monkeypatch):
 def test_names_in_the_settings_of_a_way_and_in_what_is_varied_are_filled():
     from holdfast.studies.tradeoff.study import filled
 
-    way = [{"train": {"use_peft": True, "lora_init": "corda", "lora_init_data": "${replay}"}}]
+    way = [{"train": {"chat_template_path": "${replay}"}}]
     train = {"model_name_or_path": "${base}", "dataset_name": "${train}"}
     measured = [{"perplexity": "${functions_heldout}", "name": "functions"}]
     train["evaluation"] = {"target": measured, "source": [{**measured[0], "name": "kept"}]}
@@ -307,7 +307,7 @@ def test_names_in_the_settings_of_a_way_and_in_what_is_varied_are_filled():
     names = {name: f"made/{name}" for name in ("base", "train", "replay", "functions_heldout")}
     made = filled(asked, names)
     settings = [made.settings(params) for params in made.space.grid()]
-    assert [s["lora_init_data"] for s in settings] == ["made/replay"] * 2
+    assert [s["chat_template_path"] for s in settings] == ["made/replay"] * 2
     assert [s["dataset_name"] for s in (made.reference(), *settings)] == ["made/train", "made/train", "made/replay"]
     assert "made" not in str([made.space.label(params) for params in made.space.grid()])
 
@@ -318,7 +318,7 @@ def test_names_in_the_settings_of_a_way_and_in_what_is_varied_are_filled():
         ([{"self_replay": {}}, {"label_annealing": {"weight_generated": 2.0}}], "expected bfd or bfd_split"),
         ([{"replay": {"data": "${old}"}}], r"\$\{old\}: no such name. The small setting makes: base, "),
         (
-            [{"train": {"use_peft": True, "lora_init": "corda", "lora_init_data": "${old}"}}],
+            [{"train": {"chat_template_path": "${old}"}}],
             r"\$\{old\}: no such name. The small setting makes: base, ",
         ),
         ([{"l2": {"coefficient": -1}}], "l2.coefficient: expected a number of at least 0"),
