@@ -21,10 +21,9 @@ parameters the head is a large part of the model and the cached floor is 1.06; i
 the direct step has much else to do, as with adapters.
 
 The cached arm trains on one batch, so its states come from the page cache: reading a disk that is slower than training
-is not in it. Building the cache takes one teacher pass, once, before the steps that are timed. Nor is the start's pass
-of token weighting by `stm` and `flow`: what is timed is finding and reading its losses. Both arms of OSF project the
-gradients by holdfast's hooks, in the place of PEFT's; what is held to its bar is what projecting the factors once more
-after the optimiser's step adds.
+is not in it. Building the cache takes one teacher pass, once, before the steps that are timed. Both arms of OSF project
+the gradients by holdfast's hooks, in the place of PEFT's; what is held to its bar is what projecting the factors once
+more after the optimiser's step adds.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ ONLINE, CACHED, ADAPTER_OFF = (
 )
 NAIVE = "naive label annealing"
 OSF_ALONE, OSF = "OSF, gradients projected alone", "OSF, projected after the step"
-WEIGHTED = ("eaft", "dft", "talr", "stm", "flow")
+WEIGHTED = ("eaft", "dft", "talr")
 BARS: dict[str, dict[str, float]] = {
     ONLINE: {"default": 1.38, "large": 1.38},
     CACHED: {"default": 1.10, "large": 1.06},
@@ -209,16 +208,13 @@ def make_arms(
     lora = LoraConfig(r=16, target_modules="all-linear", task_type="CAUSAL_LM")
     osf = OSFConfig(target_modules=matrices, effective_rank=0.5, task_type="CAUSAL_LM")
     annealing = {"weight": 1.0}
-    # an untrained model is surprised by every token, and what is read is the same whatever it is held against
-    losses = {"cache_dir": str(folder / "losses")}
-    more = {"stm": {"threshold": 1e6, **losses}, "flow": losses}
     specs: dict[str, tuple[Any, Any]] = {
         "direct": (None, None),
         ONLINE: ([{"label_annealing": {**annealing, "teacher": "online"}}], None),
         CACHED: ([{"label_annealing": {**annealing, "teacher": "cached", "cache_dir": str(folder / "cache")}}], None),
         "l2": ([{"l2": {"coefficient": 0.01}}], None),
         "sfa": ([{"sfa": {"p": 0.25}}], None),
-        **{f"token_weighting ({k})": ([{"token_weighting": {"kind": k, **more.get(k, {})}}], None) for k in WEIGHTED},
+        **{f"token_weighting ({k})": ([{"token_weighting": {"kind": k}}], None) for k in WEIGHTED},
         "direct, LoRA": (None, lora),
         ADAPTER_OFF: ([{"label_annealing": annealing}], lora),
         OSF_ALONE: (None, osf),

@@ -44,7 +44,7 @@ def test_training_says_what_it_does_and_nothing_else(desk: Path, capfd) -> None:
     assert re.search(r"\[[−+\d.]+, [−+\d.]+\] .*p [<\d.]+, n \d+", figures[0])
     assert "bits/byte" not in out
     assert "perplexity" not in out
-    assert "teacher_on_cpu" not in out.replace(" ", "_")
+    assert "teacher_sharded" not in out.replace(" ", "_")
     assert all(line == line.rstrip() for line in out.splitlines())
 
 

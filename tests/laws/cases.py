@@ -41,8 +41,6 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         "eaft": {"alpha": 0.7},
         "dft, blended": {"kind": "dft", "coefficient": 0.6},
         "talr": {"kind": "talr"},
-        "stm": {"kind": "stm", "threshold": 260.0, "cache_dir": CACHE},
-        "flow": {"kind": "flow", "normalise": True, "cache_dir": CACHE},
     },
     "l2": {"default": {"coefficient": 0.5}, "decoupled, disk": {"coefficient": 5.0, "decoupled": True, "keep": "disk"}},
     "ewc": {
@@ -70,14 +68,6 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
             "max_new_tokens": 12,
             "batch_size": 3,
             "max_perplexity": 1000.0,
-            "cache_dir": CACHE,
-        },
-        "drawn anew": {
-            "prompts": REPLAY,
-            "fraction": 0.4,
-            "max_new_tokens": 12,
-            "batch_size": 3,
-            "refresh": 2,
             "cache_dir": CACHE,
         },
     },
@@ -124,13 +114,9 @@ KINDS = ("label_annealing", "ewc", "sfa", "replay", "self_replay", "budget")
 """A method of each kind: a loss with a teacher, a pull, an average, other data, the start's own data, a control; for
 what methods of a kind do alike."""
 
-
-DRAWN = ("self_replay", "drawn anew")
-QUICK = [("direct", ""), *(case for case in FIRST if case[0] in KINDS), DRAWN, (OWN, "")]
+QUICK = [("direct", ""), *(case for case in FIRST if case[0] in KINDS), (OWN, "")]
 """What two ranks train in every run of the tests."""
 EVERY = [("direct", ""), *ALL, (OWN, "")]
-SHARDABLE = [case for case in EVERY if case != DRAWN]
-"""Those of whose models a process need not hold all."""
 
 
 WITH_IMAGES = {

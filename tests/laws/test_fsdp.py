@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cases import FIRST, OWN, SHARDABLE, TRAINED, largest_difference, make_trainer, spec, weights
+from cases import EVERY, FIRST, OWN, TRAINED, largest_difference, make_trainer, spec, weights
 from ddp_worker import ACCUMULATION, BATCH, SETTINGS
 from fsdp_worker import LAYOUTS, SHARDED, TEACHERS
 
@@ -121,6 +121,6 @@ def test_the_trainer_over_two_sharded_ranks_equals_one(name, label, out, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "label"), [*SHARDABLE, ("label_annealing", SHARDED)])
+@pytest.mark.parametrize(("name", "label"), [*EVERY, ("label_annealing", SHARDED)])
 def test_the_trainer_over_two_sharded_ranks_equals_one_in_every_case(name, label, out_all, tmp_path):
     compare(name, label, out_all, tmp_path, ACCUMULATION)

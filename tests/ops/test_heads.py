@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from holdfast.errors import ModelError
-from holdfast.ops.heads import check_head, describe_head, is_sharded, project, run_backbone, run_outside
+from holdfast.ops.heads import check_head, decoder_layers, describe_head, is_sharded, project, run_backbone, run_outside
 
 
 def small(name: str):
@@ -172,3 +172,15 @@ def test_a_compiled_model_trains_as_the_eager_one(how):
     assert found[0] == pytest.approx(wanted[0], rel=1e-6)
     for name, gradient in wanted[1].items():
         torch.testing.assert_close(found[1][name], gradient, rtol=1e-4, atol=1e-7)
+
+
+def test_the_layers_are_the_longest_list_that_lies_in_no_other():
+    from tiny import build_model
+
+    model = build_model()
+    for layer in model.model.layers:
+        layer.experts = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(9))
+    assert decoder_layers(model) == list(model.model.layers)
+    model.model.layers = torch.nn.Sequential(*model.model.layers)
+    with pytest.raises(ModelError, match=r"nn\.ModuleList, got LlamaModel"):
+        decoder_layers(model)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +11,10 @@ import pytest
 import torch
 from cases import REPLAY, lora, make_trainer, methods, weights
 from datasets import Dataset
-from transformers import TrainerCallback
 
-from evaluation.completions_server import CompletionsServer
-from holdfast.data.mixing import FILLER, GENERATED, NEW, ORIGIN, REPLAYED
+from holdfast.data.mixing import GENERATED, NEW, ORIGIN, REPLAYED
 from holdfast.errors import ConfigError, DataError, ModelError
-from holdfast.retention.method import Sample
 from holdfast.retention.registry import parse_retention
-from holdfast.retention.served_start import connect
 from holdfast.training import method_laws as laws
 from tiny import build_model, build_tokenizer
 
@@ -138,50 +131,6 @@ def test_settings_that_do_not_go_together(value: Any, message: str) -> None:
 
     texts = " ".join(m.sentence() for m in parse_retention(value)[1])
     assert re.search(message, texts), texts
-
-
-def test_a_server_draws_what_the_model_would(tmp_path: Path) -> None:
-    prompts = str(write_lines(tmp_path / "prompts.jsonl", [{"prompt": f"A list of {n}"} for n in range(6)]))
-    asked = {"prompts": prompts, "temperature": 0.0, "max_new_tokens": 6, "max_repetition": 1.0, "max_dropped": 0.9}
-    own = make_trainer(tmp_path, entry(tmp_path, **asked))
-    with CompletionsServer(build_model().eval(), build_tokenizer()) as server:
-        served = make_trainer(tmp_path, entry(tmp_path, server=server.url, **asked))
-        texts = [build_tokenizer().decode(ids) for ids, _ in rows_of(served)]
-        assert texts == [build_tokenizer().decode(ids) for ids, _ in rows_of(own)]
-        drawn = [body for body in server.asked if not body.get("echo")]
-        alone = {"top_k": len(build_tokenizer()), "min_p": 0.0, "repetition_penalty": 1.0, "repeat_penalty": 1.0}
-        assert drawn and all(body.items() >= alone.items() for body in drawn), "and no default of its own"
-        count = len(server.asked)
-        make_trainer(tmp_path, entry(tmp_path, server=server.url, **asked))
-        assert len(server.asked) == count, "what is there needs no server"
-        with pytest.raises(ModelError, match=r"differ by .* nats a token"):
-            make_trainer(tmp_path, entry(tmp_path, server=server.url, **asked), model=build_model(seed=5))
-
-
-def test_a_served_text_is_tokenised_as_what_continues_its_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a tokenizer that puts a space before every text."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from tokenizers.decoders import Metaspace
-    from transformers import PreTrainedTokenizerFast
-
-    words = {"<unk>": 0.0, "<s>": 0.0, "</s>": 0.0, "▁bar": -2.0, "bar": -3.0, "▁foo": -2.0, "▁foobar": -2.0, "(": -2.0}
-    inner = Tokenizer(models.Unigram(list(words.items()), unk_id=0))
-    inner.pre_tokenizer, inner.decoder = pre_tokenizers.Metaspace(), Metaspace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>")
-    said: dict[str, Any] = {"finish_reason": "length", "logprobs": None}
-    monkeypatch.setattr(CompletionsServer, "one", lambda *_: said)
-    how = {"max_new_tokens": 4, "temperature": 0.0, "top_p": 1.0, "seed": 0, "tokenizer": tokenizer}
-    with CompletionsServer(None, tokenizer) as server:
-        start = connect(server.url, key_variable=None, workers=1)
-        for prompt, said["text"], tokens in (
-            ("foo(", "bar", ["bar"]),
-            ("foo(", " bar", ["▁bar"]),
-            ("foo(", "", []),
-            ("<s>", "bar", ["▁bar"]),
-            ("foo", "bar", ["▁bar"]),  # together they are the one token "▁foobar", which would change the prompt
-        ):
-            [sample] = start.continued([tokenizer(prompt)["input_ids"]], **how)
-            assert tokenizer.convert_ids_to_tokens(list(sample.ids)) == tokens, prompt
 
 
 @pytest.mark.parametrize("packing", [False, True])
@@ -317,188 +266,3 @@ def test_a_step_of_generated_rows_alone_may_carry_the_kl_alone(tmp_path: Path) -
     trainer.train()
     seen = [row["ce_weight"] for row in trainer.state.log_history if "ce_weight" in row]
     assert 0.0 in seen and max(seen) > 0.4, "steps of generated rows alone, and others"
-
-
-# ----------------------------------------------------------------------------------------------------------- drawn anew
-
-
-WEIGHED = {"label_annealing": {"weight": 1.0, "weight_generated": 2.0}}
-
-
-class AfterSteps(TrainerCallback):
-    """Does something once, after so many steps."""
-
-    def __init__(self, steps: int, work: Callable[[], None]) -> None:
-        self.steps, self.work = steps, work
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.steps:
-            self.work()
-
-
-def batches_of(trainer: Any) -> list[dict[str, torch.Tensor]]:
-    """The micro-batches that a training reads."""
-    seen: list[dict[str, torch.Tensor]] = []
-    step = trainer.training_step
-
-    def watched(model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        seen.append({k: v.clone() for k, v in inputs.items() if torch.is_tensor(v)})
-        return step(model, inputs, *args, **kwargs)
-
-    trainer.training_step = watched
-    trainer.train()
-    return seen
-
-
-@pytest.mark.parametrize("how", [{}, {"packing": True, "packing_strategy": "bfd", "max_length": 64}])
-def test_generated_tokens_are_drawn_anew_in_rows_that_stay_as_long(tmp_path: Path, how: dict[str, Any]) -> None:
-    method = entry(tmp_path, fraction=0.5, prompts="target")["self_replay"]
-    data = {"data": Dataset.from_list(pairs() * 2), "per_device_train_batch_size": 2, **how}
-    plain = batches_of(make_trainer(tmp_path, {"self_replay": method, **WEIGHED}, **data))
-    trainer = make_trainer(tmp_path, {"self_replay": {**method, "refresh": 2}, **WEIGHED}, **data)
-    anew = batches_of(trainer)
-    assert len(plain) == len(anew) == 6
-    changed = []
-    for number, (one, other) in enumerate(zip(plain, anew, strict=True)):
-        assert one["input_ids"].shape == other["input_ids"].shape
-        differs = one["input_ids"] != other["input_ids"]
-        gone = (one["labels"] != -100) & (other["labels"] == -100)
-        assert torch.equal(one[ORIGIN].masked_fill(gone, FILLER), other[ORIGIN])
-        assert not differs[(one[ORIGIN] != GENERATED) | (one["labels"] == -100)].any(), "new rows, and prompts"
-        trained = other["labels"] != -100
-        assert torch.equal(other["labels"][trained], other["input_ids"][trained])
-        assert (other["input_ids"][gone] == 0).all(), "an answer that ends early is filled with end tokens"
-        changed += [number] if differs.any() else []
-    assert changed and min(changed) >= 2, "the start's samples in the first two steps"
-    assert {n for n in range(2, 6) if (plain[n][ORIGIN] == GENERATED).any()} == set(changed)
-    assert trainer.state.log_history[-2]["redrawn_tokens"] > 0
-
-
-@pytest.mark.parametrize(
-    ("by_origin", "how"),
-    [({}, {}), ({"weight_new": 0.5}, {"packing": True, "packing_strategy": "bfd", "max_length": 64})],
-    ids=["padded", "packed, weights by origin"],
-)
-def test_the_kl_of_all_tokens_leaves_out_what_stands_behind_answers_that_end_early(
-    by_origin: dict[str, float], how: dict[str, Any], tmp_path: Path
-) -> None:
-    """Answers of two tokens in the place of longer ones: the loss of a batch by hand, and its count of the KL's
-    tokens, without the rest."""
-    retain = {
-        "label_annealing": {"weight": 2.0, "tokens": "all", **by_origin},
-        **entry(tmp_path, fraction=0.5, prompts="target", refresh=2),
-    }
-    trainer = make_trainer(
-        tmp_path, retain, data=Dataset.from_list(pairs()), per_device_train_batch_size=24, max_steps=4, **how
-    )
-    trainer.prepare_methods()
-    feeder = trainer._feeder
-    feeder._writer.continued = lambda prompts, **_: [Sample(ids=(9, 0), ended=True) for _ in prompts]
-    [loaded] = itertools.islice(trainer.get_train_dataloader(), 1)
-    batch = next(feeder.batches(iter([loaded, loaded]), a_step=1, step=2))
-    feeder.load_state_dict(feeder.state_dict())
-    continued = next(feeder.batches(iter([loaded]), a_step=1, step=3))
-    assert all(torch.equal(continued[name], batch[name]) for name in ("input_ids", "labels", ORIGIN))
-    torch.manual_seed(0)
-    for p in trainer.model.parameters():
-        p.data += 0.05 * torch.randn_like(p)
-    inputs = {k: v for k, v in batch.items() if k not in (ORIGIN, "labels")}
-    z = trainer.model(**inputs).logits[:, :-1].log_softmax(-1)
-    w = trainer._teacher.model(**inputs).logits[:, :-1].log_softmax(-1)
-    labels, filler = batch["labels"][:, 1:], ((loaded["labels"] != -100) & (batch["labels"] == -100))[:, 1:]
-    assert filler.sum() > 10
-    follows = inputs["position_ids"][:, 1:] != 0 if how else inputs["attention_mask"][:, 1:] != 0
-    own, trained = follows & ~filler, labels != -100
-    ce = (-z.gather(-1, labels.clamp(min=0)[..., None])[..., 0] * trained).sum() / trained.sum()
-    factors = torch.tensor([by_origin.get("weight_new", 2.0), 2.0, 2.0, 2.0])[batch[ORIGIN][:, 1:]]
-    kl = (factors * (w.exp() * (w - z)).sum(-1) * own).sum() / own.sum()
-    items = trainer._get_num_items_in_batch([batch], torch.device("cpu"))
-    assert int(trainer._kl_items) == int(own.sum())
-    for counted in (items, None):
-        loss = trainer.compute_loss(trainer.model, dict(batch), num_items_in_batch=counted)
-        assert math.isclose(float(loss), float(ce + kl), rel_tol=1e-5)
-
-
-def test_the_model_as_it_is_writes_them(tmp_path: Path) -> None:
-    """With hardly any freedom (top_p) the answers are the most likely ones of the model after step 2."""
-    kept_anyway = {"max_repetition": 1.0, "max_dropped": 0.9}
-    method = entry(tmp_path, fraction=0.5, prompts="target", refresh=2, top_p=1e-6, **kept_anyway)["self_replay"]
-    trainer = make_trainer(tmp_path, {"self_replay": method, **WEIGHED}, data=Dataset.from_list(pairs()), max_steps=4)
-    kept: list[Any] = []
-    trainer.add_callback(AfterSteps(2, lambda: kept.append(copy.deepcopy(trainer.model).eval())))
-    batch = batches_of(trainer)[2]
-    checked = 0
-    for ids, labels, origin in zip(batch["input_ids"], batch["labels"], batch[ORIGIN], strict=True):
-        if (origin == GENERATED).any():
-            trained = (labels != -100).nonzero().flatten()
-            own = kept[0].generate(
-                ids[None, : trained[0]], max_new_tokens=len(trained), do_sample=False, pad_token_id=1, eos_token_id=0
-            )
-            assert own[0, trained[0] :].tolist()[: len(trained)] == ids[trained].tolist()
-            checked += 1
-    assert checked
-
-
-def test_a_run_that_was_stopped_between_two_refreshes_reads_the_same(tmp_path: Path) -> None:
-    method = {**entry(tmp_path, fraction=0.5)["self_replay"], "refresh": 3}
-    settings: dict[str, Any] = {
-        "max_steps": 8,
-        "save_strategy": "steps",
-        "save_steps": 1,
-        "per_device_train_batch_size": 2,
-    }
-    whole = make_trainer(tmp_path / "whole", {"self_replay": method}, **settings)
-    read = batches_of(whole)
-    for stop in (1, 3, 4, 5, 7):
-        again = make_trainer(tmp_path / f"{stop}", {"self_replay": method}, **settings)
-        found: list[Any] = []
-        step = again.training_step
-
-        def watched(model: Any, inputs: Any, *args: Any, step: Any = step, found: Any = found) -> Any:
-            found.append(inputs["input_ids"].clone())
-            return step(model, inputs, *args)
-
-        again.training_step = watched
-        again.train(resume_from_checkpoint=str(tmp_path / "whole" / "run" / f"checkpoint-{stop}"))
-        assert len(found) == 8 - stop
-        assert all(torch.equal(a, b["input_ids"]) for a, b in zip(found, read[stop:], strict=True))
-        assert all(torch.equal(p, weights(again)[n]) for n, p in weights(whole).items())
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ([{"self_replay": {"refresh": 0}}], "expected a whole number of at least 1"),
-        (
-            [{"self_replay": {"refresh": 2, "temperature": 0.0, "prompts": "target"}}],
-            "expected a temperature above 0, to draw with",
-        ),
-        (
-            [{"self_replay": {"refresh": 2}}, {"label_annealing": {"teacher": "cached"}}],
-            "teacher: cached keeps the states of the training data, of which self_replay.refresh draws tokens anew",
-        ),
-        (
-            [{"self_replay": {"refresh": 2}}, {"token_weighting": {"kind": "flow"}}],
-            "token_weighting: looks at the training data before the first step",
-        ),
-    ],
-)
-def test_what_cannot_go_with_tokens_that_are_drawn_anew(given: list[Any], words: str) -> None:
-    _, problems = parse_retention(given)
-    assert any(words in problem.text for problem in problems), problems
-
-
-def test_a_checkpoint_of_other_ranks_or_of_more_rows_is_no_default(tmp_path: Path) -> None:
-    method = {**entry(tmp_path, fraction=0.5)["self_replay"], "refresh": 3}
-    trainer = make_trainer(tmp_path, {"self_replay": method}, max_steps=2, per_device_train_batch_size=2)
-    trainer.train()
-    active = trainer.active[0]
-    state = active.state_dict()
-    assert state["ready"] == [1] and {"0.0.input_ids", "0.0.labels"} <= state.keys()
-    with pytest.raises(ConfigError, match="expected a checkpoint of 1 processes, got one of 2"):
-        active.load_state_dict({**state, "ready": [1, 1], "tokens": [0, 0]})
-    with pytest.raises(KeyError):
-        active.load_state_dict({k: v for k, v in state.items() if not k.endswith("labels")})
-    active.load_state_dict(state)
-    with pytest.raises(DataError, match="for 1 micro-batches, and the epoch has 0 left"):
-        next(active.batches(iter([]), a_step=1, step=2))

@@ -362,7 +362,7 @@ def test_everything_wrong_with_the_methods_is_said_at_once(say: Say, place: Path
         ),
         *(
             "--retention",
-            "label_annealing:weight=-1,teacher=cached,teacher_bits=4",
+            "label_annealing:weight=-1,teacher=cached,teacher_dtype=float8",
             "--retention",
             "replay:data=nothing.jsonl,fraction=1",
         ),
@@ -376,7 +376,7 @@ def test_everything_wrong_with_the_methods_is_said_at_once(say: Say, place: Path
         "ema.every: expected at most the run's 6 steps, got 7",
         "ewc.decay: expected a number",
         "label_annealing.weight: expected a number of at least 0",
-        "label_annealing.teacher_bits",
+        "label_annealing.teacher_dtype",
         "replay.fraction: expected",
         "replay.data: no such file or folder: nothing.jsonl",
     ):

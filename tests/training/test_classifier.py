@@ -252,8 +252,8 @@ def test_a_network_on_disk(learnt, files, tmp_path):
 
 
 def test_what_cannot_be(learnt, files, tmp_path):
-    with pytest.raises(ConfigError, match="teacher_on_cpu"):
-        after_odd(learnt, files, LabelAnnealing(teacher="online", teacher_on_cpu=True))
+    with pytest.raises(ConfigError, match="teacher_dtype"):
+        after_odd(learnt, files, LabelAnnealing(teacher="online", teacher_dtype="bfloat16"))
     with pytest.raises(ConfigError, match=r"sfa\.every"):
         after_odd(learnt, files, SequentialAveraging(every=1000))
     with pytest.raises(DataError, match="no such file"):

@@ -37,9 +37,6 @@ ORIGIN = "origin"
 """Column with one number for each document of a row, from `NEW`, `REPLAYED` and `GENERATED`."""
 NEW, REPLAYED, GENERATED = 0, 1, 2
 """Where a row is from: the run's own data, old data, the start model."""
-FILLER = 3
-"""In a batch's `ORIGIN` alone: tokens behind an answer that was drawn anew and ended early (`retention.redrawing`). No
-loss is taken at them."""
 IMAGES = "images"
 """Column of rows that are tokenised only when a batch is made."""
 

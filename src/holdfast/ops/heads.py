@@ -30,6 +30,7 @@ Shapes: N tokens, H hidden width, V vocabulary, B batch, T positions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +90,32 @@ def backbone_of(model: nn.Module) -> nn.Module:
             f"no separate backbone."
         )
     return backbone
+
+
+def decoder_layers(model: nn.Module) -> list[nn.Module]:
+    """The modules of the backbone's longest `nn.ModuleList` that lies in no other (a layer's experts are no layers),
+    each once.
+
+    Raises:
+        ModelError: there is none.
+    """
+    backbone = backbone_of(model)
+    lists = list(_outermost_lists(backbone))
+    if not lists:
+        raise ModelError(
+            f"Expected a model whose layers lie in an nn.ModuleList, got {type(backbone).__name__}, which has none."
+        )
+    longest: nn.ModuleList = max(lists, key=len)
+    return list(dict.fromkeys(longest))
+
+
+def _outermost_lists(module: nn.Module) -> Iterator[nn.ModuleList]:
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            if len(child):
+                yield child
+        else:
+            yield from _outermost_lists(child)
 
 
 def describe_head(model: nn.Module) -> Head:

@@ -43,23 +43,6 @@ KNOWN_INPUTS = {
 """Inputs that a state either depends on through its document's tokens or does not depend on."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wording:
-    """How messages name what is kept."""
-
-    setting: str = "label_annealing.teacher: cached"
-    """Who asks for it."""
-    instead: str = "use teacher: online"
-    """What to do where it cannot be had."""
-    folder: str = "label_annealing.cache_dir"
-    """The setting of its folder."""
-    store: str = "Teacher cache"
-    what: str = "the teacher's states"
-
-
-TEACHER = Wording()
-
-
 @dataclass(frozen=True)
 class Documents:
     """The documents of one batch, in the order of their rows and starts."""
@@ -78,13 +61,12 @@ def document_key(tokens: Any) -> bytes:
     return hashlib.blake2b(tokens, digest_size=KEY_BYTES).digest()
 
 
-def find_documents(inputs: dict[str, Any], words: Wording = TEACHER) -> Documents:
+def find_documents(inputs: dict[str, Any]) -> Documents:
     """The documents of a batch with their keys.
 
     Args:
         inputs: `input_ids [B, T]`, and `position_ids [B, T]` or `[1, T]` that restart at 0 (packing), `attention_mask
             [B, T]` (padding on either side), both or neither.
-        words: for messages.
 
     Raises:
         DataError: inputs on which a state depends beside its document's tokens (images, embeddings, a mask with gaps,
@@ -93,8 +75,9 @@ def find_documents(inputs: dict[str, Any], words: Wording = TEACHER) -> Document
     strange = sorted(k for k, v in inputs.items() if k not in KNOWN_INPUTS and v is not None)
     if strange:
         raise DataError(
-            f"{words.setting} looks {words.what} up by their tokens, and this batch has inputs beside them: "
-            f"{', '.join(strange)}. Instead, {words.instead}."
+            "label_annealing.teacher: cached looks the teacher's states up by their tokens, and this batch has "
+            "inputs beside them: "
+            f"{', '.join(strange)}. Instead, use teacher: online."
         )
     ids_BT: Tensor = inputs["input_ids"]
     rows, positions = ids_BT.shape
@@ -107,8 +90,9 @@ def find_documents(inputs: dict[str, Any], words: Wording = TEACHER) -> Document
         begins_BT |= position_ids == 0
     if mask is not None and mask.shape != ids_BT.shape:
         raise DataError(
-            f"{words.setting} expects an attention_mask of the tokens' shape {tuple(ids_BT.shape)}, got "
-            f"{tuple(mask.shape)}. Instead, {words.instead}."
+            f"label_annealing.teacher: cached expects an attention_mask of the tokens' shape {tuple(ids_BT.shape)}, "
+            "got "
+            f"{tuple(mask.shape)}. Instead, use teacher: online."
         )
     document = begins_BT.view(-1).cumsum(0)
     kept = torch.arange(len(flat)) if mask is None else (mask.detach().cpu() != 0).reshape(-1).nonzero().squeeze(1)
@@ -117,15 +101,17 @@ def find_documents(inputs: dict[str, Any], words: Wording = TEACHER) -> Document
     first, last = kept[ends - lengths], kept[ends - 1]
     if not torch.equal(last - first + 1, lengths):
         raise DataError(
-            f"{words.setting} expects padding at the ends of documents only, got an attention_mask with gaps inside "
-            f"one."
+            "label_annealing.teacher: cached expects padding at the ends of documents only, got an attention_mask "
+            "with gaps inside "
+            "one."
         )
     if position_ids is not None:
         counted = torch.arange(len(kept)) - (ends - lengths).repeat_interleave(lengths)
         if not torch.equal(position_ids.reshape(-1)[kept].long(), counted):
             raise DataError(
-                f"{words.setting} expects position_ids that count from 0 in every document, got others. Instead, "
-                f"{words.instead}."
+                "label_annealing.teacher: cached expects position_ids that count from 0 in every document, got "
+                "others. Instead, "
+                "use teacher: online."
             )
     starts, counts = first.tolist(), lengths.tolist()
     array = flat.numpy().astype("<i4", copy=False)
@@ -137,18 +123,26 @@ def find_documents(inputs: dict[str, Any], words: Wording = TEACHER) -> Document
     )
 
 
-class CachedStates:
-    """What a store has of the documents of a batch, where they lie in it.
+class CachedTeacher:
+    """A `Teacher` that reads its states from a store.
 
     Args:
-        store: holds every document that will come.
-        width: K.
-        dtype: that of what is given; what is stored in another (a lossy option) is converted after reading.
-        words: for messages.
+        store: holds the states of every document that will come.
+        head: the start model's own, a copy where training moves the original.
+        dtype: the dtype that the teacher's forward yields; states that are stored in another (a lossy option) are
+            converted after reading.
     """
 
-    def __init__(self, store: StateStore, *, width: int, dtype: torch.dtype, words: Wording = TEACHER) -> None:
-        self.store, self.width, self.dtype, self.words = store, width, dtype, words
+    name = "cached"
+
+    def __init__(self, store: StateStore, head: Head, *, dtype: torch.dtype) -> None:
+        self.store, self.dtype = store, dtype
+        self.width = int(head.weight_VH.shape[1])
+        self._head = head
+
+    def hidden(self, inputs: dict[str, Any]) -> tuple[Tensor, Head]:
+        """Stored states `[B, T, K]` and the head; raises as `of`."""
+        return self.of(inputs), self._head
 
     @torch.no_grad()
     def of(self, inputs: dict[str, Any]) -> Tensor:
@@ -158,7 +152,7 @@ class CachedStates:
             DataError: a document that is not stored, or inputs that `find_documents` refuses.
             StorageError: what differs from its checksum.
         """
-        found = find_documents(inputs, self.words)
+        found = find_documents(inputs)
         ids_BT: Tensor = inputs["input_ids"]
         device = ids_BT.device
         rows, positions = ids_BT.shape
@@ -187,27 +181,8 @@ class CachedStates:
         tokens = ids_BT[row, start : start + length].tolist()
         shown = ", ".join(map(str, tokens[:8])) + (", ..." if length > 8 else "")
         return DataError(
-            f"{self.words.setting} has nothing of a document of {length} tokens ({shown}): it is not one of the "
+            f"label_annealing.teacher: cached has nothing of a document of {length} tokens ({shown}): it is not one "
+            "of the "
             f"prepared training or evaluation data. Where the collator changes or cuts tokens as it goes, "
-            f"{self.words.instead}; data given to evaluate() later has to be given as eval_dataset before training."
+            f"use teacher: online; data given to evaluate() later has to be given as eval_dataset before training."
         )
-
-
-class CachedTeacher(CachedStates):
-    """A `Teacher` that reads its states from a store.
-
-    Args:
-        store: holds the states of every document that will come.
-        head: the start model's own, a copy where training moves the original.
-        dtype: the dtype that the teacher's forward yields.
-    """
-
-    name = "cached"
-
-    def __init__(self, store: StateStore, head: Head, *, dtype: torch.dtype) -> None:
-        super().__init__(store, width=int(head.weight_VH.shape[1]), dtype=dtype)
-        self._head = head
-
-    def hidden(self, inputs: dict[str, Any]) -> tuple[Tensor, Head]:
-        """Stored states `[B, T, K]` and the head; raises as `of`."""
-        return self.of(inputs), self._head

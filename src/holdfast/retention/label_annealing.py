@@ -45,8 +45,6 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 _BELONGS = {
     "teacher_model": ("online",),
     "teacher_dtype": ("auto", "online"),
-    "teacher_bits": ("online",),
-    "teacher_on_cpu": ("online",),
     "teacher_sharded": ("online",),
     "cache_dir": ("cached",),
     "cache_dtype": ("cached",),
@@ -98,10 +96,6 @@ class LabelAnnealing(RetentionMethod):
     as the base of a sequence of tasks; the KL then does not begin at 0."""
     teacher_dtype: Dtype | None = None
     """dtype of an online teacher; empty: the start model's."""
-    teacher_bits: Literal[8, 4] | None = None
-    """Bits that an online teacher is quantised to (bitsandbytes); empty: not quantised."""
-    teacher_on_cpu: bool = False
-    """Keep an online teacher's layers in host memory and stream them to the device."""
     teacher_sharded: bool = False
     """Share an online teacher's weights out over the processes (FSDP2 runs)."""
     cache_dir: Annotated[str | None, Meta(decides=False)] = None
@@ -142,16 +136,6 @@ class LabelAnnealing(RetentionMethod):
                     f"label_annealing.{key}: says something with teacher: {teachers[-1]} only, got teacher "
                     f"{self.teacher!r}"
                 )
-        if self.teacher_bits is not None and self.teacher_on_cpu:
-            found.append(
-                "label_annealing: expected teacher_bits or teacher_on_cpu, got both; quantised weights are not streamed"
-            )
-        if self.teacher_sharded and (self.teacher_bits is not None or self.teacher_on_cpu):
-            found.append(
-                "label_annealing: expected teacher_sharded without them, got it with teacher_bits or "
-                "teacher_on_cpu; choose "
-                "one way to save memory"
-            )
         return found + anchor_problems("label_annealing.teacher_model", self.teacher_model)
 
     @classmethod
@@ -180,8 +164,6 @@ class LabelAnnealing(RetentionMethod):
                 kind=self.teacher,
                 model=self.teacher_model,
                 dtype=self.teacher_dtype,
-                bits=self.teacher_bits,
-                on_cpu=self.teacher_on_cpu,
                 sharded=self.teacher_sharded,
                 cache_dir=self.cache_dir,
                 cache_dtype=self.cache_dtype,

@@ -87,50 +87,13 @@ class Draws:
     """Samples at once."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Redraws:
-    """How a method's generated tokens are drawn anew by the model as it is trained."""
-
-    every: int
-    """Steps after which they are."""
-    temperature: float
-    top_p: float
-    seed: int
-    batch_size: int | None
-    """Answers drawn at once; None: as the host has it."""
-
-
-class Writer(Protocol):
-    """A model that writes, in a run of one or several ranks."""
+class DataHost(Protocol):
+    """What a run of one or several ranks offers to methods that make training data out of the start model. All ranks
+    call `make_data`, and all have to end with the same rows."""
 
     rank: int
     world: int
     """Ranks of the run; 1 without others."""
-
-    def batch_size(self) -> int:
-        """Prompts that are continued at once on this device, where nobody says."""
-
-    def continued(
-        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float, top_p: float, seed: int
-    ) -> list[Sample]:
-        """What the model writes after prompts (token ids), in one batch, on this rank alone; temperature 0 is greedy.
-
-        Raises:
-            ModelError: what it chooses tokens by is NaN or infinite.
-            HoldfastError: memory does not suffice.
-        """
-
-    def gather(self, value: Any) -> list[Any]:
-        """Everybody's value, in the order of ranks; all ranks have to call it."""
-
-    def together(self, work: Callable[[], Any]) -> Any:
-        """Does the work on every rank; an error on any is an error on all."""
-
-
-class DataHost(Writer, Protocol):
-    """What a run offers to methods that make training data out of the start model, which is what writes. All ranks call
-    `make_data`, and all have to end with the same rows."""
-
     prepare: PrepareData
     seed: int
     """The run's."""
@@ -146,6 +109,26 @@ class DataHost(Writer, Protocol):
     @property
     def cut(self) -> int | None:
         """Tokens that rows are cut to once they are mixed; None: they are trained on whole."""
+
+    def batch_size(self) -> int:
+        """Prompts that are continued at once on this device, where nobody says."""
+
+    def continued(
+        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float, top_p: float, seed: int
+    ) -> list[Sample]:
+        """What the start model writes after prompts (token ids), in one batch, on this rank alone; temperature 0 is
+        greedy.
+
+        Raises:
+            ModelError: what it chooses tokens by is NaN or infinite.
+            HoldfastError: memory does not suffice.
+        """
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's value, in the order of ranks; all ranks have to call it."""
+
+    def together(self, work: Callable[[], Any]) -> Any:
+        """Does the work on every rank; an error on any is an error on all."""
 
     def start_key(self) -> str:
         """What tells the start model from all others: a hash of its weights as they are in memory, and of the shape of
@@ -200,21 +183,6 @@ class Host(Protocol):
     def gathered(self, values: torch.Tensor) -> torch.Tensor:
         """`[M]` values of all ranks after one another, M of each its own; all ranks have to call it."""
 
-    def start_losses(self, setting: str, *, cache_dir: str | None = None) -> StartLosses:
-        """The start model's cross-entropy at every token of the training data: found on disk, or computed in one pass.
-        To be called in `prepare`; all ranks have to call it.
-
-        Args:
-            setting: who asks, for messages.
-            cache_dir: where they are kept; None: in holdfast's cache folder.
-        """
-
-    def end_tokens(self) -> tuple[int, ...]:
-        """The ids that end a text, of the tokenizer and of the model's generation."""
-
-    def writer(self) -> Writer | None:
-        """What draws tokens from the model as it is trained; None where it writes none."""
-
     def say(self, text: str) -> None:
         """One line for the user, on the first process."""
 
@@ -225,29 +193,6 @@ class Host(Protocol):
     def first(self) -> bool:
         """Whether this is the process that writes files; the others wait for it by what they do together (`sum_`,
         `mean_loss`)."""
-
-
-class StartLosses(Protocol):
-    """The start model's cross-entropies at the tokens of the training data, nats."""
-
-    def of(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """`[B, T-1]` float32 on the inputs' device, at t that of the token at t + 1; 0 where none is predicted within a
-        document.
-
-        Args:
-            inputs: a batch of training, `input_ids [B, T]` and what tells its documents apart.
-
-        Raises:
-            DataError: a document that is not of the training data.
-        """
-
-    def trained(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Of each document of the whole training data that has trained tokens: `[n]` int64, which they are, and `[n]`
-        float32, their losses. The same on all ranks."""
-
-    def means(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """`[D]` float64: the mean over the trained tokens of each document of the training data that has any, and how
-        many it has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,10 +238,6 @@ class TeacherSettings:
     """Whose weights an online teacher has: the start's, or those of a checkpoint's folder."""
     dtype: str | None = None
     """dtype of an online teacher's weights; None: the start model's."""
-    bits: int | None = None
-    """8 or 4: an online teacher quantised to so many bits; None: not quantised."""
-    on_cpu: bool = False
-    """An online teacher's layers stay in host memory."""
     sharded: bool = False
     """An online teacher's weights shared out over the ranks of an FSDP2 run."""
     cache_dir: str | None = None
@@ -310,6 +251,15 @@ PACKED_WHOLE = ("bfd", "bfd_split")
 left of one, and bfd_split makes documents of their own of the pieces."""
 ORIGINS = ("new", "replayed", "generated")
 """Where rows are from: the run's own data, old data, the start model. By the number in `data.mixing.ORIGIN`."""
+
+
+FORMERLY: Mapping[str, Mapping[str, Any]] = {
+    "label_annealing": {"teacher_bits": None, "teacher_on_cpu": False},
+    "self_replay": {"refresh": None, "server": ""},
+    "token_weighting": {"threshold": 2.5, "mask_end": False, "temperature": None, "normalise": False},
+}
+"""Parameters that methods no longer have, at their defaults. They stay in `RetentionMethod.identity`, so that the keys
+of finished runs stay what they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,15 +299,6 @@ class ActiveMethod(Protocol):
     def after_step(self, named: NamedParams, step: StepInfo) -> None:
         """Changes parameters in place; called once an optimiser step, before anything logs, evaluates or saves."""
 
-    def batches(self, coming: Iterator[dict[str, Any]], *, a_step: int, step: int) -> Iterator[dict[str, Any]]:
-        """Called before every step, of methods with `redraws`.
-
-        Args:
-            coming: the micro-batches of the epoch that are left.
-            a_step: how many of them are a step.
-            step: how many steps were taken.
-        """
-
     def token_weights(self, inputs: dict[str, Any], labels_BT: torch.Tensor) -> TokenWeights:
         """Called before every micro-batch of training, of methods with `weighs_tokens`: its inputs and `[B, T]`
         labels."""
@@ -391,9 +332,6 @@ class Passive:
     def add_gradient(self, named: NamedParams, step: StepInfo) -> None: ...
 
     def after_step(self, named: NamedParams, step: StepInfo) -> None: ...
-
-    def batches(self, coming: Iterator[dict[str, Any]], *, a_step: int, step: int) -> Iterator[dict[str, Any]]:
-        return coming
 
     def token_weights(self, inputs: dict[str, Any], labels_BT: torch.Tensor) -> TokenWeights:
         return TokenWeights()
@@ -546,8 +484,8 @@ class RetentionMethod:
 
     def identity(self) -> dict[str, Any]:
         """`describe()` without the parameters that leave the trained weights alone (`Meta(decides=False)`, a cache's
-        folder for example)."""
-        return {"method": self.name, **deciding(self), **self._origin()}
+        folder for example), and with those of `FORMERLY`."""
+        return {"method": self.name, **FORMERLY.get(self.name, {}), **deciding(self), **self._origin()}
 
     def label(self) -> str:
         """A short name for tables, with the parameters that were changed and decide the weights:
@@ -563,10 +501,6 @@ class RetentionMethod:
     def replayed(self) -> float:
         """The share of the training tokens that the method adds, in [0, 1)."""
         return 0.0
-
-    def passes_before(self) -> int:
-        """Forward passes of the start model over the whole training data before the first step."""
-        return 0
 
     def check_run(self, *, total_steps: int | None) -> list[str]:
         """Sentences about parameters that do not fit this run's length, empty when they do."""
@@ -618,10 +552,6 @@ class RetentionMethod:
         """The method's term in the token loss, if it has one."""
         return None
 
-    def redraws(self) -> Redraws | None:
-        """How the tokens that it gives are drawn anew on the way; None: they stay."""
-        return None
-
     def ce_by_origin(self) -> dict[str, float]:
         """Factors of the cross-entropy at tokens of some `ORIGINS`, those other than 1."""
         return {}
@@ -644,24 +574,10 @@ def changes_data(method: RetentionMethod) -> bool:
 
 
 def marks_origins(methods: Iterable[RetentionMethod]) -> bool:
-    """Whether the loss weighs new, replayed and generated tokens differently, or generated ones are drawn anew, so that
-    rows have to say which they are."""
-    held = [m for m in methods if not m.off]
-    terms = ((m.ce_by_origin(), m.token_loss()) for m in held)
-    weighed = any(factors or (term is not None and term.by_origin) for factors, term in terms)
-    return weighed or any(m.redraws() is not None for m in held)
-
-
-def redrawing_problems(methods: Iterable[RetentionMethod]) -> list[str]:
-    """Sentences about methods that look at the training data beforehand, beside one whose tokens are drawn anew."""
-    held = [m for m in methods if not m.off]
-    if all(m.redraws() is None for m in held):
-        return []
-    name = next(m.name for m in held if m.redraws() is not None)
-    cached = [t for m in held if (t := m.token_loss()) is not None and t.teacher.kind == "cached"]
-    found = [f"{m.name}: looks at the training data before the first step" for m in held if m.passes_before()]
-    found += ["label_annealing.teacher: cached keeps the states of the training data" for _ in cached]
-    return [f"{one}, of which {name}.refresh draws tokens anew. Leave one out." for one in found]
+    """Whether the loss weighs new, replayed and generated tokens differently, so that rows have to say which they
+    are."""
+    terms = ((m.ce_by_origin(), m.token_loss()) for m in methods if not m.off)
+    return any(factors or (term is not None and term.by_origin) for factors, term in terms)
 
 
 def packing_problem(methods: Iterable[RetentionMethod], strategy: str) -> list[str]:

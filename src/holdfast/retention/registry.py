@@ -28,7 +28,7 @@ from holdfast.retention.budget import Budget, combination_problems
 from holdfast.retention.ewc import EWC
 from holdfast.retention.l2 import L2
 from holdfast.retention.label_annealing import LabelAnnealing
-from holdfast.retention.method import Origin, RetentionMethod, redrawing_problems
+from holdfast.retention.method import Origin, RetentionMethod
 from holdfast.retention.mofo import MoFO
 from holdfast.retention.presets import PRESETS, Preset
 from holdfast.retention.replay import Multitask, Replay
@@ -287,7 +287,7 @@ def _combination_problems(methods: Sequence[RetentionMethod], presets: Sequence[
         problems.append(
             f"the replay fractions add up to {share:g}; expected less than 1, so that some new data is left."
         )
-    return problems + redrawing_problems(methods) + _origin_problems(methods) + combination_problems(methods)
+    return problems + _origin_problems(methods) + combination_problems(methods)
 
 
 def _origin_problems(methods: Sequence[RetentionMethod]) -> list[str]:

@@ -17,9 +17,6 @@ label annealing's KL alone, over the whole vocabulary at each token and so with 
 Departures from 2605.26097: a sample ends where the model ends it (there it goes on to 512 tokens), and the samples are
 mixed at random places (there 32 of them stand in each step beside 128 new rows).
 
-`refresh: k` has the model as it is trained write the generated tokens anew every k steps (on-policy replay; OPR
-2605.29495 does so between tasks), in rows that stay as many and as long: see `retention.redrawing`.
-
 Cost: `fraction / (1 - fraction)` more tokens, and once for a start model, whatever runs follow, the samples: about as
 many tokens as are replayed, decoded in large batches. They are kept (`retention.self_samples`).
 """
@@ -33,7 +30,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta, Seed
 from holdfast.errors import ConfigError, DataError
-from holdfast.retention.method import DataHost, Draws, Redraws, RetentionMethod, Sample
+from holdfast.retention.method import DataHost, Draws, RetentionMethod, Sample
 from holdfast.retention.paths import data_problems
 
 if TYPE_CHECKING:
@@ -41,8 +38,6 @@ if TYPE_CHECKING:
 
     from datasets import Dataset
 
-    from holdfast.retention.anchor import Anchors
-    from holdfast.retention.method import ActiveMethod
     from holdfast.retention.self_samples import Drawn, Filters
 
 START, TARGET = "start", "target"
@@ -94,20 +89,10 @@ class SelfReplay(RetentionMethod):
     max_dropped: Annotated[float, Meta(ge=0, le=1)] = 0.5
     """Largest share of samples that may be empty, only repeat themselves, or be left out, before the start model is
     refused."""
-    refresh: Annotated[int | None, Meta(ge=1)] = None
-    """Steps after which the generated tokens to come are drawn anew, by the model as it is trained, at the same
-    temperature and after the same prompts; empty: the start's samples stay."""
     seed: Seed = 0
     """Of the samples. Runs with other seeds of their own share them."""
     batch_size: Annotated[int | None, Meta(ge=1)] = None
     """Samples drawn at once; empty: 32 on a CPU, 256 elsewhere."""
-    server: str = ""
-    """Address of an OpenAI-compatible server with the start model that draws the samples, such as
-    http://localhost:8000/v1 (with #NAME where it has several); empty: the run itself draws them."""
-    server_key_env: Annotated[str | None, Meta(decides=False)] = None
-    """Environment variable with the server's key."""
-    server_workers: Annotated[int, Meta(ge=1, decides=False)] = 64
-    """Requests to the server at once."""
     cache_dir: Annotated[str | None, Meta(decides=False)] = None
     """Folder of the samples, shared between runs; empty: self_replay in $HOLDFAST_CACHE or the user's cache."""
 
@@ -129,10 +114,6 @@ class SelfReplay(RetentionMethod):
             )
         if self.temperature == 0 and self.top_p != 1:
             found.append("self_replay.top_p: says something with a temperature above 0 only")
-        if self.refresh is not None and self.temperature == 0:
-            found.append("self_replay.refresh: expected a temperature above 0, to draw with, got 0")
-        if self.server_key_env is not None and not self.server:
-            found.append("self_replay.server_key_env: says something with server only")
         return found
 
     @property
@@ -155,30 +136,13 @@ class SelfReplay(RetentionMethod):
             max_perplexity=self.max_perplexity,
         )
 
-    def redraws(self) -> Redraws | None:
-        if self.refresh is None:
-            return None
-        return Redraws(
-            every=self.refresh,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            seed=self.seed,
-            batch_size=self.batch_size,
-        )
-
-    def start(self, anchors: Anchors) -> ActiveMethod:
-        from holdfast.retention.redrawing import Redrawing
-
-        redraws = self.redraws()
-        return super().start(anchors) if redraws is None else Redrawing(redraws, origin=self.gives)
-
     def draws(self, *, rows: int, tokens: float, window: int, at_once: int) -> Draws:
         longest = max(1, min(self.max_new_tokens, window - 1))
         share = self.fraction / (1 - self.fraction)
         samples = math.ceil(rows * share) if self.unit == "examples" else math.ceil(tokens * share / longest)
         samples, batch = min(samples, self.samples or samples), self.batch_size or at_once
         wanted = samples * longest if self.unit == "examples" else min(tokens * share, samples * longest)
-        passes = 0 if self.server else math.ceil(samples / batch) * longest
+        passes = math.ceil(samples / batch) * longest
         return Draws(tokens=wanted, samples=samples, passes=passes, batch=batch)
 
     def named_data(self) -> tuple[str, ...]:
@@ -235,6 +199,11 @@ class SelfReplay(RetentionMethod):
         from holdfast.support.files import fingerprint
         from holdfast.support.paths import expanded
 
+        def draw(prompts: Sequence[Sequence[int]], tokens: int, seed: int) -> list[Sample]:
+            return host.continued(
+                prompts, max_new_tokens=tokens, temperature=self.temperature, top_p=self.top_p, seed=seed
+            )
+
         prompts, unusable = self._prompts(host)
         key = host.gather(host.together(lambda: host.start_key() if host.rank == 0 else None))[0]
         stream = Stream(
@@ -248,7 +217,7 @@ class SelfReplay(RetentionMethod):
                 "start": key,
                 "temperature": self.temperature,
                 "top_p": self.top_p,
-                "served": 2 if self.server else False,
+                "served": False,  # samples of a server, which earlier versions could ask, were others
             },
         )
         name = fingerprint(stream.facts, length=32)
@@ -257,7 +226,7 @@ class SelfReplay(RetentionMethod):
             host=host,
             stream=stream,
             filters=self.filters,
-            draw=self._source(host),
+            draw=draw,
             folder=root / name,
             most=self.samples,
             max_dropped=self.max_dropped,
@@ -286,36 +255,6 @@ class SelfReplay(RetentionMethod):
             "Look at what the model says to these prompts: they may lack its chat template, or need another "
             "temperature or more max_new_tokens. Or take other prompts, or prompts: start."
         )
-
-    def _source(self, host: DataHost) -> Any:
-        """What draws a batch: the run itself, or the server once it was seen to have the start model."""
-        if not self.server:
-
-            def draw(prompts: Sequence[Sequence[int]], tokens: int, seed: int) -> list[Sample]:
-                return host.continued(
-                    prompts, max_new_tokens=tokens, temperature=self.temperature, top_p=self.top_p, seed=seed
-                )
-
-            return draw
-        served: list[Any] = []
-
-        def ask(prompts: Sequence[Sequence[int]], tokens: int, seed: int) -> list[Sample]:
-            from holdfast.retention.served_start import connect
-
-            if not served:  # not before there is something to draw: what is in the cache needs no server
-                served.append(connect(self.server, key_variable=self.server_key_env, workers=self.server_workers))
-                served[0].check(host)
-            found: list[Sample] = served[0].continued(
-                prompts,
-                max_new_tokens=tokens,
-                temperature=self.temperature,
-                top_p=self.top_p,
-                seed=seed,
-                tokenizer=host.tokenizer,
-            )
-            return found
-
-        return ask
 
     def _prompts(self, host: DataHost) -> tuple[list[list[int]], int]:
         """Token ids of the prompts, those left out that are empty or leave no room for an answer, and how many."""

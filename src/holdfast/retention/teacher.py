@@ -3,10 +3,6 @@
 | teacher | what it is | cost |
 |---|---|---|
 | `OnlineTeacher` | a second, frozen copy of the start model, any dtype | its weights and one forward pass a step |
-| ... `bits=8`, `bits=4` | the same, its linear maps quantised (`retention.quantize`) | half or a quarter of its
-weights; not quite the start model |
-| ... `on_cpu=True` | the same, its layers in host memory (`retention.offload`) | two layers, embeddings, head on the
-device; the copies |
 | ... `.shard(mesh)` | the same, sharded over the ranks (FSDP2) | its share of the weights, and their gathers |
 | `AdapterOffTeacher` | a LoRA student's own base, adapters switched off for the pass | one forward pass a step, no
 memory |
@@ -30,10 +26,15 @@ from torch import Tensor, nn
 
 from holdfast.errors import ModelError
 from holdfast.ops.four_bits import keep_unpacked
-from holdfast.ops.heads import Head, causal_lm, describe_head, is_distributed_tensor, is_sharded, run_outside
+from holdfast.ops.heads import (
+    Head,
+    causal_lm,
+    decoder_layers,
+    describe_head,
+    is_distributed_tensor,
+    run_outside,
+)
 from holdfast.retention.anchor import START, load_anchor
-from holdfast.retention.offload import HostLayers, decoder_layers
-from holdfast.retention.quantize import quantize_linears
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -54,56 +55,25 @@ class OnlineTeacher:
     Args:
         model: the copy (see `freeze_copy`); put in evaluation mode and frozen here. It may have been sharded by
             `fully_shard`.
-        bits: 8 or 4: quantise its linear maps with bitsandbytes when it moves to its device. The KL then does not start
-            at 0 (see `retention.quantize`).
-        on_cpu: keep its layers in host memory and stream them to the device (see `retention.offload`).
 
     Raises:
-        ModelError: bits other than 8 or 4, no bitsandbytes, nothing to quantise, no list of layers to stream, 4-bit
-            layers repacked for inference (see `keep_unpacked`), or options that exclude each other.
+        ModelError: 4-bit layers repacked for inference (see `keep_unpacked`).
     """
 
     name = "online"
 
-    def __init__(self, model: nn.Module, *, bits: int | None = None, on_cpu: bool = False) -> None:
-        if bits is not None and on_cpu:
-            raise ModelError(
-                f"teacher: expected either {bits} bits or the weights in host memory, got both; the scales of "
-                f"quantised weights are not streamed. "
-                "Choose one."
-            )
-        if (bits is not None or on_cpu) and is_sharded(model):
-            raise ModelError(
-                "teacher: expected a whole model to quantise or to keep in host memory, got one sharded by FSDP. "
-                "Choose one."
-            )
+    def __init__(self, model: nn.Module) -> None:
         self.model = model.eval().requires_grad_(False)
-        self.bits, self.on_cpu = bits, on_cpu
-        self._waiting = bits is not None
-        self._stream: HostLayers | None = None
         self._head = _FrozenHead(self.model)
-        if bits is not None:
-            quantize_linears(self.model, bits)
         keep_unpacked(self.model)  # also a copy of a student in 4 bits: both compute alike
-        if on_cpu:
-            decoder_layers(self.model)  # an error now rather than at the first step
 
     @torch.no_grad()
     def hidden(self, inputs: dict[str, Any]) -> tuple[Tensor, Head]:
-        if self._waiting:
-            self.to(describe_head(self.model).weight_VH.device)
         return run_outside(self.model, **inputs), self._head.get()
 
     def to(self, device: torch.device) -> OnlineTeacher:
-        """Moves the copy (with `on_cpu`: what does not stay in host memory) and quantises it where asked; returns
-        itself."""
-        if not self.on_cpu:
-            self.model.to(device)
-        else:
-            if self._stream is not None:
-                self._stream.close()
-            self._stream = HostLayers(self.model, torch.device(device))
-        self._waiting = False
+        """Moves the copy; returns itself."""
+        self.model.to(device)
         self._head = _FrozenHead(self.model)
         return self
 
@@ -114,17 +84,9 @@ class OnlineTeacher:
         Args:
             mesh: one dimension (sharded), or two (replicated, sharded).
             **options: `fully_shard`'s, such as `mp_policy` and `offload_policy`.
-
-        Raises:
-            ModelError: with `bits` or `on_cpu`.
         """
         from torch.distributed.fsdp import fully_shard
 
-        if self.bits is not None or self.on_cpu:
-            raise ModelError(
-                "teacher: expected a whole teacher in its own dtype to shard, got one in 8 or 4 bits or in host "
-                "memory. Choose one."
-            )
         for layer in decoder_layers(self.model):
             fully_shard(layer, mesh=mesh, **options)
         head, embeddings = self.model.get_output_embeddings(), self.model.get_input_embeddings()  # type: ignore[operator]

@@ -103,7 +103,7 @@ class StartModel:
 
 
 def teacher_key(
-    model: nn.Module, *, device: torch.device, stored: torch.dtype | None, library: str, kept: str = "states"
+    model: nn.Module, *, device: torch.device, stored: torch.dtype | None, library: str
 ) -> tuple[str, dict[str, Any]]:
     """The key of a model's states and, for people, what it was made of. Call it under the autocast that the forward
     will run in.
@@ -113,7 +113,6 @@ def teacher_key(
         device: where the forward runs; only its kind counts, for autocast.
         stored: the dtype asked for; None: the one the forward yields.
         library: name and version of what computes the forward.
-        kept: what of the forward.
 
     Returns:
         32 hexadecimal characters, and a JSON-able description.
@@ -136,7 +135,6 @@ def teacher_key(
         "autocast": str(autocast) if autocast else "off",
         "stored": str(stored) if stored else "as the forward yields",
         "library": library,
-        **({"kept": kept} if kept != "states" else {}),
     }
     return fingerprint(facts, length=32), facts
 

@@ -267,11 +267,6 @@ def check_streaming(values: Mapping[str, Any], methods: Sequence[RetentionMethod
     for method in methods:
         if not method.off and changes_data(method):
             found.append(f"retention.{method.name}: mixes rows that it has to count. Leave out {key}.")
-        if not method.off and method.passes_before():
-            found.append(
-                f"retention.{method.name}: looks at all training rows with the start model before the first step. "
-                f"Choose a kind that does not (eaft, dft, talr), or leave out {key}."
-            )
         term = None if method.off else method.token_loss()
         if term is not None and term.teacher.kind == "cached":
             found.append(

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.config.declare import Setting
+from holdfast.retention.method import FORMERLY
 from holdfast.retention.registry import parse_retention
 from holdfast.runs.settings import known_settings
 from holdfast.support.files import to_jsonable
@@ -162,11 +163,12 @@ def explain_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[s
 
 def _brief(name: str, value: Any) -> str:
     if name == "retention":
-        items = [
-            {m.get("from", m["method"]): {k: v for k, v in m.items() if k not in ("method", "from")}}
-            for m in value or []
-            if "method" in m
-        ]
+        items = []
+        for identity in value or []:
+            if "method" in identity:
+                method = identity["method"]
+                aside = {"method", "from", *FORMERLY.get(method, ())}
+                items.append({identity.get("from", method): {k: v for k, v in identity.items() if k not in aside}})
         methods, found = parse_retention(items, load=False)
         if not found:
             labels = [m.label() + (f" with source {m.sha256[:12]}" if m.sha256 else "") for m in methods]

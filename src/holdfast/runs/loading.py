@@ -119,11 +119,6 @@ def check_images(config: TrainConfig, rows: Any) -> None:
             "states are kept by a row's tokens, which do not tell one image from another.",
         ),
         (
-            any(m.passes_before() for m in config.retention if not m.off),
-            "retention.token_weighting.kind: expected eaft, dft or talr where rows hold images: the start model's "
-            "losses are kept by a row's tokens, which do not tell one image from another.",
-        ),
-        (
             config.training.truncation_mode == "keep_end",
             "truncation_mode: expected keep_start where rows hold images, got keep_end, which would cut them off.",
         ),

@@ -14,8 +14,7 @@ and counting act on samples as they do on documents. The hooks are called at the
 run (`training.mixin`): gradients are added before clipping, weights changed after the optimiser's step.
 
 One process, full precision. The teacher of label annealing is the start model, or `teacher_model`, without dropout; how
-a language model's teacher saves memory (`teacher_bits`, `teacher_on_cpu`, `teacher_sharded`) has no use here and is
-refused.
+a language model's teacher saves memory (`teacher_dtype`, `teacher_sharded`) has no use here and is refused.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ from holdfast.retention.fisher import choose_rows, diagonal_fisher, fingerprints
 from holdfast.retention.method import (
     ActiveMethod,
     RetentionMethod,
-    StartLosses,
     StepFigures,
     StepInfo,
     TokenLoss,
@@ -579,21 +577,6 @@ class _Loop:
         """See `Host.gathered`; there is one process."""
         return values
 
-    def start_losses(self, setting: str, *, cache_dir: str | None = None) -> StartLosses:
-        """See `Host.start_losses`; there are none.
-
-        Raises:
-            ConfigError: always.
-        """
-        raise ConfigError(f"{setting}: a classifier has no tokens whose losses there are.")
-
-    def end_tokens(self) -> tuple[int, ...]:
-        """None: a classifier has no tokens."""
-        return ()
-
-    def writer(self) -> None:
-        """None: it writes nothing."""
-
     def say(self, text: str) -> None:
         """See `Host.say`."""
         self._say(text)
@@ -657,7 +640,7 @@ def _teacher_problems(term: TokenLoss | None) -> list[str]:
     if term is None:
         return []
     asked = term.teacher
-    found = [f"label_annealing.teacher_{k}" for k in ("bits", "on_cpu", "sharded", "dtype") if getattr(asked, k)]
+    found = [f"label_annealing.teacher_{k}" for k in ("sharded", "dtype") if getattr(asked, k)]
     if asked.kind == "adapter_off":
         found.append("label_annealing.teacher: adapter_off")
     return [f"{what}: a classifier's teacher is a second copy as it is; leave it out" for what in found]

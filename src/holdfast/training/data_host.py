@@ -1,8 +1,7 @@
-"""The trainer as a `retention.method.DataHost`: the start model at hand while the training data is made; and as a
-`retention.method.Writer`, the model as it is trained.
+"""The trainer as a `retention.method.DataHost`: the start model at hand while the training data is made.
 
-The first is before the trainer is complete: no accelerator, no optimiser; an adapter's layers may be in the model
-already, and are switched off meanwhile where they are new and change nothing.
+That is before the trainer is complete: no accelerator, no optimiser; an adapter's layers may be in the model already,
+and are switched off meanwhile where they are new and change nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from holdfast.training.zero import is_partitioned
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from holdfast.training.mixin import RetentionMixin
 
 BATCH_SIZES = {"cpu": 32, "cuda": 256}
 """Prompts of a generation batch, by kind of device."""
@@ -74,53 +72,7 @@ class StartModel:
             ) from error
 
 
-class _Writing:
-    """What both have of `retention.method.Writer`.
-
-    Args:
-        args: the trainer's arguments.
-        processing_class: its tokenizer, or processor.
-    """
-
-    def __init__(self, args: Any, processing_class: Any) -> None:
-        self._args = args
-        self.tokenizer = getattr(processing_class, "tokenizer", processing_class)
-        processes = Processes(args.process_index, args.world_size)
-        self.rank, self.world = processes.rank, processes.world
-        self.gather, self.together = processes.gather, processes.together
-
-    def batch_size(self) -> int:
-        """See `Writer.batch_size`."""
-        return BATCH_SIZES.get(self._args.device.type, max(BATCH_SIZES.values()))
-
-    def _samples(
-        self,
-        model: Any,
-        prompts: Sequence[Sequence[int]],
-        max_new_tokens: int,
-        sampling: Sampling | None,
-        *,
-        broken: str,
-    ) -> list[Sample]:
-        """What a model in evaluation mode writes.
-
-        Args:
-            broken: what is said where it chooses tokens by NaN or infinity.
-        """
-        found = continued(
-            model,
-            self.tokenizer,
-            prompts,
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            advice="Lower self_replay.batch_size; batches that were finished are kept.",
-        )
-        if any(one.broken for one in found):
-            raise ModelError(broken)
-        return [Sample(ids=tuple(one.ids), ended=one.ended) for one in found]
-
-
-class TrainerDataHost(_Writing):
+class TrainerDataHost:
     """See `retention.method.DataHost`.
 
     Args:
@@ -142,10 +94,18 @@ class TrainerDataHost(_Writing):
         new_rows: Dataset,
         say: Callable[[str], None],
     ) -> None:
-        super().__init__(args, processing_class)
+        self._args = args
+        self.tokenizer = getattr(processing_class, "tokenizer", processing_class)
+        processes = Processes(args.process_index, args.world_size)
+        self.rank, self.world = processes.rank, processes.world
+        self.gather, self.together = processes.gather, processes.together
         self._start, self._processing, self._say = start, processing_class, say
         self.prepare, self.new_rows = prepare, new_rows
         self.seed = int(args.seed)
+
+    def batch_size(self) -> int:
+        """See `DataHost.batch_size`."""
+        return BATCH_SIZES.get(self._args.device.type, max(BATCH_SIZES.values()))
 
     @property
     def window(self) -> int:
@@ -200,10 +160,21 @@ class TrainerDataHost(_Writing):
             ModelError: what it is sampled by is NaN or infinite.
             HoldfastError: memory does not suffice.
         """
-        sampling = _sampling(temperature, top_p, seed)
-        broken = "self_replay: the start model's logits are NaN or infinite. Look at its weights and dtype."
+        sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed) if temperature > 0 else None
         with self._ready() as model:
-            return self._samples(model, prompts, max_new_tokens, sampling, broken=broken)
+            answers = continued(
+                model,
+                self.tokenizer,
+                prompts,
+                max_new_tokens=max_new_tokens,
+                sampling=sampling,
+                advice="Lower self_replay.batch_size; batches that were finished are kept.",
+            )
+        if any(answer.broken for answer in answers):
+            raise ModelError(
+                "self_replay: the start model's logits are NaN or infinite. Look at its weights and dtype."
+            )
+        return [Sample(ids=tuple(answer.ids), ended=answer.ended) for answer in answers]
 
     def log_likelihoods(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
         """See `DataHost.log_likelihoods`."""
@@ -243,42 +214,12 @@ class TrainerDataHost(_Writing):
         if is_partitioned(model):
             raise ConfigError(
                 "self_replay: samples are drawn by a model that is whole in each process, and ZeRO 3 shares this one "
-                "out. Draw them in a run of one process first (it may be stopped after its first step), or name a "
-                "server."
+                "out. Draw them in a run of one process first (it may be stopped after its first step)."
             )
         if next(model.parameters()).device.type == "cpu" and self._args.device.type != "cpu":
             model.to(self._args.device)  # where the trainer takes it anyway
         with _evaluating(model), new_adapters_off(model, self._start.adapter):
             yield model
-
-
-class TrainedWriter(_Writing):
-    """The model as it is trained, as a `retention.method.Writer`.
-
-    Args:
-        trainer: complete; its model is whole in each process.
-    """
-
-    def __init__(self, trainer: RetentionMixin) -> None:
-        super().__init__(trainer.args, trainer.processing_class)
-        self._trainer = trainer
-
-    def continued(
-        self, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, temperature: float, top_p: float, seed: int
-    ) -> list[Sample]:
-        """See `Writer.continued`."""
-        sampling = _sampling(temperature, top_p, seed)
-        broken = (
-            f"self_replay.refresh: the model's logits are NaN or infinite before step "
-            f"{self._trainer.state.global_step + 1}. Lower the learning rate."
-        )
-        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
-        with _evaluating(model), self._trainer.accelerator.autocast():
-            return self._samples(model, prompts, max_new_tokens, sampling, broken=broken)
-
-
-def _sampling(temperature: float, top_p: float, seed: int) -> Sampling | None:
-    return Sampling(temperature=temperature, top_p=top_p, seed=seed) if temperature > 0 else None
 
 
 @contextlib.contextmanager

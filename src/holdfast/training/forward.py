@@ -16,7 +16,6 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from holdfast.data.mixing import FILLER, ORIGIN
 from holdfast.ops.annealing import AnnealedLoss, annealed_loss, describe_backend
 from holdfast.ops.heads import Head, backbone_of, describe_head, run_backbone
 from holdfast.retention.method import TokenLoss, TokenWeights
@@ -66,17 +65,13 @@ def successor_mask(inputs: dict[str, Any]) -> Tensor:
 
     Args:
         inputs: `input_ids [B, T]` and either `position_ids` that restart at 0 (packing) or `attention_mask` (padding);
-            with `ORIGIN`, tokens that are `FILLER` follow nothing.
     """
     position_ids, attention_mask = inputs.get("position_ids"), inputs.get("attention_mask")
     if position_ids is not None:
-        mask_BS = position_ids[:, 1:] != 0
-    elif attention_mask is not None:
-        mask_BS = (attention_mask[:, 1:] != 0) & (attention_mask[:, :-1] != 0)
-    else:
-        mask_BS = torch.ones_like(inputs["input_ids"][:, 1:], dtype=torch.bool)
-    origin_BT = inputs.get(ORIGIN)
-    return mask_BS if origin_BT is None else mask_BS & (origin_BT[:, 1:] != FILLER)
+        return position_ids[:, 1:] != 0
+    if attention_mask is not None:
+        return (attention_mask[:, 1:] != 0) & (attention_mask[:, :-1] != 0)
+    return torch.ones_like(inputs["input_ids"][:, 1:], dtype=torch.bool)
 
 
 def install_forward(lm: nn.Module) -> None:

@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from holdfast.data.mixing import token_lengths
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.ops.annealing import IGNORE
-from holdfast.ops.heads import causal_lm
-from holdfast.retention.method import ActiveMethod, StartLosses, StepFigures
-from holdfast.training.data_host import TrainedWriter
+from holdfast.retention.method import ActiveMethod, StepFigures
 from holdfast.training.forward import LossRequest, Sealed
 from holdfast.training.image_batches import of_the_model
 from holdfast.training.zero import is_partitioned
@@ -167,29 +165,6 @@ class TrainerHost:
         found: list[Any] = [None] * self._trainer.args.world_size
         torch.distributed.all_gather_object(found, values.tolist())
         return values.new_tensor([value for part in found for value in part])
-
-    def start_losses(self, setting: str, *, cache_dir: str | None = None) -> StartLosses:
-        """See `Host.start_losses`.
-
-        Raises:
-            HoldfastError: as of `teacher_cache.TeacherCache.prepare`.
-        """
-        from holdfast.training.start_losses import find_start_losses
-
-        return find_start_losses(self._trainer, setting, cache_dir=cache_dir, say=self.say)
-
-    def end_tokens(self) -> tuple[int, ...]:
-        """See `Host.end_tokens`."""
-        tokenizer = getattr(self._trainer.processing_class, "tokenizer", self._trainer.processing_class)
-        generation = getattr(causal_lm(self._trainer.model), "generation_config", None)
-        found: set[int] = set()
-        for value in (getattr(tokenizer, "eos_token_id", None), getattr(generation, "eos_token_id", None)):
-            found.update(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
-        return tuple(sorted(found))
-
-    def writer(self) -> TrainedWriter:
-        """See `Host.writer`."""
-        return TrainedWriter(self._trainer)
 
     def _single_rows(self, rows: Dataset) -> Iterator[tuple[int, dict[str, Tensor]]]:
         args = self._trainer.args

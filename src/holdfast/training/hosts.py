@@ -41,10 +41,6 @@ from holdfast.training.origins import OriginCollator
 
 logger = logging.getLogger(__name__)
 
-IMAGES_ARE_NOT_TOKENS = (
-    "token_weighting.kind: expected eaft, dft or talr where rows hold images: the start model's losses are kept by a "
-    "row's tokens, which are the same whatever its images show."
-)
 
 LoadRows = Callable[[str], tuple[Dataset, str]]
 """Loads a data file or hub id as one of the standard column layouts, with its format's name."""
@@ -101,13 +97,6 @@ class SFTRetentionTrainer(RetentionMixin, SFTTrainer):
                 "label_annealing.teacher: expected online or adapter_off where rows hold images, got cached: states "
                 "are kept by a row's tokens, which are the same whatever its images show, and images may be made "
                 "into pixels anew in every epoch."
-            )
-        if any(m.passes_before() for m in self._data_methods):
-            raise ConfigError(IMAGES_ARE_NOT_TOKENS)
-        if any(m.redraws() for m in self.retain):
-            raise ConfigError(
-                "self_replay.refresh: expected rows of text, got rows with images, whose places in a row are known "
-                "only once a batch is made. Leave it out."
             )
         collate: Any = self.data_collator  # type: ignore[has-type]
         if isinstance(collate, DataCollatorForVisionLanguageModeling):

@@ -30,7 +30,7 @@ import dataclasses
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,6 @@ from holdfast.retention.method import (
     changes_data,
     in_turn,
     marks_origins,
-    redrawing_problems,
 )
 from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.environment import loads_on_one_process_only
@@ -218,7 +217,6 @@ class RetentionMixin(WholeCheckpoints):
         self._weightless: int | None = 0
         """Steps since the beginning whose tokens all weighed 0; None once one did not."""
         self._weigher = next((a for m, a in zip(self.retain, self.active, strict=True) if m.weighs_tokens), None)
-        self._feeder = next((a for m, a in zip(self.retain, self.active, strict=True) if m.redraws() is not None), None)
         self.callback_handler.callbacks.insert(0, _AfterStep(self))
 
     def _complete_data(self) -> None:
@@ -245,17 +243,12 @@ class RetentionMixin(WholeCheckpoints):
         if copied is None:
             teacher = AdapterOffTeacher(self.model)
         else:
-            teacher = OnlineTeacher(copied, bits=asked.bits, on_cpu=asked.on_cpu)
+            teacher = OnlineTeacher(copied)
             if not asked.sharded:  # it would have to fit whole before it is shared out
                 teacher.to(self.args.device)
         self.teacher_info = {"name": teacher.name}
         if copied is not None:
-            dtype = (
-                str(next(copied.parameters()).dtype).removeprefix("torch.")
-                if asked.bits is None
-                else f"{asked.bits} bits"
-            )
-            self.teacher_info.update(dtype=dtype, on_cpu=asked.on_cpu)
+            self.teacher_info["dtype"] = str(next(copied.parameters()).dtype).removeprefix("torch.")
             if asked.model != START:
                 self.teacher_info["model"] = asked.model
         return teacher, None
@@ -288,7 +281,7 @@ class RetentionMixin(WholeCheckpoints):
             raise ConfigError(
                 "label_annealing.teacher_sharded: expected a run under FSDP2 (--accelerate_config fsdp2), got one "
                 "without. "
-                "Leave it out, or use teacher_bits or teacher_on_cpu to save memory."
+                "Leave it out."
             )
         from torch.distributed.device_mesh import init_device_mesh
 
@@ -412,7 +405,7 @@ class RetentionMixin(WholeCheckpoints):
             return LossRequest(
                 labels_BT=labels, ce_scale=1.0 / ce_items, token_weights=weights, router_scale=router_scale
             )
-        mask = trained if self._token_loss.tokens == "trained" else successor_mask({**inputs, ORIGIN: origin})
+        mask = trained if self._token_loss.tokens == "trained" else successor_mask(inputs)
         kl_items: Any = self._kl_items
         if kl_items is None and self._token_loss.tokens == "trained":
             kl_items = ce_items
@@ -490,11 +483,6 @@ class RetentionMixin(WholeCheckpoints):
             return 0.0
         own = getattr(config, "router_aux_loss_coef", 0.0)
         return float(getattr(self, "router_aux_loss_coef", own) or 0.0) / max(self.accelerator.num_processes, 1)
-
-    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:
-        if self._feeder is not None:
-            epoch_iterator = self._feeder.batches(epoch_iterator, a_step=num_batches, step=self.state.global_step)
-        return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, Any]], device: torch.device) -> Any:
         """Trainer's global count of trained tokens; beside it, the KL's own count where its tokens differ."""
@@ -844,12 +832,6 @@ class RetentionMixin(WholeCheckpoints):
                 "of each machine would have them. holdfast train sets it; elsewhere set "
                 "FSDP_CPU_RAM_EFFICIENT_LOADING=false before the model "
                 "is loaded."
-            )
-        found += redrawing_problems(self.retain)
-        if any(m.redraws() for m in self.retain) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            found.append(
-                "self_replay.refresh: expected a model that is whole in each process, which writes with it, got one "
-                "that FSDP or DeepSpeed shares out. Use DDP, or leave it out."
             )
         if not self.own_loss and getattr(self.args, "loss_type", "nll") not in self.loss_types:
             found.append(

@@ -1,7 +1,7 @@
 """Where a batch's tokens are from, for losses that weigh new, replayed and generated ones differently.
 
 Rows carry one number a document (`data.mixing.ORIGIN`); a batch carries one a token, `[B, T]` int64, under the same
-name, with `FILLER` where a token is nobody's. Nothing of this exists in runs whose weights are all the same.
+name. Nothing of this exists in runs whose weights are all the same.
 """
 
 from __future__ import annotations
@@ -59,6 +59,6 @@ def weights_by_origin(origin_BT: Tensor | None, factors: Mapping[str, float], la
     """
     if not factors:
         return None
-    table = torch.tensor([*(factors.get(name, 1.0) for name in ORIGINS), 0.0], device=labels_BT.device)  # `FILLER`: 0
+    table = torch.tensor([factors.get(name, 1.0) for name in ORIGINS], device=labels_BT.device)
     found = torch.full_like(labels_BT, NEW) if origin_BT is None else origin_BT
     return table[found[:, 1:]]

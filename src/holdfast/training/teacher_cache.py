@@ -29,7 +29,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,10 +38,7 @@ from torch import Tensor
 from holdfast.errors import ConfigError, DataError, ModelError, UserError
 from holdfast.ops.heads import Head, causal_lm, describe_head
 from holdfast.retention.cached_teacher import (
-    TEACHER,
-    CachedStates,
     CachedTeacher,
-    Wording,
     document_key,
     find_documents,
 )
@@ -99,27 +95,27 @@ class _Rows:
         self.lengths = (high, low)
 
 
-class StartCache:
-    """What the start model says of each document of a run's data, kept on disk.
-
-    The base of `TeacherCache`, of hidden states, and of `start_losses.LossCache`, of cross-entropies.
+class TeacherCache:
+    """One run's cached teacher: the start model's hidden states of each document of the run's data, kept on disk.
 
     Args:
         trainer: a `RetentionMixin` whose model is the start model and not yet wrapped.
-        root: the folder of all such caches.
-        words: for messages.
-        stored: dtype on disk; None: as the forward yields.
+        settings: the teacher's; `cache_dir` and `cache_dtype` count.
+
+    Raises:
+        ModelError: adapters that change the base weights.
     """
 
-    kept = "states"
-    """What is kept of a document, as part of the key."""
-
-    def __init__(self, trainer: Any, root: Path, *, words: Wording, stored: torch.dtype | None = None) -> None:
-        self.trainer, self.root, self.words, self.stored = trainer, root, words, stored
+    def __init__(self, trainer: Any, settings: TeacherSettings) -> None:
+        self.trainer = trainer
+        self.root = expanded(settings.cache_dir) if settings.cache_dir else cache_folder() / "teacher_states"
+        """The folder of all such caches."""
+        self.stored: torch.dtype | None = getattr(torch, settings.cache_dtype) if settings.cache_dtype else None
+        """dtype on disk; None: as the forward yields."""
         self.source: Teacher = (
             AdapterOffTeacher(trainer.model) if hasattr(trainer.model, "disable_adapter") else StartModel(trainer.model)
         )
-        self.found: CachedStates | None = None
+        self.found: CachedTeacher | None = None
         """What batches are looked up in; None until `prepare`."""
         self.info: dict[str, Any] = {}
         """What a run records of it: key, documents, tokens, bytes, dtype, how many were built, and the error of a lossy
@@ -131,8 +127,9 @@ class StartCache:
         self._known: dict[bytes, int] = {}
         self._processes = Processes(trainer.accelerator.process_index, trainer.accelerator.num_processes)
 
-    def prepare(self, datasets: Iterable[Any], *, at_start: bool, say: Say) -> CachedStates:
-        """Makes sure that what is kept of all documents of these prepared data sets is there, and gives it.
+    def prepare(self, datasets: Iterable[Any], *, at_start: bool, say: Say) -> CachedTeacher:
+        """Makes sure that the states of all documents of these prepared data sets are there, and gives the teacher that
+        reads them.
 
         Args:
             datasets: as the trainer's collator will see them; None is passed over.
@@ -156,8 +153,8 @@ class StartCache:
                     self._store.unlock(handle)
             raise
 
-    def _prepare(self, datasets: Iterable[Any], *, at_start: bool, say: Say) -> CachedStates:
-        found = [(d, read_documents(self.trainer, d, self.words)) for d in datasets if d is not None]
+    def _prepare(self, datasets: Iterable[Any], *, at_start: bool, say: Say) -> CachedTeacher:
+        found = [(d, read_documents(self.trainer, d)) for d in datasets if d is not None]
         documents = {k: v for _, rows in found for k, v in rows.documents.items()}
         wanted = {k: v for k, v in documents.items() if k not in self._known}
         store = self._open()
@@ -167,27 +164,21 @@ class StartCache:
         if missing:
             if not at_start:
                 raise DataError(
-                    f"{self.words.setting} has nothing of {missing} document(s), and training has changed the model it "
+                    f"label_annealing.teacher: cached has nothing of {missing} document(s), and training has changed "
+                    "the model it "
                     f"would have to come from. Give all evaluation data as eval_dataset before training, or "
-                    f"{self.words.instead}."
+                    f"use teacher: online."
                 )
             computed = self._build(store, wanted, say)
         self._known.update({k: len(v) for k, v in wanted.items()})
         if wanted:
             self._describe(store, computed, time.monotonic() - began, say)
         if self.found is None:
-            self.found = self._reader(store, getattr(torch, store.note().get("forward", "float32")))
+            dtype = getattr(torch, store.note().get("forward", "float32"))
+            self.found = CachedTeacher(store, self._head(), dtype=dtype)
         if at_start and not self._sharded:
             self._check(found, wanted, fresh=computed > 0, say=say)
         return self.found
-
-    def _reader(self, store: StateStore, dtype: torch.dtype) -> CachedStates:
-        """What looks batches up.
-
-        Args:
-            dtype: that the forward yields.
-        """
-        raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------------------ the store
 
@@ -211,15 +202,14 @@ class StartCache:
                         device=self.trainer.args.device,
                         stored=self.stored,
                         library=library,
-                        kept=self.kept,
                     )
 
             try:
                 name, self._facts = self._processes.gather(self._processes.together(key))[0]
             except ModelError as error:
                 raise ConfigError(
-                    f"{self.words.setting} cannot tell whose {self.kept} to look for. {error} Instead, "
-                    f"{self.words.instead}."
+                    f"label_annealing.teacher: cached cannot tell whose states to look for. {error} Instead, "
+                    f"use teacher: online."
                 ) from error
             self._store = self._processes.together(lambda: self._open_store(name))
         return self._store
@@ -235,7 +225,9 @@ class StartCache:
         """Checks the stored documents, each process a share, and lets all leave out what any found damaged."""
         keys = sorted(k for k in wanted if k in store)
         size = store.documents_bytes(keys)
-        with self._bar(f"Checking {self.words.what}", size / self._processes.world, show=size > SLOW_BYTES) as advance:
+        with self._bar(
+            "Checking the teacher's states", size / self._processes.world, show=size > SLOW_BYTES
+        ) as advance:
             store.verify(keys[self._processes.rank :: self._processes.world], advance=advance)
         store.leave_out(
             {n: why for damaged in self._processes.gather(dict(store.damaged)) for n, why in damaged.items()}
@@ -250,10 +242,11 @@ class StartCache:
         """
         if self._sharded:
             raise ConfigError(
-                f"{self.words.setting} has nothing of {len(store.missing(wanted))} of {len(wanted)} documents in "
+                f"label_annealing.teacher: cached has nothing of {len(store.missing(wanted))} of {len(wanted)} "
+                "documents in "
                 f"{store.folder}, and a model that FSDP or DeepSpeed shards cannot compute it. Build it first in a run "
                 f"of one process (the same model, data, precision and attention; it may be stopped after its first "
-                f"step), or {self.words.instead}."
+                f"step), or use teacher: online."
             )
         handle = self._lock(store, say)
         try:
@@ -279,7 +272,7 @@ class StartCache:
         still = max(self._processes.gather(len(store.missing(wanted))))
         if still:
             raise ConfigError(
-                f"{self.words.folder}: {still} document(s) that one process stored are not in {store.folder} "
+                f"label_annealing.cache_dir: {still} document(s) that one process stored are not in {store.folder} "
                 f"for another. Give a folder that "
                 "all processes share."
             )
@@ -294,16 +287,14 @@ class StartCache:
             if self._processes.gather(handle is not None)[0]:
                 return handle
             if not announced:
-                say(f"{self.words.store}: another run is filling {store.folder}; waiting for it.")
+                say(f"Teacher cache: another run is filling {store.folder}; waiting for it.")
                 announced = True
             time.sleep(0.5)
 
     def _clear_damaged(self, store: StateStore, say: Say) -> None:
         why = dict(store.damaged)
         for name in store.remove_damaged():
-            say(
-                f"{self.words.store}: removed the damaged shard {name} ({why[name]}); its documents are computed again."
-            )
+            say(f"Teacher cache: removed the damaged shard {name} ({why[name]}); its documents are computed again.")
 
     def _announce(self, store: StateStore, left: dict[bytes, np.ndarray], say: Say) -> None:
         """States the size, refuses what will not fit, writes down whose states they are, and measures what a lossy
@@ -322,11 +313,11 @@ class StartCache:
         )
         if size > free:
             raise ConfigError(
-                f"{self.words.folder}: {self.words.what} ({text}) do not fit in {store.folder}, where "
+                f"label_annealing.cache_dir: the teacher's states ({text}) do not fit in {store.folder}, where "
                 f"{shown_bytes(free)} are free. Free some space, choose another cache_dir, store them in a smaller "
-                f"dtype (cache_dtype; its error is measured), or {self.words.instead}."
+                f"dtype (cache_dtype; its error is measured), or use teacher: online."
             )
-        say(f"{self.words.store}: computing {text}, into {store.folder}")
+        say(f"Teacher cache: computing {text}, into {store.folder}")
         record: dict[str, Any] = {
             "teacher": self._facts,
             "width": states_NK.shape[1],
@@ -338,7 +329,7 @@ class StartCache:
 
     def _compute(self, store: StateStore, documents: dict[bytes, np.ndarray], batches: list[list[bytes]]) -> None:
         device, tokens = self.trainer.args.device, sum(len(documents[k]) for batch in batches for k in batch)
-        with self._bar(f"Computing {self.words.what}", tokens) as advance, self.trainer.accelerator.autocast():
+        with self._bar("Computing the teacher's states", tokens) as advance, self.trainer.accelerator.autocast():
             build_states(store, documents, batches, self.source, device=device, stored=self.stored, advance=advance)
 
     def _bar(self, text: str, total: float, *, show: bool = True) -> Any:
@@ -360,7 +351,7 @@ class StartCache:
             **({"rounding": rounding} if rounding else {}),
         }
         how = f"computed {computed} of them in {seconds:.1f} s" if computed else "found"
-        say(f"{self.words.store}: {len(self._known)} documents, {shown_bytes(size)}, {how} in {store.folder}")
+        say(f"Teacher cache: {len(self._known)} documents, {shown_bytes(size)}, {how} in {store.folder}")
         if rounding:
             errors = ", ".join(
                 f"{rounding[f'error at KL {k:g}']:.1%} at KL {k:g}"
@@ -368,11 +359,11 @@ class StartCache:
                 if f"error at KL {k:g}" in rounding
             )
             say(
-                f"{self.words.store}: stored as {dtype}, which is lossy. Measured error of the KL's gradient: {errors} "
+                f"Teacher cache: stored as {dtype}, which is lossy. Measured error of the KL's gradient: {errors} "
                 f"(nats per token)."
             )
         for name in store.foreign:
-            say(f"{self.words.store}: {name} in {store.folder} is not one of its shards and is not used.")
+            say(f"Teacher cache: {name} in {store.folder} is not one of its shards and is not used.")
 
     def _rounding(self, store: StateStore) -> dict[str, float] | None:
         """The measured error of a lossy dtype, from the record that its builder left."""
@@ -409,7 +400,7 @@ class StartCache:
                 continue
             if not fresh:
                 say(
-                    f"{self.words.store}: the stored {self.kept} differ from the model's by {difference:.2g} of their "
+                    f"Teacher cache: the stored states differ from the model's by {difference:.2g} of their "
                     f"size; computing them again."
                 )
                 computed = self._build(self._store, wanted, say, anew=True)
@@ -417,10 +408,11 @@ class StartCache:
                 self._check(found, wanted, fresh=True, say=say)
                 return
             raise ModelError(
-                f"{self.words.setting} expects {self.kept} that depend on their document's tokens only, but in a batch "
+                "label_annealing.teacher: cached expects states that depend on their document's tokens only, but in "
+                "a batch "
                 f"of training those of {type(causal_lm(self.trainer.model)).__name__} differ from the stored ones by "
                 f"{difference:.2g} of their size (rounding explains {tolerance:g}). The model looks at padding or at "
-                f"neighbours in a packed row, or scales positions by the longest row. Instead, {self.words.instead}."
+                f"neighbours in a packed row, or scales positions by the longest row. Instead, use teacher: online."
             )
 
     @torch.no_grad()
@@ -431,7 +423,7 @@ class StartCache:
             return 0.0
         assert self.found is not None
         inputs = self._collate(dataset, list(dict.fromkeys([rows.longest, rows.shortest])))
-        found = find_documents(inputs, self.words)
+        found = find_documents(inputs)
         with self.trainer.accelerator.autocast():
             stored_BTK = self.found.of(inputs)
             own_BTK, _ = self.source.hidden(inputs)
@@ -462,35 +454,6 @@ class StartCache:
             torch.set_rng_state(states[2])
         batch = {k: v.to(trainer.args.device) if torch.is_tensor(v) else v for k, v in batch.items()}
         return {k: v for k, v in of_the_model(batch).items() if k not in ("labels", "num_items_in_batch")}
-
-
-class TeacherCache(StartCache):
-    """One run's cached teacher.
-
-    Args:
-        trainer: a `RetentionMixin` whose model is the start model and not yet wrapped.
-        settings: the teacher's; `cache_dir` and `cache_dtype` count.
-
-    Raises:
-        ModelError: adapters that change the base weights.
-    """
-
-    def __init__(self, trainer: Any, settings: TeacherSettings) -> None:
-        super().__init__(
-            trainer,
-            expanded(settings.cache_dir) if settings.cache_dir else cache_folder() / "teacher_states",
-            words=TEACHER,
-            stored=getattr(torch, settings.cache_dtype) if settings.cache_dtype else None,
-        )
-
-    def prepare(self, datasets: Iterable[Any], *, at_start: bool, say: Say) -> CachedTeacher:
-        """As `StartCache.prepare`, with the head that makes logits of the states."""
-        super().prepare(datasets, at_start=at_start, say=say)
-        assert isinstance(self.found, CachedTeacher)
-        return self.found
-
-    def _reader(self, store: StateStore, dtype: torch.dtype) -> CachedStates:
-        return CachedTeacher(store, self._head(), dtype=dtype)
 
     def _head(self) -> Head:
         """The start model's head, copied where training will move it."""
@@ -530,21 +493,21 @@ class TeacherCache(StartCache):
 # ------------------------------------------------------------------------------------------------------- the documents
 
 
-def read_documents(trainer: Any, dataset: Any, words: Wording = TEACHER) -> _Rows:
+def read_documents(trainer: Any, dataset: Any) -> _Rows:
     """The documents of a prepared data set, as the trainer's collator will lay them out.
 
     Args:
         trainer: its columns that the model does not know are left out, as in its data loader.
         dataset: `input_ids`, and where rows are packed `seq_lengths`, or `position_ids`, or `attention_mask`.
-        words: for messages.
 
     Raises:
         ConfigError: no length (streaming), no `input_ids`.
     """
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise ConfigError(
-            f"{words.setting} has to see the whole data before training, got {type(dataset).__name__}, which has no "
-            f"length. Turn streaming off, or {words.instead}."
+            "label_annealing.teacher: cached has to see the whole data before training, got "
+            f"{type(dataset).__name__}, which has no "
+            f"length. Turn streaming off, or use teacher: online."
         )
     if _is_arrow(dataset):
         dataset = trainer._remove_unused_columns(dataset, description="training")
@@ -559,8 +522,9 @@ def read_documents(trainer: Any, dataset: Any, words: Wording = TEACHER) -> _Row
         row = dataset[index]
         if "input_ids" not in row:
             raise ConfigError(
-                f"{words.setting} expects rows with input_ids, got the columns {', '.join(row)}. Instead, "
-                f"{words.instead}."
+                f"label_annealing.teacher: cached expects rows with input_ids, got the columns {', '.join(row)}. "
+                "Instead, "
+                f"use teacher: online."
             )
         inputs = {
             k: torch.as_tensor(row[k])[None]
@@ -570,7 +534,7 @@ def read_documents(trainer: Any, dataset: Any, words: Wording = TEACHER) -> _Row
         tokens = inputs["input_ids"][0].to(torch.int32).contiguous().numpy().astype("<i4", copy=False)
         found.saw_row(index, len(tokens))
         if len(tokens):
-            spans = find_documents(inputs, words)
+            spans = find_documents(inputs)
             for key, start, length in zip(spans.keys, spans.start, spans.length, strict=True):
                 found.documents.setdefault(key, tokens[start : start + length])
     return found

@@ -286,8 +286,6 @@ def _no_cache(settings: Mapping[str, Any]) -> str | None:
     data = settings.get("dataset_name")
     if settings.get("streaming"):
         return "the data is streamed"
-    if any((m.get("self_replay") or {}).get("refresh") for m in settings.get("retention") or []):
-        return "tokens are drawn anew on the way"
     if settings.get("num_processes") or settings.get("accelerate_config"):
         return "training goes over several processes"
     if not isinstance(data, str) or not os.path.exists(data):
