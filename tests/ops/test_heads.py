@@ -181,6 +181,7 @@ def test_the_layers_are_the_longest_list_that_lies_in_no_other():
     for layer in model.model.layers:
         layer.experts = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(9))
     assert decoder_layers(model) == list(model.model.layers)
+    model = build_model()
     model.model.layers = torch.nn.Sequential(*model.model.layers)
     with pytest.raises(ModelError, match=r"nn\.ModuleList, got LlamaModel"):
         decoder_layers(model)

@@ -182,7 +182,7 @@ def test_auto_is_what_was_found_without_old_data():
             ["asft", "label_annealing"],
             "'asft' stands for token_weighting and label_annealing, and 'label_annealing' is",
         ),
-        ([{"token_weighting": {"kind": "stm"}}, "asft"], "'token_weighting' is given beside it. Leave one out"),
+        ([{"token_weighting": {"kind": "talr"}}, "asft"], "'token_weighting' is given beside it. Leave one out"),
         (["asft", "asft"], "'asft' stands for"),
         ({"asft": {"weight": 0}}, "asft.weight.*above 0"),
         ({"asft": {"wait": 1}}, "wait.*weight"),

@@ -41,7 +41,6 @@ def ask(
     parameters: Mapping[str, Any] | None = None,
     send: Callable[[Client, Request], Awaitable[Answer[Any]]] = _complete,
     unit: str = "tokens",
-    optional: bool = False,
 ) -> list[Any]:
     """Asks, as many at once as the endpoint's workers.
 
@@ -53,7 +52,6 @@ def ask(
         parameters: of all requests; what the endpoint does not take is left out of all from then on.
         send: how one is sent; default: to `/completions`.
         unit: of a prompt's length, in messages.
-        optional: None for what is not answered, in place of an error.
 
     Returns:
         What was read, in the order of the requests.
@@ -68,7 +66,7 @@ def ask(
 
             async def one(number: int) -> None:
                 answer = await send(client, requests[number])
-                if answer.error is not None and not optional:
+                if answer.error is not None:
                     raise HoldfastError(
                         f"{endpoint.shown} did not answer a prompt of {len(requests[number][0])} {unit}: "
                         f"{answer.error}. Finished batches are kept; the same command continues."

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -146,7 +146,7 @@ def merged_weight(module: nn.Module, adapter: str) -> Tensor:
     return merged.detach()
 
 
-def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[..., None] | None:
+def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[[], None] | None:
     """Checks a model that PEFT may have prepared for OSF, and confines its factors: their gradients from now on, and
     the factors themselves whenever what is returned is called, which has to be after every optimiser step. Other models
     are left as they are.
@@ -159,7 +159,7 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[..., None] | No
         sharded: whether the run shares parameters out over processes.
 
     Returns:
-        What projects the factors, those given left out; None where there are none.
+        What projects the factors; None where there are none.
 
     Raises:
         ConfigError: nothing is left to train, more directions are to be kept than a matrix has, or the run is sharded:
@@ -212,13 +212,10 @@ def complete_osf(model: nn.Module, *, sharded: bool) -> Callable[..., None] | No
             confined.append((factors, u, v))
 
     @torch.no_grad()
-    def project(frozen: Collection[nn.Parameter] = ()) -> None:
-        left_out = {id(p) for p in frozen}
+    def project() -> None:
         for factors, u, v in confined:
-            if id(factors["U_low"]) not in left_out:
-                factors["U_low"].copy_(_without(u, factors["U_low"]))
-            if id(factors["V_low"]) not in left_out:
-                factors["V_low"].copy_(_without(v, factors["V_low"].T).T)
+            factors["U_low"].copy_(_without(u, factors["U_low"]))
+            factors["V_low"].copy_(_without(v, factors["V_low"].T).T)
 
     return project
 

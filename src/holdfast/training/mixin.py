@@ -211,8 +211,6 @@ class RetentionMixin(WholeCheckpoints):
         factors_of(named, self.learning_rate_multipliers)
         self._refuse_misfits(named)
         self._project_osf = complete_osf(self.model, sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled)
-        self._frozen: list[Tensor] = []
-        """Parameters without a gradient in the step at hand."""
         self.active: list[ActiveMethod] = [m.start(anchors) for m in self.retain]
         self._weightless: int | None = 0
         """Steps since the beginning whose tokens all weighed 0; None once one did not."""
@@ -510,8 +508,6 @@ class RetentionMixin(WholeCheckpoints):
             self._refuse_no_weight()
             if self._zero is None:
                 self._add_gradients()
-            if self._project_osf is not None:
-                self._frozen = [p for p in self.named_trainable().values() if p.grad is None]
         return loss
 
     def _add_gradients(self) -> None:
@@ -610,10 +606,10 @@ class RetentionMixin(WholeCheckpoints):
         self.publish_weights()
 
     def confine(self) -> None:
-        """Puts weights back to where the adapter wants them: OSF's factors, whose optimiser leaves them otherwise. What
-        it has left alone stays as it is to the bit."""
+        """Puts weights back to where the adapter wants them: OSF's factors, whose optimiser leaves them
+        otherwise."""
         if self._project_osf is not None:
-            self._project_osf(self._frozen)
+            self._project_osf()
 
     def publish_weights(self) -> None:
         """Hands what methods have changed to the model's own copies under ZeRO 1 and 2; elsewhere they are the same.
