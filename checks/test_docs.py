@@ -387,7 +387,7 @@ def test_a_command_is_sound(content, place, capsys):
         check_command(words, capsys)
 
 
-READ = ("quickstart", "fisher", "world", "reproduce", "theory")
+READ = ("quickstart", "fisher", "world", "reproduce")
 """Commands whose examples are whole requests; those of the others name files that are not here."""
 WORK = ("merge", "distance", "perturb", "inspect")
 """Commands that work on checkpoints, and `residual extract|apply`."""

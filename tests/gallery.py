@@ -157,10 +157,7 @@ STEPS: list[tuple[str, list[str]]] = [
     ("distance", ["distance", "base", "math", "--per", "tensor", "--plot", "distances/page.html", *WITHIN]),
     ("distance-json", ["distance", "base", "math", "--json", "distances/distance.json", *WITHIN]),
     ("inspect", ["inspect", "merged/ties", "--verify"]),
-    (
-        "theory",
-        ["theory", "regression", "--dimension", "40", "--pretrain_rows", "24", "--finetune_rows", "8", "--seeds", "5"],
-    ),
+    ("theory", ["reproduce", "label-annealing", "--theory", "--quick"]),
     (
         "prepare",
         [

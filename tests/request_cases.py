@@ -31,18 +31,6 @@ COMMANDS: dict[str, tuple[list[str], dict[str, Any]]] = {
         {"model": ["base"], "perplexity": ["prose.jsonl"], "limit": 3, "output_dir": "asked"},
     ),
     "compare": (["compare", "--config", "asked.yaml"], {"models": ["measured:base", "measured:math"]}),
-    "theory": (
-        ["theory", "regression", "--config", "asked.yaml"],
-        {"dimension": 20, "pretrain_rows": 12, "finetune_rows": 4, "seeds": 2},
-    ),
-    "averaging": (
-        ["theory", "averaging", "--config", "asked.yaml"],
-        {"dimension": 6, "steps": 60, "p": [0.5, 0.1], "seeds": 2},
-    ),
-    "overtraining": (
-        ["theory", "overtraining", "--config", "asked.yaml"],
-        {"dimension": 3, "tau": 40, "gammas": [0.1, 0.3], "seeds": 2},
-    ),
     "world": (["world", "--config", "asked.yaml"], {"output_dir": "world", "quick": True, "workers": 1}),
     "perturb": (
         ["perturb", "--config", "asked.yaml", "--dry_run"],
@@ -165,9 +153,6 @@ SOUND: dict[str, list[dict[str, Any]]] = {
         {"fail_if": ["colours drop > 90pt"], "confidence": 0.9, "resamples": 500, "seed": 1, "metrics": "all"},
         {"fail_if": "prose drop > -100%"},
     ],
-    "theory": [{}, {"lambdas": [0.1, 1], "overlap": 0.2, "decay": 1, "noise": 0.2, "shift": 2}],
-    "overtraining": [{}, {"lambdas": [0.1, 1], "ratio": 0.5, "flatness": 0, "spread": 0.5, "finetune_time": 5}],
-    "averaging": [{}, {"lambdas": [0.1, 1], "alignment": 0.2, "rotation": 0, "decay": 2, "beta": 0.3}],
     "world": [{}],
     "perturb": [{}, {"std": "tensor"}, {"std": 0.001}],
     "apply": [{}, {"scale": 0.5, "vocabulary": "keep", "dtype": "float16"}],
@@ -282,24 +267,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"metrics": "some"}, ["metrics"]),
         ({"strickt": True}, ["strict"]),
     ],
-    "theory": [
-        ({"overlap": 2}, ["overlap"]),
-        ({"seeds": 0}, ["seeds"]),
-        ({"pretrain_rows": 50}, ["pretrain_rows"]),
-        ({"lamdas": 1}, ["lambdas"]),
-    ],
-    "overtraining": [
-        ({"ratio": 1}, ["ratio"]),
-        ({"tau": 1}, ["tau"]),
-        ({"flatness": 0, "spread": 0}, ["flatness", "spread"]),
-        ({"gamas": [1]}, ["gammas"]),
-    ],
-    "averaging": [
-        ({"p": [1]}, ["p"]),
-        ({"beta": 0}, ["beta"]),
-        ({"steps": 1}, ["steps"]),
-        ({"alignmnt": 1}, ["alignment"]),
-    ],
     "world": [({"people": "many"}, ["people"]), ({"layers": 0}, ["layers"]), ({"peple": 3}, ["people"])],
     "perturb": [({"scale": DELETED}, ["scale"]), ({"scale": -1}, ["scale"]), ({"std": "wide"}, ["std"])],
     "apply": [
@@ -323,16 +290,13 @@ TWICE: dict[str, tuple[str, Any]] = {
     "merge": ("density", 0.2),
     "suite": ("description", "again"),
     "evaluate": ("limit", 2),
-    "theory": ("seeds", 3),
-    "averaging": ("seeds", 3),
-    "overtraining": ("seeds", 3),
     "perturb": ("seed", 2),
 }
 """A key that stands twice in the YAML."""
 
 WORDS: list[tuple[list[str], list[str]]] = [
     *(([name], []) for name in ("train", "evaluate", "compare", "sweep", "reproduce", "report", "update", "merge")),
-    *(([name], []) for name in ("residual", "distance", "perturb", "fisher", "inspect", "data", "theory")),
+    *(([name], []) for name in ("residual", "distance", "perturb", "fisher", "inspect", "data")),
     ([], []),
     (["--version"], []),
     (["trian"], ["trian", "train"]),
@@ -353,6 +317,7 @@ WORDS: list[tuple[list[str], list[str]]] = [
     (["report", "nowhere"], ["nowhere"]),
     (["reproduce", "label-anealing"], ["label-annealing"]),
     (["reproduce", "residual", "--full", "--recipes", "math"], ["recipes", "full"]),
+    (["reproduce", "residual", "--theory"], ["theory"]),
     (["residual", "stdy"], ["stdy", "study"]),
     (["merge", "math", "--method", "wise_ft", "--output_dir", "asked"], ["base"]),
     (["distance", "base", "nowhere"], ["nowhere"]),
@@ -363,7 +328,6 @@ WORDS: list[tuple[list[str], list[str]]] = [
         ["data", "prepare", "corpus", "--input", "news.jsonl", "--output", "asked.jsonl", "--after", "soon"],
         ["after", "soon"],
     ),
-    (["theory", "classification"], ["classification"]),
     (["quickstart", "--only", "nothing"], ["nothing"]),
     (["quickstart", "--workers", "0"], ["workers"]),
 ]

@@ -44,7 +44,7 @@ from holdfast.support.files import write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 1
-LIGHT = {"merge", "compare", "theory", "perturb", "residual", "data", "inspect", "distance"}
+LIGHT = {"merge", "compare", "perturb", "residual", "data", "inspect", "distance"}
 """Commands that need no torch; of `residual`, what is done to checkpoints."""
 
 

@@ -16,7 +16,6 @@ SUBCOMMANDS = {
     "residual": ["extract", "apply", "study", "worker"],
     "sweep": ["worker", "status", "report"],
     "data": ["prepare", "synthesise", "crawl"],
-    "theory": ["regression", "averaging", "overtraining"],
 }
 
 

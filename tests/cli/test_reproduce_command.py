@@ -8,9 +8,12 @@ import pytest
 
 from holdfast.cli import reproduce as command
 from holdfast.errors import ConfigError
+from holdfast.papers.theory import overtraining
+from holdfast.papers.theory.results import check
 from holdfast.studies import claims
 from holdfast.studies import reproduce as study
 from holdfast.studies.engine.papers import SIZES, papers
+from holdfast.support.files import read_json
 
 
 @pytest.fixture
@@ -108,3 +111,30 @@ def test_help_teaches(capsys):
             "examples",
         )
     )
+
+
+def test_a_theory_is_computed_in_place_of_studies(asked, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command.run(["overtraining", "--theory", "--quick"]) == 0
+    assert "13 of 13 checks hold" in capsys.readouterr().out and not asked
+    record = read_json("reproduce-overtraining-theory/theory.json")
+    assert len(record["checks"]) == 13 and record["seeds"] == 4 and record["versions"]["holdfast"]
+    assert Path("reproduce-overtraining-theory/theory.html").is_file()
+    monkeypatch.setattr(overtraining, "checks", lambda models: [check("a", "b", (0, 1, 1))])
+    assert command.run(["overtraining", "--theory", "--quick", "--output_dir", "elsewhere"]) == 1
+    assert read_json("elsewhere/theory.json")["checks"][0]["passed"] is False
+
+
+def test_what_a_theory_does_not_take(tmp_path):
+    (tmp_path / "file").touch()
+    words = ["stages", "--theory", "--full", "--workers", "2", "--recipes", "world-0", "--output_dir"]
+    with pytest.raises(ConfigError) as caught:
+        command.run([*words, str(tmp_path / "file")])
+    for expected in (
+        "--theory: stages has no theory; label-annealing, overtraining, sfa have one",
+        "--full: --theory runs no study",
+        "--workers: --theory runs no study",
+        "--recipes: --theory runs no study",
+        "--output_dir: expected a folder, got the file",
+    ):
+        assert expected in str(caught.value)

@@ -45,10 +45,11 @@ from synthetic_studies import finished_frontier, frontier, measured_runs, nothin
 from test_report_browser import look_on_phone
 
 from claim_studies import paper_like
+from holdfast.papers.theory.page import theory_page
+from holdfast.papers.theory.results import Theory, check, finding
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.reports import blocks, markdown
 from holdfast.reports.arms import Arm, read_tradeoff, tradeoff_page
-from holdfast.reports.averaging_report import averaging_page
 from holdfast.reports.blocks import Page, words
 from holdfast.reports.charts import Chart, Value, plain, plotly_figure
 from holdfast.reports.claims_report import claims_page
@@ -58,7 +59,6 @@ from holdfast.reports.evaluation_report import evaluation_page
 from holdfast.reports.html import render
 from holdfast.reports.ladder_report import ladder_page
 from holdfast.reports.overtraining_report import overtraining_page
-from holdfast.reports.overtraining_theory_report import overtraining_page as overtraining_theory_page
 from holdfast.reports.probe_report import probe_page
 from holdfast.reports.residual_report import residual_page
 from holdfast.reports.run_report import read_run, run_page
@@ -66,31 +66,19 @@ from holdfast.reports.sequence_report import sequence_page
 from holdfast.reports.stages_report import stages_page
 from holdfast.reports.study_report import study_page
 from holdfast.reports.terminal import Printer
-from holdfast.reports.theory_report import regression_page
 from holdfast.statistics.selection import select_all
 from holdfast.studies.claims import check_claims
 from holdfast.studies.engine.claims import claims_json
 from holdfast.support.files import to_jsonable
-from holdfast.theory.averaging_settings import AveragingSettings
-from holdfast.theory.averaging_study import run_averaging
-from holdfast.theory.overtraining_settings import OvertrainingSettings
-from holdfast.theory.overtraining_study import run_overtraining
-from holdfast.theory.regression_study import RegressionSettings, run_regression
 
 NASTY = "<img src=x onerror=alert(1)> ``` & \"quotes\" [bold]b[/bold] 'n' </script><!-- `x` | %{y} $z$"
 
 
 def theory(folder: Path, text: str) -> Page:
-    rows = {"dimension": 20, "pretrain_rows": 12, "finetune_rows": 5, "seeds": 3}
-    study = run_regression(RegressionSettings(**rows, weights=(0.1, 1.0, 10.0)))
-    failed = dataclasses.replace(study.checks[0], passed=False, note=text)
-    return regression_page(dataclasses.replace(study, checks=[failed, *study.checks[1:]], notes=[text]))
-
-
-def averages(folder: Path, text: str) -> Page:
-    study = run_averaging(AveragingSettings(dimension=8, steps=60, seeds=3, p=(0.5, 0.1), lambdas=(0.1, 1.0)))
-    failed = dataclasses.replace(study.checks[0], passed=False, note=text)
-    return averaging_page(dataclasses.replace(study, checks=[failed, *study.checks[1:]], notes=[text]))
+    checks = [check(text, text, (0, 1, 1), note=text), check("sound", "a = b", (1, 1, 1))]
+    findings = [finding(text, text, [0.5, 0.6]), finding("one seed", text, [2.0])]
+    words = {"title": text, "source": text, "equations": text, "problems": text}
+    return theory_page(Theory(**words, seeds=2, checks=checks, findings=findings))
 
 
 def probed(folder: Path, text: str) -> Page:
@@ -99,12 +87,6 @@ def probed(folder: Path, text: str) -> Page:
 
 def probed_alone(folder: Path, text: str) -> Page:
     return probe_page(probe(text, ladder=False))
-
-
-def overtrained(folder: Path, text: str) -> Page:
-    study = run_overtraining(OvertrainingSettings(dimension=3, tau=20, seeds=3, lambdas=(1.0,)))
-    failed = dataclasses.replace(study.checks[0], passed=False, note=text)
-    return overtraining_theory_page(dataclasses.replace(study, checks=[failed, *study.checks[1:]], notes=[text]))
 
 
 def study(folder: Path, text: str) -> Page:
@@ -317,10 +299,8 @@ PAGES: dict[str, Callable[[Path, str], Page]] = {
     "update": update,
     "residual study": residual_study,
     "theory": theory,
-    "theory, averaging": averages,
     "probe of a ladder": probed,
     "probe": probed_alone,
-    "theory, overtraining": overtrained,
     "study": study,
     "study of one seed": one_seed,
     "study, nothing finished": unfinished,

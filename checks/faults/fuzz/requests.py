@@ -13,7 +13,7 @@ from fuzz.junk import DEEP, DIGITS, NO_PATH, Raw, at, cut, paths, put, wrong_for
 from request_cases import COMMANDS, DELETED, SOUND
 
 FILE = "asked.yaml"
-RUNS_AT_ONCE = ("world", "compare", "theory", "prepare")
+RUNS_AT_ONCE = ("world", "compare", "prepare")
 """Requests without a dry run; accepted ones are run."""
 MAY_BE_NEGATIVE = {"max_steps", "scale", "scales", "weights", "lambdas", "shift", "seed"}
 FILES = {"dataset_name", "perplexity", "corpus", "input", "choices", "memorisation", "instructions", "reference"}
@@ -188,8 +188,6 @@ QUICK: list[list[str]] = [
     ["compare", "measured:base", "measured:math", "--fail_if", "colours drop > 90pt", "--confidence", "0.9"],
     ["report", "runs/direct"],
     ["sweep", "status", "study"],
-    ["theory", "regression", "--dimension", "20", "--pretrain_rows", "12", "--finetune_rows", "4", "--seeds", "2"],
-    ["theory", "averaging", "--dimension", "6", "--steps", "60", "--p", "0.5", "0.1", "--beta", "0.3", "--seeds", "2"],
     ["data", "prepare", "--input", "news.jsonl", "--output", "rows.jsonl", "--seed", "0"],
 ]
 WORDS = (

@@ -67,10 +67,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "models": ("holdfast.cli.models", "a real model without a network, by a short name"),
     "data": ("holdfast.cli.data", "public sources as training rows; articles written by a language model"),
     "schema": ("holdfast.cli.schema", "JSON Schema of the YAML files, for editors that complete and check them"),
-    "theory": (
-        "holdfast.cli.theory",
-        "the papers' theories, computed and checked: label annealing in linear regression",
-    ),
 }
 """Name: the module with its `run(argv) -> exit code`, and one line of help."""
 

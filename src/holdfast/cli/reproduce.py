@@ -12,6 +12,7 @@ from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake, show
 from holdfast.errors import did_you_mean
+from holdfast.papers.theory import QUICK_SEEDS, SEEDS, THEORIES
 from holdfast.studies.engine.papers import LOOK, SIZES, Paper, papers
 
 TABLE = "\n".join(
@@ -40,11 +41,15 @@ examples
   holdfast reproduce label-annealing --recipes math code          # two of the four
   holdfast reproduce label-annealing --full --recipes code        # the paper's own size: needs its model and data
   holdfast reproduce residual                                     # the instruction residual on the embedded world
+  holdfast reproduce sfa --theory                                 # the paper's formulas against numbers, in seconds
 
 output
   FOLDER/<recipe>/report.html     each study: frontier, trials, the trial to take
   FOLDER/claims.html              every claim with its figures and verdict
   FOLDER/claims.json              the same for programs
+  FOLDER/theory.html, .json       with --theory, in place of these: every check and statement of the paper's theory
+
+exit code of --theory: 0 where every check holds, 1 where one fails
 """
 USAGE = "PAPER [options]"
 
@@ -63,10 +68,14 @@ class ReproduceRequest:
     """The paper's own size; its model and data have to be there, what is missing is listed first."""
     quick: bool = False
     """A check of a minute or two; its verdicts mean nothing."""
+    theory: bool = False
+    """The paper's theory in place of its studies: closed forms against numbers, in seconds; with --quick on fewer
+    random problems."""
     workers: Annotated[int | None, Meta(ge=1)] = None
     """Fine-tuning runs at the same time (2 on two and more cores, one a GPU)."""
     output_dir: Annotated[Path | None, Meta(metavar="FOLDER")] = None
-    """Where to write (./reproduce-PAPER, and with another size than a look ./reproduce-PAPER-SIZE)."""
+    """Where to write (./reproduce-PAPER, with another size than a look ./reproduce-PAPER-SIZE, with --theory
+    ./reproduce-PAPER-theory)."""
 
     @property
     def sizes(self) -> list[str]:
@@ -99,10 +108,26 @@ class ReproduceRequest:
             ]
         if self.full and paper is not None and paper.full is not None:
             found.append(Mistake(path=("full",), text=paper.full))
+        if self.theory:
+            found += self.theory_problems(paper)
         if len(self.sizes) > 1:
             text = f"expected one size, got {' and '.join(f'--{size}' for size in self.sizes)}."
             found.append(Mistake(path=(self.sizes[0],), text=text))
         return found
+
+    def theory_problems(self, paper: Paper | None) -> list[Mistake]:
+        """A paper without a theory, and what only studies read."""
+        problems = []
+        if paper is not None and paper.name not in THEORIES:
+            text = f"{paper.name} has no theory; {', '.join(THEORIES)} have one."
+            problems.append(Mistake(path=("theory",), text=text))
+        for name in ("recipes", "thorough", "full", "workers"):
+            if getattr(self, name):
+                problems.append(Mistake(path=(name,), text="--theory runs no study; leave it out."))
+        if self.output_dir is not None and self.output_dir.is_file():
+            text = f"expected a folder, got the file {self.output_dir}."
+            problems.append(Mistake(path=("output_dir",), text=text))
+        return problems
 
 
 COMMAND = Command(
@@ -124,6 +149,8 @@ def run(argv: list[str]) -> int:
     request = COMMAND.read(argv)
     paper = request.known_paper()
     assert paper is not None, "the request was checked"
+    if request.theory:
+        return run_theory(paper, request)
     words: dict[str, object] = {}
     if len(paper.recipes) > 1:
         words["recipes"] = list(request.recipes or paper.recipes)
@@ -137,3 +164,21 @@ def run(argv: list[str]) -> int:
         console=stdout_console(),
     )
     return 0
+
+
+def run_theory(paper: Paper, request: ReproduceRequest) -> int:
+    """Computes a paper's theory, shows it, writes its page and record; 1 where a check fails."""
+    import importlib
+    from importlib.metadata import version
+
+    from holdfast.papers.theory.page import print_theory, theory_page
+    from holdfast.reports.html import write_page
+    from holdfast.support.files import to_jsonable, write_json
+
+    folder = request.output_dir or Path(f"reproduce-{paper.name}-theory")
+    theory = importlib.import_module(THEORIES[paper.name]).theory(QUICK_SEEDS if request.quick else SEEDS)
+    print_theory(theory, stdout_console())
+    record = {**to_jsonable(theory), "versions": {name: version(name) for name in ("holdfast", "numpy")}}
+    for path in (write_json(folder / "theory.json", record), write_page(theory_page(theory), folder / "theory.html")):
+        stdout_console().print(path, soft_wrap=True, markup=False, highlight=False)
+    return 0 if theory.passed else 1

@@ -13,9 +13,7 @@
     residual_table, residual_charts (paper_004: what its paper prints)
     sequence_report                 tasks one after another: the plane of the tasks, forgetting curves
     distance_report                 how far one checkpoint lies from another
-    claims_report, theory_report    a paper's claims beside what was found; theories: statements checked, geometry
-    averaging_report                (theory of Soup to Go: averaging beside penalties)
-    overtraining_theory_report      (theory of Overtrained Language Models: a two-layer linear network)
+    claims_report                   a paper's claims beside what was found
     overtraining_report             what fine-tuning and other changes cost checkpoints of rising budgets
 
 Everything is read from plain records; torch is never imported.

@@ -38,75 +38,55 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from holdfast.config.decode import settings_value
-from holdfast.errors import ConfigError, DataError, ShapeError
-from holdfast.theory.findings import expect
-from holdfast.theory.overtraining_settings import GAP, TasksSettings
+from holdfast.errors import DataError
+from holdfast.papers.theory.results import Array, expect
 
-Number = float | np.ndarray
+Number = float | Array
+GAP = 0.25
+"""The logarithm of a ratio of neighbouring singular values is drawn within this share of the logarithm of `ratio`."""
 
 # ------------------------------------------------------------------------------------------------------------ the tasks
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LinearTasks:
-    """A pre-training and a fine-tuning task with the same singular vectors. Arrays are copied to float64.
+    """A pre-training and a fine-tuning task with the same singular vectors.
 
     Raises:
-        ShapeError: arrays do not fit together.
-        DataError: singular values that are not finite and positive, those of pre-training not strictly falling; left or
-            right are not orthogonal.
+        DataError: singular values that are not positive, or those of pre-training not strictly falling.
     """
 
-    pretraining: np.ndarray
+    pretraining: Array
     """s `[D]`, falling."""
-    finetuning: np.ndarray
+    finetuning: Array
     """f `[D]`, in any order: the paper has it falling, which nothing here needs."""
-    left: np.ndarray
-    """U `[D, D]`."""
-    right: np.ndarray
-    """V `[D, D]`."""
+    left: Array
+    """U `[D, D]`, orthogonal."""
+    right: Array
+    """V `[D, D]`, orthogonal."""
 
     def __post_init__(self) -> None:
-        size = np.size(self.pretraining)
-        for name in ("pretraining", "finetuning", "left", "right"):
-            value = np.array(getattr(self, name), np.float64)
-            wanted = [size] * (2 if name in ("left", "right") else 1)
-            if list(value.shape) != wanted:
-                raise ShapeError(f"{name}: expected {wanted}, got {list(value.shape)}.")
-            if value.ndim == 1 and not (np.isfinite(value) & (value > 0)).all():
-                wrong = value[~(np.isfinite(value) & (value > 0))][0]
-                raise DataError(f"{name}: expected finite singular values above 0, got {wrong:g}. Leave out what is 0.")
-            if value.ndim == 2 and not np.allclose(value.T @ value, np.eye(size), atol=1e-10):
-                raise DataError(f"{name}: expected an orthogonal matrix. Take U and V of an SVD.")
-            object.__setattr__(self, name, value)
-        rises = np.flatnonzero(np.diff(self.pretraining) >= 0)
-        if len(rises):
-            first, second = self.pretraining[rises[0] : rises[0] + 2]
-            raise DataError(
-                f"pretraining: expected singular values that fall strictly, got {first:g} followed by {second:g}. Sort "
-                "them; of two that are equal neither is learnt first."
-            )
+        falling = (np.diff(self.pretraining) < 0).all() and self.pretraining[-1] > 0
+        if not (falling and (self.finetuning > 0).all()):
+            raise DataError("Expected singular values above 0, those of pre-training falling strictly. Sort them.")
 
     @property
     def dimension(self) -> int:
         return len(self.pretraining)
 
-    def matrix(self, values: np.ndarray) -> np.ndarray:
+    def matrix(self, values: Array) -> Array:
         """U diag(values) V^T `[..., D, D]` of `[..., D]`."""
-        found: np.ndarray = (self.left * values[..., None, :]) @ self.right.T
-        return found
+        return (self.left * values[..., None, :]) @ self.right.T
 
-    def factors(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def factors(self, values: Array) -> tuple[Array, Array]:
         """The balanced W1, W2 `[D, D]` whose product has these singular values `[D]`, 0 or more."""
         roots = np.sqrt(values)
         return self.left * roots, roots[:, None] * self.right.T
 
-    def ideal_values(self) -> np.ndarray:
+    def ideal_values(self) -> Array:
         """`[D + 1, D]`: singular values of the ideal model after 0 to D features."""
         return np.tri(self.dimension + 1, self.dimension, -1) * self.pretraining
 
@@ -114,81 +94,72 @@ class LinearTasks:
 def random_tasks(
     *, dimension: int = 8, ratio: float = 0.65, flatness: float = 0.5, spread: float = 0.3, seed: int = 0
 ) -> LinearTasks:
-    """Two tasks drawn by seed; arguments are explained in `TasksSettings`.
+    """Two tasks drawn by seed.
 
-    Raises:
-        ConfigError: settings that cannot be, with all that is wrong.
+    Args:
+        dimension: D: inputs, hidden units, outputs, and features to learn.
+        ratio: below 1: each singular value of the pre-training task over the one before, about; the first is 1.
+        flatness: how evenly the fine-tuning task weighs the features: its singular values are about those of
+            pre-training to the power of 1 - flatness.
+        spread: standard deviation of the logarithms of the fine-tuning task's singular values about that.
+        seed: equal arguments give equal arrays.
     """
-    asked = {"dimension": dimension, "ratio": ratio, "flatness": flatness, "spread": spread}
-    given = settings_value(TasksSettings, asked)
     rng = np.random.default_rng(seed)
-    gaps = math.log(given.ratio) * rng.uniform(1 - GAP, 1 + GAP, dimension - 1)
+    gaps = math.log(ratio) * rng.uniform(1 - GAP, 1 + GAP, dimension - 1)
     pretraining = np.exp(np.concatenate([[0.0], np.cumsum(gaps)]))
-    drawn = np.exp(given.spread * rng.standard_normal(dimension))
+    drawn = np.exp(spread * rng.standard_normal(dimension))
     left, right = np.linalg.qr(rng.standard_normal((2, dimension, dimension)))[0]
     return LinearTasks(
-        pretraining=pretraining, finetuning=pretraining ** (1 - given.flatness) * drawn, left=left, right=right
+        pretraining=pretraining, finetuning=pretraining ** (1 - flatness) * drawn, left=left, right=right
     )
 
 
 # --------------------------------------------------------------------------------------------------------- closed forms
 
 
-def squared_loss(values: np.ndarray, target: np.ndarray) -> np.ndarray:
+def squared_loss(values: Array, target: Array) -> Array:
     """|theta - A|_F^2 `[...]` of singular values `[..., D]` in a common basis."""
-    found: np.ndarray = ((values - target) ** 2).sum(-1)
-    return found
+    return ((values - target) ** 2).sum(-1)
 
 
-def perturbed_loss(first: np.ndarray, second: np.ndarray, target: np.ndarray, gamma: Number) -> np.ndarray:
+def perturbed_loss(first: Array, second: Array, target: Array, gamma: Number) -> Array:
     """E |(W1 + Z1)(W2 + Z2) - A|_F^2 over independent noise of mean 0 and standard deviation gamma: for any factors.
 
     Args:
         first: W1 `[D, D]`.
         second: W2 `[D, D]`.
         target: A `[D, D]`.
-        gamma: 0 or more, any shape.
+        gamma: any shape.
 
     Returns:
         Of gamma's shape: |W1 W2 - A|^2 + D gamma^2 (|W1|^2 + |W2|^2) + D^3 gamma^4. Terms that are odd in Z1 or in Z2
         have mean 0, and |Z1 Z2|^2 sums D^2 entries of variance D gamma^4.
-
-    Raises:
-        ConfigError: a negative gamma.
     """
-    variance = _square("gamma", gamma)
+    variance = np.square(gamma)
     size = len(target)
     loss, norms = ((first @ second - target) ** 2).sum(), (first**2).sum() + (second**2).sum()
-    found: np.ndarray = loss + size * variance * norms + size**3 * variance**2
-    return found
+    return loss + size * variance * norms + size**3 * variance**2
 
 
-def perturbed_losses(tasks: LinearTasks, gamma: Number, values: np.ndarray | None = None) -> np.ndarray:
+def perturbed_losses(tasks: LinearTasks, gamma: Number, values: Array | None = None) -> Array:
     """The same for balanced factors (lemma A.4): 2 D gamma^2 sum(values) is added, and D^3 gamma^4.
 
     Args:
         tasks: the pre-training task counts.
-        gamma: 0 or more, `[...]`.
+        gamma: `[...]`.
         values: singular values of models `[N, D]`; None: the ideal model after 0 to D features.
 
     Returns:
         `[..., N]`.
     """
-    variance = np.asarray(_square("gamma", gamma))[..., None]
+    variance = np.square(np.asarray(gamma))[..., None]
     held = tasks.ideal_values() if values is None else values
     size = tasks.dimension
     loss = squared_loss(held, tasks.pretraining)
-    found: np.ndarray = loss + 2 * size * variance * held.sum(-1) + size**3 * variance**2
-    return found
+    return loss + 2 * size * variance * held.sum(-1) + size**3 * variance**2
 
 
-def _square(name: str, value: Number) -> Any:
-    number = np.asarray(value, np.float64)
-    expect(name, number, number >= 0, "0 or more")
-    return number**2
-
-
-def minimiser(tasks: LinearTasks, weight: Number) -> np.ndarray:
+def minimiser(tasks: LinearTasks, weight: Number) -> Array:
     """Where fine-tuning takes learnt features: (f + lambda s) / (1 + lambda), `[..., D]` of lambda `[...]`.
 
     Raises:
@@ -196,11 +167,10 @@ def minimiser(tasks: LinearTasks, weight: Number) -> np.ndarray:
     """
     held = np.asarray(weight, np.float64)[..., None]
     expect("weight (lambda)", held, held >= 0, "0 or more")
-    found: np.ndarray = (tasks.finetuning + held * tasks.pretraining) / (1 + held)
-    return found
+    return (tasks.finetuning + held * tasks.pretraining) / (1 + held)
 
 
-def finetuned_losses(tasks: LinearTasks, weight: Number) -> tuple[np.ndarray, np.ndarray]:
+def finetuned_losses(tasks: LinearTasks, weight: Number) -> tuple[Array, Array]:
     """Both losses after fine-tuning the ideal model, by features learnt before (theorems 4.6 and 4.7).
 
     Their learnt parts lie on a line: sqrt(forgotten) + sqrt(left to learn) = |f - s| over the learnt features, lambda
@@ -220,27 +190,24 @@ def finetuned_losses(tasks: LinearTasks, weight: Number) -> tuple[np.ndarray, np
     )
 
 
-def _running(terms: np.ndarray) -> np.ndarray:
+def _running(terms: Array) -> Array:
     """Sums over the first 0 to D terms, `[..., D + 1]`."""
     return np.concatenate([np.zeros((*terms.shape[:-1], 1)), np.cumsum(terms, -1)], -1)
 
 
-def harmful_in_noise(tasks: LinearTasks, gamma: Number) -> np.ndarray:
+def harmful_in_noise(tasks: LinearTasks, gamma: Number) -> Array:
     """Whether learning feature n raises the perturbed loss, `[..., D]`: s_n < 2 D gamma^2 (proposition 4.3)."""
-    threshold = 2 * tasks.dimension * np.asarray(_square("gamma", gamma))[..., None]
-    found: np.ndarray = tasks.pretraining < threshold
-    return found
+    threshold = 2 * tasks.dimension * np.square(np.asarray(gamma))[..., None]
+    return tasks.pretraining < threshold
 
 
-def harmful_in_finetuning(tasks: LinearTasks, weight: Number) -> np.ndarray:
+def harmful_in_finetuning(tasks: LinearTasks, weight: Number) -> Array:
     """Whether learning feature n raises the pre-training loss after fine-tuning, `[..., D]`: f_n > (2 + lambda) s_n."""
-    held = np.asarray(weight, np.float64)[..., None]
-    expect("weight (lambda)", held, held >= 0, "0 or more")
-    found: np.ndarray = np.abs(tasks.finetuning - tasks.pretraining) > (1 + held) * tasks.pretraining
-    return found
+    held = np.asarray(weight)[..., None]
+    return np.abs(tasks.finetuning - tasks.pretraining) > (1 + held) * tasks.pretraining
 
 
-def inflection_point(rises: np.ndarray) -> np.ndarray:
+def inflection_point(rises: Array) -> Array:
     """Features learnt when one more first raises a loss (definition 4.2).
 
     D where none does. 0, the first feature already does, is beyond the definition, which begins at t_1.
@@ -257,7 +224,7 @@ def inflection_point(rises: np.ndarray) -> np.ndarray:
 # ------------------------------------------------------------------------------------------------------- paths in time
 
 
-def flow_values(time: Number, *, start: Number, target: Number, weight: Number = 0.0) -> np.ndarray:
+def flow_values(time: Number, *, start: Number, target: Number, weight: Number = 0.0) -> Array:
     """Singular values under gradient flow, sigmoids in time; arguments broadcast.
 
     Args:
@@ -275,11 +242,10 @@ def flow_values(time: Number, *, start: Number, target: Number, weight: Number =
 
 def start_value(tau: float) -> float:
     """e^-2tau: every singular value of theta when pre-training starts."""
-    expect("tau", tau, tau > 0, "a positive number")
     return math.exp(-2 * tau)
 
 
-def half_times(singular_values: np.ndarray, tau: float, rate: float = 0.0) -> np.ndarray:
+def half_times(singular_values: Array, tau: float, rate: float = 0.0) -> Array:
     """When each feature is half learnt, `[D]`; about tau / (2 s).
 
     Args:
@@ -292,11 +258,10 @@ def half_times(singular_values: np.ndarray, tau: float, rate: float = 0.0) -> np
     """
     _small_start(singular_values, tau)
     pace = 4 * singular_values if rate == 0 else 2 * np.log1p(2 * rate * singular_values) / rate
-    found: np.ndarray = np.log(singular_values / start_value(tau) - 1) / pace
-    return found
+    return np.log(singular_values / start_value(tau) - 1) / pace
 
 
-def checkpoint_times(singular_values: np.ndarray, tau: float) -> np.ndarray:
+def checkpoint_times(singular_values: Array, tau: float) -> Array:
     """t_1 < ... < t_D of theorem 4.1 under gradient flow: when feature n lacks as much as feature n + 1 has.
 
     Both are then below e^(-2 tau (s_n - s_{n+1}) / (s_n + s_{n+1})) for s <= 1, so that theorem A.1's C is the least of
@@ -307,17 +272,12 @@ def checkpoint_times(singular_values: np.ndarray, tau: float) -> np.ndarray:
     """
     _small_start(singular_values, tau)
     following = np.append(singular_values[1:], 0.0)
-    found: np.ndarray = (2 * tau + np.log(singular_values)) / (2 * (singular_values + following))
-    return found
+    return (2 * tau + np.log(singular_values)) / (2 * (singular_values + following))
 
 
-def _small_start(singular_values: np.ndarray, tau: float) -> None:
-    smallest = float(np.min(singular_values))
-    if not start_value(tau) < smallest / 2:
-        raise ConfigError(
-            f"tau: expected e^(-2 tau) below half of the smallest singular value ({smallest:.3g}), got "
-            f"{start_value(tau):.3g} at tau {tau:g}. Give a larger tau."
-        )
+def _small_start(singular_values: Array, tau: float) -> None:
+    small = start_value(tau) < np.min(singular_values) / 2
+    expect("tau", tau, small, "e^(-2 tau) below half of the smallest singular value")
 
 
 def step_bound(tasks: LinearTasks, weight: float = 0.0) -> float:
@@ -326,8 +286,8 @@ def step_bound(tasks: LinearTasks, weight: float = 0.0) -> float:
 
 
 def descent_values(
-    start: np.ndarray, target: np.ndarray, *, rate: float, steps: int, weight: float = 0.0, every: int = 0
-) -> np.ndarray:
+    start: Array, target: Array, *, rate: float, steps: int, weight: float = 0.0, every: int = 0
+) -> Array:
     """Gradient descent on both balanced factors, as the singular values of their product (lemma A.7).
 
     Args:
@@ -340,11 +300,7 @@ def descent_values(
 
     Returns:
         `[..., D]`, or `[1 + steps // every, ..., D]`.
-
-    Raises:
-        ConfigError: a rate or a weight that cannot be.
     """
-    _expect_descent(rate, weight)
     roots, pull = np.sqrt(start), target + weight * np.asarray(start)
     kept = [roots]
     for step in range(1, steps + 1):
@@ -355,8 +311,8 @@ def descent_values(
 
 
 def descent_factors(
-    first: np.ndarray, second: np.ndarray, target: np.ndarray, *, rate: float, steps: int, weight: float = 0.0
-) -> tuple[np.ndarray, np.ndarray]:
+    first: Array, second: Array, target: Array, *, rate: float, steps: int, weight: float = 0.0
+) -> tuple[Array, Array]:
     """The same on the matrices themselves, for any factors: |theta - target|^2 + lambda |theta - start|^2.
 
     Args:
@@ -369,18 +325,9 @@ def descent_factors(
 
     Returns:
         W1 and W2 after the last step.
-
-    Raises:
-        ConfigError: a rate or a weight that cannot be.
     """
-    _expect_descent(rate, weight)
     pull = target + weight * (first @ second)
     for _ in range(steps):
         slope = 2 * rate * ((1 + weight) * (first @ second) - pull)
         first, second = first - slope @ second.T, second - first.T @ slope
     return first, second
-
-
-def _expect_descent(rate: float, weight: float) -> None:
-    expect("rate", rate, rate > 0, "a positive number")
-    expect("weight (lambda)", weight, weight >= 0, "0 or more")

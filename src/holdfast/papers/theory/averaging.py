@@ -39,14 +39,11 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.config.decode import settings_value
-from holdfast.errors import ConfigError, DataError, ShapeError
-from holdfast.theory.averaging_settings import QuadraticsSettings
-from holdfast.theory.findings import expect
+from holdfast.papers.theory.results import Array, expect
 
-Gradient = Callable[[np.ndarray], np.ndarray]
+Gradient = Callable[[Array], Array]
 """Of the new task's loss, `[D]` at `[D]`."""
-Number = float | np.ndarray
+Number = float | Array
 """One, or one a parameter or direction."""
 
 # ------------------------------------------------------------------------------------------------ one iteration, twice
@@ -96,14 +93,14 @@ def penalty_of(alpha: Number, beta: Number) -> tuple[Any, Any]:
 
 def averaged_path(
     gradient: Gradient,
-    start: np.ndarray,
-    old: np.ndarray,
+    start: Array,
+    old: Array,
     *,
     alpha: Number,
     beta: Number,
     steps: int,
     every: int = 1,
-) -> np.ndarray:
+) -> Array:
     """SFA: gradient descent that is averaged with the old model at `every`-th steps and at the last (Algorithm 1).
 
     With `alpha = eta` and `beta = eta F` it is the EWC of two updates, equations 13 and 14.
@@ -120,14 +117,14 @@ def averaged_path(
 
 def penalised_path(
     gradient: Gradient,
-    start: np.ndarray,
-    old: np.ndarray,
+    start: Array,
+    old: Array,
     *,
     rate: Number,
     coefficient: Number,
     steps: int,
     split: bool = False,
-) -> np.ndarray:
+) -> Array:
     """Gradient descent on the new task's loss + 1/2 sum coefficient (theta - theta_o)^2 (equation 2; 12 for EWC).
 
     Args:
@@ -154,14 +151,14 @@ def penalised_path(
 
 
 def fisher_merge(
-    old: np.ndarray,
-    new: np.ndarray,
-    old_fisher: np.ndarray,
-    new_fisher: np.ndarray,
+    old: Array,
+    new: Array,
+    old_fisher: Array,
+    new_fisher: Array,
     *,
     old_weight: float = 1.0,
     new_weight: float = 1.0,
-) -> np.ndarray:
+) -> Array:
     """The minimiser of l_o/2 F_o (theta - theta_o)^2 + l_t/2 F_t (theta - theta_t)^2, parameter by parameter (equation
     15).
 
@@ -177,17 +174,13 @@ def fisher_merge(
         new_weight: l_t, positive.
 
     Raises:
-        ConfigError: a weight that is not positive.
-        DataError: a negative Fisher value.
+        ConfigError: a negative Fisher value.
     """
-    weights = np.array([old_weight, new_weight], np.float64)
-    expect("old_weight, new_weight", weights, weights > 0, "positive numbers")
-    shares = np.stack([old_weight * np.asarray(old_fisher), new_weight * np.asarray(new_fisher)]).astype(np.float64)
-    if not (shares >= 0).all():
-        raise DataError(f"Expected Fisher values of 0 or more, got {shares.min():g}. Give mean squared gradients.")
-    shares[:, shares.sum(0) == 0] = weights[:, None]
-    merged: np.ndarray = (shares[0] * old + shares[1] * new) / shares.sum(0)
-    return merged
+    weights = np.array([[old_weight], [new_weight]])
+    shares = weights * np.stack([old_fisher, new_fisher])
+    expect("Fisher values", shares, shares >= 0, "0 or more")
+    shares[:, shares.sum(0) == 0] = weights
+    return (shares[0] * old + shares[1] * new) / shares.sum(0)
 
 
 # ---------------------------------------------------------------------------------------------------------- what p does
@@ -198,7 +191,7 @@ def period(p: float, steps: int) -> int:
     return max(1, round(p * steps))
 
 
-def kept_share(curvature: Number, *, alpha: float, beta: Number, every: int, steps: int | None = None) -> np.ndarray:
+def kept_share(curvature: Number, *, alpha: float, beta: Number, every: int, steps: int | None = None) -> Array:
     """What SFA keeps of the way from the optimum back to theta_o, in directions of a quadratic loss.
 
     Args:
@@ -218,15 +211,14 @@ def kept_share(curvature: Number, *, alpha: float, beta: Number, every: int, ste
     held, weight = np.asarray(curvature, np.float64), np.asarray(beta, np.float64)
     expect("alpha * curvature", alpha * held, (alpha * held >= 0) & (alpha * held < 2), "at least 0 and below 2")
     expect("beta", weight, (weight >= 0) & (weight <= 1), "0 to 1")
-    if every < 1 or (steps is not None and steps < 1):
-        raise ConfigError(f"every, steps: expected 1 or more, got {every} and {steps}")
+    expect("every", every, every >= 1, "1 or more")
     factor = (1 - weight) * (1 - alpha * held) ** every
     still = factor == 1  # no average, no curvature: theta stays where it was
     limit = np.where(still, 1.0, weight / np.where(still, 1.0, 1 - factor))
     if steps is None:
         return limit
     cycles, rest = divmod(steps, every)
-    kept: np.ndarray = limit + factor**cycles * (1 - limit)
+    kept: Array = limit + factor**cycles * (1 - limit)
     return (1 - weight) * (1 - alpha * held) ** rest * kept + weight if rest else kept
 
 
@@ -235,44 +227,28 @@ class Quadratics:
     """Two tasks whose losses are quadratic, each with its own optimum: 1/2 (theta - optimum)^T Hessian (theta -
     optimum).
 
-    A task of linear regression with unit noise is one, and its Hessian is its exact Fisher information. Arrays are
-    copied to float64.
-
-    Raises:
-        ShapeError: matrices and optima do not fit together.
-        DataError: a Hessian that is not symmetric and positive definite.
+    A task of linear regression with unit noise is one, and its Hessian is its exact Fisher information.
     """
 
-    old_hessian: np.ndarray
-    """`[D, D]`."""
-    new_hessian: np.ndarray
-    """`[D, D]`."""
-    old: np.ndarray
+    old_hessian: Array
+    """`[D, D]`, symmetric and positive definite."""
+    new_hessian: Array
+    """`[D, D]`, the same."""
+    old: Array
     """theta_o `[D]`, the optimum of the old task, where fine-tuning starts."""
-    new: np.ndarray
+    new: Array
     """`[D]`, the optimum of the new task."""
-
-    def __post_init__(self) -> None:
-        for name in ("old", "new", "old_hessian", "new_hessian"):
-            value = np.array(getattr(self, name), np.float64)
-            wanted = [np.size(self.old)] * (2 if name.endswith("hessian") else 1)
-            if list(value.shape) != wanted:
-                raise ShapeError(f"{name}: expected {wanted}, got {list(value.shape)}.")
-            if value.ndim == 2 and not (np.allclose(value, value.T, atol=1e-12) and np.linalg.eigvalsh(value)[0] > 0):
-                raise DataError(f"{name}: expected a symmetric matrix with positive eigenvalues.")
-            object.__setattr__(self, name, value)
 
     @cached_property
     def curvature(self) -> float:
         """The new task's largest; descent converges with rates below 2 over it."""
         return float(np.linalg.eigvalsh(self.new_hessian)[-1])
 
-    def gradient(self, theta: np.ndarray) -> np.ndarray:
+    def gradient(self, theta: Array) -> Array:
         """Of the new task's loss, `[D]`."""
-        found: np.ndarray = self.new_hessian @ (theta - self.new)
-        return found
+        return self.new_hessian @ (theta - self.new)
 
-    def losses(self, theta: np.ndarray) -> np.ndarray:
+    def losses(self, theta: Array) -> Array:
         """`[3, ...]` at `[..., D]`: the old task's loss, the new task's, the distance to theta_o."""
         away, left = theta - self.old, theta - self.new
         old, new = (
@@ -281,7 +257,7 @@ class Quadratics:
         )
         return np.stack([old, new, np.linalg.norm(away, axis=-1)])
 
-    def along(self, metric: np.ndarray | None = None) -> Directions:
+    def along(self, metric: Array | None = None) -> Directions:
         """The directions in which the new loss and a distance to theta_o are both sums of squares.
 
         Args:
@@ -301,49 +277,48 @@ class Quadratics:
 class Directions:
     """Fine-tuning as the share learnt of each direction: theta = theta_o + basis (share * away), 1 - share is kept."""
 
-    start: np.ndarray
+    start: Array
     """theta_o `[D]`."""
-    basis: np.ndarray
+    basis: Array
     """`[D, D]`, one direction a column, of length 1 in the metric."""
-    values: np.ndarray
+    values: Array
     """`[D]`: curvature of the new loss along each, rising."""
-    away: np.ndarray
+    away: Array
     """`[D]`: how far the new optimum is along each."""
 
-    def theta(self, kept: np.ndarray) -> np.ndarray:
+    def theta(self, kept: Array) -> Array:
         """`[..., D]` for kept shares `[..., D]`."""
-        found: np.ndarray = self.start + ((1 - kept) * self.away) @ self.basis.T
-        return found
+        return self.start + ((1 - kept) * self.away) @ self.basis.T
 
-    def new_loss(self, kept: np.ndarray) -> np.ndarray:
+    def new_loss(self, kept: Array) -> Array:
         """The new task's loss `[...]`, as `Quadratics.losses` has it."""
-        found: np.ndarray = (kept**2) @ (self.values * self.away**2) / 2
-        return found
+        return (kept**2) @ (self.values * self.away**2) / 2
 
-    def penalised(self, coefficient: Number) -> np.ndarray:
+    def penalised(self, coefficient: Number) -> Array:
         """Shares kept `[..., D]` by the minimiser of the new loss + coefficient/2 distance^2: lambda / (lambda + h)."""
         weight = np.asarray(coefficient, np.float64)[..., None]
-        found: np.ndarray = weight / (weight + self.values)
-        return found
+        return weight / (weight + self.values)
 
 
 def random_quadratics(
     *, dimension: int = 40, decay: float = 1.0, alignment: float = 0.5, rotation: float = 1.0, seed: int = 0
 ) -> Quadratics:
-    """Two tasks with curvatures j^-decay each; arguments are explained in `QuadraticsSettings`.
+    """Two tasks with curvatures j^-decay each.
 
     Both optima are drawn alike in all directions; nothing depends on how far apart they are.
 
-    Raises:
-        ConfigError: settings that cannot be, with all that is wrong.
+    Args:
+        dimension: D.
+        decay: 0: all curvatures alike.
+        alignment: 0 to 1. 1: both tasks feel the same directions equally much; 0: directions drawn on their own.
+        rotation: 0 to 1: how far the old task's directions are from single parameters. 0: each is one, so that a
+            diagonal Fisher information holds all; 1: drawn at random.
+        seed: equal arguments give equal arrays.
     """
-    given = settings_value(
-        QuadraticsSettings, {"dimension": dimension, "decay": decay, "alignment": alignment, "rotation": rotation}
-    )
     rng = np.random.default_rng(seed)
-    curvatures = np.arange(1.0, dimension + 1) ** -given.decay
-    old_basis = _turned(rng, dimension, given.rotation)
-    new_basis = old_basis @ _turned(rng, dimension, 1 - given.alignment)
+    curvatures = np.arange(1.0, dimension + 1) ** -decay
+    old_basis = _turned(rng, dimension, rotation)
+    new_basis = old_basis @ _turned(rng, dimension, 1 - alignment)
     old, new = rng.standard_normal((2, dimension))
     hessians = [basis * curvatures @ basis.T for basis in (old_basis, new_basis)]
     return Quadratics(
@@ -351,7 +326,7 @@ def random_quadratics(
     )
 
 
-def _turned(rng: np.random.Generator, dimension: int, share: float) -> np.ndarray:
+def _turned(rng: np.random.Generator, dimension: int, share: float) -> Array:
     """An orthogonal matrix between the identity (0) and one drawn uniformly (1)."""
     drawn = rng.standard_normal((dimension, dimension)) / np.sqrt(dimension)
     return np.linalg.qr((1 - share) * np.eye(dimension) + share * drawn)[0]

@@ -1,0 +1,351 @@
+"""The theory of overtraining, checked and asked of random problems.
+
+Source: Overtrained Language Models, section 4. Findings are what theorems 4.4, 4.6 and 4.7 say of n = 1, 2, ..., asked
+of models as they are: pre-trained by gradient flow from e^-tau up to t_n, not ideal, and fine-tuned by gradient descent
+for a finite time. The expectation over noise is exact. The first feature that raises the loss is counted from 1; where
+none of D does it is D + 1, so that ratios exist.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from holdfast.papers.theory.deep_linear import (
+    LinearTasks,
+    checkpoint_times,
+    descent_factors,
+    descent_values,
+    finetuned_losses,
+    flow_values,
+    half_times,
+    harmful_in_finetuning,
+    harmful_in_noise,
+    inflection_point,
+    minimiser,
+    perturbed_loss,
+    perturbed_losses,
+    random_tasks,
+    squared_loss,
+    start_value,
+    step_bound,
+)
+from holdfast.papers.theory.results import (
+    EXACT,
+    Array,
+    Check,
+    Comparison,
+    Finding,
+    Theory,
+    check,
+    finding,
+)
+
+GAMMAS = (0.05, 0.075, 0.1, 0.15, 0.2)
+"""Standard deviations of the noise on every entry of both factors."""
+LAMBDAS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)
+"""Weights of the pull to the start in fine-tuning."""
+TAU = 200.0
+"""Both factors start pre-training at e^-tau: the larger, the more cleanly features are learnt one after another."""
+FINETUNE_TIME = 8.0
+"""Steps of fine-tuning times their learning rate. Too short, and what was learnt has not moved to the new task; too
+long, and what was not learnt is learnt from the new task."""
+RATE = 0.05
+"""Learning rate of pre-training by gradient descent, over the first singular value."""
+DRAWS = 1000
+"""Of noise, in the Monte Carlo."""
+ERRORS = 5.0
+"""Standard errors that a Monte Carlo mean may lie off."""
+
+EQUATIONS = """\
+                 loss on the pre-training task afterwards                 learning feature n raises it where
+noise γ          Σ(i>n) sᵢ² + 2Dγ² Σ(i≤n) sᵢ + D³γ⁴                       sₙ < 2Dγ²                  A.4, prop. 4.3
+fine-tuning      Σ(i>n) sᵢ² + Σ(i≤n) ((fᵢ − sᵢ)/(1 + λ))²                 |fₙ − sₙ| > (1 + λ) sₙ     theorems 4.6, 4.7
+  its end        (fᵢ + λsᵢ)/(1 + λ) for i ≤ n, 0 beyond                                              A.23
+  its own loss   Σ(i>n) fᵢ² + Σ(i≤n) (λ(fᵢ − sᵢ)/(1 + λ))²                                           theorem 4.7
+
+s, f: singular values of the tasks. The inflection point: features learnt when one more first raises a loss."""
+
+
+class Trained:
+    """One problem: losses by features learnt, 0 to D in the last place."""
+
+    def __init__(self, tasks: LinearTasks) -> None:
+        self.tasks = tasks
+        self.times = np.append(0.0, checkpoint_times(tasks.pretraining, TAU))
+        self.values = flow_values(self.times[:, None], start=start_value(TAU), target=tasks.pretraining)
+        self.base = squared_loss(self.values, tasks.pretraining)
+        self.noisy = perturbed_losses(tasks, np.array(GAMMAS), self.values)
+        """`[gammas, D + 1]`."""
+        tuned = np.array([self._finetuned(weight) for weight in LAMBDAS])
+        self.tuned, self.task = squared_loss(tuned, tasks.pretraining), squared_loss(tuned, tasks.finetuning)
+        """`[lambdas, D + 1]`: on the pre-training task, and on the new one."""
+
+    def _finetuned(self, weight: float) -> Array:
+        """By gradient descent, with half of the paper's largest step or a little less."""
+        steps = math.ceil(2 * FINETUNE_TIME / step_bound(self.tasks, weight))
+        rate = FINETUNE_TIME / steps
+        return descent_values(self.values, self.tasks.finetuning, rate=rate, steps=steps, weight=weight)
+
+
+def theory(seeds: int) -> Theory:
+    """Draws the problems, checks every closed form on the first, asks of all what the theorems say."""
+    models = [Trained(random_tasks(seed=seed)) for seed in range(seeds)]
+    return Theory(
+        title="Overtraining in a two-layer linear network",
+        source="Overtrained Language Models, section 4 and appendix A",
+        equations=EQUATIONS,
+        problems=(
+            "8 features, each about 0.65 of the one before; f about √s with a spread of 0.3 in the logarithm; "
+            "τ 200, fine-tuning for a time of 8"
+        ),
+        seeds=seeds,
+        checks=checks(models),
+        findings=findings(models),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- findings
+
+
+def findings(models: Sequence[Trained]) -> list[Finding]:
+    """What the theorems say."""
+    middle = len(GAMMAS) // 2
+    noise = inflection_point(np.diff([model.noisy for model in models]) > 0)
+    tuning = inflection_point(np.diff([model.tuned for model in models]) > 0)
+    noisy_growth = [growth(model.noisy - model.base) for model in models]
+    tuned_growth = [growth(model.tuned - model.base) for model in models]
+    task = [floored_ratios(model.task[:-1], model.task[1:])[:, 1:].max() for model in models]
+    before = "sensitivity after n - 1 features over that after n, the worst n and strength"
+    turn = "the first feature that raises the loss, at the"
+    results = [
+        finding("noise costs more with each feature", f"{before} (proposition 4.3)", noisy_growth),
+        finding("so does fine-tuning", f"{before} (theorem 4.6)", tuned_growth),
+        finding(
+            "larger noise turns earlier",
+            f"{turn} largest gamma over the smallest (section 4.2)",
+            (noise[:, -1] + 1) / (noise[:, 0] + 1),
+        ),
+        finding(
+            "larger lambda turns later",
+            f"{turn} smallest lambda over the largest (theorem 4.7)",
+            (tuning[:, 0] + 1) / (tuning[:, -1] + 1),
+        ),
+        finding(
+            "lambda costs on the new task",
+            "loss on the new task at one lambda over that at the next, the worst pair and n (theorem 4.7)",
+            task,
+        ),
+    ]
+    for name, where, after, turns in (
+        ("noise", "the middle gamma (theorem 4.4)", [m.noisy[middle] for m in models], noise[:, middle]),
+        ("fine-tuning", "lambda 0 (theorem 4.7)", [m.tuned[0] for m in models], tuning[:, 0]),
+    ):
+        worst = []
+        for loss, n in zip(after, turns, strict=True):
+            if n < len(loss) - 1:
+                worst.append(floored_ratios(loss[n:-1], loss[n + 1 :]).max())
+        if worst:
+            what = f"loss before a feature over that after it, the worst past the first rise; {len(worst)} problems"
+            results.append(finding(f"{name}: once up, ever up", f"{what}, {where}", worst))
+    return results
+
+
+def growth(sensitivity: Array) -> float:
+    """Sensitivity `[strengths, D + 1]` before a feature over that after it, the worst."""
+    return floored_ratios(sensitivity[:, 1:-1], sensitivity[:, 2:]).max()
+
+
+def floored_ratios(before: Array, after: Array) -> Array:
+    """Ratios that have a logarithm: what is not positive counts as nothing."""
+    floor = EXACT * float(np.abs(after).max())
+    return np.maximum(before, floor) / np.maximum(after, floor)
+
+
+# --------------------------------------------------------------------------------------------------------------- checks
+
+
+def checks(models: Sequence[Trained]) -> list[Check]:
+    """Every closed form, on the first problem; on all where it says so."""
+    tasks = [model.tasks for model in models]
+    return [
+        matrix_check(tasks[0]),
+        sigmoid_check(tasks[0]),
+        *order_checks(models[0]),
+        *noise_checks(tasks),
+        *tuning_checks(tasks),
+    ]
+
+
+def matrix_check(tasks: LinearTasks) -> Check:
+    """The network as D numbers."""
+    s, f = tasks.pretraining, tasks.finetuning
+    # No deeper: rounding of 1e-16 in rotated matrices starts features that an e^-2tau far below it would hold back.
+    tau, weight = 8 - math.log(s[-1]) / 2, 0.5
+    start = np.full(tasks.dimension, start_value(tau))
+    first, second = tasks.factors(start)
+    values = start
+    comparisons: list[Comparison] = []
+    for target, rate, steps, pull in (
+        (s, RATE / s[0], math.ceil(checkpoint_times(s, tau)[0] * s[0] / RATE), 0.0),
+        (f, step_bound(tasks, weight) / 2, 200, weight),
+    ):
+        first, second = descent_factors(first, second, tasks.matrix(target), rate=rate, steps=steps, weight=pull)
+        values = descent_values(values, target, rate=rate, steps=steps, weight=pull)
+        comparisons.append((tasks.matrix(values), first @ second, s[0]))
+    what = (
+        "gradient descent on matrices with U and V drawn at random, against D numbers: pre-training until the first "
+        "feature is learnt, then 200 steps of fine-tuning (lemma A.7)"
+    )
+    return check("the network is D numbers", what, *comparisons)
+
+
+def sigmoid_check(tasks: LinearTasks) -> Check:
+    """Gradient descent against gradient flow."""
+    s = tasks.pretraining
+    tau = 2 - math.log(s[-1]) / 2  # a short way up, on which the steps are what differs
+    start, span = np.full(tasks.dimension, start_value(tau)), 1.5 * float(half_times(s, tau)[0])
+    goal = flow_values(np.linspace(0, span, 21)[:, None], start=start, target=s)
+    every = math.ceil(span * s[0] / 0.005 / 20)
+    paths = [descent_values(start, s, rate=span / 20 / n, steps=20 * n, every=n) for n in (every, 2 * every)]
+    misses = [float(np.abs(path - goal).max() / s[0]) for path in paths]
+    order = math.log2(misses[0] / misses[1])
+    what = "gradient descent less the sigmoid of gradient flow: halving the step halves it, so its order is 1"
+    note = f"{misses[0]:.1e} at a step of 0.005 / s_1, {misses[1]:.1e} at half of it"
+    return check("every feature is a sigmoid", what, (1, order, 1), allowed=0.05, note=note)
+
+
+def order_checks(model: Trained) -> list[Check]:
+    """When features are learnt, and how near the ideal model is."""
+    s, ideal = model.tasks.pretraining, model.tasks.ideal_values()
+    rate = RATE / float(s[0])
+    every = max(1, round(half_times(s, TAU)[0] / rate / 200))
+    steps = math.ceil(1.25 * model.times[-1] / rate)
+    path = descent_values(np.full(len(s), start_value(TAU)), s, rate=rate, steps=steps, every=every)
+    predicted = half_times(s, TAU, rate)
+    crossed = (path >= s / 2).argmax(0) * rate * every
+    what = "when gradient descent has half of each feature, against log(s / start) / (2 log(1 + 2 eta s)) steps"
+    note = f"{len(s)} features, {'' if (np.diff(crossed) > 0).all() else 'not '}one after another"
+    learnt = check("times of the features", what, (1, crossed / predicted, 1), allowed=0.03, note=note)
+    following = np.append(s[1:], 0.0)
+    exponent = float(((s - following) / (s + following)).min())
+    distance = np.linalg.norm(np.sqrt(model.values) - np.sqrt(ideal), axis=1)[1:]
+    bound = math.sqrt(len(s)) * math.exp(-exponent * TAU) + EXACT
+    what = (
+        "factors at t_n against the ideal ones, allowed sqrt(D) e^(-C tau) with C the least (s_n - s_n+1)/(s_n + s_n+1)"
+    )
+    note = f"C is {exponent:.3g} (theorem A.1)"
+    return [learnt, check("near the ideal model", what, (0, distance, 1), allowed=bound, note=note)]
+
+
+def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
+    """Losses under noise: enumerated, drawn, and where they turn."""
+    tasks, gammas = problems[0], np.array(GAMMAS)
+    s = tasks.pretraining
+    rng = np.random.default_rng(0)
+    first, second, target = rng.standard_normal((3, 2, 2))
+    total = 0.0
+    for signs in itertools.product((-1.0, 1.0), repeat=8):
+        noise = 0.7 * np.array(signs).reshape(2, 2, 2)
+        total += (((first + noise[0]) @ (second + noise[1]) - target) ** 2).sum() / 256
+    expected = float(perturbed_loss(first, second, target, 0.7))
+    what = (
+        "all 256 signs of noise of size gamma on factors of 2 x 2, over the formula: it needs no normal law, and lacks "
+        "no term"
+    )
+    enumerated = check("noise, every sign", what, (1, total / expected, 1))
+
+    ideal = perturbed_losses(tasks, gammas)
+    what = "learning feature n changes it by (2 D gamma^2 - s_n) s_n: equal, where (2) and (14) print at least"
+    steps = (2 * tasks.dimension * gammas[:, None] ** 2 - s) * s
+    one_more = check("noise, one more feature", what, (steps, np.diff(ideal), ideal.max()))
+    what = (
+        "features between the turn of the loss and the smallest n with s_n < 2 D gamma^2, and turns that come later at "
+        "a larger gamma; all problems"
+    )
+    losses = [perturbed_losses(t, gammas) for t in problems]
+    rules = [harmful_in_noise(t, gammas) for t in problems]
+    turns, back = turn_comparisons(losses, rules)
+    inflection = check("inflection against gamma", what, turns, back, allowed=0.0)
+    return [enumerated, drawn_check(tasks, ideal, rng), one_more, inflection]
+
+
+def turn_comparisons(losses: Sequence[Array], rules: Sequence[Array], sign: int = 1) -> tuple[Comparison, Comparison]:
+    """Inflection points of losses against those of a rule, and how far they rise (sign 1) or fall along strengths."""
+    turns = inflection_point(np.diff(losses) > 0)
+    return (inflection_point(np.array(rules)), turns, 1), (0, np.maximum(sign * np.diff(turns), 0), 1)
+
+
+def drawn_check(tasks: LinearTasks, ideal: Array, rng: np.random.Generator) -> Check:
+    """Monte Carlo of the loss under noise, `ideal` `[gammas, D + 1]` being its closed form: the furthest in standard
+    errors."""
+    draws = rng.standard_normal((2, DRAWS, tasks.dimension, tasks.dimension))
+    target = tasks.matrix(tasks.pretraining)
+    ratios, allowed = [], []
+    for n, values in enumerate(tasks.ideal_values()):
+        first, second = tasks.factors(values)
+        for place, gamma in enumerate(GAMMAS):
+            products = (first + gamma * draws[0]) @ (second + gamma * draws[1]) - target
+            losses = (products**2).sum((1, 2))
+            ratios.append(losses.mean() / ideal[place, n])
+            allowed.append(float(ERRORS * losses.std(ddof=1) / math.sqrt(DRAWS) / ideal[place, n]))
+    what = (
+        "Monte Carlo of 1000 draws over the formula at every n and gamma, the furthest; 5 standard errors are allowed"
+    )
+    furthest = np.argmax(np.abs(np.array(ratios) - 1) / allowed)
+    return check("noise, drawn", what, (1, ratios[furthest], 1), allowed=allowed[furthest])
+
+
+def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
+    """Where fine-tuning ends, what it costs, and where that turns."""
+    tasks, weights = problems[0], np.array(LAMBDAS)
+    s, f, ideal = tasks.pretraining, tasks.finetuning, tasks.ideal_values()
+    ends = []
+    for weight in weights:
+        rate = step_bound(tasks, weight)
+        # A step divides what is left by 1 - 4 eta (1 + lambda) c, at the slowest feature's end c.
+        pace = 4 * rate * float((f + weight * s).min())
+        ends.append(descent_values(ideal, f, rate=rate, steps=math.ceil(30 / pace), weight=weight))
+    goal = minimiser(tasks, weights)
+    reached = goal[:, None] * (ideal > 0)
+    swapped = float(np.abs((s + weights[:, None] * f) / (1 + weights[:, None]) - goal).max() / f.max())
+    what = "gradient descent from each ideal model at each lambda, against (f + lambda s) / (1 + lambda) and 0"
+    note = f"A.11 and A.28 print s and f the other way round, {swapped:.2g} away; A.23 as here"
+    results = [check("where fine-tuning ends", what, (reached, np.array(ends), f.max()), note=note)]
+
+    old, new = finetuned_losses(tasks, weights)
+    matrices = tasks.matrix(reached)
+    losses: list[Comparison] = []
+    for closed, target in ((old, s), (new, f)):
+        numbers = ((matrices - tasks.matrix(target)) ** 2).sum((-2, -1))
+        losses.append((closed, numbers, closed.max()))
+    what = "both closed forms against |theta - A|_F^2 of the matrices"
+    results.append(check("losses after fine-tuning", what, *losses))
+
+    apart = np.append(0.0, np.cumsum((f - s) ** 2))
+    whole = np.sqrt(apart)
+    forgotten = old - squared_loss(ideal, s)
+    left = new - (squared_loss(ideal, f) - apart)
+    line = np.sqrt(np.maximum(forgotten, 0)) + np.sqrt(np.maximum(left, 0))
+    what = "sqrt(forgotten) + sqrt(left to learn) is |f - s| over the learnt features at every lambda (ours)"
+    results.append(check("a straight line between the tasks", what, (whole, line, whole.max()), allowed=1e-6))
+
+    what = (
+        "features between the turn of the loss and the smallest n with |f_n - s_n| > (1 + lambda) s_n, and turns that "
+        "come earlier at a larger lambda; all problems"
+    )
+    note = "A.25 prints the opposite inequality"
+    forgetting = [finetuned_losses(t, weights)[0] for t in problems]
+    rules = [harmful_in_finetuning(t, weights) for t in problems]
+    turns, back = turn_comparisons(forgetting, rules, sign=-1)
+    results.append(check("inflection against lambda", what, turns, back, allowed=0.0, note=note))
+
+    start = np.full(tasks.dimension, 1e-3 * float(min(s.min(), f.min())))
+    rate = step_bound(tasks, 1.0)
+    steps = math.ceil(80 / (4 * rate * float((f + start).min())))
+    arrived = descent_values(start, f, rate=rate, steps=steps, weight=1.0)
+    what = "from a start that is small, not 0, fine-tuning for long takes every feature to (f + lambda x)/(1 + lambda)"
+    return [*results, check("0 stays 0 only for a while", what, ((f + start) / 2, arrived, f.max()))]

@@ -1,0 +1,105 @@
+"""A paper's theory as one page: every statement with its closed form, the number, how far they are apart, the
+verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.papers.theory.results import Check, Finding, Theory
+from holdfast.reports.blocks import Code, Page, Paragraph, Section, Table, chip, columns, sub
+from holdfast.reports.charts import Axis, Chart, Col, Mark, Rule, Value
+from holdfast.reports.claims_report import TONES
+from holdfast.reports.format import interval_text, number
+from holdfast.reports.terminal import Printer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+CHECKS = (
+    "What has to hold. Closed form and number are those where the two are furthest apart; the deviation is relative. A "
+    "check that fails is a mistake here or in the theory."
+)
+FINDINGS = (
+    "What the paper observes, and what follows from it, asked of random problems. A statement holds where its ratio is "
+    "below 1 with the whole 95 % interval over seeds, does not hold where it is above 1, and cannot be told otherwise. "
+    "None is a prediction for a language model."
+)
+
+
+def theory_page(theory: Theory) -> Page:
+    """The page as blocks."""
+    ratios = ratios_chart(theory.findings)
+    return Page(
+        tab=f"{theory.title} (holdfast)",
+        eyebrow="holdfast reproduce --theory",
+        title=theory.title,
+        lead=lead(theory),
+        status=("all checks hold", "good") if theory.passed else ("a check fails", "bad"),
+        details=f"{theory.source} · {theory.problems}; {theory.seeds} seeds",
+        blocks=[
+            Section("Formulas", [Code(theory.equations)]),
+            Section("Checks", [checks_table(theory.checks)], intro=CHECKS, anchor="checks"),
+            Section("Statements", [ratios.table, ratios], intro=FINDINGS, anchor="statements"),
+        ],
+        footer="Computed by holdfast in float64.",
+    )
+
+
+def print_theory(theory: Theory, console: Console | None = None) -> None:
+    """The same in a terminal, without the formulas."""
+    tables = []
+    for table in (checks_table(theory.checks), ratios_chart(theory.findings).table):
+        rows = [[row[0][0], *row[1:]] for row in table.rows]
+        tables.append(dataclasses.replace(table, rows=rows))
+    Printer(console).show([Paragraph(lead(theory)), *tables, Paragraph("")])
+
+
+def lead(theory: Theory) -> str:
+    """How many checks and statements hold."""
+    passed = sum(check.passed for check in theory.checks)
+    verdicts = [finding.verdict for finding in theory.findings]
+    holds, fails, open_ones = map(verdicts.count, TONES)
+    return (
+        f"{passed} of {len(theory.checks)} checks hold. Of {len(verdicts)} statements about random problems {holds} "
+        f"hold, {fails} do not, {open_ones} cannot be told."
+    )
+
+
+def checks_table(checks: Sequence[Check]) -> Table:
+    """A check a row."""
+    rows = []
+    for check in checks:
+        verdict = chip("holds", "good") if check.passed else chip("fails", "bad")
+        figures = [f"{value:.4g}" for value in (check.closed, check.number)]
+        limits = [f"{value:.1e}" for value in (check.deviation, check.allowed)]
+        rows.append([(check.name, sub(check.formula), sub(check.note)), *figures, *limits, verdict])
+    heads = columns("Check", "Closed form", "Number", "Deviation", "Allowed", "Verdict", right=(1, 2, 3, 4))
+    return Table(columns=heads, rows=rows, kind="dense")
+
+
+def ratios_chart(findings: Sequence[Finding]) -> Chart:
+    """Ratios with their intervals; the chart's table has the verdicts."""
+    rows = []
+    for place, finding in enumerate(findings):
+        low, high = finding.low, finding.high
+        interval = interval_text((low, high), 3)
+        value = Value(value=finding.ratio, low=low, high=high, text=number(finding.ratio, 3), interval=interval)
+        name = (finding.name, sub(finding.formula))
+        verdict = chip(finding.verdict, TONES[finding.verdict])
+        rows.append({"name": name, "ratio": value, "place": place, "verdict": verdict})
+    return Chart(
+        title="Ratios",
+        rows=rows,
+        columns=[
+            Col("Statement", "name", numeric=False),
+            Col("Ratio", "ratio"),
+            Col("Verdict", "verdict", numeric=False),
+        ],
+        marks=[Mark(x="ratio", y="place")],
+        x=Axis(title="ratio; below 1 the statement holds", log=True),
+        y=Axis(names=[finding.name for finding in findings], length=56),
+        rules=[Rule(x=1)],
+        height=120 + 24 * len(rows),
+    )

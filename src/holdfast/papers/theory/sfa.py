@@ -1,0 +1,343 @@
+"""The theory of averaging with the old model, checked and asked of random problems.
+
+Source: Soup to Go, section 4 and appendix A.2, and what its sections 4.1, 6.2 and 6.3 observe on networks: the last is
+asked of pairs of quadratic tasks, turns with their geometry, and says nothing about language models.
+
+Methods are compared where they leave the same new-task loss (`MIDDLE` of the start's), for beta, lambda and EWC's
+coefficient are no common scale. SFA takes its steps from theta_o in closed form; L2 and EWC are at their minimisers.
+Fisher information is exact: the old Hessian's diagonal. Penalised with the whole Hessian, which is the old loss itself,
+are the best trade-offs that there are, as training on both tasks at once gives them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.linalg import norm
+
+from holdfast.papers.theory.averaging import (
+    Directions,
+    Gradient,
+    Quadratics,
+    averaged_path,
+    averaging_of,
+    fisher_merge,
+    kept_share,
+    penalised_path,
+    penalty_of,
+    period,
+    random_quadratics,
+)
+from holdfast.papers.theory.results import (
+    Array,
+    Check,
+    Comparison,
+    Finding,
+    Theory,
+    check,
+    finding,
+)
+
+STEPS = 200
+"""Of gradient descent on the new task, each 1 over its largest curvature."""
+P = (0.75, 0.5, 0.25, 0.17, 0.1)
+"""Shares of the run between averages. Findings are about the smallest."""
+FRACTIONS = (1.0, *P, 1 / STEPS)
+"""The same with once, at the end, and after every step."""
+BETA = 0.5
+"""Weight on the old model along p."""
+MIDDLE = 0.25
+"""Of the start's new-task loss: where methods are compared; half of its root-mean-square error."""
+ALIGNMENTS = (0.0, 0.5, 1.0)
+ROTATIONS = (0.0, 1.0)
+GEOMETRY_SEEDS = 8
+"""At most this many seeds a geometry."""
+NAMES = {"l2": "L2", "ewc": "EWC", "both": "best possible"}
+"""Penalties; `both` is the old loss itself, which is training on both tasks at once."""
+
+EQUATIONS = """\
+SFA, every step   θ* = θ − α g(θ)                       θ ← (1 − β) θ* + β θo                    (4), (5)
+penalty F         θ ← θ − η (g(θ) + F (θ − θo))                                                  (2); L2: F = λ
+the same where    β = ηF,   α = η / (1 − ηF)            for each parameter
+EWC as a merge    θ* = θ − η g(θ)                       θ ← (I − ηF) θ* + ηF θo                  (13), (14)
+                  less the penalised step: η² F g(θ);   as a penalty of its own: F / (1 − ηF)
+Fisher merging    (lo Fo θo + lt Ft θt) / (lo Fo + lt Ft)                                        (15)
+
+SFA every k steps on a quadratic loss, share kept of a direction of curvature h:
+after an average  u ← (1 − β)(1 − αh)ᵏ u + β            ends at   u = β / (1 − (1 − β)(1 − αh)ᵏ)
+k = 1             u = λ / (λ + h), L2                   k → ∞     u = β in every direction"""
+"""Section 4 and appendix A.2; the third, the sixth and the last four lines are ours."""
+
+
+def theory(seeds: int) -> Theory:
+    """Draws the problems, checks every identity on the first, asks of all what the paper observes."""
+    return Theory(
+        title="Averaging with the old model, and penalties",
+        source="Soup to Go, section 4 and appendix A.2",
+        equations=EQUATIONS,
+        problems="two quadratic tasks of 40 parameters, curvatures 1/j, alignment 0.5; 200 steps, β 0.5",
+        seeds=seeds,
+        checks=checks(random_quadratics()),
+        findings=[*observations(seeds), *geometries(min(seeds, GEOMETRY_SEEDS))],
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- one problem
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outcome:
+    """One problem. Losses are `[3, ...]`: the old task's over direct fine-tuning's, the new task's over the start's,
+    the distance to theta_o over that of the new task's optimum."""
+
+    along_p: Array
+    """`[3, P]`, of `FRACTIONS` at `BETA`."""
+    equal: dict[str, float]
+    """The old loss where `MIDDLE` of the new loss is left, by method; `p = 0.25` and the like."""
+
+
+def outcome_of(problem: Quadratics) -> Outcome:
+    """What every method keeps of one problem."""
+    plain = problem.along()
+    start = problem.losses(problem.old)[1]
+    away = norm(problem.new - problem.old)
+
+    def averaged(p: float, betas: Array) -> Array:
+        every = period(p, STEPS)
+        return kept_share(plain.values, alpha=1 / problem.curvature, beta=betas[:, None], every=every, steps=STEPS)
+
+    direct = problem.losses(plain.theta(averaged(1.0, np.zeros(1))))[0, 0]
+
+    def figures(along: Directions, kept: Array) -> Array:
+        return problem.losses(along.theta(kept)) / np.array([[direct], [start], [away]])
+
+    def at_middle(along: Directions, kept: Callable[[Array], Array]) -> float:
+        """The old loss at the strength, from 0 to 1, that leaves `MIDDLE` of the new loss: that rises with it."""
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            if along.new_loss(kept(np.array([middle])))[0] < MIDDLE * start:
+                low = middle
+            else:
+                high = middle
+        return float(figures(along, kept(np.array([(low + high) / 2])))[0, 0])
+
+    def by_share(along: Directions, share: Array) -> Array:
+        """A penalty whose coefficient over the mean curvature goes from 0 to infinity as the share goes to 1."""
+        return along.penalised(along.values.mean() * share / (1 - share))
+
+    equal = {sfa(p): at_middle(plain, partial(averaged, p)) for p in FRACTIONS}
+    for name, metric in (("l2", None), ("ewc", np.diag(problem.old_hessian)), ("both", problem.old_hessian)):
+        along = problem.along(metric)
+        equal[name] = at_middle(along, partial(by_share, along))
+    along_p = figures(plain, np.concatenate([averaged(p, np.array([BETA])) for p in FRACTIONS]))
+    return Outcome(along_p=along_p, equal=equal)
+
+
+def sfa(p: float) -> str:
+    """SFA at one p, as a method."""
+    return f"p = {p:g}"
+
+
+def at_equal_loss(outcomes: Sequence[Outcome], method: str, other: str) -> Array:
+    """The old loss of a method over that of another, a ratio a problem."""
+    return np.array([outcome.equal[method] / outcome.equal[other] for outcome in outcomes])
+
+
+# ------------------------------------------------------------------------------------------------------------- findings
+
+
+def observations(seeds: int) -> list[Finding]:
+    """What the paper observes."""
+    outcomes = [outcome_of(random_quadratics(seed=seed)) for seed in range(seeds)]
+    along = np.array([outcome.along_p[:, :-1] for outcome in outcomes])
+    old, new, distance = along[:, 0], along[:, 1], along[:, 2]
+    both = old + new
+    nearer = (distance[:, 1:] / distance[:, :-1]).max(1)
+    small = sfa(P[-1])
+    results = [
+        finding("smaller p forgets less", "old loss at p = 0.1 over p = 1 (section 6.2)", old[:, -1] / old[:, 0]),
+        finding(
+            "each smaller p ends nearer",
+            "distance to theta_o over that at the next larger p, the worst of them (section 6.3)",
+            nearer,
+        ),
+        finding(
+            "saves more than it costs",
+            "old loss and new loss together, as shares of the most, at p = 0.1 over p = 1 (our measure of section 6.2)",
+            both[:, -1] / both[:, 0],
+        ),
+    ]
+    for name, method, other, source in (
+        ("often beats once", small, sfa(1.0), "section 6.2"),
+        ("SFA beats L2", small, "l2", "figure 1"),
+        ("L2 beats EWC", "l2", "ewc", "figure 1"),
+        ("SFA beats EWC", small, "ewc", "figure 1"),
+    ):
+        what = f"old loss of {NAMES.get(method, method)} over {NAMES.get(other, other)}, at equal new loss ({source})"
+        results.append(finding(name, what, at_equal_loss(outcomes, method, other)))
+    return results
+
+
+def geometries(seeds: int) -> list[Finding]:
+    """Methods against L2 in problems of other shapes."""
+    results = []
+    for rotation, alignment in itertools.product(ROTATIONS, ALIGNMENTS):
+        drawn = partial(random_quadratics, alignment=alignment, rotation=rotation)
+        outcomes = [outcome_of(drawn(seed=seed)) for seed in range(seeds)]
+        for method in (sfa(1.0), sfa(P[-1]), "ewc", "both"):
+            name = NAMES.get(method, method)
+            ratios = at_equal_loss(outcomes, method, "l2")
+            what = f"old loss of {name} over L2, at equal new loss"
+            results.append(finding(f"{name} beats L2: alignment {alignment:g}, rotation {rotation:g}", what, ratios))
+    return results
+
+
+# --------------------------------------------------------------------------------------------------------------- checks
+
+ORDER_STEPS = 8
+"""Steps after which the order of EWC's two updates is measured."""
+RATES = (1e-3, 5e-4)
+"""Over the largest curvature, for that."""
+
+
+def checks(problem: Quadratics) -> list[Check]:
+    """Every identity, on one quadratic problem and one of logistic regression."""
+    return [*step_checks(problem), merge_check(problem), *period_checks(problem)]
+
+
+def step_checks(problem: Quadratics) -> list[Check]:
+    """Averaging as a penalty, step by step."""
+    size, old = len(problem.old), problem.old
+    rng = np.random.default_rng(0)
+    start = rng.standard_normal(size)
+    inputs = rng.standard_normal((2 * size, size))
+    labels = (inputs @ problem.new > 0).astype(np.float64)
+
+    def logistic(theta: Array) -> Array:
+        return inputs.T @ (1 / (1 + np.exp(-(inputs @ theta))) - labels) / len(labels)
+
+    tasks: dict[str, tuple[Gradient, float]] = {
+        "quadratic": (problem.gradient, problem.curvature),
+        "logistic": (logistic, float(norm(inputs, 2) ** 2) / (4 * len(inputs))),
+    }
+    fisher = scaled_fisher(problem.old_hessian)
+    results = []
+    merges: list[Comparison] = []
+    remainders: list[Comparison] = []
+    orders = []
+    for task, (gradient, curvature) in tasks.items():
+        rate = 0.5 / curvature
+        averaged = partial(averaged_path, gradient, start, old, steps=STEPS)
+        penalised = partial(penalised_path, gradient, start, old, steps=STEPS)
+        pulled = penalised(rate=rate, coefficient=0.6 * curvature)
+        alpha, beta = averaging_of(rate, 0.6 * curvature)
+        what = f"SFA after every step and L2 by gradient descent, {task} task, every one of {STEPS} steps (section 4)"
+        results.append(check(f"SFA is L2: {task}", what, against(pulled, averaged(alpha=alpha, beta=beta))))
+
+        pull = fisher * curvature
+        exact = penalised(rate=rate, coefficient=pull)
+        alpha, beta = averaging_of(rate, pull)
+        merged = averaged(alpha=rate, beta=rate * pull)
+        _, stronger = penalty_of(rate, rate * pull)
+        merges.append(against(exact, averaged(alpha=alpha, beta=beta)))
+        merges.append(against(exact, penalised(rate=rate, coefficient=pull, split=True)))
+        merges.append(against(penalised(rate=rate * (1 - rate * pull), coefficient=stronger), merged))
+        remainder = merged[1] - exact[1] - rate**2 * pull * gradient(start)
+        remainders.append((0, remainder, float(np.abs(exact).max())))
+        orders.append(elastic_order(gradient, start, old, pull, 1 / curvature))
+    merge = (
+        "the penalised steps as merges with alpha = eta / (1 - eta F); as two updates, the penalty's gradient taken "
+        "before the first; and equations 13, 14 as the penalty F / (1 - eta F)"
+    )
+    order = f"{ORDER_STEPS} steps of both: halving eta divides the difference by 4, so its order is 2"
+    note = f"orders {', '.join(f'{order:.3f}' for order in orders)}"
+    return [
+        *results,
+        check("EWC is a merge", merge, *merges),
+        check("EWC merge: remainder", "one step of equations 13, 14 less the penalised one is eta^2 F g", *remainders),
+        check("EWC merge: second order", order, (2, np.array(orders), 1), allowed=0.05, note=note),
+    ]
+
+
+def against(path: Array, number: Array) -> Comparison:
+    """Two paths, relative to the furthest that the first goes."""
+    return path, number, float(np.abs(path).max())
+
+
+def scaled_fisher(hessian: Array) -> Array:
+    """The diagonal of a Hessian, at most 1."""
+    diagonal = np.diag(hessian)
+    return np.asarray(diagonal / diagonal.max())
+
+
+def merge_check(problem: Quadratics) -> Check:
+    """Fisher merging as a minimiser."""
+    old, new = problem.old, problem.new
+    ours, theirs = scaled_fisher(problem.old_hessian), np.diag(problem.new_hessian).copy()
+    ours[0] = theirs[0] = 0  # where both vanish
+    merged = fisher_merge(old, new, ours, theirs, old_weight=2.0)
+    slope = 2 * ours * (merged - old) + theirs * (merged - new)
+    away = float(norm(new - old))
+    what = "gradient of both quadratic penalties at the merge (equation 15); the mean where both Fishers vanish"
+    mean = (2 * old[0] + new[0]) / 3
+    return check("Fisher merging minimises", what, (0, slope, away), (mean, merged[0], away))
+
+
+def period_checks(problem: Quadratics) -> list[Check]:
+    """What p does, in closed form."""
+    old, along, alpha = problem.old, problem.along(), 1 / problem.curvature
+    away = float(norm(problem.new - old))
+    last: list[Comparison] = []
+    fixed: list[Comparison] = []
+    for p in FRACTIONS:
+        for beta in (0.1, BETA, 0.9):
+            every = period(p, STEPS)
+            share = partial(kept_share, along.values, alpha=alpha, beta=beta, every=every)
+            rest = along.theta(share())
+            for start, steps, end, results in (
+                (old, STEPS, along.theta(share(steps=STEPS)), last),
+                (rest, every, rest, fixed),
+            ):
+                path = averaged_path(problem.gradient, start, old, alpha=alpha, beta=beta, steps=steps, every=every)
+                results.append((end, path[-1], away))
+    _, penalty = penalty_of(alpha, BETA)
+    kept = partial(kept_share, along.values, alpha=alpha, beta=BETA)
+    shares = np.array([kept(every=k) for k in range(1, STEPS + 1)])
+    distance = norm((1 - shares) * along.away, axis=1) / away
+    fall = np.maximum(distance[:-1] - distance[1:], 0)
+    ends = "k = 1 is L2's minimiser, k to infinity the segment from theta_o to the optimum"
+    nearer = "by how much the fixed point's distance to theta_o falls as k grows"
+    return [
+        check("closed form along p", "SFA's last step at every p and three betas, against the iteration", *last),
+        check("fixed point", "k steps and an average leave it where it is", *fixed),
+        check("ends of p", ends, (along.penalised(penalty), shares[0], 1), (BETA, kept(every=10**12), 1)),
+        check("more often is nearer", nearer, (0, fall, 1)),
+    ]
+
+
+def elastic_order(gradient: Gradient, start: Array, old: Array, fisher: Array, unit: float) -> float:
+    """The order in eta of the difference between EWC as two updates (equations 13, 14) and as one.
+
+    Args:
+        gradient: of the new task's loss.
+        start: `[D]`.
+        old: theta_o `[D]`.
+        fisher: F `[D]`.
+        unit: `RATES` are times this.
+
+    Returns:
+        log2 of what halving eta divides the difference after `ORDER_STEPS` steps by.
+    """
+    apart = []
+    for share in RATES:
+        rate = share * unit
+        merged = averaged_path(gradient, start, old, alpha=rate, beta=rate * fisher, steps=ORDER_STEPS)
+        exact = penalised_path(gradient, start, old, rate=rate, coefficient=fisher, steps=ORDER_STEPS)
+        apart.append(float(norm(merged[-1] - exact[-1])))
+    return math.log2(apart[0] / apart[1])

@@ -1,0 +1,247 @@
+"""The theory of label annealing: closed forms against the paper's formulas, gradient descent against both, the
+geometry, and who forgets less."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import ConfigError, DataError, ShapeError
+from holdfast.papers.theory.descent import PRETRAINING, gradient_descent, spectrum
+from holdfast.papers.theory.label_annealing import SHARES
+from holdfast.papers.theory.regression import (
+    METHODS,
+    Problem,
+    closed_form,
+    errors,
+    gradient,
+    random_problem,
+    sensitivities,
+    weight_for,
+)
+
+SMALL = {"dimension": 12, "pretrain_rows": 7, "finetune_rows": 4}
+FAST = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+problems = st.builds(
+    lambda dimension, old, new, overlap, decay, shift, noise, seed: random_problem(
+        dimension=dimension,
+        pretrain_rows=min(old, dimension - 1),
+        finetune_rows=min(new, dimension - 1),
+        overlap=overlap,
+        decay=decay,
+        shift=shift,
+        noise=noise,
+        seed=seed,
+    ),
+    dimension=st.integers(3, 14),
+    old=st.integers(1, 9),
+    new=st.integers(1, 6),
+    overlap=st.floats(0.05, 0.95),
+    decay=st.floats(0, 1.5),
+    shift=st.floats(0, 3),
+    noise=st.floats(0, 1),
+    seed=st.integers(0, 10_000),
+)
+weights = st.floats(-6, 6).map(lambda power: 10.0**power)
+
+
+def with_old_rows(inputs: np.ndarray, new: np.ndarray, *, start: np.ndarray, targets: np.ndarray) -> Problem:
+    """Two tasks of given rows; the pre-training targets are such that theta0 is `start` seen through the old rows."""
+    return Problem(
+        pretraining_inputs=inputs, pretraining_targets=inputs @ start, finetuning_inputs=new, finetuning_targets=targets
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- closed forms
+
+
+@FAST
+@given(problem=problems, weight=weights)
+def test_closed_forms_are_the_papers_formulas(problem, weight) -> None:
+    """Literally, with d x d inverses; with `(X X^T)^-1` where the paper prints `(XX)^-1`, which has no shape."""
+    x, y, theta0 = problem.finetuning_inputs, problem.finetuning_targets, problem.theta0
+    old = problem.pretraining_inputs
+    eye = np.eye(problem.dimension)
+    gram = np.linalg.inv(x @ x.T)
+    projection, least_norm = x.T @ gram @ x, x.T @ gram @ y
+    scale = np.linalg.norm(theta0) + np.linalg.norm(least_norm)
+    tolerance = 1e-14 * np.linalg.cond(x) ** 2 * scale + 1e-12 * scale
+    assert np.allclose(
+        theta0,
+        old.T @ np.linalg.inv(old @ old.T) @ problem.pretraining_targets,
+        atol=1e-14 * np.linalg.cond(old) ** 2 * scale + 1e-12,
+    )
+    assert np.allclose(closed_form(problem, "direct"), (eye - projection) @ theta0 + least_norm, atol=tolerance)
+    annealed = (eye - projection) @ theta0 + weight / (1 + weight) * projection @ theta0 + least_norm / (1 + weight)
+    assert np.allclose(closed_form(problem, "label_annealing", weight), annealed, atol=tolerance)
+    inverse = np.linalg.inv(x.T @ x + weight * eye)
+    condition = 1 + np.linalg.norm(x) ** 2 / weight
+    assert np.allclose(
+        closed_form(problem, "l2", weight),
+        inverse @ (x.T @ y + weight * theta0),
+        atol=tolerance + 1e-15 * condition * scale * 10,
+    )
+    if len(x) != problem.dimension:
+        with pytest.raises(ValueError):
+            x @ x
+
+
+def test_gradients_are_those_of_the_objectives() -> None:
+    problem = random_problem(**SMALL)
+    x, y, theta0 = problem.finetuning_inputs, problem.finetuning_targets, problem.theta0
+    penalties = {
+        "direct": lambda t: 0.0,
+        "l2": lambda t: 0.5 * 0.7 * ((t - theta0) ** 2).sum(),
+        "label_annealing": lambda t: 0.5 * 0.7 * ((x @ (t - theta0)) ** 2).sum(),
+    }
+    theta = np.random.default_rng(1).standard_normal(problem.dimension)
+    for method, penalty in penalties.items():
+        objective = lambda t: 0.5 * ((x @ t - y) ** 2).sum() + penalty(t)
+        numeric = [
+            (objective(theta + 1e-5 * e) - objective(theta - 1e-5 * e)) / 2e-5 for e in np.eye(problem.dimension)
+        ]
+        assert gradient(problem, method, 0.7, theta) == pytest.approx(numeric, rel=1e-6)
+
+
+def test_label_annealing_is_direct_fine_tuning_on_mixed_labels() -> None:
+    """Which is where its name comes from: targets (y + lambda X theta0) / (1 + lambda)."""
+    problem = random_problem(**SMALL)
+    mixed = (problem.finetuning_targets + 3 * problem.finetuning_inputs @ problem.theta0) / 4
+    annealed = dataclasses.replace(problem, finetuning_targets=mixed)
+    assert closed_form(annealed, "direct") == pytest.approx(closed_form(problem, "label_annealing", 3.0), rel=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------------- geometry
+
+
+@FAST
+@given(problem=problems, share=st.floats(0.01, 0.99))
+def test_at_equal_error_l2_moves_parameters_least_and_label_annealing_predictions(problem, share) -> None:
+    if np.linalg.norm(problem.residual) < 1e-9:
+        return
+    before = errors(problem, problem.theta0).finetuning
+    moved = {}
+    for method in ("l2", "label_annealing"):
+        theta = closed_form(problem, method, weight_for(problem, method, share))
+        assert errors(problem, theta).finetuning == pytest.approx(share * before, rel=1e-9)
+        moved[method] = theta - problem.theta0
+    length = {m: np.linalg.norm(v) for m, v in moved.items()}
+    seen = {m: np.linalg.norm(problem.finetuning_inputs @ v) for m, v in moved.items()}
+    assert length["l2"] <= length["label_annealing"] * (1 + 1e-9)
+    assert seen["label_annealing"] <= seen["l2"] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_which_method_forgets_less_is_decided_by_what_pretraining_feels(alike, seed) -> None:
+    """Old rows that feel all new directions alike: L2 at every share. In proportion to s^2: label annealing at every
+    share."""
+    draw = np.random.default_rng(seed)
+    new = draw.standard_normal((4, 12)) * np.arange(1, 13)
+    right = np.linalg.svd(new, full_matrices=False)[2]
+    outside = draw.standard_normal((4, 12))
+    outside -= outside @ right.T @ right
+    old = (right if alike else new) + outside
+    problem = with_old_rows(old, new, start=draw.standard_normal(12), targets=draw.standard_normal(4) * 10)
+    values = np.log(problem.finetuning_factors.values**2)
+    assert np.polyfit(values, np.log(sensitivities(problem)), 1)[0] == pytest.approx(0.0 if alike else 1.0, abs=1e-9)
+    for share in SHARES:
+        lost = {
+            m: errors(problem, closed_form(problem, m, weight_for(problem, m, share))).pretraining
+            for m in ("l2", "label_annealing")
+        }
+        assert (lost["l2"] < lost["label_annealing"]) == alike
+
+
+def test_overlap_is_the_share_inside_the_span() -> None:
+    problem = random_problem(dimension=60, pretrain_rows=30, finetune_rows=29, overlap=0.3, seed=4)
+    inside = problem.pretraining_factors.inside(problem.finetuning_inputs)
+    assert (inside**2).sum() / (problem.finetuning_inputs**2).sum() == pytest.approx(0.3, abs=0.05)
+    whole = random_problem(**SMALL, overlap=1.0)
+    assert whole.pretraining_factors.inside(whole.finetuning_inputs) == pytest.approx(
+        whole.finetuning_inputs, abs=1e-12
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- gradient descent
+
+
+@pytest.mark.parametrize("weight", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("method", [PRETRAINING, *METHODS])
+def test_descent_reaches_the_closed_form_as_predicted(method, weight) -> None:
+    problem = random_problem(dimension=40, pretrain_rows=20, finetune_rows=10, decay=0.5)
+    run = gradient_descent(problem, method, 0.0 if method in (PRETRAINING, "direct") else weight, tolerance=1e-11)
+    assert run.distances[-1] <= 1e-11 * run.size
+    assert np.abs(run.distances - run.predicted).max() < 1e-12 * run.size
+    assert (np.diff(run.distances) < 0).all()
+    goal = problem.theta0 if method == PRETRAINING else closed_form(problem, method, weight)
+    assert run.theta == pytest.approx(goal, abs=1e-10) and run.size == np.linalg.norm(goal)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_lemmas_bound_is_sufficient_and_twice_it_is_the_limit(method) -> None:
+    problem, weight = random_problem(**SMALL), 0.8
+    limit = 2 / spectrum(problem, method, weight)[0]
+    run = gradient_descent(problem, method, weight, step=0.95 * limit)
+    assert run.distances[-1] <= 1e-10 * run.size
+    for step in (limit, 1.2 * limit):
+        with pytest.raises(ConfigError, match=r"step: expected above 0 and below .* where gradient descent converges"):
+            gradient_descent(problem, method, weight, step=step)
+    # Not our say-so: just above the limit the iteration grows.
+    theta = problem.theta0 + problem.finetuning_factors.right[0]
+    goal = closed_form(problem, method, weight)
+    before = np.linalg.norm(theta - goal)
+    for _ in range(400):
+        theta = theta - 1.05 * limit * gradient(problem, method, weight, theta)
+    assert np.linalg.norm(theta - goal) > 1e3 * before
+
+
+@FAST
+@given(problem=problems, weight=st.floats(0.1, 10), seed=st.integers(0, 100))
+def test_lemma_b1_is_the_plain_reference(problem, weight, seed) -> None:
+    """`(I - V V^T) x_0 + V Lambda^-1 V^T p`, from the eigenvectors of the whole Hessian."""
+    x, y, theta0 = problem.finetuning_inputs, problem.finetuning_targets, problem.theta0
+    seen, slope = x.T @ x, x.T @ y
+    quadratics = {
+        "direct": (seen, slope),
+        "label_annealing": ((1 + weight) * seen, slope + weight * seen @ theta0),
+        "l2": (seen + weight * np.eye(problem.dimension), slope + weight * theta0),
+    }
+    for method, (hessian, pull) in quadratics.items():
+        expected = closed_form(problem, method, weight)
+        tolerance = 1e-13 * np.linalg.cond(x) ** 2 * (1 + np.abs(expected).max() + np.abs(theta0).max())
+        values, vectors = np.linalg.eigh(hessian)
+        positive = values > values[-1] * len(values) * np.finfo(np.float64).eps
+        basis = vectors[:, positive]
+        limit = theta0 - basis @ (basis.T @ theta0) + basis @ ((basis.T @ pull) / values[positive])
+        assert np.allclose(limit, expected, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "text"),
+    [
+        (lambda p: closed_form(p, "label_anealing"), ConfigError, "Did you mean 'label_annealing'"),
+        (lambda p: closed_form(p, "l2", -1.0), ConfigError, "expected 0 or more, got -1"),
+        (lambda p: gradient_descent(p, "l2", math.inf), ConfigError, "a finite number of at least 0"),
+        (lambda p: weight_for(p, "direct", 0.5), ConfigError, "a method with a weight"),
+        (lambda p: weight_for(p, "l2", 1.0), ConfigError, "share: expected above 0 and below 1"),
+        (
+            lambda p: random_problem(dimension=4, pretrain_rows=4),
+            ShapeError,
+            "fewer rows than columns",
+        ),
+        (
+            lambda p: dataclasses.replace(p, finetuning_inputs=np.ones((4, 12))),
+            DataError,
+            "depend on each other",
+        ),
+    ],
+)
+def test_what_cannot_be(act, kind, text) -> None:
+    with pytest.raises(kind, match=text):
+        act(random_problem(**SMALL))
