@@ -238,8 +238,7 @@ def contestants(size: Size) -> list[Contestant]:
             peers=TIES,
         ),
         *ours("dare_ties", ("merge", *two, "--method", "dare_ties", "--density", "0.5")),
-        *ours("perturb", ("perturb", "{a}", "--scale", "0.01", "--seed", "0", "--std", "tensor")),
-        Contestant(name="distance", family="ours", words=(*HOLDFAST, "distance", "{base}", "{a}", "--json", "-")),
+        Contestant(name="distance", family="ours", words=(*HOLDFAST, "inspect", "{base}", "{a}", "--json")),
         *numpy_kernels(ours("task_arithmetic", ("merge", *two, "--method", "task_arithmetic", *halves))),
         *mergekits(size),
     ]

@@ -389,7 +389,7 @@ def test_a_command_is_sound(content, place, capsys):
 
 READ = ("quickstart", "fisher", "world", "reproduce")
 """Commands whose examples are whole requests; those of the others name files that are not here."""
-WORK = ("merge", "distance", "perturb", "inspect")
+WORK = ("merge", "inspect")
 """Commands that work on checkpoints, and `residual extract|apply`."""
 
 
@@ -433,13 +433,13 @@ def check_checkpoint_command(words: list[str], given: dict[str, Any], capsys: py
     from holdfast.cli.main import main
 
     for option in (
-        *("models", "model", "checkpoints", "folder", "base", "old_base", "instruct", "adapter_base"),
+        *("models", "model", "checkpoints", "base", "old_base", "instruct", "adapter_base"),
         *("fisher", "residual"),
     ):
         value = given.get(option, [])
         for folder in [value] if isinstance(value, str) else value:
             put_checkpoint(Path(folder), option)
-    dry = [] if words[0] in ("distance", "inspect") else ["--dry_run", "--overwrite"]
+    dry = [] if words[0] == "inspect" else ["--dry_run", "--overwrite"]
     assert main([*words, *dry]) == 0, capsys.readouterr().err
 
 

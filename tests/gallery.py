@@ -153,10 +153,9 @@ STEPS: list[tuple[str, list[str]]] = [
             *WITHIN,
         ],
     ),
-    ("perturb", ["perturb", "base", "--scale", "0.5", "--seed", "1", "--output_dir", "perturbed", *WITHIN]),
-    ("distance", ["distance", "base", "math", "--per", "tensor", "--plot", "distances/page.html", *WITHIN]),
-    ("distance-json", ["distance", "base", "math", "--json", "distances/distance.json", *WITHIN]),
+    ("probe-write", ["probe", "base", "--noise", "0.5", "--noise_seed", "1", "--write", "perturbed"]),
     ("inspect", ["inspect", "merged/ties", "--verify"]),
+    ("inspect-two", ["inspect", "base", "math", "--per", "tensor", "--plot", "distances/page.html", *WITHIN]),
     ("theory", ["reproduce", "label-annealing", "--theory", "--quick"]),
     (
         "prepare",
@@ -193,7 +192,7 @@ STEPS: list[tuple[str, list[str]]] = [
 """Name: the command's words. In this order, in one working directory."""
 MADE = ("train-direct", "train-label_annealing", "evaluate", "sweep", "update", "residual-study", "merge-ties")
 """Steps whose finished work the tests' fixture `gallery` offers."""
-SHOW = re.compile(r"report.*|compare.*|sweep-.*|.*-again|distance|inspect|cost.*|theory")
+SHOW = re.compile(r"report.*|compare.*|sweep-.*|.*-again|inspect.*|cost.*|theory")
 """Steps whose printed figures are recorded; the others print progress, which depends on the machine."""
 
 REPRODUCTIONS: list[tuple[str, list[str]]] = [

@@ -32,10 +32,6 @@ COMMANDS: dict[str, tuple[list[str], dict[str, Any]]] = {
     ),
     "compare": (["compare", "--config", "asked.yaml"], {"models": ["measured:base", "measured:math"]}),
     "world": (["world", "--config", "asked.yaml"], {"output_dir": "world", "quick": True, "workers": 1}),
-    "perturb": (
-        ["perturb", "--config", "asked.yaml", "--dry_run"],
-        {"model": "base", "scale": 0.1, "seed": 1, "output_dir": "asked"},
-    ),
     "apply": (
         ["residual", "apply", "--config", "asked.yaml", "--dry_run"],
         {"instruct": "instruct", "old_base": "base", "base": "math", "output_dir": "asked"},
@@ -154,7 +150,6 @@ SOUND: dict[str, list[dict[str, Any]]] = {
         {"fail_if": "prose drop > -100%"},
     ],
     "world": [{}],
-    "perturb": [{}, {"std": "tensor"}, {"std": 0.001}],
     "apply": [{}, {"scale": 0.5, "vocabulary": "keep", "dtype": "float16"}],
     "prepare": [{}],
 }
@@ -268,7 +263,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"strickt": True}, ["strict"]),
     ],
     "world": [({"people": "many"}, ["people"]), ({"layers": 0}, ["layers"]), ({"peple": 3}, ["people"])],
-    "perturb": [({"scale": DELETED}, ["scale"]), ({"scale": -1}, ["scale"]), ({"std": "wide"}, ["std"])],
     "apply": [
         ({"old_base": DELETED}, ["old_base"]),
         ({"scale": "a"}, ["scale"]),
@@ -290,13 +284,12 @@ TWICE: dict[str, tuple[str, Any]] = {
     "merge": ("density", 0.2),
     "suite": ("description", "again"),
     "evaluate": ("limit", 2),
-    "perturb": ("seed", 2),
 }
 """A key that stands twice in the YAML."""
 
 WORDS: list[tuple[list[str], list[str]]] = [
     *(([name], []) for name in ("train", "evaluate", "compare", "sweep", "reproduce", "report", "update", "merge")),
-    *(([name], []) for name in ("residual", "distance", "perturb", "fisher", "inspect", "data")),
+    *(([name], []) for name in ("residual", "fisher", "inspect", "data")),
     ([], []),
     (["--version"], []),
     (["trian"], ["trian", "train"]),
@@ -320,8 +313,8 @@ WORDS: list[tuple[list[str], list[str]]] = [
     (["reproduce", "residual", "--theory"], ["theory"]),
     (["residual", "stdy"], ["stdy", "study"]),
     (["merge", "math", "--method", "wise_ft", "--output_dir", "asked"], ["base"]),
-    (["distance", "base", "nowhere"], ["nowhere"]),
-    (["distance", "base", "math", "--per", "row"], ["per", "row"]),
+    (["inspect", "base", "nowhere"], ["nowhere"]),
+    (["inspect", "base", "math", "--per", "row"], ["per", "row"]),
     (["inspect", "nowhere"], ["nowhere"]),
     (["fisher", "base", "--samples", "0", "--data", "old.jsonl"], ["samples"]),
     (

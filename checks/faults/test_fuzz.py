@@ -44,7 +44,7 @@ from holdfast.support.files import write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = 1
-LIGHT = {"merge", "compare", "perturb", "residual", "data", "inspect", "distance"}
+LIGHT = {"merge", "compare", "residual", "data", "inspect"}
 """Commands that need no torch; of `residual`, what is done to checkpoints."""
 
 
@@ -92,7 +92,6 @@ def light_cases() -> list[tuple[str, int, Case]]:
         while kept < count:
             case = case_of(SEED, kind, number)
             light = case.words[0] in LIGHT and "study" not in case.words and case.around is alone
-            light &= not (case.words[0] == "perturb" and case.valid)  # how a model was initialised, torch has to say
             if light and "bomb" not in case.what:
                 found.append((kind, number, case))
                 kept += 1

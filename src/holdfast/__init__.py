@@ -24,13 +24,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.distance import distance as checkpoint_distance
-    from holdfast.checkpoints.inspect import inspect as inspect_checkpoint
     from holdfast.checkpoints.live import perturbed
     from holdfast.checkpoints.merge import merge
     from holdfast.checkpoints.perturb import perturb as perturb_checkpoint
     from holdfast.checkpoints.policies import Policies
     from holdfast.checkpoints.reader import CheckpointReader
     from holdfast.checkpoints.residual import apply_residual, extract_residual, transfer_residual
+    from holdfast.checkpoints.summary import inspect_checkpoint
     from holdfast.errors import (
         ConfigError,
         DataError,
@@ -81,13 +81,13 @@ if TYPE_CHECKING:
 
 _HOMES: dict[str, tuple[str, ...]] = {
     "checkpoints.distance": ("checkpoint_distance",),
-    "checkpoints.inspect": ("inspect_checkpoint",),
     "checkpoints.live": ("perturbed",),
     "checkpoints.merge": ("merge",),
     "checkpoints.perturb": ("perturb_checkpoint",),
     "checkpoints.policies": ("Policies",),
     "checkpoints.reader": ("CheckpointReader",),
     "checkpoints.residual": ("apply_residual", "extract_residual", "transfer_residual"),
+    "checkpoints.summary": ("inspect_checkpoint",),
     "errors": (
         "ConfigError",
         "DataError",
@@ -141,7 +141,6 @@ _HOMES: dict[str, tuple[str, ...]] = {
 _NAMED_THERE = {
     "retention_methods": "retention",
     "checkpoint_distance": "distance",
-    "inspect_checkpoint": "inspect",
     "perturb_checkpoint": "perturb",
     "select_trial": "select",
 }

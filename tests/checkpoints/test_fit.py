@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from holdfast.checkpoints.fit import Fit, fit_of, loading_problem, refuse_suspicious, suspicions
-from holdfast.checkpoints.inspect import inspect
 from holdfast.checkpoints.locate import open_source
 from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.checkpoints.summary import inspect_checkpoint
 from holdfast.errors import ModelError
 from tiny import build_model
 
@@ -135,7 +135,9 @@ def test_what_does_not_fit_is_named_at_either_depth(damage: str, llama: Path) ->
         open_source(llama)
     assert NAMED[damage] in str(refused.value)
     for verify in (False, True):
-        failed = [c.detail for c in inspect(llama, verify=verify).checks if c.name == "weights fit config.json"]
+        failed = [
+            c.detail for c in inspect_checkpoint(llama, verify=verify).checks if c.name == "weights fit config.json"
+        ]
         assert failed[0].startswith(NAMED[damage])
 
 
@@ -162,7 +164,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def test_a_configuration_that_disagrees(change: str, llama: Path) -> None:
     set_config(llama, **CONFIGS[change])
     assert fit_of(llama).problem
-    checks = [c for c in inspect(llama, verify=True).checks if c.name == "weights fit config.json"]
+    checks = [c for c in inspect_checkpoint(llama, verify=True).checks if c.name == "weights fit config.json"]
     assert checks[0].passed is False
     if change not in ("an unknown activation", "another architecture"):  # of which names and shapes tell nothing
         with pytest.raises(ModelError, match=r"not those of its config\.json"):
@@ -235,7 +237,7 @@ def test_an_expert_that_is_gone(tmp_path: Path) -> None:
 def test_what_cannot_be_told_says_why(llama: Path) -> None:
     set_config(llama, model_type="unheard_of")
     assert "knows no causal language model of type 'unheard_of'" in fit_of(llama).unknown
-    check = next(c for c in inspect(llama, verify=True).checks if c.name == "weights fit config.json")
+    check = next(c for c in inspect_checkpoint(llama, verify=True).checks if c.name == "weights fit config.json")
     assert check.passed is None and check.detail.startswith("cannot tell: transformers knows no")
     set_config(llama, model_type="llama", quantization_config={"quant_method": "bitsandbytes"})
     assert "quantised" in fit_of(llama).unknown

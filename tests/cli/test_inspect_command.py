@@ -1,4 +1,4 @@
-"""`holdfast inspect`: what it shows, its JSON, and its exit codes."""
+"""`holdfast inspect`: what it shows of one checkpoint and of two, its JSON, its page, and its exit codes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast.checkpoints.inspect import inspect
+from holdfast.checkpoints.distance import distance
 from holdfast.checkpoints.reader import CheckpointReader
+from holdfast.checkpoints.summary import inspect_checkpoint
 from holdfast.cli.main import main
 from holdfast.support.files import to_jsonable
 
@@ -27,8 +28,7 @@ def test_a_model(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "base: model, LlamaForCausalLM\n",
         "  parameters  41,120 in 21 tensors; 2 layers\n",
         "  dtypes      F32: 41,120 parameters in 21 tensors, 164 kB\n",
-        "  head        separate from the embeddings\n",
-        "  vocabulary  320 rows, 320 in config.json, ",
+        "  ok      vocabulary fits: 320 rows, ",
         "  ok      headers are sound: 21 tensors",
         "  -       values are finite: not looked at; --verify reads all bytes\n",
         "headers read in ",
@@ -77,7 +77,7 @@ def test_damage_is_exit_code_1_and_named(desk: Path, capsys: pytest.CaptureFixtu
 def test_json_is_the_inspection(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "adapter", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    expected = to_jsonable(inspect("adapter"))
+    expected = to_jsonable(inspect_checkpoint("adapter"))
     assert {**found, "seconds": 0} == {**expected, "seconds": 0, "sound": True}
     assert found["kind"] == "adapter"
     assert found["architecture"] == "LORA r=4 alpha=8 of base"
@@ -87,16 +87,50 @@ def test_json_is_the_inspection(desk: Path, capsys: pytest.CaptureFixture[str]) 
     assert json.loads(capsys.readouterr().out)["sound"] is False
 
 
+def test_two_are_compared_layer_by_layer(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "base", "math"]) == 0
+    shown = capsys.readouterr().out
+    found = distance("base", "math")
+    assert shown.startswith("base -> math: 21 tensors, 41,120 parameters\n")
+    rows = {cells[0]: cells[1:] for line in shown.splitlines()[2:] if (cells := line.split())}
+    for layer in found.layers:
+        assert rows[layer.layer][0] == f"{100 * layer.relative:.3g}", layer.layer
+    assert list(rows)[1:7] == ["embed", "0", "1", "norm", "head", "total"]
+
+
+def test_two_tensor_by_tensor_as_json_and_as_a_page(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "base", "math", "--per", "tensor"]) == 0
+    shown = capsys.readouterr().out
+    names = [tensor.name for tensor in distance("base", "math").tensors]
+    assert [line.split()[0] for line in shown.splitlines() if line.startswith(("model.", "lm_head."))] == names
+    assert main(["inspect", "base", "math", "--json", "--plot", "a.html"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert [tensor["name"] for tensor in found["tensors"]] == names and found["layers"][-1]["layer"] == "total"
+    assert "plot: a.html" in captured.err and "heatmap" in Path("a.html").read_text()
+
+
+def test_what_was_not_compared_is_said(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "base", "adapter"]) == 0
+    assert "total" in capsys.readouterr().out
+    assert main(["inspect", "math", "wide"]) == 2
+    shown = capsys.readouterr().err
+    assert "no tensor in common" in shown and "of different shapes" in shown
+
+
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        ([], ["folder: is missing"]),
+        ([], ["checkpoints: is missing"]),
         (
-            ["base", "math", "--verfy"],
-            ["unexpected argument 'math'", "unknown option '--verfy'. Did you mean '--verify'?"],
+            ["base", "math", "code", "--verfy"],
+            ["expected one or two checkpoints, got 3", "unknown option '--verfy'. Did you mean '--verify'?"],
         ),
-        (["./bas"], ["folder: Expected a checkpoint folder at ./bas, found none. Did you mean 'base'?"]),
+        (["./bas"], ["checkpoints: Expected a checkpoint folder at ./bas, found none. Did you mean 'base'?"]),
         (["empty"], ["Expected a checkpoint in empty (model.safetensors,"]),
+        (["base", "math", "--verify"], ["--verify: is of one checkpoint"]),
+        (["base", "--plot", "a.html"], ["--plot: is of two checkpoints"]),
+        (["base", "math", "--plot", "a.png"], ["ends with .html, got a.png"]),
         (["."], ["found 6 in folders inside it. Choose one:\n  adapter\n  base\n"]),
     ],
     ids=lambda v: " ".join(v)[:50] if isinstance(v, list) else "",

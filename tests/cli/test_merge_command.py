@@ -444,9 +444,9 @@ def test_interrupted_before_writing(
     monkeypatch.setattr("holdfast.checkpoints.merge.make_plan", interrupt)
     assert main(["merge", "math", "code", "--output_dir", "out"]) == 130
     assert capsys.readouterr().err == "stopped: Stopped. Nothing was left half written.\n"
-    for module in ("engine", "inspect"):
+    for module in ("engine", "summary"):
         monkeypatch.setattr(f"holdfast.checkpoints.{module}.map_blocks", interrupt)
-    for words in (["distance", "math", "code"], ["inspect", "math", "--verify"]):
+    for words in (["inspect", "math", "code"], ["inspect", "math", "--verify"]):
         assert main(words) == 130
         assert "Nothing was left half written" in capsys.readouterr().err
 

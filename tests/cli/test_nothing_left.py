@@ -55,9 +55,9 @@ REFUSED: dict[str, str] = {
     "merge, a damaged model": f"merge math damaged --method linear --output_dir {OUT}",
     "residual extract": f"residual extract --instruct wide --base base --output_dir {OUT}",
     "residual apply": f"residual apply --instruct math --old_base base --base wide --output_dir {OUT}",
-    "perturb": f"perturb damaged --scale 0.1 --seed 1 --output_dir {OUT}",
+    "probe, a copy": f"probe damaged --noise 0.1 --write {OUT}",
     "fisher": f"fisher base --data numbers.jsonl --output_dir {OUT}",
-    "distance": f"distance base wide --plot {OUT}/page.html",
+    "distance": f"inspect base wide --plot {OUT}/page.html",
     "inspect": "inspect damaged/nowhere --verify",
     "data prepare": f"data prepare --input queries.json --output {OUT}/rows.jsonl",
     "data synthesise": (

@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from holdfast.checkpoints.live import perturbed
+from holdfast.checkpoints.perturb import perturb
+from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.cli.main import main
 from holdfast.evaluation.probe.outcome import trends
 from holdfast.evaluation.text.perplexity import score_documents
@@ -344,6 +346,10 @@ def test_dry_run(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["probe", "o/m", "--revisions", "s1", "s2", "--corpus", "prose.jsonl"], "--revisions: expected the tokens"),
         (["probe", "--ladder", "mixed.yaml", "--corpus", "prose.jsonl"], "one architecture, but base and wide differ"),
         ([*PROBE[:-1], "base"], "is not empty and holds no probe of holdfast"),
+        (["probe", "base", "--write", "noisy"], "--write: expected one size of --noise and no other change"),
+        (["probe", "base", "--noise", "1", "2", "--write", "noisy"], "--write: expected one size of --noise"),
+        (["probe", "base", "base", "--noise", "1", "--write", "noisy"], "--write: expected one model to write"),
+        (["probe", "bse", "--noise", "1", "--write", "noisy"], "no such model folder: bse"),
     ],
 )
 def test_refused(
@@ -361,6 +367,25 @@ def test_refused(
     assert main(words) == 2
     assert re.search(message, capsys.readouterr().err.replace("\n    ", " "))
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("std", ["init", "tensor"])
+def test_write_writes_what_the_function_writes(desk: Path, std: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["probe", "base", "--noise", "0.1", "--noise_seed", "3", "--std", std, "--write", "noisy"]
+    assert main([*words, "--dry_run"]) == 0
+    assert "perturb(seed=3, scale=0.1, stds=" in capsys.readouterr().out
+    assert not Path("noisy").exists()
+    assert main(words) == 0
+    stds = "tensor" if std == "tensor" else init_stds("base", stored=True)
+    perturb("base", "expected", scale=0.1, seed=3, stds=stds)
+    with CheckpointReader("noisy") as found, CheckpointReader("expected") as expected, CheckpointReader("base") as base:
+        assert found.entries.keys() == expected.entries.keys() == base.entries.keys()
+        for name in base.entries:
+            assert np.array_equal(found.mapped(name), expected.mapped(name))
+            moved = not np.array_equal(found.mapped(name), base.mapped(name))
+            # norms are initialised to constants and stay; as they are here they have no spread either
+            assert moved == ("norm" not in name)
+    assert not Path("probed").exists()
 
 
 def test_a_size_that_overflows_stays_on_its_line(desk: Path) -> None:

@@ -30,8 +30,8 @@ COMMANDS = {
     "merge": "merge math broken --method linear --output_dir out",
     "merge, the base": "merge math code --base broken --method ties --output_dir out",
     "residual extract": "residual extract --instruct broken --base base --output_dir out",
-    "perturb": "perturb broken --scale 0.1 --seed 1 --output_dir out",
-    "distance": "distance base broken",
+    "probe, a copy": "probe broken --noise 0.1 --write out",
+    "inspect, of two": "inspect base broken",
 }
 
 

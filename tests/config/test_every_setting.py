@@ -182,7 +182,6 @@ def test_a_mistyped_key_is_answered_with_the_right_one(cls: type) -> None:
         (["merge", "./no", "./nowhere", "--method", "ties"], ["models: ", "./nowhere"]),
         (["residual", "extract", "--base", "./nowhere"], ["--base: ", "./nowhere"]),
         (["residual", "apply", "--residual", "./nowhere"], ["--residual: ", "./nowhere"]),
-        (["perturb", "./nowhere", "--adapter_base", "./no"], ["model: ", "./nowhere"]),
         (["fisher", "./nowhere"], ["model: ", "./nowhere"]),
         (["data", "prepare", "--input", "no.json"], ["--input: ", "no.json"]),
         (["data", "synthesise", "--input", "no.jsonl"], ["--input: ", "no.jsonl"]),

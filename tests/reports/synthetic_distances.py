@@ -1,4 +1,4 @@
-"""Distances between checkpoints, as `holdfast distance` would find them."""
+"""Distances between checkpoints, as `holdfast inspect A B` would find them."""
 
 from __future__ import annotations
 

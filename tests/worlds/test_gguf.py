@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from gguf_files import tiny_llama, tiny_tokenizer, write_gguf
-from holdfast.checkpoints.inspect import inspect
 from holdfast.checkpoints.manifest import damage, read_manifest
+from holdfast.checkpoints.summary import inspect_checkpoint
 from holdfast.errors import ModelError, RunFolderError, StorageError
 from holdfast.models import load, weights_hash
 from holdfast.worlds import gguf as importing
@@ -136,7 +136,7 @@ def test_the_folder_is_an_ordinary_one_with_digests_and_provenance(tmp_path: Pat
     listed = read_manifest(folder)
     assert listed is not None and {"model.safetensors", "tokenizer.json", "provenance.json"} <= set(listed)
     assert damage(folder, listed) == []
-    found = inspect(folder, verify=True)
+    found = inspect_checkpoint(folder, verify=True)
     assert found.sound, found.checks
     origin = found.provenance["origin"]
     assert origin["note"] == "dequantised from 4 bits (Q4_1)" and origin["license"] == "apache-2.0"

@@ -222,10 +222,10 @@ TRAIN = [
 STEPS: list[list[str]] = [
     ["inspect", NAME],
     ["merge", NAME, NAME, "--weights", "0.5", "0.5", "--output_dir", "merged"],
-    ["perturb", NAME, "--scale", "0.01", "--output_dir", "noisy"],
+    ["probe", NAME, "--noise", "0.01", "--write", "noisy"],
     ["residual", "extract", "--instruct", "noisy", "--base", NAME, "--output_dir", "residual"],
     ["residual", "apply", "--residual", "residual", "--base", NAME, "--output_dir", "applied"],
-    ["distance", NAME, "noisy"],
+    ["inspect", NAME, "noisy"],
     ["fisher", NAME, "--data", "text.jsonl", "--samples", "2", "--output_dir", "fisher", "--device", "cpu"],
     ["train", "--model_name_or_path", NAME, "--dataset_name", "text.jsonl", "--output_dir", "lora", *TRAIN,
      "--use_peft"],

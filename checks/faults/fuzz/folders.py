@@ -21,7 +21,7 @@ RESULTS: dict[str, tuple[str, list[list[str]]]] = {
     "study": ("study.json", [*SHOWN[4:], ["report", "study"], AGAIN["sweep"]]),
     "updated": ("update.json", [AGAIN["update"]]),
     "residuals": ("update.json", [AGAIN["residual-study"]]),
-    "merged": ("ties/provenance.json", [["inspect", "merged/ties", "--verify"], ["distance", "base", "merged/ties"]]),
+    "merged": ("ties/provenance.json", [["inspect", "merged/ties", "--verify"], ["inspect", "base", "merged/ties"]]),
 }
 """Folder: its record, and the commands that read it."""
 DATA = (".json", ".jsonl", ".db", ".safetensors")

@@ -23,7 +23,7 @@ WRITERS: list[list[str]] = [
     TRAIN,
     EVALUATE,
     MERGE,
-    ["perturb", "base", "--scale", "0.1", "--output_dir", "out"],
+    ["probe", "base", "--noise", "0.1", "--write", "out"],
     ["fisher", "base", "--data", "old.jsonl", "--samples", "4", "--output_dir", "out"],
     ["data", "prepare", "--input", "news.jsonl", "--output", "out/rows.jsonl"],
     ["residual", "extract", "--instruct", "instruct", "--base", "base", "--output_dir", "out"],

@@ -16,8 +16,8 @@ READERS: dict[str, list[str]] = {
     "inspect": ["inspect", "math", "--verify"],
     "merge": ["merge", "math", "code", "--base", "base", "--method", "ties", "--density", "0.5", "--output_dir", "out"],
     "soup": ["merge", "code", "math", "--output_dir", "out"],
-    "distance": ["distance", "base", "math"],
-    "perturb": ["perturb", "math", "--scale", "0.1", "--output_dir", "out"],
+    "distance": ["inspect", "base", "math"],
+    "probe": ["probe", "math", "--noise", "0.1", "--write", "out"],
     "extract": ["residual", "extract", "--instruct", "math", "--base", "base", "--output_dir", "out"],
     "evaluate": ["evaluate", "math", "--perplexity", "prose.jsonl", "--output_dir", "out"],
     "train": [

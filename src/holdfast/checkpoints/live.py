@@ -20,7 +20,7 @@ the weights, for N(0, std^2) weights (their standard deviation is the noise's un
     bfloat16     0.5 %     1.4 %     7.8 %     22.9 %
 
 One CPU core takes about 15 ns an element to perturb and 11 to undo, 6 of them to make the noise. The noise is that of
-`holdfast perturb` for the same seed, scale and names, whatever the device, the block size and the sharding. A model
+`perturb_checkpoint` for the same seed, scale and names, whatever the device, the block size and the sharding. A model
 whose parameters are named or laid out differently in memory and on disk (mixtures of experts) gets other noise than its
 folder does, equally distributed.
 

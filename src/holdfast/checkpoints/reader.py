@@ -328,7 +328,7 @@ def _located(folder: Path) -> tuple[list[Path], dict[str, str]]:
         raise ModelError(f"Expected a checkpoint folder at {folder}, found none.")
     index = index_file(folder)
     if index is not None:
-        listed = read_index(index)[0]
+        listed = read_index(index)
         names = sorted(set(listed.values()))
         missing = [n for n in names if not (folder / n).is_file()]
         if missing:
@@ -385,22 +385,21 @@ def index_file(folder: Path) -> Path | None:
     return next((path for stem in STEMS if (path := folder / f"{stem}.safetensors.index.json").is_file()), None)
 
 
-def read_index(index: Path) -> tuple[dict[str, str], int | None]:
-    """Of an index of shards: the file of each tensor, and the bytes of all tensors where it gives them.
+def read_index(index: Path) -> dict[str, str]:
+    """The file of each tensor, of an index of shards.
 
     Raises:
         ModelError: it cannot be read, or names no files.
     """
     found = read_object(index, "an index of shards")
-    listed, metadata = found.get("weight_map"), found.get("metadata")
+    listed = found.get("weight_map")
     names = listed.values() if isinstance(listed, dict) else ()
     if not names or not all(isinstance(v, str) and v == os.path.basename(v) for v in names):
         raise ModelError(
             f"Expected an index of shards in {index}, but it cannot be read (no file names in weight_map). Copy or "
             f"download it again."
         )
-    total = metadata.get("total_size") if isinstance(metadata, dict) else None
-    return dict(listed or {}), int(total) if isinstance(total, (int, float)) else None
+    return dict(listed or {})
 
 
 def checkpoint_hash(folder: str | os.PathLike[str]) -> str:

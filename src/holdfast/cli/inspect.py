@@ -1,32 +1,43 @@
-"""`holdfast inspect FOLDER`: what a checkpoint holds, where it comes from, and whether it is sound."""
+"""`holdfast inspect A [B]`: what a checkpoint holds and whether it is sound; how far another one is from it."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from holdfast.checkpoints.sources import listing
 from holdfast.cli.checkpoint_options import Workers, exactness, method_text, missing_folders, seconds_text, size_text
-from holdfast.cli.console import print_json, print_line, stdout_console, stoppable
+from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console, stoppable
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake
 
 if TYPE_CHECKING:
-    from holdfast.checkpoints.inspect import Check, Inspection
+    from holdfast.checkpoints.summary import Check, Inspection
 
 DESCRIPTION = """\
-Shows what a checkpoint, adapter or residual folder holds: parameters, dtypes, files, vocabulary, where it comes from;
-and checks it: headers against files, index against shards, configuration against tensors. That reads headers only and
-takes milliseconds. With --verify every byte is read: NaN and infinities are named, and the content is compared with
-the fingerprints that holdfast wrote into provenance.json. Exit code 1 if a check fails.
+Of one checkpoint, adapter or residual folder: parameters, dtypes, files, where it comes from, and whether it is sound:
+headers against files, index against shards, configuration against tensors. That reads headers only and takes
+milliseconds. With --verify every byte is read: NaN and infinities are named, and the content is compared with the
+fingerprints that holdfast wrote into provenance.json. Exit code 1 if a check fails.
+
+Of two checkpoints: how far the weights moved from A to B, for every layer (or tensor) and in total:
+
+  relative      norm of the difference over the norm of A
+  L2            norm of the difference, |B - A|
+  cosine        between A and B; 1 is the same direction
+  signs kept    share of weights with the same sign
 """
 EPILOG = """\
 examples
   holdfast inspect merged
   holdfast inspect merged --verify          # did it survive the copy?
   holdfast inspect merged --json | jq .provenance.parents
+
+  holdfast inspect base tuned               # layer by layer
+  holdfast inspect base tuned --per tensor
+  holdfast inspect base tuned --plot distance.html    # a page with a heat map of layers and modules
 """
 
 
@@ -34,18 +45,33 @@ examples
 class InspectRequest:
     """`holdfast inspect`."""
 
-    folder: Annotated[str, Meta(positional=True, metavar="FOLDER")]
-    """A checkpoint, an adapter or a residual (or a hub id)."""
+    checkpoints: Annotated[tuple[str, ...], Meta(positional=True, least=1, metavar="A [B]")]
+    """A checkpoint, an adapter or a residual (or a hub id); two checkpoints: the start and the result."""
     verify: bool = False
-    """Read all bytes: NaN, infinities, fingerprints."""
+    """Read all bytes: NaN, infinities, fingerprints (of one checkpoint)."""
+    per: Literal["layer", "tensor"] = "layer"
+    """Rows of the table (of two checkpoints)."""
+    plot: Annotated[str | None, Meta(metavar="FILE.html")] = None
+    """A page with a heat map, to be opened in a browser (of two checkpoints)."""
     json: bool = False
     """Print everything as JSON on stdout."""
     workers: Workers = None
     """Threads that read (all cores)."""
 
     def problems(self) -> list[Mistake]:
-        """A folder that is not there."""
-        return missing_folders(self, "folder")
+        """Folders that are not there, and what is of one checkpoint or of two only."""
+        mistakes = missing_folders(self, "checkpoints")
+        two = len(self.checkpoints) == 2
+        if len(self.checkpoints) > 2:
+            text = f"expected one or two checkpoints, got {len(self.checkpoints)}"
+            mistakes.append(Mistake(path=("checkpoints",), text=text))
+        if two and self.verify:
+            mistakes.append(Mistake(path=("verify",), text="is of one checkpoint; name one of the two"))
+        if self.plot is not None and not two:
+            mistakes.append(Mistake(path=("plot",), text="is of two checkpoints; name the other one, too"))
+        if self.plot is not None and not self.plot.endswith(".html"):
+            mistakes.append(Mistake(path=("plot",), text=f"expected a file that ends with .html, got {self.plot}"))
+        return mistakes
 
 
 COMMAND = Command(
@@ -53,7 +79,7 @@ COMMAND = Command(
     request=InspectRequest,
     description=DESCRIPTION,
     epilog=EPILOG,
-    usage="FOLDER [--verify] [--json]",
+    usage="A [B] [options]",
     yaml=False,
 )
 
@@ -61,12 +87,14 @@ COMMAND = Command(
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast inspect --help`."""
     request = COMMAND.read(argv)
+    if len(request.checkpoints) == 2:
+        return compare(request)
 
-    from holdfast.checkpoints.inspect import inspect
+    from holdfast.checkpoints.summary import inspect_checkpoint
     from holdfast.support.files import to_jsonable
 
     with stoppable():
-        found = inspect(request.folder, verify=request.verify, workers=request.workers)
+        found = inspect_checkpoint(request.checkpoints[0], verify=request.verify, workers=request.workers)
     if request.json:
         print_json({**to_jsonable(found), "sound": found.sound})
     else:
@@ -74,86 +102,79 @@ def run(argv: list[str]) -> int:
     return 0 if found.sound else 1
 
 
+def compare(request: InspectRequest) -> int:
+    """Shows how far the second checkpoint is from the first."""
+    from holdfast.checkpoints.distance import distance
+    from holdfast.reports.distance_report import distance_blocks, write_distance_report
+    from holdfast.reports.terminal import Printer
+
+    start, result = request.checkpoints
+    with stoppable():
+        found = distance(start, result, workers=request.workers)
+    target = stderr_console() if request.json else stdout_console()
+    if request.json:
+        print_json(found)
+    else:
+        Printer(target).show(distance_blocks(found, per=request.per))
+        print_line(target, seconds_text(found.seconds))
+    if request.plot is not None:
+        print_line(target, f"plot: {write_distance_report(found, request.plot)}")
+    return 0
+
+
 def show(found: Inspection) -> None:
     """Prints an inspection."""
     say = functools.partial(print_line, stdout_console())
     say(f"{found.folder}: {found.kind}{f', {found.architecture}' if found.architecture else ''}", style="bold")
-    for key, value in [*_contents(found), *_origin(found)]:
-        say(f"  {key:<12}{value}")
+    for key, value in [*_contents(found), *_origin(found.provenance)]:
+        if value:
+            say(f"  {key:<12}{value}")
     say("\n  checks")
     for check in found.checks:
         mark, style = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("-", "dim")}[check.passed]
         say(f"  {mark:<8}{check.name}: {_indented(check)}", style=style if check.passed is not True else None)
-    for note in found.notes:
-        say(f"\n  note: {note}")
     say(f"\n{'all bytes read' if found.verified else 'headers read'} in {seconds_text(found.seconds)}")
 
 
 def _contents(found: Inspection) -> list[tuple[str, str]]:
-    kinds = ", ".join(f"{kind} {count:,}" for kind, count in found.parameters_by_kind.items())
     layers = f"; {found.layers} layers" if found.layers else ""
-    rows = [
-        ("parameters", f"{found.parameters:,} in {found.tensors} tensors{layers}"),
-        ("by kind", kinds),
-        *_many(
-            "dtypes",
-            [
-                f"{s.dtype}: {s.parameters:,} parameters in {s.tensors} tensors, {size_text(s.bytes)}"
-                for s in found.dtypes
-            ],
-        ),
-        (
-            "files",
-            f"{len(found.files)} ({size_text(sum(f.bytes for f in found.files))}): "
-            f"{listing([f.name for f in found.files], 4)}",
-        ),
+    dtypes = [
+        f"{s.dtype}: {s.parameters:,} parameters in {s.tensors} tensors, {size_text(s.bytes)}" for s in found.dtypes
     ]
-    if found.vocabulary:
-        names = {"rows": "rows", "config": "in config.json", "tokens": "tokens in the tokenizer"}
-        rows.append(("vocabulary", ", ".join(f"{n:,} {names[key]}" for key, n in found.vocabulary.items())))
-    if found.tied_head is not None:
-        rows.append(("head", "tied to the embeddings" if found.tied_head else "separate from the embeddings"))
-    return [row for row in rows if row[1]]
+    return [
+        ("parameters", f"{found.parameters:,} in {found.tensors} tensors{layers}"),
+        *_many("dtypes", dtypes),
+        ("files", f"{len(found.files)}: {listing(list(found.files), 4)}"),
+    ]
 
 
-def _origin(found: Inspection) -> list[tuple[str, str]]:
-    record, run = found.provenance, found.run
-    rows = []
-    if record:
-        rows.append(("made by", f"holdfast {record.get('command')}: {method_text(record.get('method') or {})}"))
-        rows += _many("from", [_parent(parent) for parent in record.get("parents") or []])
-        rows.append(
-            (
-                "when",
-                f"{record.get('created')}, {', '.join(f'{k} {v}' for k, v in (record.get('versions') or {}).items())}",
-            )
-        )
-        rows.append(("fingerprint", str(record.get("fingerprint"))))
-        rows.append(("weights", _weights(record.get("origin"))))
-        rows += [("exactness", text) for text in exactness(record)]
-    if run:
-        methods = [method_text(m) for m in run.get("retention") or []] or ["plain fine-tuning"]
-        rows.append(("run", f"{run.get('name')} ({run.get('status')}), seed {run.get('seed')}"))
-        rows.append(("retention", ", ".join(methods)))
-        rows.append(
-            ("from", " on ".join(str(run[k]["name"]) for k in ("model", "data") if (run.get(k) or {}).get("name")))
-        )
-        rows.append(("when", f"{run.get('created')}, finished {run.get('finished')}"))
-    return [row for row in rows if row[1]]
+def _origin(record: dict[str, Any]) -> list[tuple[str, str]]:
+    """What provenance.json says."""
+    if not record:
+        return []
+    versions = ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items())
+    return [
+        ("made by", f"holdfast {record.get('command')}: {method_text(record.get('method') or {})}"),
+        *_many("from", [_parent(parent) for parent in record.get("parents") or []]),
+        ("when", f"{record.get('created')}, {versions}"),
+        ("fingerprint", str(record.get("fingerprint"))),
+        ("weights", _weights(record.get("origin"))),
+        *(("exactness", text) for text in exactness(record)),
+    ]
 
 
 def _weights(origin: Any) -> str:
     """What is to be said of the weights beyond how they were made: "dequantised from 4 bits (Q4_1), licence
     Apache-2.0"; empty for most."""
-    held = origin if isinstance(origin, dict) else {}
-    licence = f"licence {held['license']}" if held.get("license") else ""
-    return ", ".join(str(part) for part in (held.get("note"), licence) if part)
+    if not isinstance(origin, dict):
+        return ""
+    licence = f"licence {origin['license']}" if origin.get("license") else ""
+    return ", ".join(str(part) for part in (origin.get("note"), licence) if part)
 
 
 def _parent(parent: dict[str, Any]) -> str:
-    return f"{parent.get('role')}: {parent.get('name')}" + (
-        f" ({parent['fingerprint']})" if parent.get("fingerprint") else ""
-    )
+    fingerprint = f" ({parent['fingerprint']})" if parent.get("fingerprint") else ""
+    return f"{parent.get('role')}: {parent.get('name')}{fingerprint}"
 
 
 def _indented(check: Check) -> str:

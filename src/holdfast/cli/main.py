@@ -57,13 +57,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "merge": ("holdfast.cli.merge", "one checkpoint out of several: soups, task arithmetic, TIES, DARE, SLERP, ..."),
     "residual": ("holdfast.cli.residual", "take out what instruction tuning changed, put it on another base"),
-    "distance": ("holdfast.cli.distance", "how far the weights of one checkpoint are from another's"),
-    "perturb": ("holdfast.cli.perturb", "Gaussian noise on the weights, reproducible"),
     "fisher": (
         "holdfast.cli.fisher",
         "which weights the old data needs: the diagonal Fisher information, for EWC and merging",
     ),
-    "inspect": ("holdfast.cli.inspect", "what a checkpoint holds, where it comes from, whether it is sound"),
+    "inspect": (
+        "holdfast.cli.inspect",
+        "what a checkpoint holds, whether it is sound; how far another one is from it",
+    ),
     "models": ("holdfast.cli.models", "a real model without a network, by a short name"),
     "data": ("holdfast.cli.data", "public sources as training rows; articles written by a language model"),
     "schema": ("holdfast.cli.schema", "JSON Schema of the YAML files, for editors that complete and check them"),
@@ -104,7 +105,7 @@ examples
 
   holdfast merge math code --base base --method ties --density 0.3 --output_dir both
   holdfast residual apply --instruct instruct --old_base base --base new-base --output_dir new-instruct
-  holdfast distance base both --plot distance.html
+  holdfast inspect base both --plot distance.html
   holdfast inspect both --verify
 
 exit codes

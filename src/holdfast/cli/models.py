@@ -33,7 +33,7 @@ examples
   holdfast train --model_name_or_path smollm2-135m-instruct --dataset_name train.jsonl --learning_rate 1e-4
 
   holdfast models extract-language runs/llava --output_dir runs/llava-language
-  holdfast distance vicuna-7b runs/llava-language
+  holdfast inspect vicuna-7b runs/llava-language
 
 'holdfast models get --help' and 'extract-language --help' explain the options.
 """
@@ -59,14 +59,14 @@ needs
 """
 EXTRACT = """\
 Writes the language model inside a vision-language model as a folder of its own, the weights bit for bit: a causal
-language model that transformers loads, that computes on text what the whole computes, and that distance, residual,
-perturb and merge take beside the language model that it was before. Tokenizer and chat template come along; a template
+language model that transformers loads, that computes on text what the whole computes, and that inspect, residual,
+probe and merge take beside the language model that it was before. Tokenizer and chat template come along; a template
 that writes nothing of messages in plain text is given a line that makes parts of them.
 """
 EXTRACT_EPILOG = """\
 examples
   holdfast models extract-language runs/llava --output_dir runs/llava-language
-  holdfast distance vicuna-7b runs/llava-language
+  holdfast inspect vicuna-7b runs/llava-language
   holdfast evaluate vicuna-7b runs/llava-language --suite knowledge
 """
 

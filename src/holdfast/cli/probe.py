@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console
+from holdfast.cli.checkpoint_options import Output, carry_out
+from holdfast.cli.console import print_json, print_line, stderr_console, stdout_console, stoppable
 from holdfast.cli.evaluate import model_mistakes
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta, settings_of
@@ -39,6 +41,7 @@ examples
   holdfast probe base --corpus prose.jsonl --toward tuned       # along the fine-tuning direction, and past it
   holdfast probe base --corpus prose.jsonl --tasks arc_easy --limit 200 --quantize int8 nf4
   holdfast probe base --corpus prose.jsonl --curvature 32 --eigenvalues 5 --dtype float32
+  holdfast probe base --noise 0.01 --noise_seed 1 --write noisy # a checkpoint with that noise; measures nothing
 
   # a ladder: one model at rising budgets
   holdfast probe allenai/OLMo-1B-hf --revisions step117850-tokens494B step738000-tokens3094B --corpus c4.jsonl
@@ -59,6 +62,8 @@ class _Where(LoadSettings):
     """Prints the record as JSON."""
     dry_run: Annotated[bool, Meta(yaml=False)] = False
     """Checks the request and lists what would be measured."""
+    write: Annotated[Path | None, Meta(metavar="FOLDER")] = None
+    """Writes the model with one --noise of seed --noise_seed as a checkpoint, and measures nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +92,8 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
 
     def problems(self) -> list[Mistake]:
         """Models that are not there or form no ladder, and what cannot be measured."""
+        if self.write is not None:
+            return self._write_problems()
         found = [Mistake(path=(), text=text) for text in self._which_problems()]
         if not found:
             found += [
@@ -104,6 +111,15 @@ class ProbeRequest(_Where, CurvatureSettings, ChangeSettings, PlanRequest, _Mode
         if not (self.ladder or self.model):
             return ["expected a model, as in 'holdfast probe base --corpus prose.jsonl', or --ladder FILE."]
         return []
+
+    def _write_problems(self) -> list[Mistake]:
+        """What keeps a checkpoint with noise from being written."""
+        found = []
+        if len(self.model) != 1 or self.revisions or self.ladder:
+            found.append(Mistake(path=("write",), text="expected one model to write a copy of."))
+        if len(self.noise) != 1 or self.quantize or self.prune or self.toward:
+            found.append(Mistake(path=("write",), text="expected one size of --noise and no other change."))
+        return [*found, *model_mistakes(lambda: self.requests)]
 
     @functools.cached_property
     def rungs(self) -> list[Rung]:
@@ -177,6 +193,8 @@ def run(argv: list[str]) -> int:
         NotFinite: figures of a model as it is are NaN or infinite.
     """
     request = COMMAND.read(argv)
+    if request.write is not None:
+        return write_noisy(request, request.write)
     plan, probe, models, out = request.plan, request.probe, request.requests, request.output_dir
 
     from holdfast.evaluation.ladder import unlike
@@ -225,7 +243,7 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-_ASIDE = ("output_dir", "json", "dry_run", "device")
+_ASIDE = ("output_dir", "json", "dry_run", "device", "write")
 """Settings that decide no figure."""
 
 
@@ -237,6 +255,30 @@ def _shown(value: Any) -> Any:
     if isinstance(value, str):
         return shown_name(value)
     return [_shown(v) for v in value] if isinstance(value, tuple) else to_jsonable(value)
+
+
+def write_noisy(request: ProbeRequest, folder: Path) -> int:
+    """Writes the model with noise on its weights: the bits that a probe measures with that size and seed.
+
+    Raises:
+        HoldfastError: see `holdfast.checkpoints.perturb.prepare_perturb` and `Prepared.write`.
+    """
+    from holdfast.checkpoints.locate import open_source
+    from holdfast.checkpoints.perturb import prepare_perturb
+    from holdfast.checkpoints.sources import folders_of
+
+    name = request.requests[0].name
+    stds: Mapping[str, float] | str = "tensor"
+    if request.std == "init":
+        from holdfast.training.fresh_init import init_stds
+
+        folders = [f for f in folders_of(open_source(name)) if (f / "config.json").is_file()]
+        stds = init_stds(folders[-1], stored=True)
+    dtype = None if request.dtype == "auto" else request.dtype
+    output = Output(output_dir=folder, dry_run=request.dry_run, json=request.json)
+    with stoppable():
+        prepared = prepare_perturb(name, scale=float(request.noise[0]), seed=request.noise_seed, stds=stds, dtype=dtype)
+        return carry_out(prepared, output)
 
 
 def show_probe(folder: Path, target: Console) -> None:

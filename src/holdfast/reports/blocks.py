@@ -158,7 +158,7 @@ class Table:
     rows: Sequence[Sequence[Text]]
     title: Text = ""
     kind: str = ""
-    """Classes of the style sheet: "dense", "compared", "scores", "figures", "trials", "tensors", ..."""
+    """Classes of the style sheet: "dense", "compared", "scores", "figures", "trials", ..."""
     tones: Sequence[str] = ()
     """One a row: "minor", "average", "taken" or ""."""
     groups: Sequence[tuple[str, int]] = ()
@@ -186,14 +186,6 @@ class Panel:
 
     blocks: Sequence[Block]
     kind: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Tabs:
-    """Charts of which one is seen at a time."""
-
-    charts: Sequence[Chart]
-    titles: Sequence[str]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -190,8 +190,6 @@ class Chart:
     """Shorter names of the y axis, for a phone."""
     order: str = ""
     """Key that the table's rows are sorted by."""
-    across: bool = False
-    """The table stands on its side: a row a column."""
     layout: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Of plotly's, where nothing above says it."""
 
@@ -199,13 +197,7 @@ class Chart:
     def table(self) -> Table:
         """The numbers of the figure."""
         held = sorted(self.rows, key=lambda r: r[self.order]) if self.order else self.rows
-        found = tabulate(held, self.columns, cards=False)
-        if not self.across:
-            return found
-        first, *rest = zip(*found.rows, strict=True)
-        heads = [Column(title=self.columns[0].title), *(Column(title=words(t), numeric=True) for t in first)]
-        cells = [[c.title, *cell] for c, cell in zip(self.columns[1:], rest, strict=True)]
-        return Table(columns=heads, rows=cells, cards=False)
+        return tabulate(held, self.columns, cards=False)
 
 
 # ------------------------------------------------------------------------------------------------------- small helpers

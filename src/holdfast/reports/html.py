@@ -168,7 +168,7 @@ def _header(page: b.Page) -> Html:
     )
 
 
-_IN_A_GRID = (Chart, b.Table, b.Panel, b.Tabs)
+_IN_A_GRID = (Chart, b.Table, b.Panel)
 
 
 def _blocks(found: Iterable[Any], figures: list[dict[str, Any]]) -> list[Html]:
@@ -204,8 +204,6 @@ def _block(x: Any, figures: list[dict[str, Any]]) -> Html:
             return tag("div", title, note, table(x), cls=f"panel {x.kind}".strip(), data_find=x.find or None)
         case Chart():
             return _chart(x, figures)
-        case b.Tabs():
-            return _tabs(x, figures)
         case b.Fold():
             inner = [table(y) if isinstance(y, b.Table) and not y.title else _block(y, figures) for y in x.blocks]
             kinds = {f"{y.kind}" for y in x.blocks if isinstance(y, b.Table)}
@@ -253,15 +251,6 @@ def _chart(chart: Chart, figures: list[dict[str, Any]]) -> Html:
         tag("details", tag("summary", "Numbers"), table(chart.table), cls="numbers"),
         cls=f"panel {chart.width}",
     )
-
-
-def _tabs(tabs: b.Tabs, figures: list[dict[str, Any]]) -> Html:
-    """Radio buttons and labels: the style sheet shows the chart of the one that is chosen, without a script."""
-    names = [f"view-{place}" for place in range(len(tabs.charts))]
-    inputs = [tag("input", type="radio", name="view", id=n, checked=n == names[0]) for n in names]
-    labels = [tag("label", title, **{"for": n}) for n, title in zip(names, tabs.titles, strict=True)]
-    panels = [_chart(chart, figures) for chart in tabs.charts]
-    return tag("div", *inputs, tag("div", *labels, cls="tabs"), tag("div", *panels, cls="stack"), cls="panel views")
 
 
 def table(x: b.Table) -> Html:

@@ -75,8 +75,6 @@ def _block(x: Any, clean: Callable[[str], str]) -> str:
             return render(parts, clean=clean).rstrip()
         case b.Panel():
             return render(x.blocks, clean=clean).rstrip()
-        case b.Tabs():
-            return render(x.charts, clean=clean).rstrip()
         case b.Table():
             return _table(x, clean)
         case b.Fold():

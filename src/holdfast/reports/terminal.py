@@ -77,8 +77,6 @@ class Printer:
                     yield from self.rendered([b.Heading(x.title), *x.blocks])
                 case b.Panel():
                     yield from self.rendered([b.Paragraph(""), *x.blocks])
-                case b.Tabs():
-                    yield from self.rendered(x.charts)
                 case _:
                     for text, style in _lines(x):
                         yield self._line(text, style)

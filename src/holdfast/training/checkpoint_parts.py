@@ -81,7 +81,7 @@ def unreadable(folder: Path) -> list[str]:
     index = index_file(folder)
     if index is not None and f"{index.name} cannot be read" not in found:
         try:
-            shards = sorted(set(read_index(index)[0].values()))
+            shards = sorted(set(read_index(index).values()))
         except ModelError:
             return [*found, f"{index.name} cannot be read"]
         found += [f"{name} is missing" for name in shards if not (folder / name).is_file()]

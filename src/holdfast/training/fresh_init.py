@@ -55,7 +55,7 @@ def init_stds(model: Any, *, seed: int = 0, stored: bool = False, trust_remote_c
     Args:
         model: a loaded model (also one wrapped by PEFT: the base model's), a config, a checkpoint folder, or a hub id.
         seed: of the draws; equal seeds give equal results.
-        stored: names as checkpoint folders have them, for `holdfast perturb`, where transformers lays tensors out
+        stored: names as checkpoint folders have them, for `holdfast probe --write`, where transformers lays tensors out
             differently in memory (experts).
         trust_remote_code: passed on to transformers where a folder or an id is given.
 

@@ -11,11 +11,9 @@ as a model and no code of the folder is run.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +30,14 @@ from holdfast.checkpoints.manifest import damage, read_manifest
 from holdfast.checkpoints.named import located
 from holdfast.checkpoints.provenance import FILE, Digests, fingerprint_of
 from holdfast.checkpoints.reader import STEMS, CheckpointReader, index_file, read_headers, read_index
-from holdfast.checkpoints.sources import Entry, listing, read_config, tied_head
+from holdfast.checkpoints.sources import Entry, listing, read_config
 from holdfast.checkpoints.vocabulary import vocabulary, vocabulary_tensors
 from holdfast.errors import DataError, ModelError
 from holdfast.support.files import read_object
 from holdfast.support.paths import expanded
 from holdfast.support.progress import progress
 
-KINDS = ("embed", "attention", "mlp", "norm", "head", "other")
-"""What `Inspection.parameters_by_kind` counts by."""
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-_ATTENTION = re.compile(r"attn|attention|\.mixer\.|linear_attn")
-_MLP = re.compile(r"mlp|ffn|feed_forward|expert|moe|\.fc[12]\b|dense_h_to_4h|dense_4h_to_h")
-_NORM = re.compile(r"norm|ln_|layernorm")
 _NAMED = 6
 """Names that a message lists at most."""
 
@@ -57,16 +50,6 @@ class DtypeShare:
     tensors: int
     parameters: int
     bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileShare:
-    """One weight file."""
-
-    name: str
-    tensors: int
-    bytes: int
-    """Of the file, header included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,27 +74,18 @@ class Inspection:
     """From the configuration; for an adapter its type, rank and base."""
     tensors: int
     parameters: int
-    parameters_by_kind: dict[str, int]
-    """By `KINDS`; those of layers by what they do in the layer."""
     layers: int
     bytes: int
     """Of tensors."""
     dtypes: tuple[DtypeShare, ...]
     """Most bytes first."""
-    files: tuple[FileShare, ...]
-    vocabulary: dict[str, int]
-    """"rows" of the embeddings, "config" (vocab_size), "tokens" of the tokenizer; what is not known is left out."""
-    tied_head: bool | None
-    """Whether the head is the embeddings; None: no model, or it does not say."""
+    files: tuple[str, ...]
+    """Names of the weight files."""
     provenance: dict[str, Any]
     """provenance.json without its list of tensors; empty: there is none."""
-    run: dict[str, Any]
-    """What run.json says of the holdfast run that wrote the folder; empty: there is none."""
     fingerprint: str | None
     """Of the content as read; None without `verify`."""
     checks: tuple[Check, ...]
-    notes: tuple[str, ...]
-    """What is worth knowing and no fault."""
     verified: bool
     seconds: float
 
@@ -121,7 +95,7 @@ class Inspection:
         return all(check.passed is not False for check in self.checks)
 
 
-def inspect(name: str | os.PathLike[str], *, verify: bool = False, workers: int | None = None) -> Inspection:
+def inspect_checkpoint(name: str | os.PathLike[str], *, verify: bool = False, workers: int | None = None) -> Inspection:
     """Looks into a checkpoint folder.
 
     Args:
@@ -137,8 +111,8 @@ def inspect(name: str | os.PathLike[str], *, verify: bool = False, workers: int 
     folder = local_folder(name)
     look = _Look(folder)
     record = look.provenance
-    checks = [look.files_check(), look.headers_check(), look.index_check()]
-    checks += [*look.configuration_checks(), *look.names_check(), *look.fit_check(verify=verify)]
+    checks = [look.files_check(), look.headers_check(), look.index_check(), *look.configuration_checks()]
+    checks += [*look.names_check(), *look.fit_check(verify=verify)]
     reader = None
     try:
         reader = CheckpointReader(folder)
@@ -148,49 +122,31 @@ def inspect(name: str | os.PathLike[str], *, verify: bool = False, workers: int 
     checks += _manifest_check(folder, verify=verify)
     fingerprint = None
     if verify and reader is not None:
-        fingerprint, found = _read_all(reader, record, workers)
-        checks += found
+        fingerprint, content_checks = _read_all(reader, record, workers)
+        checks += content_checks
     else:
         unread = "not looked at: the folder is damaged" if verify else "not looked at; --verify reads all bytes"
         checks.append(Check(name="values are finite", passed=None, detail=unread))
         if record.get("tensors"):
             checks.append(Check(name="content is as recorded", passed=None, detail=unread))
-    entries = look.entries.values()
+    entries = list(look.entries.values())
+    layers = {layer_of(entry.name) for entry in entries}
     return Inspection(
         folder=str(name),
         kind=look.kind,
         architecture=look.architecture(),
         tensors=len(entries),
         parameters=sum(e.size for e in entries),
-        parameters_by_kind={k: n for k in KINDS if (n := sum(e.size for e in entries if kind_of(e.name) == k))},
-        layers=len({layer for e in entries if (layer := layer_of(e.name)).isdigit()}),
+        layers=sum(layer.isdigit() for layer in layers),
         bytes=sum(e.nbytes for e in entries),
-        dtypes=_by_dtype(list(entries)),
-        files=tuple(
-            FileShare(name=f.name, tensors=sum(e.file == f for e in entries), bytes=f.stat().st_size)
-            for f in look.files
-        ),
-        vocabulary=look.vocabulary,
-        tied_head=look.tied(),
+        dtypes=_by_dtype(entries),
+        files=tuple(file.name for file in look.files),
         provenance={key: value for key, value in record.items() if key != "tensors"},
-        run=look.run_summary(),
         fingerprint=fingerprint,
         checks=tuple(checks),
-        notes=tuple(look.notes()),
         verified=verify,
         seconds=time.perf_counter() - began,
     )
-
-
-def kind_of(name: str) -> str:
-    """What a tensor is part of, one of `KINDS`, from its name."""
-    layer, lowered = layer_of(name), name.lower()
-    if not layer.isdigit():
-        return layer
-    inner = lowered.split(f".{layer}.", 1)[1]
-    if _NORM.search((["", *inner.split(".")])[-2]):  # the module that holds the tensor
-        return "norm"
-    return "attention" if _ATTENTION.search(f".{inner}") else "mlp" if _MLP.search(f".{inner}") else "other"
 
 
 class _Look:
@@ -204,10 +160,9 @@ class _Look:
             raise ModelError(_nothing_here(folder))
         self.index_problem = ""
         self.listed: dict[str, str] = {}
-        self.index_size: int | None = None
         if index is not None:
             try:
-                self.listed, self.index_size = read_index(index)
+                self.listed = read_index(index)
             except ModelError as error:
                 self.index_problem = str(error)
         stem = _stem([*present, *([index.name] if index is not None else [])])
@@ -215,22 +170,16 @@ class _Look:
         names = sorted(set(self.listed.values())) if self.listed else [single] if single in present else present
         self.missing = [name for name in names if name not in present]
         self.files = [folder / name for name in names if name in present]
-        self.stray = [name for name in present if name not in names]
         self.headers = read_headers(self.files, self.listed)
         self.entries = self.headers.entries
         self.kind = {"adapter_model": "adapter"}.get(stem, stem)
-        self.vocabulary: dict[str, int] = {}
         self.config: dict[str, Any] = {}
-        self.unreadable: list[str] = []
-        """What is wrong with the records."""
-        self.provenance, self.run = self._record(FILE), self._record("run.json")
-
-    def _record(self, name: str) -> dict[str, Any]:
+        self.provenance: dict[str, Any] = {}
+        self.record_problem = ""
         try:
-            return read_object(self.folder / name) if (self.folder / name).is_file() else {}
+            self.provenance = read_object(folder / FILE) if (folder / FILE).is_file() else {}
         except DataError as error:
-            self.unreadable.append(str(error))
-            return {}
+            self.record_problem = str(error)
 
     def files_check(self) -> Check:
         """All shards that the index lists are there; without an index there is one file."""
@@ -244,9 +193,9 @@ class _Look:
 
     def headers_check(self) -> Check:
         """Every header fits its file."""
-        damage = "\n".join(map(str, self.headers.damaged.values()))
+        damaged = "\n".join(map(str, self.headers.damaged.values()))
         fine = f"{len(self.entries)} tensors, no gaps, no bytes missing"
-        return _check("headers are sound", [damage] if damage else [], fine)
+        return _check("headers are sound", [damaged] if damaged else [], fine)
 
     def index_check(self) -> Check:
         """Every tensor is where the index says, once, and none is left out."""
@@ -263,7 +212,7 @@ class _Look:
         return _check("index fits the shards", problems, fine)
 
     def configuration_checks(self) -> list[Check]:
-        """config.json can be read, and says of vocabulary and head what the tensors say."""
+        """config.json can be read, and has as many tokens as the embeddings have rows."""
         title = "configuration can be read"
         try:
             adapter = self.kind == "adapter"
@@ -272,59 +221,43 @@ class _Look:
             return [_check(title, [str(error)])]
         if self.kind == "adapter":
             return [_check(title, [], ADAPTER)]
-        lacking = ["there is no config.json: nothing can load this as a model"]
-        found = [_check(title, [] if self.config else lacking, "config.json")]
-        read = found if self.config or self.kind == "model" else []
-        return [*read, *self._vocabulary_check(), *self._head_check()]
+        if not self.config:
+            absent = [_check(title, ["there is no config.json: nothing can load this as a model"])]
+            return absent if self.kind == "model" else []
+        return [_check(title, [], "config.json"), *self._vocabulary_check()]
 
     def _vocabulary_check(self) -> list[Check]:
         names = vocabulary_tensors(self.config, self.entries)
-        rows = sorted({self.entries[n].shape[0] for n in names})
+        if not names:
+            return []
+        rows = self.entries[names[0]].shape[0]
         stated = config_value(self.config, "vocab_size")
         problems, tokens = [], None
-        if rows:
-            self.vocabulary["rows"] = rows[-1]
-        if isinstance(stated, int):
-            self.vocabulary["config"] = stated
-            if rows and stated not in rows:
-                problems.append(f"config.json says {stated:,} rows, the embeddings have {rows[-1]:,}")
-        if len(rows) > 1:
-            differing = ", ".join(f"{self.entries[n].shape[0]:,} rows in {n}" for n in names)
-            problems.append(f"embeddings and head differ: {differing}")
+        if isinstance(stated, int) and stated != rows:
+            problems.append(f"config.json says {stated:,} rows, the embeddings have {rows:,}")
         try:
             tokens = vocabulary(self.folder)
         except ModelError as error:
             problems.append(str(error))
-        if tokens:
-            self.vocabulary["tokens"] = len(tokens)
-            beyond = [token for token, number in tokens.items() if rows and number >= rows[0]]
-            if beyond:
-                count, named = f"{len(beyond):,} tokens beyond the {rows[0]:,} rows", listing(beyond, _NAMED)
-                problems.append(f"the tokenizer has {count}: {named}")
-        if not self.vocabulary and not problems:
-            return []
-        shown = ", ".join(f"{self.vocabulary[what]:,} {what}" for what in ("rows", "tokens") if what in self.vocabulary)
-        return [_check("vocabulary fits", problems, shown)]
-
-    def _head_check(self) -> list[Check]:
-        tied, head = tied_head(self.config), self._head()
-        if self.kind != "model" or tied is None or not self.entries:
-            return []
-        if tied or head is not None:
-            return [_check("head is there", [], "tied to the embeddings" if tied else str(head))]
-        expected = "embed" in map(kind_of, self.entries) and "CausalLM" in str(self.architecture())
-        problem = "config.json says that the head is not tied, and none is stored"
-        return [_check("head is there", [problem])] if expected else []
+        beyond = [token for token, number in (tokens or {}).items() if number >= rows]
+        if beyond:
+            count = f"{len(beyond):,} tokens beyond the {rows:,} rows"
+            problems.append(f"the tokenizer has {count}: {listing(beyond, _NAMED)}")
+        fine = f"{rows:,} rows" + (f", {len(tokens):,} tokens" if tokens else "")
+        return [_check("vocabulary fits", problems, fine)]
 
     def names_check(self) -> list[Check]:
         """The tensors are those that the record lists."""
+        title = "tensors are as recorded"
+        if self.record_problem:
+            return [Check(name=title, passed=None, detail=self.record_problem)]
         listed = self.provenance.get("tensors")
         if not isinstance(listed, dict) or self.missing or self.headers.damaged:
             return []
         lost, new = [n for n in listed if n not in self.entries], [n for n in self.entries if n not in listed]
         wrong = (("lost", lost), ("new", new))
-        problems = [f"{len(names)} {title}: {listing(names, _NAMED)}" for title, names in wrong if names]
-        return [_check("tensors are as recorded", problems, f"{len(listed)} tensors")]
+        problems = [f"{len(names)} {what}: {listing(names, _NAMED)}" for what, names in wrong if names]
+        return [_check(title, problems, f"{len(listed)} tensors")]
 
     def fit_check(self, *, verify: bool) -> list[Check]:
         """The tensors are those that the model of config.json takes. Without `verify` transformers is asked only where
@@ -376,50 +309,6 @@ class _Look:
         named = config.get("architectures")
         return str(named[0]) if isinstance(named, list) and named else config.get("model_type") or None
 
-    def tied(self) -> bool | None:
-        """Whether the head is the embeddings."""
-        tied = tied_head(self.config)
-        if self.kind != "model":
-            return None
-        return False if tied is None and self._head() is not None else tied
-
-    def run_summary(self) -> dict[str, Any]:
-        """What a run record says that matters here."""
-        kept = ("name", "status", "stage", "retention", "seed", "created", "finished", "versions")
-        parts = {"model": ("name", "hash"), "data": ("name", "hash"), "training": ("steps", "tokens", "seconds")}
-        result = {key: self.run[key] for key in kept if key in self.run}
-        for key, wanted in parts.items():
-            if isinstance(self.run.get(key), dict):
-                result[key] = {k: v for k, v in self.run[key].items() if k in wanted}
-        return result
-
-    def notes(self) -> list[str]:
-        """Stray files, a head that is stored and not used, an unreadable record, leftovers of an interrupted writer."""
-        found, folder, head = [], self.folder.absolute(), self._head()
-        if self.stray:
-            found.append(f"not part of the checkpoint, and not looked at: {listing(self.stray, _NAMED)}")
-        if pickles := _pickles(folder):
-            found.append(
-                f"pickle files, which can run code when loaded, lie beside the weights: {listing(pickles, _NAMED)}. "
-                f"holdfast never reads them as weights."
-            )
-        if tied_head(self.config) and head is not None:
-            found.append(f"{head} is stored although the head is tied to the embeddings: loading ignores it")
-        size, whole = sum(e.nbytes for e in self.entries.values()), not self.headers.damaged and not self.missing
-        if whole and self.index_size not in (None, size):
-            found.append(f"the index gives {self.index_size:,} bytes in total, the tensors take {size:,}")
-        found += self.unreadable
-        left = [path.name for path in folder.parent.glob(f".{escape(folder.name)}.*") if path.suffix == ".partial"]
-        if left:
-            found.append(
-                f"an interrupted command left {listing(left, _NAMED)} beside it; the same command goes on from there, "
-                f"or remove it"
-            )
-        return found
-
-    def _head(self) -> str | None:
-        return next((n for n in self.entries if layer_of(n) == "head" and n.endswith(".weight")), None)
-
 
 def _check(name: str, problems: Sequence[str], fine: str = "") -> Check:
     """A check that failed if there are problems; `fine` is its detail where there are none."""
@@ -451,23 +340,22 @@ def _read_all(
     def add(job: Job, count: int) -> None:
         bad[job.name] += count
 
+    total = sum(entry.nbytes for entry in entries.values())
     try:
-        with progress(
-            f"Reading {reader.folder.name}", total=sum(e.nbytes for e in entries.values()), unit="bytes"
-        ) as advance:
+        with progress(f"Reading {reader.folder.name}", total=total, unit="bytes") as advance:
             map_blocks(jobs, read, sources=1, workers=workers, reduce=add, advance=advance)
     except ModelError as error:
         return None, [_check("values are finite", [str(error)])]
     finally:
         reader.close()
-    named = [f"{name} ({count:,} of {entries[name].size:,})" for name, count in bad.items() if count]
-    problems = [f"NaN or infinities in {len(named)} tensors: {listing(named, _NAMED)}"] if named else []
+    names = [f"{name} ({count:,} of {entries[name].size:,})" for name, count in bad.items() if count]
+    problems = [f"NaN or infinities in {len(names)} tensors: {listing(names, _NAMED)}"] if names else []
     checks = [_check("values are finite", problems, f"{len(jobs)} tensors")]
-    found = {name: digests.tensor(name, entry.size) or "" for name, entry in entries.items()}
-    fingerprint = fingerprint_of({name: (e.dtype, e.shape, found[name]) for name, e in entries.items()})
+    content = {name: digests.tensor(name, entry.size) or "" for name, entry in entries.items()}
+    fingerprint = fingerprint_of({name: (e.dtype, e.shape, content[name]) for name, e in entries.items()})
     listed = record.get("tensors")
     if isinstance(listed, dict):
-        differ = [name for name, digest in listed.items() if name in found and found[name] != digest]
+        differ = [name for name, digest in listed.items() if name in content and content[name] != digest]
         problems = [f"{len(differ)} tensors are not as they were written: {listing(differ, _NAMED)}"] if differ else []
         if not differ and record.get("fingerprint") not in (None, fingerprint):
             problems = ["the tensors hold the recorded bytes under other names, dtypes or shapes"]
@@ -494,7 +382,8 @@ def _nothing_here(folder: Path) -> str:
     if inside:
         listed = "\n".join(f"  {folder / name}" for name in inside[:10])
         return f"Expected a checkpoint in {folder}, found {len(inside)} in folders inside it. Choose one:\n{listed}"
-    if pickles := _pickles(folder):
+    pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
+    if pickles:
         return (
             f"{folder} holds no safetensors, only pickle files ({listing(pickles, _NAMED)}), which can run code when "
             f"loaded and are not read. Convert them with transformers' save_pretrained, in a place that you trust them "
@@ -506,16 +395,12 @@ def _nothing_here(folder: Path) -> str:
     )
 
 
-def _pickles(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
-
-
 def _by_dtype(entries: Sequence[Entry]) -> tuple[DtypeShare, ...]:
-    held: dict[str, list[Entry]] = {}
+    groups: dict[str, list[Entry]] = {}
     for entry in entries:
-        held.setdefault(entry.dtype.name, []).append(entry)
+        groups.setdefault(entry.dtype.name, []).append(entry)
     shares = [
         DtypeShare(dtype=n, tensors=len(es), parameters=sum(e.size for e in es), bytes=sum(e.nbytes for e in es))
-        for n, es in held.items()
+        for n, es in groups.items()
     ]
     return tuple(sorted(shares, key=lambda s: (-s.bytes, s.dtype)))
