@@ -231,12 +231,13 @@ def test_no_torch_is_imported(desk: Path) -> None:
     """Not by a merge, an extraction, a distance or an inspection, however real, of models that are whole."""
     code = """
 import sys
+from holdfast.checkpoints.perturb import perturb
 from holdfast.cli.main import main
 assert main(["merge", "math", "adapter", "--base", "base", "--method", "ties", "--output_dir", "out"]) == 0
 assert main(["residual", "extract", "--instruct", "math", "--base", "base", "--output_dir", "residual"]) == 0
 assert main(["residual", "apply", "--residual", "residual", "--base", "code", "--output_dir", "new"]) == 0
-assert main(["distance", "base", "out"]) == 0
-assert main(["perturb", "base", "--scale", "0.1", "--seed", "1", "--std", "tensor", "--output_dir", "noisy"]) == 0
+assert main(["inspect", "base", "out"]) == 0
+perturb("base", "noisy", scale=0.1, seed=1)
 assert main(["inspect", "out"]) == 0
 print([m for m in ("torch", "transformers", "peft", "datasets", "safetensors") if m in sys.modules])
 """

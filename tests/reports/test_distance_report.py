@@ -89,8 +89,8 @@ def test_what_was_not_compared_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "result", "title"),
     [
-        ("/home/me/base", "/home/me/tuned", "base → tuned"),
-        ("/home/me/a/final", "/home/me/b/final", "a/final → b/final"),
+        ("/data/mine/base", "/data/mine/tuned", "base → tuned"),
+        ("/data/mine/a/final", "/data/mine/b/final", "a/final → b/final"),
         (
             "/cache/models--Qwen--Qwen3-0.6B/snapshots/abc/",
             "adapter on /cache/models--Qwen--Qwen3-0.6B/snapshots/abc",
@@ -103,7 +103,7 @@ def test_checkpoints_are_called_by_the_ends_of_their_folders(
 ) -> None:
     page = write(tmp_path, *llama(), start=start, result=result)
     assert re.findall(r"<h1>(.*?)</h1>", page) == [title]
-    assert "/home" not in page
+    assert "/data" not in page
 
 
 def test_the_terminals_table_has_a_row_a_layer_or_a_tensor() -> None:

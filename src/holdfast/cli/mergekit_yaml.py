@@ -283,7 +283,8 @@ def _values(
 
 def _tokenizer(request: MergekitRequest, mistakes: list[Mistake]) -> str | None:
     """The parent whose tokenizer the result takes."""
-    source, path = request.tokenizer_source, ("tokenizer_source",)
+    source = request.tokenizer_source
+    path: Keys = ("tokenizer_source",)
     if request.tokenizer is not None:
         source, path = request.tokenizer.source, ("tokenizer", "source")
     parents = [request.base_model, *(entry.model for entry in request.models)]

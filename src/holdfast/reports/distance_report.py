@@ -9,6 +9,7 @@ What it does not do: say whether a move is large. That is a question of evaluati
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import re
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.reports.blocks import Block, Bullets, Page, Panel, Paragraph, Section, Table
+from holdfast.reports.blocks import Block, Bullets, Page, Panel, Paragraph, Section, Table, Text
 from holdfast.reports.charts import Axis, Chart, Col, Mark, moved, signs_kept, tabulate
 from holdfast.reports.format import duration, number, plural, shorten, significant
 from holdfast.reports.html import write_page
@@ -86,9 +87,13 @@ def distance_page(found: CheckpointDistance) -> Page:
 
 
 def _table(per: str, rows: Sequence[tuple[str, Any]]) -> Table:
-    figures = [Col(column.title, lambda row, of=column: of.cell(row[1])) for column in FIGURES]
+    figures = [Col(column.title, functools.partial(_cell, column)) for column in FIGURES]
     tones = ["taken" if name == "total" else "" for name, _ in rows]
     return tabulate(rows, [Col(per, lambda row: row[0], numeric=False), *figures], tones=tones)
+
+
+def _cell(column: Col, row: tuple[str, Any]) -> Text:
+    return column.cell(row[1])
 
 
 def _lead(found: CheckpointDistance, start: str, result: str) -> str:
@@ -114,7 +119,7 @@ def _heat_map(tensors: Sequence[TensorDistance]) -> Chart | None:
     if not cells:
         return None
     last = max(layer for by_layer in cells.values() for layer in by_layer)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for module, by_layer in cells.items():
         shades = [_relative(by_layer.get(layer, [])) for layer in range(last + 1)]
         texts = [
