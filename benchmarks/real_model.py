@@ -1,6 +1,6 @@
 """A real language model, tuned in every way: what each learns and what it keeps. SmolLM2-135M-Instruct on a CPU.
 
-    python benchmarks/real_model.py --data DATA                      # goes on where the committed rows end
+    python benchmarks/real_model.py --data DATA                      # goes on where the rows end
     python benchmarks/real_model.py --data DATA --minutes 120        # a stretch: begins nothing that will not end
     python benchmarks/real_model.py --data DATA --only gsm8k/direct  # runs whose name begins so
     python benchmarks/real_model.py --plan                           # what there is to do, and what is done
@@ -8,7 +8,7 @@
                                                                      # machinery only
 
 DATA is a folder with the public data sets (see `real_model_data.py`); the model is `holdfast models get
-smollm2-135m-instruct`, or `--model FOLDER`. Every finished run is one file of rows in docs/examples/real_model, so the
+smollm2-135m-instruct`, or `--model FOLDER`. Every finished run is one file of rows in runs/real_model/rows, so the
 table grows from session to session and nothing is computed twice; a run whose data, model, settings or plan have
 changed since is made again.
 
@@ -56,7 +56,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "docs" / "examples" / "real_model"
+RESULTS = ROOT / "runs" / "real_model"
+"""Rows of runs; `real_model_table.py` makes the committed table and records of them."""
 RATE, LOWER = 5e-4, 2e-4
 SEEDS = (0, 1)
 VERSION = 3

@@ -1,7 +1,7 @@
-"""The table of `benchmarks/real_model.py`, made from its committed rows: Markdown, a page a target, and the record that
-claims are checked against.
+"""The table of `benchmarks/real_model.py`, made from its rows: Markdown, a record a target, and the outcome that claims
+are checked against.
 
-    python benchmarks/real_model_table.py            # docs/examples/real_model: README.md, *.html, *.json; and
+    python benchmarks/real_model_table.py            # docs/examples/real_model: README.md, *.json; and
                                                      # docs/outcomes/label-annealing-real.json, for docs/claims.md
 
 Every figure is a difference to the start on the same samples. *Beside direct* is what a method is worth: the source
@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 from real_model import RATE, RESULTS, ROOT, SEEDS, runs, seeds_of
 
+TABLE = ROOT / "docs" / "examples" / "real_model"
+"""Where table and records of the committed study are."""
 TARGETS = {"gsm8k": ("target", "answers"), "articles": ("target", "facts")}
 VALIDATION = {"gsm8k": ("validation", "answers_validation"), "articles": ("validation", "facts_validation")}
 TEXTS = (("source", "conversations"), ("source", "peps"), ("source", "handbook"))
@@ -454,14 +456,13 @@ def outcome(record: Any) -> dict[str, Any]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the rows are")
-    parser.add_argument("--partial", action="store_true", help="page and outcome of a table that is not whole, too")
+    parser.add_argument("--partial", action="store_true", help="record and outcome of a table that is not whole, too")
     options = parser.parse_args(arguments)
 
     from holdfast.records.study import write_study
-    from holdfast.reports.study_report import write_study_report
-    from holdfast.statistics.selection import select_all
     from holdfast.support.files import write_bytes_atomic, write_json
 
+    place = TABLE if options.results == RESULTS else options.results
     texts = []
     for target in TARGETS:
         if not (options.results / "rows" / target / "start.seed-0.json").is_file():
@@ -474,17 +475,14 @@ def main(arguments: list[str] | None = None) -> int:
         if table.made < table.planned and not options.partial:
             continue
         record = study_of(table)
-        write_study(options.results / target, record)
-        write_study_report(options.results / target / "report.html", record, selections=select_all(record))
-        if target == "gsm8k" and options.results == RESULTS:
+        write_study(place / target, record)
+        if target == "gsm8k" and place == TABLE:
             write_json(ROOT / "docs" / "outcomes" / "label-annealing-real.json", outcome(record))
     if not texts:
         raise SystemExit(f"Expected rows in {options.results}, found none. Run benchmarks/real_model.py first.")
-    head = (options.results / "head.md").read_text(encoding="utf-8")
-    write_bytes_atomic(options.results / "README.md", "\n".join([head, *texts]).encode())
-    print(
-        (options.results / "README.md").relative_to(ROOT) if options.results.is_relative_to(ROOT) else options.results
-    )
+    head = (TABLE / "head.md").read_text(encoding="utf-8")
+    write_bytes_atomic(place / "README.md", "\n".join([head, *texts]).encode())
+    print(place / "README.md")
     return 0
 
 

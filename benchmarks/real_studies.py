@@ -7,7 +7,7 @@
     python benchmarks/real_studies.py --quick                  # a minute or two: a tiny model, the machinery only
 
 DATA is a folder with the public data sets (see `real_model_data.py`); the model is `holdfast models get
-smollm2-135m-instruct`. Page and records are copied to docs/examples/real_<study> when all models are there; each study
+smollm2-135m-instruct`. Records are copied to docs/examples/real_<study> when all models are there; each study
 takes an hour or two of two cores that have bfloat16, `piqa` half an hour.
 
 `piqa` was planned when the outcome of `stages` was known, and before its own: there PIQA fell by 7 points in the first
@@ -169,7 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("study", nargs="?", choices=STUDIES, help="which of them")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data sets")
     parser.add_argument("--workers", type=int, default=1, help="models at a time, each with its own memory (1)")
-    parser.add_argument("--results", type=Path, help="gets the page and its records (docs/examples/real_<study>)")
+    parser.add_argument("--results", type=Path, help="gets the record (docs/examples/real_<study>)")
     parser.add_argument("--quick", action="store_true", help="a minute or two: a tiny model, the machinery only")
     options = parser.parse_args(arguments)
     if options.quick:
@@ -192,8 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
         made = Path(values["output_dir"])
         results = options.results or EXAMPLES / f"real_{options.study}"
         results.mkdir(parents=True, exist_ok=True)
-        for name in ("report.html", study.record):
-            shutil.copy2(made / name, results / name)
+        shutil.copy2(made / study.record, results / study.record)
     return code
 
 

@@ -1,13 +1,17 @@
-"""What differs between two JSON values."""
+"""What differs between two JSON values, and files of recorded ones."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 NEAR = 1e-12
 """Relative difference of numbers that are the same."""
+LARGEST = 40_000
+"""Bytes of a file that is kept as text; a larger one is compressed."""
 SHOWN = 160
 """Characters of a value in a message."""
 
@@ -42,3 +46,29 @@ def is_number(value: Any) -> bool:
 def brief(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file, or PATH.gz in its place where it would be large."""
+    packed = packed_path(path)
+    data = text.encode()
+    if len(data) > LARGEST:
+        packed.write_bytes(gzip.compress(data, mtime=0))
+        path.unlink(missing_ok=True)
+    else:
+        path.write_bytes(data)
+        packed.unlink(missing_ok=True)
+
+
+def read_text(path: Path) -> str:
+    """What `write_text` wrote."""
+    packed = packed_path(path)
+    return gzip.decompress(packed.read_bytes()).decode() if packed.is_file() else path.read_text(encoding="utf-8")
+
+
+def is_recorded(path: Path) -> bool:
+    return path.is_file() or packed_path(path).is_file()
+
+
+def packed_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.gz")

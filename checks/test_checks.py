@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "oracles"), str(HERE.parent / "tests")]
+sys.path[:0] = [str(HERE), str(HERE / "oracles"), str(HERE.parent / "tests"), str(HERE.parent / "docs")]
 
 import compare
 
 import figures
+import records
 from differences import differences
+from holdfast.reports.charts import Chart
 
 
 @pytest.mark.parametrize(
@@ -71,3 +73,11 @@ def test_a_record_is_compared_file_by_file(tmp_path, capsys):
 
 def test_numbers_that_json_has_no_words_for():
     assert compare.plain({1: (float("nan"), float("-inf"), True)}) == {"1": ["nan", "-inf", True]}
+
+
+def test_committed_studies_are_small_and_their_tables_are_those_of_their_records():
+    for folder, page in records.studies():
+        readme = (folder / "README.md").read_text(encoding="utf-8")
+        assert readme == records.with_record(readme, page), f"{folder}: run docs/records.py"
+        assert (folder / records.PICTURE).read_text(encoding="utf-8") == records.svg(records.first(page, Chart)), folder
+        assert max(path.stat().st_size for path in folder.iterdir()) <= records.LARGEST, folder

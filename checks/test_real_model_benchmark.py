@@ -270,12 +270,11 @@ def test_a_run_of_one_seed_is_held_against_direct_runs_of_that_seed(bench, table
 def test_the_machinery_makes_a_table(bench, table, tmp_path, capsys):
     assert bench.quick(tmp_path) == 0
     results = tmp_path / "results"
-    (results / "head.md").write_text("# Head\n")
     assert table.main(["--results", str(results), "--partial"]) == 0
     text = (results / "README.md").read_text()
     for label in ("direct, 0.0005", "label annealing weight 1.0, 0.0005", "WiSE-FT 0.5 of direct, 0.0005"):
         assert label in text
-    assert "articles" in (results / "articles" / "report.html").read_text()
+    assert "articles" in json.loads((results / "articles" / "study.json").read_text())["name"]
     assert re.search(r"^5 of \d\d rows are made so far\.$", text, re.MULTILINE)
 
 

@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -65,9 +66,25 @@ def main() -> None:
         if name not in made:
             made.add(name)
             waiting += stage(name)
+    draw_studies()
     for name, text in api_pages():
         write(SOURCE / "api" / name, text)
     check_navigation()
+
+
+def draw_studies() -> None:
+    """Writes the whole page of every committed record, with a link in the README above it."""
+    sys.path.append(str(ROOT / "docs"))
+    from records import EXAMPLES, record_pages, write_page
+
+    for name, page in record_pages():
+        folder = (EXAMPLES / name).parent
+        write_page(page, SOURCE / folder.relative_to(ROOT / "docs") / "report.html")
+        home = next(place for place in (folder, *folder.parents) if (place / "README.md").is_file())
+        readme = SOURCE / home.relative_to(ROOT / "docs") / "README.md"
+        address = (folder / "report.html").relative_to(home)
+        with readme.open("a", encoding="utf-8") as file:
+            file.write(f"\n[{page.title}: the whole page]({address})\n")
 
 
 # ---------------------------------------------------------------------------------------------- files of the repository

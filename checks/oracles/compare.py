@@ -11,7 +11,6 @@ meant is recorded anew, and its commit says what differs.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import shutil
@@ -28,12 +27,10 @@ from claims import claims
 from jobs import jobs
 from pages import pages
 
-from differences import differences
+from differences import differences, read_text, write_text
 
 EXPECTED = HERE / "expected"
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {"pages": pages, "claims": claims, "jobs": jobs}
-LARGEST = 120_000
-"""Bytes of a file that is kept as text; a larger one is compressed."""
 DIGITS = 10
 """Of a number that is kept."""
 NEAR = 1e-8
@@ -80,11 +77,7 @@ def record(folder: Path, values: dict[str, Any]) -> None:
     for name, value in values.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = f"{as_text(value)}\n".encode()
-        if len(text) > LARGEST:
-            path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(text, mtime=0))
-        else:
-            path.write_bytes(text)
+        write_text(path, f"{as_text(value)}\n")
 
 
 def as_text(value: Any, depth: int = 2) -> str:
@@ -104,10 +97,9 @@ def compact(value: Any) -> str:
 def recorded(folder: Path) -> dict[str, Any]:
     """What was recorded, by name of the file."""
     values = {}
-    for path in sorted(folder.rglob("*.*")):
-        name = str(path.relative_to(folder)).removesuffix(".gz")
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        values[name] = json.loads(data)
+    for path in sorted(folder.rglob("*.json*")):
+        file = path.with_name(path.name.removesuffix(".gz"))
+        values[str(file.relative_to(folder))] = json.loads(read_text(file))
     return values
 
 

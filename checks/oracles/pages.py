@@ -10,18 +10,12 @@ import tree
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
-LEFT_OUT = ("real_fragility",)
-"""Records that no page shows any more."""
-RUNS = "peps_gsm8k"
-"""Folder of runs of `holdfast train`."""
 
 
 def records(file: str) -> Iterator[tuple[str, Path]]:
     """The folders below docs/examples that have such a record, by their path there."""
     for path in sorted(EXAMPLES.rglob(file)):
-        name = str(path.parent.relative_to(EXAMPLES))
-        if name not in LEFT_OUT:
-            yield name, path.parent
+        yield str(path.parent.relative_to(EXAMPLES)), path.parent
 
 
 def read_record(file: str, folder: Path) -> Any:
@@ -31,21 +25,22 @@ def read_record(file: str, folder: Path) -> Any:
 
 
 def pages() -> dict[str, Any]:
-    """Every page by the path of its record."""
-    data = {}
+    """Every page as data, by the path of its record."""
+    return {name: page_data(page) for name, page in record_pages()}
+
+
+def record_pages() -> Iterator[tuple[str, Any]]:
+    """Every page, and the path of its record below docs/examples."""
     for file, (_, make_page) in tree.PAGES.items():
         for name, folder in records(file):
-            data[f"{name}/{file}"] = page_data(tree.load(make_page)(read_record(file, folder)))
+            yield f"{name}/{file}", tree.load(make_page)(read_record(file, folder))
     for name, folder in records(tree.STUDY_FILE):
         record = read_record(tree.STUDY_FILE, folder)
         selections = tree.load(tree.SELECT_ALL)(record)
-        page = tree.load(tree.STUDY_PAGE)(record, folder, selections=selections)
-        data[f"{name}/{tree.STUDY_FILE}"] = page_data(page)
+        yield f"{name}/{tree.STUDY_FILE}", tree.load(tree.STUDY_PAGE)(record, folder, selections=selections)
     for name, folder in records(tree.RUN_FILE):
-        if name.startswith(f"{RUNS}/"):
-            run = tree.load(tree.READ_RUN)(tree.load(tree.RUN_FOLDER)(folder))
-            data[f"{name}/{tree.RUN_FILE}"] = page_data(tree.load(tree.RUN_PAGE)(run))
-    return data
+        run = tree.load(tree.READ_RUN)(tree.load(tree.RUN_FOLDER)(folder))
+        yield f"{name}/{tree.RUN_FILE}", tree.load(tree.RUN_PAGE)(run)
 
 
 def page_data(page: Any) -> dict[str, Any]:

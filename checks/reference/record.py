@@ -32,7 +32,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1] / "tests")]
 
 import commandline
-from differences import differences
+from differences import differences, is_recorded, read_text, write_text
 
 SURFACE = ("names", "commands", "requests")
 """Parts that no processor changes."""
@@ -180,10 +180,11 @@ def environment() -> dict[str, str]:
 
 
 def write(path: Path, value: Any) -> None:
-    """JSON with one line an entry, so that a difference in the record is a difference of lines."""
+    """JSON with one line an entry, so that a difference in the record is a difference of lines; compressed where it is
+    large."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [f"{json.dumps(k)}: {json.dumps(v, sort_keys=True, separators=(',', ':'))}" for k, v in value.items()]
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 # ------------------------------------------------------------------------------------------------------------ comparing
@@ -221,7 +222,7 @@ def check(parts: list[str], work: Path, expected: Path, old_src: Path | None) ->
     for part in plain:
         of_old_tree = work / "old-record" / f"{part}.json"
         found = differences(
-            _read(of_old_tree if of_old_tree.exists() else expected / f"{part}.json"),
+            _read(of_old_tree if is_recorded(of_old_tree) else expected / f"{part}.json"),
             json.loads(json.dumps(now[part])),
             part,
         )
@@ -246,7 +247,7 @@ def _record_old(source: Path, parts: list[str], work: Path) -> None:
 
 
 def _read(path: Path) -> Any:
-    return json.loads(path.read_text())
+    return json.loads(read_text(path))
 
 
 def _print(part: str, found: list[str]) -> int:
