@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "see it work in about three minutes: no network, no GPU, no files of yours",
     ),
     "train": ("holdfast.cli.train", "fine-tune a model, keep what it knew, measure both before and after"),
-    "convert": ("holdfast.cli.convert", "a training file of axolotl, LLaMA-Factory or an older trl as one of holdfast"),
+    "convert": ("holdfast.cli.convert", "a training file of axolotl or LLaMA-Factory as one of holdfast"),
     "evaluate": ("holdfast.cli.evaluate", "measure models on suites of benchmarks, on text, on what they answer"),
     "compare": ("holdfast.cli.compare", "two models question by question, as a table, a page, or a gate of a pipeline"),
     "sweep": ("holdfast.cli.sweep", "try many ways, draw what each learns against what it forgets, choose one"),
