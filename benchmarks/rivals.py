@@ -31,7 +31,7 @@ import itertools
 import statistics
 import sys
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -136,21 +136,15 @@ def compare(chosen: list[Rival], root: Path, *, seeds: int, quick: bool) -> list
     """Runs the arms, or finds them finished, and reads their figures: means over seeds, with each seed's values."""
     from rich.console import Console
 
-    from holdfast.studies.quickstart import base_texts, write_data
-    from holdfast.worlds.embedded import embedded_corpus
-    from holdfast.worlds.pretrain import BaseRecipe, cached_base
+    from holdfast.cli.quickstart import small_files
 
-    corpus, recipe = embedded_corpus(), BaseRecipe()
-    if quick:
-        recipe = replace(recipe, layers=2, width=64, mlp=128, vocab_size=512, steps=30)
-    files = write_data(corpus, root / "data")
-    base = cached_base(base_texts(corpus), recipe, console=Console(file=sys.stderr))
+    names = small_files(root / "data", seed=0, quick=quick, console=Console(file=sys.stderr))
     rows = []
     for rival in chosen:
         measured = []
         for seed in range(seeds):
             print(f"{rival.name}, seed {seed}", file=sys.stderr, flush=True)
-            measured.append(run(rival, root, base, files, seed=seed, quick=quick))
+            measured.append(run(rival, root, names, seed=seed, quick=quick))
         rows.append(
             {
                 "arm": rival.name,
@@ -171,26 +165,22 @@ def compare(chosen: list[Rival], root: Path, *, seeds: int, quick: bool) -> list
     return rows
 
 
-def run(rival: Rival, root: Path, base: Path, files: dict[str, Path], *, seed: int, quick: bool) -> dict[str, float]:
+def run(rival: Rival, root: Path, names: dict[str, str], *, seed: int, quick: bool) -> dict[str, float]:
     """One fine-tuning with its evaluations: nats per token before and after, seconds of the median step, trained
     parameters."""
     from rich.console import Console
 
+    from holdfast.cli.quickstart import sweep_of
     from holdfast.runs.config import train_config
     from holdfast.runs.run import train
-    from holdfast.studies import quickstart
 
     def filled(values: dict[str, Any]) -> dict[str, Any]:
-        return {k: v.format(prose=files["prose_train"]) if isinstance(v, str) else v for k, v in values.items()}
+        return {k: v.format(prose=names["prose_train"]) if isinstance(v, str) else v for k, v in values.items()}
 
     spec = [{n: filled(g) for n, g in e.items()} for e in rival.retention]
     words = "".join(c if c.isalnum() else "-" for c in rival.name)
-    arm = quickstart.QuickArm(name=f"{words}.{seed}", label=rival.name, kind=words, retention=spec)
-    paths = {name: str(path) for name, path in files.items()}
-    quick_settings = quickstart.QuickSettings(
-        output_dir=root, arms=(arm,), base=str(base), files=paths, seed=seed, quick=quick, workers=None
-    )
-    settings = {**quick_settings.run(arm), **filled(rival.settings)}
+    place = {"output_dir": str(root / f"{words}.{seed}"), "seed": seed, "retention": spec}
+    settings = {**sweep_of(names, quick=quick)["train"], **place, **filled(rival.settings)}
     settings["learning_rate"] *= rival.rate
     folder = train(train_config(settings), console=Console(file=io.StringIO()), evaluation_cache=root / "evaluations")
     found: dict[str, float] = {}

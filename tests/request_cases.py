@@ -321,7 +321,6 @@ WORDS: list[tuple[list[str], list[str]]] = [
         ["data", "prepare", "corpus", "--input", "news.jsonl", "--output", "asked.jsonl", "--after", "soon"],
         ["after", "soon"],
     ),
-    (["quickstart", "--only", "nothing"], ["nothing"]),
     (["quickstart", "--workers", "0"], ["workers"]),
 ]
 

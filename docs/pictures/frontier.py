@@ -32,9 +32,9 @@ COLOURS = {
 BESIDE = {
     "start": (10, 5, "start"),
     "direct fine-tuning": (12, 5, "start"),
-    "L2 to the start, 0.01": (-12, 5, "end"),
-    "SFA, p = 0.25": (0, 22, "middle"),
-    "replay, 10 % prose": (12, 5, "start"),
+    "L2 (0.01)": (-12, 5, "end"),
+    "SFA (p = 0.25)": (0, 22, "middle"),
+    "replay (10 % prose)": (12, 5, "start"),
     "label annealing, weight 0.3": (12, 5, "start"),
     "label annealing, weight 1": (10, -8, "start"),
     "label annealing, weight 3": (0, -14, "middle"),

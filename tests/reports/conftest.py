@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_runs import write_arm, write_run
+from synthetic_runs import write_run
 
 from holdfast.records.run import RunFolder
 
@@ -20,15 +20,5 @@ def make_run(tmp_path: Path) -> MakeRun:
 
     def make(name: str = "run", /, **changes: Any) -> RunFolder:
         return write_run(tmp_path / name, **changes)
-
-    return make
-
-
-@pytest.fixture
-def make_arm(tmp_path: Path) -> MakeRun:
-    """`make_arm(name, source=..., target=..., retention=..., **more)` writes an arm's folder and returns it."""
-
-    def make(folder: str, /, **changes: Any) -> RunFolder:
-        return write_arm(tmp_path / folder, **changes)
 
     return make

@@ -207,47 +207,6 @@ def write_run(
     return folder
 
 
-def write_arm(
-    path: Path,
-    *,
-    source: float,
-    target: float,
-    retention: list[dict[str, Any]],
-    documents: int = 200,
-    scale: float = 1.0,
-    **changes: Any,
-) -> RunFolder:
-    """An arm with per-document rows whose corpus figures are exactly those of its comparisons: every document changes
-    by the arm's mean plus its own noise, so that a bootstrap has something to resample."""
-    rng = random.Random(f"noise of {path.name}")
-    base = random.Random(5)
-    comparisons, evaluations = [], []
-    for suite, text, level, change in (("source", "prose", 2.9, source), ("target", "answers", 3.2, target)):
-        start, result = [], []
-        for i in range(documents):
-            tokens = base.randint(50, 400)
-            nats = tokens * (level + base.gauss(0, 0.4))
-            moved = nats + tokens * (change + rng.gauss(0, 0.15))
-            row = {"doc": f"{suite}-{i}", "tokens": tokens, "bytes": 4 * tokens}
-            start.append({**row, "nats": nats})
-            result.append({**row, "nats": moved})
-        before, after = (sum(r["nats"] for r in rows) / sum(r["tokens"] for r in rows) for rows in (start, result))
-        half = 1.96 * 0.15 / math.sqrt(documents)
-        difference = after - before
-        interval = (difference - half, difference + half)
-        figures = {"before": before, "after": after, "difference": difference, "interval": interval}
-        comparisons.append(comparison(suite=suite, name=text, n=documents, **figures))
-        for which, value, rows in (("start", before, start), ("result", after, result)):
-            evaluations.append((which, perplexity(suite, text, value, documents), rows))
-    moved_by = distances(scale=scale)
-    folder = write_run(
-        path, **{"name": path.name, "comparisons": comparisons, "retention": retention, "distance": moved_by, **changes}
-    )
-    for which, evaluation, rows in evaluations:
-        folder.evaluated(which).write(evaluation, rows)
-    return folder
-
-
 def chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

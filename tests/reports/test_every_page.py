@@ -38,7 +38,7 @@ from synthetic_evaluations import text as documents
 from synthetic_ladder import ladder
 from synthetic_overtraining import overtraining
 from synthetic_probes import probe
-from synthetic_runs import SOURCE_NOISE, chromium, comparison, metric_lines, perplexity, write_arm, write_run
+from synthetic_runs import SOURCE_NOISE, chromium, comparison, metric_lines, perplexity, write_run
 from synthetic_sequences import sequence
 from synthetic_stages import SELECTED, stages
 from synthetic_studies import finished_frontier, frontier, measured_runs, nothing_finished, record, trial
@@ -49,7 +49,6 @@ from holdfast.papers.theory.page import theory_page
 from holdfast.papers.theory.results import Theory, check, finding
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.reports import blocks, markdown
-from holdfast.reports.arms import Arm, read_tradeoff, tradeoff_page
 from holdfast.reports.blocks import Page, words
 from holdfast.reports.charts import Chart, Value, plain, plotly_figure
 from holdfast.reports.claims_report import claims_page
@@ -109,16 +108,6 @@ def no_direct(folder: Path, text: str) -> Page:
     runs = measured_runs(random.Random(0), (0, 1, 2), 0.5, -0.3)
     whole = record([trial(0, text, text, {text: 1.0}, runs)], name=text)
     return study_page(whole, folder, selections=select_all(whole))
-
-
-def arms(folder: Path, text: str) -> Page:
-    annealing = [{"method": "label_annealing", "weight": 1.0}]
-    found = [
-        Arm(f"Direct {text}", write_arm(folder / "d", source=0.31, target=-0.52, retention=[]), "direct"),
-        Arm(text, write_arm(folder / "a", source=0.06, target=-0.45, retention=annealing), "label_annealing"),
-    ]
-    read = read_tradeoff(found, source=("source", "prose"), target=("target", "answers"))
-    return tradeoff_page(read, folder, title=text, intro=text, next_steps=f"{text}\n$ {text}")
 
 
 def claims(folder: Path, text: str) -> Page:
@@ -305,7 +294,6 @@ PAGES: dict[str, Callable[[Path, str], Page]] = {
     "study of one seed": one_seed,
     "study, nothing finished": unfinished,
     "study without direct": no_direct,
-    "arms": arms,
     "claims": claims,
     "run": run,
     "run, unfinished": run_unfinished,

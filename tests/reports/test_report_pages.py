@@ -293,17 +293,13 @@ def test_reports_never_import_torch(make_run) -> None:
     program = f"""
 import io, sys
 from rich.console import Console
-from holdfast.reports import arms, card, run_report
+from holdfast.reports import card, run_report
 from holdfast.records.run import RunFolder
 folder = RunFolder({str(folder.path)!r})
 console = Console(file=io.StringIO(), width=80)
 run_report.write_run_report(folder)
 card.write_model_card(folder)
 run_report.print_run_summary(folder, console)
-pair = [arms.Arm("direct", folder, "direct")]
-names = dict(source=("source", "prose"), target=("target", "answers"))
-arms.write_tradeoff_report(folder.path / "t.html", pair, title="t", intro="i", **names)
-arms.print_tradeoff(pair, console, **names)
 print(sorted({{"torch", "transformers", "datasets", "lm_eval"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 from synthetic_runs import comparison, shown
 
-from holdfast.reports.arms import Arm, print_tradeoff, read_tradeoff
-from holdfast.reports.format import interval_text, number
 from holdfast.reports.run_report import print_run_summary, read_run
-
-NAMES = {"source": ("source", "prose"), "target": ("target", "answers")}
 
 
 def flat(text: str) -> str:
@@ -42,10 +38,8 @@ def test_the_summary_has_every_figure_of_the_page(make_run, width) -> None:
     assert "…" not in text  # nothing was cut
 
 
-def test_an_ascii_terminal_gets_ascii(make_run, make_arm) -> None:
-    arm = Arm("Direct", make_arm("d", source=0.3, target=-0.5, retention=[]), "direct")
+def test_an_ascii_terminal_gets_ascii(make_run) -> None:
     text = shown(lambda out: print_run_summary(make_run(), out), ascii_only=True)
-    text += shown(lambda out: print_tradeoff([arm], out, **NAMES), ascii_only=True)
     assert text.isascii()
     assert "-0.412" in text
     assert "[-0.439, -0.386]" in text
@@ -67,26 +61,6 @@ def test_a_run_without_anything_says_so(make_run) -> None:
     assert "No training step was logged." in text
     assert "The distance from the starting weights was not recorded." in text
     assert "Training " not in text
-
-
-def test_the_tradeoff_has_every_figure_of_the_page(make_arm) -> None:
-    annealing = make_arm("a", source=0.06, target=-0.45, retention=[{"method": "label_annealing", "weight": 1.0}])
-    arms = [
-        Arm("Direct", make_arm("d", source=0.31, target=-0.52, retention=[]), "direct"),
-        Arm("Label annealing, weight 1", annealing, "label_annealing"),
-    ]
-    text = shown(lambda out: print_tradeoff(arms, out, **NAMES))
-    figures = read_tradeoff(arms, **NAMES)
-    assert figures.verdict in flat(text)
-    for f in figures.arms:
-        assert f.reading in flat(text)
-        assert f.source is not None
-        assert f.target is not None
-        for r in (f.source, f.target):
-            assert number(r.raw.gain, r.digits, sign=True) in text
-            assert interval_text(r.gain_interval, r.digits, sign=True) in text
-            assert r.before in text
-    assert max(len(line) for line in text.splitlines()) <= 80
 
 
 def test_a_table_of_many_columns_becomes_several() -> None:

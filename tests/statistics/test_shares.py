@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from holdfast.statistics.gains import OverSeeds
-from holdfast.statistics.shares import fieller, share_over_samples, share_over_seeds, shares
+from holdfast.statistics.shares import fieller, share_over_seeds, shares
 from reports.synthetic_studies import points_study
 
 
@@ -96,37 +96,3 @@ def test_another_level_widens_seeds_and_samples():
         OverSeeds(value=0.9, by_seed={0: 0.9}, samples_half=0.0),
     )
     assert (lone.value, lone.interval, lone.reason) == (0.4 / 0.9, None, "neither seeds nor samples give an interval")
-
-
-def documents(rng: np.random.Generator, *, n: int, share: float, gain: float) -> list[np.ndarray]:
-    """Nats and tokens of n documents under the start, an arm with `share` of the gain, and direct fine-tuning."""
-    tokens, hard = rng.integers(20, 200, n).astype(float), rng.normal(3, 0.6, n)
-    return [
-        np.stack([tokens * (hard + change + rng.normal(0, 0.3, n)), tokens], axis=1)
-        for change in (0, share * gain, gain)
-    ]
-
-
-def test_a_share_over_samples_is_that_of_changes_a_sample():
-    """With one token a document a figure is a plain mean: Fieller of the paired changes, in float64 by hand."""
-    rng = np.random.default_rng(3)
-    start, ours, direct = ([*zip(rng.normal(m, 0.5, 9), np.ones(9), strict=True)] for m in (0.0, 1.0, 2.0))
-    columns = [np.array(side) for side in (start, ours, direct)]
-    a, b = (columns[i][:, 0] - columns[0][:, 0] for i in (1, 2))
-    t2 = 2.3060041350333704**2 / 9  # 8 degrees of freedom
-    found = share_over_samples(*columns)
-    assert found is not None
-    for r in found:
-        assert (a - r * b).mean() ** 2 == pytest.approx(t2 * (a - r * b).var(ddof=1), rel=1e-9)
-
-
-@pytest.mark.parametrize(("n", "errors"), [(12, 4.0), (100, 2.5), (100, 10.0)])
-@pytest.mark.parametrize("share", [0.2, 0.9])
-def test_a_share_over_samples_covers_the_true_one(n, errors, share):
-    """95 % of the sets hold the true share, the unbounded ones (no interval) included, however near direct's change is
-    to zero (`errors` standard errors)."""
-    rng, rounds, held = np.random.default_rng(int(100 * share) + n), 500, 0
-    for _ in range(rounds):
-        interval = share_over_samples(*documents(rng, n=n, share=share, gain=errors * 0.3 * (2 / n) ** 0.5))
-        held += interval is None or interval[0] <= share <= interval[1]
-    assert held / rounds > 0.92

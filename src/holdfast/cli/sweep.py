@@ -171,7 +171,7 @@ def _sweep(argv: list[str]) -> int:
 
     target = stdout_console()
     record = run_study(config, console=target, workers=request.workers, grace=request.grace)
-    _print(record, config.output_dir, target)
+    print_outcome(record, config.output_dir, target)
     return 0
 
 
@@ -186,7 +186,7 @@ def _report(argv: list[str]) -> int:
 
             rule_from_config(rule)
             found.study = type(found.study)(dataclasses.replace(found.study.settings, select=rule))
-        study_commands.report(found, _print)
+        study_commands.report(found, print_outcome)
     return 0
 
 
@@ -232,7 +232,8 @@ def plan(config: StudyConfig) -> str:
     return "\n".join([*lines, "", f"  {runs} fine-tuning runs in all."])
 
 
-def _print(record: Any, out: Path, target: Any) -> None:
+def print_outcome(record: Any, out: Path, target: Any) -> None:
+    """What came of a study, the command that trains the chosen trial, and where the page is."""
     from holdfast.reports.study_text import print_study
     from holdfast.statistics.selection import select_all
     from holdfast.studies.engine.study import PAGE

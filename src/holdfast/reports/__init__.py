@@ -24,29 +24,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.reports.arms import Arm, print_tradeoff, write_tradeoff_report
     from holdfast.reports.card import write_model_card
     from holdfast.reports.distance_report import write_distance_report
     from holdfast.reports.run_report import print_run_summary, write_run_report
 
 _HOMES = {
-    "Arm": "arms",
     "print_run_summary": "run_report",
-    "print_tradeoff": "arms",
     "write_distance_report": "distance_report",
     "write_model_card": "card",
     "write_run_report": "run_report",
-    "write_tradeoff_report": "arms",
 }
 
 __all__ = [
-    "Arm",
     "print_run_summary",
-    "print_tradeoff",
     "write_distance_report",
     "write_model_card",
     "write_run_report",
-    "write_tradeoff_report",
 ]
 
 

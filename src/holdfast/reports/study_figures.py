@@ -169,12 +169,6 @@ def chosen_text(selection: Selection, record: StudyRecord) -> str:
     )
 
 
-def best_of(count: int, noun: str, data: str = "on the same data") -> str:
-    """What qualifies the figures of a choice, as a sentence without its end; empty where there was nothing to choose
-    from."""
-    return f"It is the best of {count} {noun} {data}, so its figures are optimistic" if count > 1 else ""
-
-
 def chosen_on(selection: Selection) -> str:
     """On what a rule chose, as words."""
     return "on the same data" if selection.validation is None else f"by {selection.validation} and the source"
@@ -191,11 +185,12 @@ def chosen_by(record: StudyRecord) -> str:
 
 
 def optimism_text(selection: Selection) -> str:
-    """`best_of` of a rule's choice, with what the rule earns on seeds that it did not choose by, where that is known;
-    begins with a space, empty where there was nothing to choose from."""
-    text = best_of(len(selection.candidates), "trials", chosen_on(selection)) if selection.chosen is not None else ""
-    if not text or selection.target is None or selection.source is None:
+    """What qualifies the figures of a rule's choice, with what the rule earns on seeds that it did not choose by, where
+    that is known; begins with a space, empty where there was nothing to choose from."""
+    count = len(selection.candidates)
+    if count < 2 or selection.chosen is None or selection.target is None or selection.source is None:
         return ""
+    text = f"It is the best of {count} trials {chosen_on(selection)}, so its figures are optimistic"
     if selection.rule_target is None or selection.rule_source is None:
         return f" {text}; by how much, one seed does not tell."
     sides = (("target", selection.rule_target, selection.target), ("source", selection.rule_source, selection.source))

@@ -2,8 +2,7 @@
 command that trains the choice.
 
 Reads a `StudyRecord` and the `Selection`s made of it (`holdfast.statistics.selection`), so it can be written at any
-moment of a study: what is still under way is marked as such. Which trial to take is not decided here. Runs of one's own
-side by side (`holdfast.reports.arms`) are the same sections over the same record.
+moment of a study: what is still under way is marked as such. Which trial to take is not decided here.
 """
 
 from __future__ import annotations
@@ -242,9 +241,6 @@ def trials_section(
     selections: Sequence[Selection],
     here: Path,
     *,
-    title: str = "All trials",
-    links: Mapping[int, str] | None = None,
-    more: Mapping[int, str] | None = None,
     narrow: bool = False,
 ) -> Section:
     """Every trial as a row.
@@ -254,20 +250,16 @@ def trials_section(
         trials: its figures.
         selections: whose choices are marked.
         here: the page's folder, which links to runs start from.
-        title: of the section.
-        links: number -> page of the trial itself.
-        more: number -> what else stands below its label.
         narrow: fits into eighty characters: shares without intervals, state and time below the label.
     """
     if not trials:
-        return Section(title, [Paragraph("No trial was begun yet.", "note")], anchor="trials")
+        return Section("All trials", [Paragraph("No trial was begun yet.", "note")], anchor="trials")
     rows: list[list[Text]] = []
     tones = []
     for t in trials:
         n = t.trial.number
         by = ", ".join(s.rule for s in selections if s.chosen == n)
-        name = Span(t.trial.label, link=(links or {}).get(n, ""))
-        label = (name, (" ", chip(f"chosen: {by}", "good")) if by else None, *_below(t, (more or {}).get(n, "")))
+        label = (t.trial.label, (" ", chip(f"chosen: {by}", "good")) if by else None, *_below(t))
         gains = [_gain_cell(g, whole=t.whole) for g in (t.target, t.source)]
         time = Span(duration(t.seconds), value=t.seconds) if t.trial.runs else ""
         if narrow:
@@ -297,14 +289,14 @@ def trials_section(
         "the worker, all seeds together."
     )
     legend += f" Samples of target and source: {', '.join(samples)}." if samples else ""
-    return Section(title, [table, Paragraph(legend, "note")], anchor="trials")
+    return Section("All trials", [table, Paragraph(legend, "note")], anchor="trials")
 
 
-def _below(t: TrialFigures, more: str) -> list[Text]:
+def _below(t: TrialFigures) -> list[Text]:
     """What stands under a trial's label: its number and settings, and why it does not count."""
     label, kind = t.trial.label, kind_title(t.trial)
     unsaid = {k: v for k, v in shown_params(t.trial).items() if parameters_text({k: v}) not in label}
-    details = [f"trial {t.trial.number}", kind if kind not in label else "", parameters_text(unsaid), more]
+    details = [f"trial {t.trial.number}", kind if kind not in label else "", parameters_text(unsaid)]
     found: list[Text] = [sub(" · ".join(d for d in details if d))]
     if t.trouble and t.trial.state not in ("running", "waiting"):
         found.append(sub(typographic(t.trouble), tone="bad" if t.trial.state == "failed" else ""))

@@ -10,17 +10,12 @@ Fieller's (1954, "Some problems in interval estimation"): all r for which a - r 
 with (co)variances that include the squared critical value. There is none where direct's own change cannot be told from
 zero (b^2 <= V_bb): the set is then unbounded.
 
-- Over seeds: V is t_{n-1}^2 times the (co)variance of the mean over the n seeds, plus the squared half-widths of the
-  samples' parts and their covariance. Where a record does not have that (one of an earlier version, a run whose samples
-  are on another machine), the parts are taken as independent, and the interval is as a rule too wide,
-  up to three times.
-- Over samples, for one run of each: V is t_{n-1}^2 times the (co)variance of the two changes over the n samples that
-  start, arm and direct all answered. For a ratio of sums N / D (text) a sample counts with its linear influence
-  (N_i - R D_i) / mean(D); what is hard for all three cancels. Training seeds are not in it.
+V is t_{n-1}^2 times the (co)variance of the mean over the n seeds, plus the squared half-widths of the samples' parts
+and their covariance. Where a record does not have that (one of an earlier version, a run whose samples are on another
+machine), the parts are taken as independent, and the interval is as a rule too wide, up to three times.
 
-Why not the percentile bootstrap of the ratio, which served the second kind before: with few samples it covers the true
-share in 90 to 91 % of cases instead of 95 (Fieller: 93 to 96 %; simulated, docs/log of 2026-11-22), and a share should
-mean the same over seeds and over samples. With hundreds of samples the two agree.
+Why not the percentile bootstrap of the ratio: with few samples it covers the true share in 90 to 91 % of cases instead
+of 95 (Fieller: 93 to 96 %; simulated, docs/log of 2026-11-22).
 """
 
 from __future__ import annotations
@@ -107,37 +102,6 @@ def share_over_seeds(
     interval = fieller(a, b, v_aa=v_aa, v_ab=v_ab, v_bb=v_bb)
     open_gain = f"direct fine-tuning's own {what} {UNTOLD}"
     return Share(value=value, interval=interval, reason=open_gain if interval is None else None)
-
-
-def share_over_samples(
-    start: np.ndarray, ours: np.ndarray, direct: np.ndarray, *, confidence: float = CONFIDENCE
-) -> tuple[float, float] | None:
-    """Fieller's interval of (ours - start) / (direct - start) over samples, for a ratio of sums a model.
-
-    Args:
-        start: `[n, 2]` float64, n >= 2: numerator and denominator of every sample as the start answered it.
-        ours: the same samples of the arm.
-        direct: the same samples of direct fine-tuning.
-        confidence: level of the interval, in (0, 1).
-
-    Returns:
-        None where it is not bounded.
-    """
-    n = len(start)
-    figures, influences = [], []
-    for columns in (start, ours, direct):
-        figure = columns[:, 0].sum() / columns[:, 1].sum()
-        figures.append(float(figure))
-        influences.append((columns[:, 0] - figure * columns[:, 1]) / columns[:, 1].mean())
-    changes = np.stack([influences[1] - influences[0], influences[2] - influences[0]])
-    spread = t_quantile(n - 1, 0.5 + confidence / 2) ** 2 * np.cov(changes) / n
-    return fieller(
-        figures[1] - figures[0],
-        figures[2] - figures[0],
-        v_aa=float(spread[0, 0]),
-        v_ab=float(spread[0, 1]),
-        v_bb=float(spread[1, 1]),
-    )
 
 
 def kept_share(ours: OverSeeds, direct: OverSeeds, *, confidence: float = CONFIDENCE) -> Share:
