@@ -546,7 +546,8 @@ def _why_not(key: str, known: Sequence[str]) -> str:
 
 
 def vary_schema(known: Iterable[str]) -> dict[str, Any]:
-    """JSON Schema of the `vary:` section; ranges are `#/$defs/range`.
+    """JSON Schema of the `vary:` section; ranges are `#/$defs/range`, and what an alternative may set of its own is
+    `#/$defs/tried`, from `tried_schema`.
 
     Args:
         known: keys of a training configuration, whose schema is `#/$defs/train`.
@@ -559,8 +560,7 @@ def vary_schema(known: Iterable[str]) -> dict[str, Any]:
         },
         {**METHODS, **PRESETS},
     )
-    settings = {name: _tried_schema({"$ref": f"#/$defs/train/properties/{name}"}) for name in known}
-    own_settings = {"type": "object", "properties": settings, "additionalProperties": False}
+    own_settings = {"$ref": "#/$defs/tried"}
     own = [
         {"type": "object", "properties": {key: schema}, "required": [key], "additionalProperties": False}
         for key, schema in ((TRAIN, own_settings), (TEXT, {"type": "string"}))
@@ -581,10 +581,17 @@ def vary_schema(known: Iterable[str]) -> dict[str, Any]:
     }
     return {
         "type": "object",
-        "properties": {"retention": alternatives, **settings},
+        "properties": {"retention": alternatives, **tried_schema(known)["properties"]},
         "patternProperties": {rf"^({'|'.join(METHODS)})\.": {}},
         "additionalProperties": False,
     }
+
+
+def tried_schema(known: Iterable[str]) -> dict[str, Any]:
+    """JSON Schema of keys of a training configuration with what is tried of each; the argument is that of
+    `vary_schema`."""
+    settings = {name: _tried_schema({"$ref": f"#/$defs/train/properties/{name}"}) for name in known}
+    return {"type": "object", "properties": settings, "additionalProperties": False}
 
 
 def _tried_schema(value: dict[str, Any]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from holdfast.records.study import STUDY_FILE
 from holdfast.statistics.rules import DEFAULT_RULE, RULES, Rule
 from holdfast.studies.engine import small as small_settings
 from holdfast.studies.engine.keys import StudyKeys
-from holdfast.studies.engine.space import Range, Space, read_space, vary_schema
+from holdfast.studies.engine.space import Range, Space, read_space, tried_schema, vary_schema
 from holdfast.support.files import fingerprint, read_object
 from holdfast.support.paths import expanded
 
@@ -267,7 +267,9 @@ def sweep_schema(train: Mapping[str, Any], known: Iterable[str]) -> dict[str, An
     schema = json_schema(SweepSettings, title="holdfast sweep", description="The file of 'holdfast sweep --config'.")
     run = {k: v for k, v in train.items() if k not in ("$schema", "title", "$defs")}
     ranges = object_schema(settings_of(Range))
-    return {**schema, "$defs": {**train["$defs"], "train": run, "vary": vary_schema(known), "range": ranges}}
+    names = list(known)
+    vary = {"vary": vary_schema(names), "tried": tried_schema(names)}
+    return {**schema, "$defs": {**train["$defs"], "train": run, **vary, "range": ranges}}
 
 
 @dataclass(frozen=True, kw_only=True)
