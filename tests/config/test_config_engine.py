@@ -12,12 +12,19 @@ import pytest
 
 from holdfast.config.command_line import Command, find_option
 from holdfast.config.declare import Meta, deciding, part_of, settings_of
-from holdfast.config.decode import Given, decode, field_mistakes, mistakes_in, plain_key, settings_value, with_floats
+from holdfast.config.decode import Given, decode, field_mistakes, mistakes_in, plain_key, with_floats
 from holdfast.config.help import keys_table
 from holdfast.config.schema import json_schema
 from holdfast.config.values import dotted
 from holdfast.config.yaml_file import read_yaml
 from holdfast.errors import ConfigError
+
+
+def settings_value(cls, values):
+    """A settings object, or every mistake at once."""
+    value, mistakes = decode(cls, values)
+    Given().check(mistakes)
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from holdfast.config.declare import MISSING, Setting, settings_of
+from holdfast.config.declare import Setting, settings_of
 from holdfast.config.values import Mistake, Path, Refused, coerce
 from holdfast.errors import ConfigError, did_you_mean
 
@@ -269,18 +269,6 @@ def unknown_key(name: str, known: Sequence[str], *, renamed: Mapping[str, str] |
         return f"unknown key '{name}'. Today's name for it: {renamed[plain_key(name)]}."
     few = f" Known: {', '.join(known)}." if len(known) <= 40 else ""
     return f"unknown key '{name}'.{did_you_mean(plain_key(name), known) or few}"
-
-
-def settings_value(cls: type[T], values: Mapping[str, Any], **options: Any) -> T:
-    """`decode` for library users.
-
-    Raises:
-        ConfigError: with every mistake at once.
-    """
-    value, mistakes = decode(cls, values, **options)
-    Given().check(mistakes)
-    assert value is not None and value is not MISSING
-    return value
 
 
 def plain_key(name: Any) -> str:
