@@ -105,7 +105,7 @@ def l2_forgets_less(where: str, share: float, lost: Array) -> Finding:
 def grids(problem: Problem) -> dict[str, Array]:
     """Lambdas by method."""
     weights = np.array(WEIGHTS)
-    scale = float((problem.finetuning_factors.values**2).mean())
+    scale = (problem.finetuning_factors.values**2).mean()
     return {"direct": np.zeros(1), "label_annealing": weights, "l2": weights * scale}
 
 
@@ -132,7 +132,7 @@ def felt_slope(problem: Problem) -> float:
 def descents(problem: Problem, method: str, weights: Array) -> list[Descent]:
     """Gradient descent at the ends and in the middle of some lambdas."""
     picked = sorted({weights[0], weights[len(weights) // 2], weights[-1]})
-    return [gradient_descent(problem, method, float(weight), tolerance=TOLERANCE) for weight in picked]
+    return [gradient_descent(problem, method, weight, tolerance=TOLERANCE) for weight in picked]
 
 
 def checks(problem: Problem, apart: Problem) -> list[Check]:
@@ -147,9 +147,9 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
     weights = grids(problem)
     annealing, ridge = weights["label_annealing"], weights["l2"]
     forms = {method: closed_form(problem, method, weights[method]) for method in METHODS}
-    size = float(norm(theta0))
+    size = norm(theta0)
     results: list[Check] = []
-    steps: list[Comparison] = []
+    steps = []
     for method, name in NAMES.items():
         runs = descents(problem, method, weights.get(method, np.zeros(1)))
         ends = [(0, run.distances[-1], run.size) for run in runs]
@@ -162,18 +162,18 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
 
     add("steps as the spectrum says", "sqrt(sum (1 - step q_i)^2t e_i^2), the distance after every step t", *steps)
 
-    slopes: list[Comparison] = []
+    slopes = []
     for method in METHODS:
         for weight, theta in zip(weights[method], forms[method], strict=True):
             steepest = (squares[0] * (1 + weight) + weight) * (norm(theta) + size)
-            slopes.append((0, norm(gradient(problem, method, float(weight), theta)), steepest))
+            slopes.append((0, norm(gradient(problem, method, weight, theta)), steepest))
     add("gradients vanish", "gradient of objectives (6), (7), (8) at the closed forms", *slopes)
 
     printed = printed_forms(problem, weights)
     formulas = [(forms[method], printed[method], size) for method in METHODS]
     add("formulas of theorem 1", "the closed forms as printed, with (X X^T)^-1 for (XX)^-1", *formulas)
 
-    outside: list[Comparison] = []
+    outside = []
     for form in forms.values():
         moved = form - theta0
         outside.append((0, norm(moved - factors.inside(moved), axis=-1), size))
@@ -183,7 +183,7 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
     segment = "label annealing lies at 1/(1 + lambda) between P theta0 and m"
     add("straight segment", segment, (1 / (1 + annealing), place, 1), (0, off, 1))
 
-    limits: list[Comparison] = []
+    limits = []
     for method, small, large in (("l2", squares[-1], squares[0]), ("label_annealing", 1, 1)):
         for weight, end in ((1e-12 * small, forms["direct"][0]), (1e12 * large, theta0)):
             limits.append((0, norm(closed_form(problem, method, weight) - end), size))
@@ -203,7 +203,7 @@ def checks(problem: Problem, apart: Problem) -> list[Check]:
 
     lost = errors(apart, closed_form(apart, "direct")).pretraining / (apart.pretraining_targets**2).mean()
     orthogonal = "direct fine-tuning on rows orthogonal to pre-training forgets nothing (section 4.3)"
-    add("orthogonal tasks", orthogonal, (0, math.sqrt(float(lost)), 1))
+    add("orthogonal tasks", orthogonal, (0, math.sqrt(lost), 1))
     return results
 
 
@@ -236,5 +236,5 @@ def excess_movement(problem: Problem) -> Array:
             closed_form(problem, method, weight_for(problem, method, share)) - problem.theta0 for method in PENALISED
         )
         for larger, smaller in ((ridge, annealed), (inputs @ annealed, inputs @ ridge)):
-            excess.append(float(norm(larger) / norm(smaller)) - 1)
+            excess.append(norm(larger) / norm(smaller) - 1)
     return np.maximum(excess, 0)

@@ -161,7 +161,7 @@ def growth(sensitivity: Array) -> float:
 
 def floored_ratios(before: Array, after: Array) -> Array:
     """Ratios that have a logarithm: what is not positive counts as nothing."""
-    floor = EXACT * float(np.abs(after).max())
+    floor = EXACT * np.abs(after).max()
     return np.maximum(before, floor) / np.maximum(after, floor)
 
 
@@ -188,7 +188,7 @@ def matrix_check(tasks: LinearTasks) -> Check:
     start = np.full(tasks.dimension, start_value(tau))
     first, second = tasks.factors(start)
     values = start
-    comparisons: list[Comparison] = []
+    comparisons = []
     for target, rate, steps, pull in (
         (s, RATE / s[0], math.ceil(checkpoint_times(s, tau)[0] * s[0] / RATE), 0.0),
         (f, step_bound(tasks, weight) / 2, 200, weight),
@@ -207,11 +207,11 @@ def sigmoid_check(tasks: LinearTasks) -> Check:
     """Gradient descent against gradient flow."""
     s = tasks.pretraining
     tau = 2 - math.log(s[-1]) / 2  # a short way up, on which the steps are what differs
-    start, span = np.full(tasks.dimension, start_value(tau)), 1.5 * float(half_times(s, tau)[0])
+    start, span = np.full(tasks.dimension, start_value(tau)), 1.5 * half_times(s, tau)[0]
     goal = flow_values(np.linspace(0, span, 21)[:, None], start=start, target=s)
     every = math.ceil(span * s[0] / 0.005 / 20)
     paths = [descent_values(start, s, rate=span / 20 / n, steps=20 * n, every=n) for n in (every, 2 * every)]
-    misses = [float(np.abs(path - goal).max() / s[0]) for path in paths]
+    misses = [np.abs(path - goal).max() / s[0] for path in paths]
     order = math.log2(misses[0] / misses[1])
     what = "gradient descent less the sigmoid of gradient flow: halving the step halves it, so its order is 1"
     note = f"{misses[0]:.1e} at a step of 0.005 / s_1, {misses[1]:.1e} at half of it"
@@ -221,7 +221,7 @@ def sigmoid_check(tasks: LinearTasks) -> Check:
 def order_checks(model: Trained) -> list[Check]:
     """When features are learnt, and how near the ideal model is."""
     s, ideal = model.tasks.pretraining, model.tasks.ideal_values()
-    rate = RATE / float(s[0])
+    rate = RATE / s[0]
     every = max(1, round(half_times(s, TAU)[0] / rate / 200))
     steps = math.ceil(1.25 * model.times[-1] / rate)
     path = descent_values(np.full(len(s), start_value(TAU)), s, rate=rate, steps=steps, every=every)
@@ -231,7 +231,7 @@ def order_checks(model: Trained) -> list[Check]:
     note = f"{len(s)} features, {'' if (np.diff(crossed) > 0).all() else 'not '}one after another"
     learnt = check("times of the features", what, (1, crossed / predicted, 1), allowed=0.03, note=note)
     following = np.append(s[1:], 0.0)
-    exponent = float(((s - following) / (s + following)).min())
+    exponent = ((s - following) / (s + following)).min()
     distance = np.linalg.norm(np.sqrt(model.values) - np.sqrt(ideal), axis=1)[1:]
     bound = math.sqrt(len(s)) * math.exp(-exponent * TAU) + EXACT
     what = (
@@ -251,7 +251,7 @@ def noise_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     for signs in itertools.product((-1.0, 1.0), repeat=8):
         noise = 0.7 * np.array(signs).reshape(2, 2, 2)
         total += (((first + noise[0]) @ (second + noise[1]) - target) ** 2).sum() / 256
-    expected = float(perturbed_loss(first, second, target, 0.7))
+    expected = perturbed_loss(first, second, target, 0.7)
     what = (
         "all 256 signs of noise of size gamma on factors of 2 x 2, over the formula: it needs no normal law, and lacks "
         "no term"
@@ -307,18 +307,18 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     for weight in weights:
         rate = step_bound(tasks, weight)
         # A step divides what is left by 1 - 4 eta (1 + lambda) c, at the slowest feature's end c.
-        pace = 4 * rate * float((f + weight * s).min())
+        pace = 4 * rate * (f + weight * s).min()
         ends.append(descent_values(ideal, f, rate=rate, steps=math.ceil(30 / pace), weight=weight))
     goal = minimiser(tasks, weights)
     reached = goal[:, None] * (ideal > 0)
-    swapped = float(np.abs((s + weights[:, None] * f) / (1 + weights[:, None]) - goal).max() / f.max())
+    swapped = np.abs((s + weights[:, None] * f) / (1 + weights[:, None]) - goal).max() / f.max()
     what = "gradient descent from each ideal model at each lambda, against (f + lambda s) / (1 + lambda) and 0"
     note = f"A.11 and A.28 print s and f the other way round, {swapped:.2g} away; A.23 as here"
     results = [check("where fine-tuning ends", what, (reached, np.array(ends), f.max()), note=note)]
 
     old, new = finetuned_losses(tasks, weights)
     matrices = tasks.matrix(reached)
-    losses: list[Comparison] = []
+    losses = []
     for closed, target in ((old, s), (new, f)):
         numbers = ((matrices - tasks.matrix(target)) ** 2).sum((-2, -1))
         losses.append((closed, numbers, closed.max()))
@@ -343,9 +343,9 @@ def tuning_checks(problems: Sequence[LinearTasks]) -> list[Check]:
     turns, back = turn_comparisons(forgetting, rules, sign=-1)
     results.append(check("inflection against lambda", what, turns, back, allowed=0.0, note=note))
 
-    start = np.full(tasks.dimension, 1e-3 * float(min(s.min(), f.min())))
+    start = np.full(tasks.dimension, 1e-3 * min(s.min(), f.min()))
     rate = step_bound(tasks, 1.0)
-    steps = math.ceil(80 / (4 * rate * float((f + start).min())))
+    steps = math.ceil(80 / (4 * rate * (f + start).min()))
     arrived = descent_values(start, f, rate=rate, steps=steps, weight=1.0)
     what = "from a start that is small, not 0, fine-tuning for long takes every feature to (f + lambda x)/(1 + lambda)"
     return [*results, check("0 stays 0 only for a while", what, ((f + start) / 2, arrived, f.max()))]

@@ -15,7 +15,7 @@ Array = np.ndarray
 EXACT = 1e-9
 """What rounding may leave of an identity, relative."""
 
-Comparison = tuple[Any, Any, float]
+Comparison = tuple[Any, Any, Any]
 """A closed form, the number that it should be (a scalar or an array each), and the scale of their difference."""
 
 

@@ -113,9 +113,6 @@ def outcome_of(problem: Quadratics) -> Outcome:
 
     direct = problem.losses(plain.theta(averaged(1.0, np.zeros(1))))[0, 0]
 
-    def figures(along: Directions, kept: Array) -> Array:
-        return problem.losses(along.theta(kept)) / np.array([[direct], [start], [away]])
-
     def at_middle(along: Directions, kept: Callable[[Array], Array]) -> float:
         """The old loss at the strength, from 0 to 1, that leaves `MIDDLE` of the new loss: that rises with it."""
         low, high = 0.0, 1.0
@@ -125,7 +122,7 @@ def outcome_of(problem: Quadratics) -> Outcome:
                 low = middle
             else:
                 high = middle
-        return float(figures(along, kept(np.array([(low + high) / 2])))[0, 0])
+        return problem.losses(along.theta(kept(np.array([(low + high) / 2]))))[0, 0] / direct
 
     def by_share(along: Directions, share: Array) -> Array:
         """A penalty whose coefficient over the mean curvature goes from 0 to infinity as the share goes to 1."""
@@ -135,7 +132,8 @@ def outcome_of(problem: Quadratics) -> Outcome:
     for name, metric in (("l2", None), ("ewc", np.diag(problem.old_hessian)), ("both", problem.old_hessian)):
         along = problem.along(metric)
         equal[name] = at_middle(along, partial(by_share, along))
-    along_p = figures(plain, np.concatenate([averaged(p, np.array([BETA])) for p in FRACTIONS]))
+    kept = np.concatenate([averaged(p, np.array([BETA])) for p in FRACTIONS])
+    along_p = problem.losses(plain.theta(kept)) / np.array([[direct], [start], [away]])
     return Outcome(along_p=along_p, equal=equal)
 
 
@@ -222,16 +220,15 @@ def step_checks(problem: Quadratics) -> list[Check]:
     def logistic(theta: Array) -> Array:
         return inputs.T @ (1 / (1 + np.exp(-(inputs @ theta))) - labels) / len(labels)
 
-    tasks: dict[str, tuple[Gradient, float]] = {
-        "quadratic": (problem.gradient, problem.curvature),
-        "logistic": (logistic, float(norm(inputs, 2) ** 2) / (4 * len(inputs))),
-    }
     fisher = scaled_fisher(problem.old_hessian)
     results = []
-    merges: list[Comparison] = []
-    remainders: list[Comparison] = []
+    merges = []
+    remainders = []
     orders = []
-    for task, (gradient, curvature) in tasks.items():
+    for task, gradient, curvature in (
+        ("quadratic", problem.gradient, problem.curvature),
+        ("logistic", logistic, float(norm(inputs, 2) ** 2) / (4 * len(inputs))),
+    ):
         rate = 0.5 / curvature
         averaged = partial(averaged_path, gradient, start, old, steps=STEPS)
         penalised = partial(penalised_path, gradient, start, old, steps=STEPS)
@@ -249,7 +246,7 @@ def step_checks(problem: Quadratics) -> list[Check]:
         merges.append(against(exact, penalised(rate=rate, coefficient=pull, split=True)))
         merges.append(against(penalised(rate=rate * (1 - rate * pull), coefficient=stronger), merged))
         remainder = merged[1] - exact[1] - rate**2 * pull * gradient(start)
-        remainders.append((0, remainder, float(np.abs(exact).max())))
+        remainders.append((0, remainder, np.abs(exact).max()))
         orders.append(elastic_order(gradient, start, old, pull, 1 / curvature))
     merge = (
         "the penalised steps as merges with alpha = eta / (1 - eta F); as two updates, the penalty's gradient taken "
@@ -267,13 +264,13 @@ def step_checks(problem: Quadratics) -> list[Check]:
 
 def against(path: Array, number: Array) -> Comparison:
     """Two paths, relative to the furthest that the first goes."""
-    return path, number, float(np.abs(path).max())
+    return path, number, np.abs(path).max()
 
 
 def scaled_fisher(hessian: Array) -> Array:
     """The diagonal of a Hessian, at most 1."""
     diagonal = np.diag(hessian)
-    return np.asarray(diagonal / diagonal.max())
+    return diagonal / diagonal.max()
 
 
 def merge_check(problem: Quadratics) -> Check:
@@ -283,7 +280,7 @@ def merge_check(problem: Quadratics) -> Check:
     ours[0] = theirs[0] = 0  # where both vanish
     merged = fisher_merge(old, new, ours, theirs, old_weight=2.0)
     slope = 2 * ours * (merged - old) + theirs * (merged - new)
-    away = float(norm(new - old))
+    away = norm(new - old)
     what = "gradient of both quadratic penalties at the merge (equation 15); the mean where both Fishers vanish"
     mean = (2 * old[0] + new[0]) / 3
     return check("Fisher merging minimises", what, (0, slope, away), (mean, merged[0], away))
@@ -292,7 +289,7 @@ def merge_check(problem: Quadratics) -> Check:
 def period_checks(problem: Quadratics) -> list[Check]:
     """What p does, in closed form."""
     old, along, alpha = problem.old, problem.along(), 1 / problem.curvature
-    away = float(norm(problem.new - old))
+    away = norm(problem.new - old)
     last: list[Comparison] = []
     fixed: list[Comparison] = []
     for p in FRACTIONS:
@@ -339,5 +336,5 @@ def elastic_order(gradient: Gradient, start: Array, old: Array, fisher: Array, u
         rate = share * unit
         merged = averaged_path(gradient, start, old, alpha=rate, beta=rate * fisher, steps=ORDER_STEPS)
         exact = penalised_path(gradient, start, old, rate=rate, coefficient=fisher, steps=ORDER_STEPS)
-        apart.append(float(norm(merged[-1] - exact[-1])))
+        apart.append(norm(merged[-1] - exact[-1]))
     return math.log2(apart[0] / apart[1])
