@@ -59,51 +59,6 @@ def test_a_copy_has_the_forward_of_its_class_again():
     assert freeze_copy(model, dtype=torch.bfloat16).lm_head.weight.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_teacher_in_host_memory_is_the_resident_one(dtype):
-    model = build_model(layers=4).to(dtype)
-    wanted, head = OnlineTeacher(freeze_copy(model)).to(CPU).hidden({"input_ids": IDS})
-    teacher = OnlineTeacher(freeze_copy(model), on_cpu=True)
-    assert torch.equal(teacher.hidden({"input_ids": IDS})[0], wanted), "not yet moved, it runs where it is"
-    teacher.to(CPU)
-    for _ in range(3):
-        hidden, found = teacher.hidden({"input_ids": IDS})
-        assert torch.equal(hidden, wanted) and not hidden.requires_grad
-        assert torch.equal(found.weight_VH, head.weight_VH)
-    assert teacher._stream is not None and teacher._stream.buffer_bytes > 0
-    first = teacher._stream
-    teacher.to(CPU)  # a second move starts anew
-    assert first.buffer_bytes == 0
-    assert torch.equal(teacher.hidden({"input_ids": IDS})[0], wanted)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_a_teacher_in_host_memory_is_the_resident_one():
-    device = torch.device("cuda")
-    model = build_model(layers=6, width=256)
-    wanted, _ = OnlineTeacher(freeze_copy(model)).to(device).hidden({"input_ids": IDS.to(device)})
-    teacher = OnlineTeacher(freeze_copy(model), on_cpu=True).to(device)
-    for _ in range(5):
-        hidden, head = teacher.hidden({"input_ids": IDS.to(device)})
-        assert torch.equal(hidden, wanted) and head.weight_VH.is_cuda
-    assert all(p.device.type == "cpu" for layer in teacher.model.model.layers for p in layer.parameters())
-
-
-def test_options_that_exclude_each_other():
-    with pytest.raises(ModelError, match="Choose one"):
-        OnlineTeacher(freeze_copy(build_model()), bits=8, on_cpu=True)
-    with pytest.raises(ModelError, match="to shard"):
-        OnlineTeacher(freeze_copy(build_model()), on_cpu=True).shard(None)
-
-
-def test_a_model_without_a_list_of_layers_is_refused_at_once():
-    model = build_model()
-    model.model.layers = torch.nn.Sequential(*model.model.layers)
-    with pytest.raises(ModelError, match="ModuleList"):
-        OnlineTeacher(model, on_cpu=True)
-
-
 def lora(model, **options):
     from peft import LoraConfig, get_peft_model
 
