@@ -188,7 +188,7 @@ class Workplace:
 
         The key holds the controller's own file, so that a changed one is measured anew.
         """
-        import holdfast.retention.budget as module
+        import holdfast.retention.methods.budget as module
 
         controller = (
             None if budget is None else fingerprint(Path(str(module.__file__)).read_text(encoding="utf-8"), length=16)
@@ -220,8 +220,8 @@ class Workplace:
         from datasets import Dataset
         from transformers import AutoModelForCausalLM, TrainingArguments, default_data_collator
 
-        from holdfast.retention.budget import Budget
-        from holdfast.retention.label_annealing import LabelAnnealing
+        from holdfast.retention.methods.budget import Budget
+        from holdfast.retention.methods.label_annealing import LabelAnnealing
         from holdfast.training.host import TrainerHost
         from holdfast.training.hosts import RetentionTrainer
 

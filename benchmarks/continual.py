@@ -295,11 +295,11 @@ def method_at(
     protocol: Protocol, method: str, strength: float, stage: int, work: Path
 ) -> tuple[list[Any], dict[str, Any]]:
     """The methods of a task, and what differs from the protocol's training."""
-    from holdfast.retention.averaging import SequentialAveraging
-    from holdfast.retention.ewc import EWC
-    from holdfast.retention.l2 import L2
-    from holdfast.retention.label_annealing import LabelAnnealing
-    from holdfast.retention.replay import Replay
+    from holdfast.retention.methods.ewc import EWC
+    from holdfast.retention.methods.l2 import L2
+    from holdfast.retention.methods.label_annealing import LabelAnnealing
+    from holdfast.retention.methods.replay import Replay
+    from holdfast.retention.methods.sfa import SequentialAveraging
 
     if method == "sequential":
         return [], {}

@@ -83,7 +83,7 @@ def measured(
         batches, at_once, length: how much is drawn.
         rounds: those that count; one more comes before.
     """
-    from holdfast.retention.self_replay import SelfReplay
+    from holdfast.retention.methods.self_replay import SelfReplay
 
     model = build(size, device).eval()
     model.generation_config.eos_token_id = None  # samples of one length, in all arms

@@ -104,7 +104,7 @@ def test_the_table_of_methods_says_which_old_data_each_needs():
 
 
 def test_what_a_method_declares_is_there():
-    from holdfast.retention.method import RetentionMethod
+    from holdfast.retention.protocol import RetentionMethod
 
     known = {*dir(RetentionMethod), *RetentionMethod.__annotations__}
     cells = [

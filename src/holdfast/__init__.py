@@ -57,16 +57,19 @@ if TYPE_CHECKING:
     from holdfast.records.run import RunFolder
     from holdfast.records.study import StudyRecord, read_study
     from holdfast.reports.run_report import write_run_report
-    from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
-    from holdfast.retention.budget import Budget
-    from holdfast.retention.ewc import EWC
-    from holdfast.retention.l2 import L2
-    from holdfast.retention.label_annealing import LabelAnnealing
-    from holdfast.retention.mofo import MoFO
+    from holdfast.retention.methods.budget import Budget
+    from holdfast.retention.methods.ema import ExponentialAverage
+    from holdfast.retention.methods.ewc import EWC
+    from holdfast.retention.methods.l2 import L2
+    from holdfast.retention.methods.label_annealing import LabelAnnealing
+    from holdfast.retention.methods.mofo import MoFO
+    from holdfast.retention.methods.multitask import Multitask
+    from holdfast.retention.methods.replay import Replay
+    from holdfast.retention.methods.self_replay import SelfReplay
+    from holdfast.retention.methods.sfa import SequentialAveraging
+    from holdfast.retention.methods.token_weighting import TokenWeighting
+    from holdfast.retention.methods.wise_ft import WiseFT
     from holdfast.retention.registry import retention as retention_methods
-    from holdfast.retention.replay import Multitask, Replay
-    from holdfast.retention.self_replay import SelfReplay
-    from holdfast.retention.token_weighting import TokenWeighting
     from holdfast.runs.config import TrainConfig, load_train_config, train_config
     from holdfast.runs.fisher import compute_fisher
     from holdfast.runs.run import train
@@ -113,16 +116,19 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "reports.run_report": ("write_run_report",),
     "records.evaluation": ("EvaluationFolder",),
     "records.run": ("RunFolder",),
-    "retention.averaging": ("ExponentialAverage", "SequentialAveraging", "WiseFT"),
-    "retention.budget": ("Budget",),
-    "retention.ewc": ("EWC",),
-    "retention.l2": ("L2",),
-    "retention.label_annealing": ("LabelAnnealing",),
-    "retention.mofo": ("MoFO",),
+    "retention.methods.sfa": ("SequentialAveraging",),
+    "retention.methods.wise_ft": ("WiseFT",),
+    "retention.methods.ema": ("ExponentialAverage",),
+    "retention.methods.budget": ("Budget",),
+    "retention.methods.ewc": ("EWC",),
+    "retention.methods.l2": ("L2",),
+    "retention.methods.label_annealing": ("LabelAnnealing",),
+    "retention.methods.mofo": ("MoFO",),
     "retention.registry": ("retention_methods",),
-    "retention.replay": ("Multitask", "Replay"),
-    "retention.self_replay": ("SelfReplay",),
-    "retention.token_weighting": ("TokenWeighting",),
+    "retention.methods.multitask": ("Multitask",),
+    "retention.methods.replay": ("Replay",),
+    "retention.methods.self_replay": ("SelfReplay",),
+    "retention.methods.token_weighting": ("TokenWeighting",),
     "statistics.selection": ("select_trial",),
     "studies.tradeoff.session": ("run_study",),
     "studies.tradeoff.study": ("load_study",),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.retention.method import RetentionMethod
+from holdfast.retention.protocol import RetentionMethod
 from holdfast.retention.registry import retention
 from holdfast.training.method_laws import LawBroken, check_laws
 

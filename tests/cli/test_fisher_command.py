@@ -75,7 +75,7 @@ def test_the_command_is_the_function_and_a_run_takes_it(desk):
     from cases import largest_difference, make_trainer, weights
     from transformers import AutoModelForCausalLM
 
-    from holdfast.retention.ewc import EWC
+    from holdfast.retention.methods.ewc import EWC
 
     assert main([*LEAST, "--samples", "5", "--output_dir", "one", "--max_length", "64"]) == 0
     compute_fisher("base", "old.jsonl", samples=5, output_dir="two", max_length=64, device="cpu")

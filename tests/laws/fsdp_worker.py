@@ -29,8 +29,8 @@ from torch.utils._pytree import tree_leaves
 
 from holdfast.ops.annealing import annealed_loss
 from holdfast.ops.heads import causal_lm, describe_head, run_backbone
-from holdfast.retention.method import TeacherSettings, TokenLoss
-from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, freeze_copy
+from holdfast.retention.protocol import TeacherSettings, TokenLoss
+from holdfast.retention.teacher.teacher import AdapterOffTeacher, OnlineTeacher, freeze_copy
 from holdfast.training.forward import LossRequest, Sealed, install_forward
 from tiny import build_model
 

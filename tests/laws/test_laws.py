@@ -253,7 +253,7 @@ def test_sfa_every_step_is_l2_under_sgd(tmp_path):
     ("p", "total", "expected"), [(0.25, 8, [2, 4, 6, 8]), (0.3, 10, [3, 6, 9, 10]), (1.0, 5, [5]), (0.01, 3, [1, 2, 3])]
 )
 def test_sfa_averages_at_the_papers_steps_once_each(p, total, expected):
-    from holdfast.retention.averaging import SequentialAveraging
+    from holdfast.retention.methods.sfa import SequentialAveraging
 
     method = SequentialAveraging(p=p)
     assert [t for t in range(1, total + 1) if method.averages_at(t, total)] == expected
@@ -261,8 +261,8 @@ def test_sfa_averages_at_the_papers_steps_once_each(p, total, expected):
 
 def test_l2_gradient_is_the_penaltys(tmp_path):
     from holdfast.retention.anchor import Anchors
-    from holdfast.retention.l2 import L2
-    from holdfast.retention.method import StepInfo
+    from holdfast.retention.methods.l2 import L2
+    from holdfast.retention.protocol import StepInfo
 
     parameter = torch.nn.Parameter(torch.randn(5, 3, dtype=torch.float64))
     active = L2(coefficient=0.7).start(Anchors({"w": parameter}))
@@ -538,8 +538,8 @@ def test_a_bf16_model_is_trained_as_a_float32_one(name, label, tmp_path):
 
 def test_a_float32_anchor_is_not_rounded_to_a_bf16_run(tmp_path):
     from holdfast.retention.anchor import Anchors
-    from holdfast.retention.l2 import L2
-    from holdfast.retention.method import StepInfo
+    from holdfast.retention.methods.l2 import L2
+    from holdfast.retention.protocol import StepInfo
     from tiny import build_model
 
     start = build_model()
@@ -625,8 +625,8 @@ def test_several_replays_each_reach_their_share(tmp_path):
     from cases import rows
     from datasets import Dataset
 
+    from holdfast.retention.protocol import stacked
     from holdfast.retention.registry import retention
-    from holdfast.retention.replay import stacked
 
     for name in ("a", "b"):
         (tmp_path / f"{name}.jsonl").write_text(
@@ -673,7 +673,7 @@ def test_methods_follow_parameters_that_become_sharded(tmp_path):
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
 
     from holdfast.retention.anchor import Anchors
-    from holdfast.retention.method import StepInfo
+    from holdfast.retention.protocol import StepInfo
     from holdfast.retention.registry import retention
 
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)

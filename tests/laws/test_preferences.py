@@ -19,7 +19,7 @@ from trl.experimental.sdft import SDFTTrainer
 
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.ops.heads import describe_head, run_backbone
-from holdfast.retention.label_annealing import LabelAnnealing
+from holdfast.retention.methods.label_annealing import LabelAnnealing
 from holdfast.retention.registry import METHODS, retention
 from holdfast.training import method_laws as laws
 from preference_trainers import dpo, grpo, on_policy, pairs, self_distilling

@@ -138,8 +138,8 @@ def test_states_from_outside_are_the_backbones_and_the_forward_stays():
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["torch.compile(model)", "model.compile()"])
 def test_a_compiled_model_trains_as_the_eager_one(how):
-    from holdfast.retention.method import TeacherSettings, TokenLoss
-    from holdfast.retention.teacher import OnlineTeacher, freeze_copy
+    from holdfast.retention.protocol import TeacherSettings, TokenLoss
+    from holdfast.retention.teacher.teacher import OnlineTeacher, freeze_copy
     from holdfast.training.forward import LossRequest, Sealed, install_forward
 
     ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(0))

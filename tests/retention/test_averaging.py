@@ -11,8 +11,10 @@ from safetensors.torch import save_file
 
 from holdfast.errors import ModelError
 from holdfast.retention.anchor import Anchors
-from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, partners_of_zero
-from holdfast.retention.method import StepInfo
+from holdfast.retention.averages import partners_of_zero
+from holdfast.retention.methods.ema import ExponentialAverage
+from holdfast.retention.methods.sfa import SequentialAveraging
+from holdfast.retention.protocol import StepInfo
 
 STEP = StepInfo(step=1, total_steps=1)
 

@@ -14,7 +14,7 @@ from datasets import Dataset
 
 from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.retention.anchor import Anchors
-from holdfast.retention.budget import (
+from holdfast.retention.methods.budget import (
     FIRST,
     HEADROOM,
     HEADROOM_UP_TO,
@@ -24,10 +24,11 @@ from holdfast.retention.budget import (
     adapted,
     combination_problems,
 )
-from holdfast.retention.l2 import L2
-from holdfast.retention.label_annealing import LabelAnnealing
-from holdfast.retention.method import StepFigures, StepInfo
+from holdfast.retention.methods.l2 import L2
+from holdfast.retention.methods.label_annealing import LabelAnnealing
+from holdfast.retention.protocol import StepInfo
 from holdfast.retention.registry import parse_retention
+from holdfast.retention.services import StepFigures
 from tiny import SENTENCES, build_tokenizer
 
 # ------------------------------------------------------------------------------------------------------- the controller

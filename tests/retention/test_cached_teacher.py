@@ -12,10 +12,10 @@ import torch
 from holdfast.errors import DataError, ModelError
 from holdfast.ops.annealing import annealed_loss
 from holdfast.ops.heads import describe_head
-from holdfast.retention.cached_teacher import CachedTeacher, document_key, find_documents
-from holdfast.retention.state_store import StateStore
-from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, freeze_copy
-from holdfast.retention.teacher_states import (
+from holdfast.retention.teacher.cached_teacher import CachedTeacher, document_key, find_documents
+from holdfast.retention.teacher.state_store import StateStore
+from holdfast.retention.teacher.teacher import AdapterOffTeacher, OnlineTeacher, freeze_copy
+from holdfast.retention.teacher.teacher_states import (
     StartModel,
     plan_batches,
     rounding_error,
@@ -23,7 +23,7 @@ from holdfast.retention.teacher_states import (
     teacher_key,
     weights_digest,
 )
-from holdfast.retention.teacher_states import build_states as build_batches
+from holdfast.retention.teacher.teacher_states import build_states as build_batches
 from tiny import build_model
 
 CPU = torch.device("cpu")

@@ -15,9 +15,9 @@ from cases import largest_difference, make_trainer, weights
 from holdfast.errors import DataError, ModelError
 from holdfast.retention import fisher as fisher_module
 from holdfast.retention.anchor import Anchors
-from holdfast.retention.ewc import EWC
 from holdfast.retention.fisher import SavedFisher, choose_rows, diagonal_fisher, fingerprints
-from holdfast.retention.method import RetentionMethod, StepInfo
+from holdfast.retention.methods.ewc import EWC
+from holdfast.retention.protocol import RetentionMethod, StepInfo
 from holdfast.retention.registry import parse_retention
 from holdfast.training import host as host_module
 from holdfast.training.host import TrainerHost
@@ -279,7 +279,7 @@ def test_a_resumed_run_does_not_compute_again(tmp_path, old, peft, monkeypatch):
     def never(*args, **kwargs):
         raise AssertionError("computed again")
 
-    monkeypatch.setattr("holdfast.retention.ewc.diagonal_fisher", never)
+    monkeypatch.setattr("holdfast.retention.methods.ewc.diagonal_fisher", never)
     again = trainer_with(tmp_path, method, peft=peft, **settings)
     again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-4"))
     assert largest_difference(weights(whole), weights(again)) == 0.0

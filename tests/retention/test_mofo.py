@@ -11,8 +11,8 @@ from torch import nn
 
 from holdfast.errors import ConfigError
 from holdfast.retention.anchor import Anchors
-from holdfast.retention.method import StepInfo
-from holdfast.retention.mofo import MoFO
+from holdfast.retention.methods.mofo import MoFO
+from holdfast.retention.protocol import StepInfo
 from holdfast.training.optimizer_state import state_by_name
 
 SHAPES = {"matrix": (7, 5), "factor": (3, 1), "norm": (5,), "stacked": (2, 3, 4)}

@@ -11,7 +11,7 @@ from cases import CASES, largest_difference, make_trainer, weights
 
 from holdfast.errors import ModelError
 from holdfast.retention.anchor import Anchors, unnamed_file
-from holdfast.retention.method import StepInfo
+from holdfast.retention.protocol import StepInfo
 from holdfast.retention.pull import Pull
 
 SHAPES = {"a.weight": (700, 600), "b.weight": (37, 11), "c.bias": (5,), "d.empty": (0, 3)}

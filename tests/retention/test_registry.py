@@ -10,14 +10,14 @@ import pytest
 import yaml
 
 from holdfast.errors import ConfigError
-from holdfast.retention.averaging import SequentialAveraging
-from holdfast.retention.l2 import L2
-from holdfast.retention.label_annealing import LabelAnnealing
+from holdfast.retention.methods.l2 import L2
+from holdfast.retention.methods.label_annealing import LabelAnnealing
+from holdfast.retention.methods.replay import Replay
+from holdfast.retention.methods.self_replay import SelfReplay
+from holdfast.retention.methods.sfa import SequentialAveraging
+from holdfast.retention.methods.token_weighting import TokenWeighting
 from holdfast.retention.presets import PRESETS
 from holdfast.retention.registry import METHODS, parse_retention, retention
-from holdfast.retention.replay import Replay
-from holdfast.retention.self_replay import SelfReplay
-from holdfast.retention.token_weighting import TokenWeighting
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 

@@ -9,9 +9,9 @@ import torch
 from cases import history, largest_difference, make_trainer, weights, words, write_unlike
 
 from holdfast.errors import ConfigError, TrainingDiverged
-from holdfast.retention.method import StepFigures
 from holdfast.retention.registry import parse_retention
 from holdfast.retention.rewinding import Try, step_back
+from holdfast.retention.services import StepFigures
 from tiny import build_model
 
 LIMIT = 0.1

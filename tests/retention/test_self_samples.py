@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ModelError
-from holdfast.retention.method import Sample
 from holdfast.retention.self_samples import Drawing, Drawn, Filters, Stream, perplexity, repetition
+from holdfast.retention.services import Sample
 
 PROMPTS = [[i, i + 1, *range(i % 5)] for i in range(10)]
 

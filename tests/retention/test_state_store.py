@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from holdfast.errors import StorageError
-from holdfast.retention import state_store
-from holdfast.retention.state_store import ShardWriter, StateStore
+from holdfast.retention.teacher import state_store
+from holdfast.retention.teacher.state_store import ShardWriter, StateStore
 
 WIDTH = 24
 

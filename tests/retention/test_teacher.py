@@ -7,7 +7,7 @@ import torch
 
 from holdfast.errors import ModelError
 from holdfast.ops.heads import describe_head, run_backbone
-from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, freeze_copy
+from holdfast.retention.teacher.teacher import AdapterOffTeacher, OnlineTeacher, freeze_copy
 from tiny import build_model
 
 CPU = torch.device("cpu")

@@ -8,8 +8,8 @@ from cases import history, make_trainer
 
 from holdfast.data.mixing import GENERATED, ORIGIN
 from holdfast.errors import ConfigError, DataError
+from holdfast.retention.methods.token_weighting import document_means
 from holdfast.retention.registry import retention
-from holdfast.retention.token_weighting import document_means
 from tiny import build_model
 
 
@@ -202,7 +202,7 @@ def test_documents_have_their_own_means():
 
 def test_a_step_of_no_weight_is_no_end(tmp_path):
     """Rows that all surprise the start may come together by chance; from the beginning on they do not."""
-    from holdfast.retention.method import TokenWeights
+    from holdfast.retention.protocol import TokenWeights
 
     def trained(weightless, **settings):
         trainer = make_trainer(tmp_path, {"token_weighting": {"kind": "eaft"}}, **settings)

@@ -16,8 +16,8 @@ from datasets import Dataset
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError, DataError, ModelError
 from holdfast.records.run import RunFolder
-from holdfast.retention.label_annealing import LabelAnnealing
-from holdfast.retention.teacher_states import StartModel
+from holdfast.retention.methods.label_annealing import LabelAnnealing
+from holdfast.retention.teacher.teacher_states import StartModel
 from holdfast.training import teacher_cache
 from holdfast.training.hosts import RetentionTrainer
 from tiny import SENTENCES, build_model, build_tokenizer
@@ -34,7 +34,7 @@ def make_trainer(folder: Path, *, teacher="cached", annealing=None, **settings):
 @pytest.fixture
 def forwards(monkeypatch):
     """Shapes of all passes through start models as their own teachers."""
-    from holdfast.retention.teacher import AdapterOffTeacher
+    from holdfast.retention.teacher.teacher import AdapterOffTeacher
 
     seen: list[tuple[int, ...]] = []
     for cls in (StartModel, AdapterOffTeacher):
@@ -203,7 +203,7 @@ def test_another_start_is_another_teacher(tmp_path):
 
 
 def test_a_run_that_waits_for_another_says_so_and_finds_the_work_done(tmp_path):
-    from holdfast.retention.state_store import StateStore
+    from holdfast.retention.teacher.state_store import StateStore
 
     trainer, other = make_trainer(tmp_path), make_trainer(tmp_path)
     store = trainer._cache._open()

@@ -225,7 +225,7 @@ def test_retention_on_the_command_line_replaces_the_yaml() -> None:
 
 def test_python_objects_are_taken_as_they_are() -> None:
     from holdfast.evaluation.entries import EvaluationPlan
-    from holdfast.retention.label_annealing import LabelAnnealing
+    from holdfast.retention.methods.label_annealing import LabelAnnealing
 
     method, plan = LabelAnnealing(weight=0.3), EvaluationPlan(batch_size=2)
     config = train_config(

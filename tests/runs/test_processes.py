@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.distributed, pytest.mark.timeout(240)]
 WRAPPER = """
 import dataclasses, sys
 from holdfast.cli.main import main
-from holdfast.retention.l2 import L2
+from holdfast.retention.methods.l2 import L2
 from holdfast.retention.registry import METHODS
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

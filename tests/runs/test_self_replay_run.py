@@ -14,7 +14,7 @@ from rich.console import Console
 from holdfast.cli.train_dry_run import drawn_before
 from holdfast.errors import ConfigError, Interrupted, RunFolderError
 from holdfast.records.run import RunFolder
-from holdfast.retention.method import packing_problem
+from holdfast.retention.protocol import packing_problem
 from holdfast.runs.config import train_config
 from holdfast.runs.dry_run import look
 from holdfast.runs.run import _Run, train

@@ -10,13 +10,16 @@ from torch import nn
 
 from holdfast.data.images import read_images, write_samples
 from holdfast.errors import ConfigError, DataError, ModelError, TrainingDiverged
-from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
-from holdfast.retention.budget import Budget
-from holdfast.retention.ewc import EWC
 from holdfast.retention.fisher import SavedFisher
-from holdfast.retention.l2 import L2
-from holdfast.retention.label_annealing import LabelAnnealing
-from holdfast.retention.replay import Multitask, Replay
+from holdfast.retention.methods.budget import Budget
+from holdfast.retention.methods.ema import ExponentialAverage
+from holdfast.retention.methods.ewc import EWC
+from holdfast.retention.methods.l2 import L2
+from holdfast.retention.methods.label_annealing import LabelAnnealing
+from holdfast.retention.methods.multitask import Multitask
+from holdfast.retention.methods.replay import Replay
+from holdfast.retention.methods.sfa import SequentialAveraging
+from holdfast.retention.methods.wise_ft import WiseFT
 from holdfast.training.classifier import (
     Classes,
     FitSettings,

@@ -182,7 +182,7 @@ def test_packed_logits_on_a_gpu(attention):
 
 
 def test_a_teacher_sees_the_same_documents(tmp_path):
-    from holdfast.retention.label_annealing import LabelAnnealing
+    from holdfast.retention.methods.label_annealing import LabelAnnealing
 
     trainer = trainer_of(tmp_path, retain=[LabelAnnealing(weight=1.0)], learning_rate=0.0)
     trainer.train()

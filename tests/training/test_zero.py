@@ -11,12 +11,15 @@ import torch
 from holdfast.checkpoints.live import Pieces, lerp_
 from holdfast.checkpoints.live_tensors import FlatPart, LiveTensor, as_part, gathered, part_in
 from holdfast.retention.anchor import Anchors, aligned
-from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
-from holdfast.retention.ewc import EWC
-from holdfast.retention.l2 import L2
-from holdfast.retention.label_annealing import LabelAnnealing
-from holdfast.retention.method import StepFigures, StepInfo
-from holdfast.retention.mofo import MoFO
+from holdfast.retention.methods.ema import ExponentialAverage
+from holdfast.retention.methods.ewc import EWC
+from holdfast.retention.methods.l2 import L2
+from holdfast.retention.methods.label_annealing import LabelAnnealing
+from holdfast.retention.methods.mofo import MoFO
+from holdfast.retention.methods.sfa import SequentialAveraging
+from holdfast.retention.methods.wise_ft import WiseFT
+from holdfast.retention.protocol import StepInfo
+from holdfast.retention.services import StepFigures
 from holdfast.training.zero import ZeroParts, engine_dtype, problems
 
 

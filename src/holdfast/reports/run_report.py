@@ -502,7 +502,7 @@ def training_charts(metrics: Sequence[Mapping[str, Any]], retention: Sequence[Ma
 def budget_charts(
     metrics: Sequence[Mapping[str, Any]], retention: Sequence[Mapping[str, Any]] = ()
 ) -> list[Chart | None]:
-    """A budget's constraint against its limit, and the strength that was found (see `retention.budget`)."""
+    """A budget's constraint against its limit, and the strength that was found (see `retention.methods.budget`)."""
     in_points = any(entry.get("method") == "budget" and entry.get("metric_drop") is not None for entry in retention)
     against = [("budget_constraint", "measured", "second", False), ("budget_limit", "budget", "bad", False)]
     caption = (

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from holdfast.checkpoints.named import located
 from holdfast.config.declare import Meta
 from holdfast.errors import ModelError, did_you_mean
-from holdfast.retention.method import WeightCopy
+from holdfast.retention.protocol import WeightCopy
 from holdfast.support.paths import expanded
 
 if TYPE_CHECKING:

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
     from holdfast.checkpoints.reader import CheckpointReader
     from holdfast.retention.anchor import Kept
-    from holdfast.retention.method import Host, NamedParams
+    from holdfast.retention.protocol import NamedParams
+    from holdfast.retention.services import Host
 
 FILE, RECORD = "fisher.safetensors", "fisher.json"
 KIND = "diagonal Fisher information"

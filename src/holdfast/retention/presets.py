@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta, settings_of
-from holdfast.retention.averaging import WiseFT
-from holdfast.retention.label_annealing import LabelAnnealing
-from holdfast.retention.method import RetentionMethod
-from holdfast.retention.self_replay import START, SelfReplay
-from holdfast.retention.token_weighting import TokenWeighting
+from holdfast.retention.methods.label_annealing import LabelAnnealing
+from holdfast.retention.methods.self_replay import START, SelfReplay
+from holdfast.retention.methods.token_weighting import TokenWeighting
+from holdfast.retention.methods.wise_ft import WiseFT
+from holdfast.retention.protocol import RetentionMethod
 
 _METHODS: dict[str, type[RetentionMethod]] = {
     cls.name: cls for cls in (LabelAnnealing, SelfReplay, TokenWeighting, WiseFT)

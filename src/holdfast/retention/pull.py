@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.retention.anchor import aligned
-from holdfast.retention.method import NamedParams, Passive, StepInfo
+from holdfast.retention.protocol import NamedParams, Passive, StepInfo
 
 if TYPE_CHECKING:
     import torch

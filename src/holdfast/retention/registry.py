@@ -23,17 +23,20 @@ from holdfast.config.decode import Given, decode, mistakes_in
 from holdfast.config.schema import object_schema
 from holdfast.config.values import Mistake, Path, show
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.retention.averaging import ExponentialAverage, SequentialAveraging, WiseFT
-from holdfast.retention.budget import Budget, combination_problems
-from holdfast.retention.ewc import EWC
-from holdfast.retention.l2 import L2
-from holdfast.retention.label_annealing import LabelAnnealing
-from holdfast.retention.method import Origin, RetentionMethod
-from holdfast.retention.mofo import MoFO
+from holdfast.retention.methods.budget import Budget, combination_problems
+from holdfast.retention.methods.ema import ExponentialAverage
+from holdfast.retention.methods.ewc import EWC
+from holdfast.retention.methods.l2 import L2
+from holdfast.retention.methods.label_annealing import LabelAnnealing
+from holdfast.retention.methods.mofo import MoFO
+from holdfast.retention.methods.multitask import Multitask
+from holdfast.retention.methods.replay import Replay
+from holdfast.retention.methods.self_replay import SelfReplay
+from holdfast.retention.methods.sfa import SequentialAveraging
+from holdfast.retention.methods.token_weighting import TokenWeighting
+from holdfast.retention.methods.wise_ft import WiseFT
 from holdfast.retention.presets import PRESETS, Preset
-from holdfast.retention.replay import Multitask, Replay
-from holdfast.retention.self_replay import SelfReplay
-from holdfast.retention.token_weighting import TokenWeighting
+from holdfast.retention.protocol import Origin, RetentionMethod
 from holdfast.support.own_code import is_ours, load_class, origin
 
 METHODS: dict[str, type[RetentionMethod]] = {

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.retention.anchor import START, aligned
 from holdfast.retention.held_out import check_questions, paired_drop
-from holdfast.retention.method import Host, NamedParams, Passive, StepInfo
+from holdfast.retention.protocol import NamedParams, Passive, StepInfo
+from holdfast.retention.services import Host
 
 if TYPE_CHECKING:
     import torch

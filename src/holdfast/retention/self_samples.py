@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import FolderBusy, ModelError
-from holdfast.retention.method import DataHost, Sample
+from holdfast.retention.services import DataHost, Sample
 from holdfast.support.files import fingerprint, write_json
 from holdfast.support.ledger import Ledger, read_ledger
 from holdfast.support.progress import progress

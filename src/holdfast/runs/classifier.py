@@ -30,7 +30,7 @@ from holdfast.support.files import fingerprint
 if TYPE_CHECKING:
     from torch import nn
 
-    from holdfast.retention.method import RetentionMethod
+    from holdfast.retention.protocol import RetentionMethod
     from holdfast.training.classifier import Classes, FitSettings, Samples
 
 Groups = tuple[tuple[int, ...], ...]

@@ -46,7 +46,7 @@ from holdfast.config.decode import Given, as_mistake, coerce_all, plain_key
 from holdfast.config.values import Mistake, show
 from holdfast.config.yaml_file import from_yaml, read_yaml
 from holdfast.errors import ConfigError, ModelError
-from holdfast.retention.method import PACKED_WHOLE, packing_problem
+from holdfast.retention.protocol import PACKED_WHOLE, packing_problem
 from holdfast.retention.registry import parse_retention
 from holdfast.runs import config_checks, launch, on_policy
 from holdfast.runs.foreign.tools import refuse_foreign
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
     from holdfast.data.formats import Templates
     from holdfast.evaluation.entries import EvaluationPlan
-    from holdfast.retention.method import RetentionMethod
+    from holdfast.retention.protocol import RetentionMethod
     from holdfast.runs.on_policy import OnPolicySettings
     from holdfast.training.adapters import AdapterArguments
 

@@ -19,11 +19,11 @@ from holdfast.checkpoints.named import folder_without_revision, located
 from holdfast.config.values import impossible_path, show
 from holdfast.config.yaml_file import nearest_sibling
 from holdfast.errors import ConfigError, ModelError, did_you_mean
-from holdfast.retention.method import changes_data
+from holdfast.retention.protocol import changes_data
 from holdfast.support.paths import expanded, real
 
 if TYPE_CHECKING:
-    from holdfast.retention.method import RetentionMethod
+    from holdfast.retention.protocol import RetentionMethod
 
 DATA_ENDINGS = (
     ".jsonl",

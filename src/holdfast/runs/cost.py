@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.runs.launch import accelerate_file
 
 if TYPE_CHECKING:
-    from holdfast.retention.method import WeightCopy
+    from holdfast.retention.protocol import WeightCopy
     from holdfast.runs.config import TrainConfig
 
 BYTES = {"float64": 8.0, "float32": 4.0, "bfloat16": 2.0, "float16": 2.0}

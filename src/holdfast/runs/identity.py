@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.config.declare import Setting
-from holdfast.retention.method import FORMERLY
+from holdfast.retention.protocol import FORMERLY
 from holdfast.retention.registry import parse_retention
 from holdfast.runs.settings import known_settings
 from holdfast.support.files import to_jsonable

@@ -36,8 +36,8 @@ from holdfast.data.prompts import (
     with_demonstration,
 )
 from holdfast.errors import DataError
-from holdfast.retention.budget import Budget
-from holdfast.retention.method import RetentionMethod, changes_data
+from holdfast.retention.methods.budget import Budget
+from holdfast.retention.protocol import RetentionMethod, changes_data
 
 if TYPE_CHECKING:
     from holdfast.runs.config import TrainConfig

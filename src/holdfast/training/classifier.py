@@ -39,16 +39,8 @@ from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits, anneal
 from holdfast.ops.heads import Head
 from holdfast.retention.anchor import START, Anchors, load_anchor
 from holdfast.retention.fisher import choose_rows, diagonal_fisher, fingerprints, made_of, save_fisher
-from holdfast.retention.method import (
-    ActiveMethod,
-    RetentionMethod,
-    StepFigures,
-    StepInfo,
-    TokenLoss,
-    in_turn,
-    makes_data,
-)
-from holdfast.retention.replay import stacked
+from holdfast.retention.protocol import ActiveMethod, RetentionMethod, StepInfo, TokenLoss, in_turn, makes_data, stacked
+from holdfast.retention.services import StepFigures
 from holdfast.training.optimizer_state import state_by_name
 
 if TYPE_CHECKING:
@@ -332,7 +324,7 @@ def fisher_information(
 
 
 class _Loop:
-    """One training, and the `retention.method.Host` of its methods."""
+    """One training, and the `retention.services.Host` of its methods."""
 
     def __init__(
         self,

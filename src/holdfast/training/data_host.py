@@ -1,4 +1,4 @@
-"""The trainer as a `retention.method.DataHost`: the start model at hand while the training data is made.
+"""The trainer as a `retention.services.DataHost`: the start model at hand while the training data is made.
 
 That is before the trainer is complete: no accelerator, no optimiser; an adapter's layers may be in the model already,
 and are switched off meanwhile where they are new and change nothing.
@@ -16,8 +16,8 @@ from torch import nn
 from holdfast.errors import ConfigError, ModelError
 from holdfast.generation import Sampling, continued, end_tokens
 from holdfast.ops.heads import causal_lm
-from holdfast.retention.method import PrepareData, Sample
-from holdfast.retention.teacher_states import forward_configuration, weights_digest
+from holdfast.retention.services import PrepareData, Sample
+from holdfast.retention.teacher.teacher_states import forward_configuration, weights_digest
 from holdfast.support.files import fingerprint
 from holdfast.training.adapters import new_adapters_off
 from holdfast.training.processes import Processes
@@ -73,7 +73,7 @@ class StartModel:
 
 
 class TrainerDataHost:
-    """See `retention.method.DataHost`.
+    """See `retention.services.DataHost`.
 
     Args:
         start: the model.

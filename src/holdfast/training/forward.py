@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from holdfast.ops.annealing import AnnealedLoss, annealed_loss, describe_backend
 from holdfast.ops.heads import Head, backbone_of, describe_head, run_backbone
-from holdfast.retention.method import TokenLoss, TokenWeights
+from holdfast.retention.protocol import TokenLoss, TokenWeights
 
 Held = TypeVar("Held")
 

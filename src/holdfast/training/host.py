@@ -1,4 +1,4 @@
-"""The trainer as a `retention.method.Host`: what methods may ask of a run beside its parameters."""
+"""The trainer as a `retention.services.Host`: what methods may ask of a run beside its parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from holdfast.data.mixing import token_lengths
 from holdfast.errors import ConfigError, did_you_mean
 from holdfast.ops.annealing import IGNORE
-from holdfast.retention.method import ActiveMethod, StepFigures
+from holdfast.retention.protocol import ActiveMethod
+from holdfast.retention.services import StepFigures
 from holdfast.training.forward import LossRequest, Sealed
 from holdfast.training.image_batches import of_the_model
 from holdfast.training.zero import is_partitioned
@@ -28,7 +29,7 @@ EVALUATED = {"cpu": 4096, "cuda": 32768}
 
 
 class TrainerHost:
-    """See `retention.method.Host`.
+    """See `retention.services.Host`.
 
     Args:
         trainer: complete; its model is the start model.

@@ -29,9 +29,15 @@ from holdfast.data.mixing import NEW, ORIGIN, marked, token_lengths
 from holdfast.data.packing import pack_dataset
 from holdfast.errors import ConfigError, DataError
 from holdfast.ops.heads import causal_lm
-from holdfast.retention.method import PACKED_WHOLE, RetentionMethod, changes_data, makes_data, packing_problem
-from holdfast.retention.replay import stacked
-from holdfast.retention.token_weighting import TokenWeighting
+from holdfast.retention.methods.token_weighting import TokenWeighting
+from holdfast.retention.protocol import (
+    PACKED_WHOLE,
+    RetentionMethod,
+    changes_data,
+    makes_data,
+    packing_problem,
+    stacked,
+)
 from holdfast.support.environment import quiet_datasets
 from holdfast.training.data_host import StartModel, TrainerDataHost
 from holdfast.training.document_attention import use_document_attention

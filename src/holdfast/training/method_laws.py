@@ -20,7 +20,7 @@ from torch import Tensor
 
 from holdfast.config.declare import settings_of
 from holdfast.errors import HoldfastError
-from holdfast.retention.method import RetentionMethod
+from holdfast.retention.protocol import RetentionMethod
 from holdfast.retention.registry import parse_retention
 from holdfast.support.environment import quiet_transformers
 from holdfast.support.leftovers import scratch_folder

@@ -45,10 +45,9 @@ from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
 from holdfast.ops.four_bits import keep_unpacked
 from holdfast.ops.heads import causal_lm, check_head
 from holdfast.retention.anchor import START, Anchors
-from holdfast.retention.method import (
+from holdfast.retention.protocol import (
     ActiveMethod,
     RetentionMethod,
-    StepFigures,
     StepInfo,
     TeacherSettings,
     TokenLoss,
@@ -57,7 +56,8 @@ from holdfast.retention.method import (
     in_turn,
     marks_origins,
 )
-from holdfast.retention.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
+from holdfast.retention.services import StepFigures
+from holdfast.retention.teacher.teacher import AdapterOffTeacher, OnlineTeacher, Teacher, freeze_copy
 from holdfast.support.environment import loads_on_one_process_only
 from holdfast.support.files import write_json
 from holdfast.training import frozen

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from holdfast.data.mixing import NEW, ORIGIN
-from holdfast.retention.method import ORIGINS
+from holdfast.retention.protocol import ORIGINS
 
 
 class OriginCollator:

@@ -46,9 +46,9 @@ from trl import DistillationTrainer, DPOConfig, DPOTrainer, GRPOTrainer
 
 from holdfast.errors import ConfigError, DataError
 from holdfast.ops.annealing import IGNORE, AnnealedLoss, NonFiniteLogits
-from holdfast.retention.budget import Budget
-from holdfast.retention.method import RetentionMethod, TeacherSettings
-from holdfast.retention.teacher import freeze_copy
+from holdfast.retention.methods.budget import Budget
+from holdfast.retention.protocol import RetentionMethod, TeacherSettings
+from holdfast.retention.teacher.teacher import freeze_copy
 from holdfast.training.forward import LossRequest, Sealed, successor_mask
 from holdfast.training.mixin import RetentionMixin
 

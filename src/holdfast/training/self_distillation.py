@@ -30,8 +30,8 @@ from trl.experimental.sdft import SDFTConfig, SDFTTrainer
 
 from holdfast.data.prompts import BEHIND, DEMONSTRATION
 from holdfast.errors import ConfigError, DataError
-from holdfast.retention.method import RetentionMethod
-from holdfast.retention.teacher import freeze_copy
+from holdfast.retention.protocol import RetentionMethod
+from holdfast.retention.teacher.teacher import freeze_copy
 from holdfast.training.preferences import OnSamples, add_settings, shards
 
 Direction = Literal["forward", "reverse", "jsd"]

@@ -3,7 +3,8 @@ was stored fits.
 
 Before the first step, while the model still is the start model:
 
-1. the teacher's key (`retention.teacher_states`) names a folder in the cache, shared by all runs from the same start;
+1. the teacher's key (`retention.teacher.teacher_states`) names a folder in the cache, shared by all runs from the same
+start;
 2. the documents of the prepared training and evaluation data are hashed, and those that are stored are compared with
 their checksums;
 3. what is missing or damaged is computed and stored: each process of DDP a share, one run at a time (others wait and
@@ -37,15 +38,15 @@ from torch import Tensor
 
 from holdfast.errors import ConfigError, DataError, ModelError, UserError
 from holdfast.ops.heads import Head, causal_lm, describe_head
-from holdfast.retention.cached_teacher import (
+from holdfast.retention.protocol import TeacherSettings
+from holdfast.retention.teacher.cached_teacher import (
     CachedTeacher,
     document_key,
     find_documents,
 )
-from holdfast.retention.method import TeacherSettings
-from holdfast.retention.state_store import StateStore
-from holdfast.retention.teacher import AdapterOffTeacher, Teacher
-from holdfast.retention.teacher_states import (
+from holdfast.retention.teacher.state_store import StateStore
+from holdfast.retention.teacher.teacher import AdapterOffTeacher, Teacher
+from holdfast.retention.teacher.teacher_states import (
     ROUNDING_AT,
     StartModel,
     build_states,

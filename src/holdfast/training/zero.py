@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.checkpoints.live_tensors import FlatPart, as_part
-from holdfast.retention.method import RetentionMethod
+from holdfast.retention.protocol import RetentionMethod
 
 
 def problems(stage: int, methods: Sequence[RetentionMethod], model: Any, cast: torch.dtype | None) -> list[str]:

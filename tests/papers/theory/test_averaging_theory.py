@@ -23,9 +23,9 @@ from holdfast.papers.theory.averaging import (
     random_quadratics,
 )
 from holdfast.retention.anchor import Anchors
-from holdfast.retention.averaging import SequentialAveraging
-from holdfast.retention.l2 import L2
-from holdfast.retention.method import StepInfo
+from holdfast.retention.methods.l2 import L2
+from holdfast.retention.methods.sfa import SequentialAveraging
+from holdfast.retention.protocol import StepInfo
 from holdfast.retention.pull import Pull
 
 FAST = settings(max_examples=40, deadline=None, derandomize=True, database=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.retention.method import Earlier
+from holdfast.retention.protocol import Earlier
 from holdfast.studies.sequence.plan import completed, sequence_config
 from holdfast.studies.sequence.settings import read_arms
 

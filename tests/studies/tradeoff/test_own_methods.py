@@ -17,7 +17,7 @@ from holdfast.retention.registry import METHODS
 SCRIPT = """
 import dataclasses, sys
 from holdfast.cli.main import main
-from holdfast.retention.l2 import L2
+from holdfast.retention.methods.l2 import L2
 from holdfast.retention.registry import METHODS
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

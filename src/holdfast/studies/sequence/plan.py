@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.config.decode import Given
 from holdfast.errors import did_you_mean
 from holdfast.records.sequence import MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
-from holdfast.retention.method import Earlier
+from holdfast.retention.protocol import Earlier
 from holdfast.studies.engine.asked import AskedStudy
 from holdfast.studies.engine.models import folder_name
 from holdfast.studies.sequence.kinds import KINDS, Kind

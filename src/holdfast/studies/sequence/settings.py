@@ -220,7 +220,7 @@ class Arm:
     @property
     def first(self) -> list[dict[str, Any]]:
         """Of the methods those that can act before there are earlier tasks."""
-        from holdfast.retention.method import RetentionMethod
+        from holdfast.retention.protocol import RetentionMethod
         from holdfast.retention.registry import method_class
 
         def open_data(method: Mapping[str, Any]) -> bool:

@@ -30,8 +30,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta, Seed
 from holdfast.errors import ConfigError, DataError
-from holdfast.retention.method import DataHost, Draws, RetentionMethod, Sample
 from holdfast.retention.paths import data_problems
+from holdfast.retention.protocol import RetentionMethod
+from holdfast.retention.services import DataHost, Draws, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
 from holdfast.retention.anchor import START, anchor_problems
-from holdfast.retention.method import (
+from holdfast.retention.protocol import (
     ORIGINS,
     ActiveMethod,
     Earlier,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError
-from holdfast.retention.method import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo, WeightCopy
+from holdfast.retention.protocol import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo, WeightCopy
 
 if TYPE_CHECKING:
     import torch

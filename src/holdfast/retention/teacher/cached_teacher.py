@@ -28,7 +28,7 @@ from torch import Tensor
 
 from holdfast.errors import DataError
 from holdfast.ops.heads import Head
-from holdfast.retention.state_store import KEY_BYTES, StateStore
+from holdfast.retention.teacher.state_store import KEY_BYTES, StateStore
 
 KNOWN_INPUTS = {
     *("input_ids", "attention_mask", "position_ids", "labels", "use_cache"),

@@ -21,7 +21,7 @@ from typing import Annotated, ClassVar
 
 from holdfast.config.declare import Meta
 from holdfast.retention.anchor import START, Anchors, Keep, anchor_problems, kept_anchor
-from holdfast.retention.method import ActiveMethod, NamedParams, RetentionMethod, WeightCopy
+from holdfast.retention.protocol import ActiveMethod, NamedParams, RetentionMethod, WeightCopy
 from holdfast.retention.pull import Pull
 
 

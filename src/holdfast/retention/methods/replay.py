@@ -9,44 +9,22 @@ Replay data is loaded and tokenised like the training data, but by its own forma
 prompt-completion pairs is trained on every token, whatever the first training sample looks like.
 
 Cost: none per token; the run is longer by the replayed tokens.
-
-Multitask training is the upper line that sequential methods are compared with (Soup to Go): all tasks' data at once, as
-far as it can be had.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
-from holdfast.retention.method import DataHost, Earlier, PrepareData, RetentionMethod
 from holdfast.retention.paths import data_problems
+from holdfast.retention.protocol import Earlier, RetentionMethod
+from holdfast.retention.services import DataHost, PrepareData
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-
-def stacked(methods: Sequence[RetentionMethod]) -> list[RetentionMethod]:
-    """The methods with the fractions of several replays set so that each ends at ITS share of the whole mixture.
-
-    Data is mixed one replay after the other, and each later one thins the earlier ones out: replay i of fractions f
-    needs `f_i / (1 - sum of the later f)` of the mixture that stands when it is added. Other methods of the data come
-    first for the same reason.
-    """
-    methods = [m for m in methods if not m.stacks] + [m for m in methods if m.stacks]
-    later = 0.0
-    found: list[RetentionMethod] = []
-    for method in reversed(methods):
-        if method.stacks:
-            share = method.replayed()
-            found.append(dataclasses.replace(method, fraction=share / (1 - later)))  # type: ignore[call-arg]
-            later += share
-        else:
-            found.append(method)
-    return found[::-1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,54 +92,4 @@ class Replay(RetentionMethod):
         mixed, info = mix_replay(
             train, prepare(self.data), fraction=self.fraction, seed=seed, unit=self.unit, longest=longest
         )
-        return mixed, dataclasses.asdict(info)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Multitask(RetentionMethod):
-    """Trains on another task's data too, all of it by default; memory kept in the data.
-
-    References: Soup to Go, section 5 (multitask, the upper line); Caruana 1997, Multitask learning.
-    """
-
-    name: ClassVar[str] = "multitask"
-    title: ClassVar[str] = "multitask mixing"
-    strength: ClassVar[tuple[str, ...]] = ("share",)
-    place: ClassVar[str] = "data"
-    old_data: ClassVar[str] = "yes, all of it"
-    summary: ClassVar[str] = "train on all tasks' data at once: the upper line, where the old data can be had"
-    source: ClassVar[str] = "Soup to Go, section 5 (multitask model); Caruana 1997, Multitask learning"
-    repeatable: ClassVar[bool] = True
-
-    data: str = ""
-    """File, folder or hub id of another task's data (required)."""
-    share: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """Share of its examples that is used; 0 is direct fine-tuning."""
-
-    @property
-    def off(self) -> bool:
-        return self.share == 0
-
-    @classmethod
-    def after_tasks(cls, parameters: Mapping[str, Any], earlier: Earlier) -> list[dict[str, Any]]:
-        """All earlier tasks' data."""
-        if parameters.get("data"):
-            return [dict(parameters)]
-        return [{**parameters, "data": data} for data in earlier.data]
-
-    def problems(self) -> list[str]:
-        if not self.data:
-            return ["multitask.data: expected a file, folder or hub id of another task's data, got nothing"]
-        return data_problems("multitask.data", self.data)
-
-    def make_data(self, train: Dataset, host: DataHost) -> tuple[Dataset, dict[str, Any]]:
-        return self.transform_data(train, prepare=host.prepare, seed=host.seed, longest=host.cut)
-
-    def transform_data(
-        self, train: Dataset, *, prepare: PrepareData, seed: int, longest: int | None = None
-    ) -> tuple[Dataset, dict[str, Any]]:
-        """As of the base; of each row `longest` tokens are recorded at most."""
-        from holdfast.data.mixing import mix_tasks
-
-        mixed, info = mix_tasks(train, prepare(self.data), share=self.share, seed=seed, longest=longest)
         return mixed, dataclasses.asdict(info)

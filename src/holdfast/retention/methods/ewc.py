@@ -56,8 +56,8 @@ from holdfast.retention.fisher import (
     made_of,
     save_fisher,
 )
-from holdfast.retention.method import ActiveMethod, Earlier, RetentionMethod, WeightCopy
 from holdfast.retention.paths import data_problems
+from holdfast.retention.protocol import ActiveMethod, Earlier, RetentionMethod, WeightCopy
 from holdfast.retention.pull import Pull
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ if TYPE_CHECKING:
 
     from holdfast.checkpoints.live import Pieces
     from holdfast.retention.anchor import Kept
-    from holdfast.retention.method import Host, NamedParams
+    from holdfast.retention.protocol import NamedParams
+    from holdfast.retention.services import Host
 
 FOLDER = "fisher"
 """Of a Fisher diagonal inside a run's folder."""

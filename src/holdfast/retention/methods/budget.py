@@ -47,8 +47,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.retention.held_out import DROP, check_questions, paired_drop, points
-from holdfast.retention.method import ActiveMethod, Host, NamedParams, Passive, RetentionMethod, StepFigures, StepInfo
 from holdfast.retention.paths import data_problems
+from holdfast.retention.protocol import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo
+from holdfast.retention.services import Host, StepFigures
 
 if TYPE_CHECKING:
     from datasets import Dataset

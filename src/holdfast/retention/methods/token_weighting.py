@@ -27,15 +27,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from holdfast.config.declare import Meta
-from holdfast.retention.method import (
-    ActiveMethod,
-    Host,
-    NamedParams,
-    Passive,
-    RetentionMethod,
-    StepInfo,
-    TokenWeights,
-)
+from holdfast.retention.protocol import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo, TokenWeights
+from holdfast.retention.services import Host
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -35,8 +35,8 @@ from torch import Tensor, nn
 from holdfast.errors import ModelError
 from holdfast.ops.document_attention import IMPLEMENTATION
 from holdfast.ops.heads import Head, causal_lm, describe_head, project, run_outside
-from holdfast.retention.state_store import FORMAT, SHARD_BYTES, ShardWriter, StateStore
-from holdfast.retention.teacher import Teacher
+from holdfast.retention.teacher.state_store import FORMAT, SHARD_BYTES, ShardWriter, StateStore
+from holdfast.retention.teacher.teacher import Teacher
 from holdfast.support.files import fingerprint
 
 _NO_EFFECT = {

@@ -1,0 +1,1 @@
+"""The retention methods, one file a method."""

@@ -1,0 +1,109 @@
+"""EMA: the result of a run is an exponential moving average of its weights.
+
+The average m begins at the start and follows the weights, m <- decay m + (1 - decay) theta; after the last step the
+weights become m. Training itself is not changed. The average is of the trained parameters, whatever they are.
+
+Cost: a float32 copy of the trained parameters, and a pass over them a step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from holdfast.config.declare import Meta
+from holdfast.retention.anchor import Anchors, aligned
+from holdfast.retention.protocol import ActiveMethod, NamedParams, Passive, RetentionMethod, StepInfo, WeightCopy
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExponentialAverage(RetentionMethod):
+    """The run's result is an exponential moving average of its weights that begins at the start; memory kept in the
+    weights.
+
+    References: Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging (its exponential form,
+    as usual in deep learning).
+    """
+
+    name: ClassVar[str] = "ema"
+    title: ClassVar[str] = "EMA"
+    at_last_step: ClassVar[bool] = True
+    strength: ClassVar[tuple[str, ...]] = ("decay",)
+    place: ClassVar[str] = "weights"
+    turn: ClassVar[int] = 2
+    summary: ClassVar[str] = "end with an exponential moving average of the weights that began at the start"
+    source: ClassVar[str] = "Polyak and Juditsky 1992, Acceleration of stochastic approximation by averaging"
+
+    decay: Annotated[float, Meta(ge=0, le=1)] = 0.999
+    """Share of the average that an update keeps; 0 is direct fine-tuning."""
+    every: Annotated[int, Meta(ge=1)] = 1
+    """Optimiser steps between updates of the average."""
+
+    @property
+    def off(self) -> bool:
+        return self.decay == 0
+
+    def check_run(self, *, total_steps: int | None) -> list[str]:
+        if total_steps is not None and self.every > total_steps:
+            return [f"ema.every: expected at most the run's {total_steps} steps, got {self.every}"]
+        return []
+
+    def copies(self) -> tuple[WeightCopy, ...]:
+        return (WeightCopy(what="average", dtype="float32"),)
+
+    def start(self, anchors: Anchors) -> ActiveMethod:
+        return _Shadow(
+            self, {name: p.detach().to(_at_least_single(p.dtype), copy=True) for name, p in anchors.named.items()}
+        )
+
+
+class _Shadow(Passive):
+    """The average is kept in float32 at least: at decay 0.999 an update is smaller than half a unit in the last place
+    of a bfloat16 weight."""
+
+    def __init__(self, method: ExponentialAverage, shadow: dict[str, torch.Tensor]) -> None:
+        self.method, self.shadow = method, shadow
+
+    def after_step(self, named: NamedParams, step: StepInfo) -> None:
+        from holdfast.checkpoints.live import lerp_
+
+        self.shadow = aligned(self.shadow, named)
+        last = step.step == step.total_steps
+        if step.step % self.method.every == 0 or last:
+            lerp_(self.shadow, named, 1 - self.method.decay)
+        if last:
+            lerp_(named, self.shadow, 1.0)
+
+    def metrics(self, named: NamedParams) -> dict[str, float]:
+        from holdfast.checkpoints.live import Pieces
+
+        self.shadow = aligned(self.shadow, named)
+        pieces = Pieces(named, [self.shadow], ["The average"])
+        return {
+            "ema_distance": math.sqrt(
+                pieces.total(lambda piece: (piece.weight.double() - piece.others[0].double()).square().sum())
+            )
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.shadow)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        from holdfast.retention.anchor import like
+
+        missing = sorted(self.shadow.keys() - state.keys())
+        if missing:
+            raise ValueError(
+                f"ema: the checkpoint lacks the average of {len(missing)} parameters: {', '.join(missing[:5])}"
+            )
+        self.shadow = {name: like(state[name], tensor) for name, tensor in self.shadow.items()}
+
+
+def _at_least_single(dtype: torch.dtype) -> torch.dtype:
+    import torch
+
+    return dtype if dtype == torch.float64 else torch.float32

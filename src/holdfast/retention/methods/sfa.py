@@ -1,0 +1,93 @@
+"""Sequential fine-tuning with averaging, SFA (Soup to Go).
+
+Every so often, go back part of the way. After optimiser step t of T, if `t mod round(p T) == 0` or `t == T`:
+
+    theta <- (1 - beta) theta + beta theta_o
+
+and training goes on from the average. theta_o is the checkpoint at the end of the previous task: by default the start
+model, or a named folder. beta is the weight on the OLD model (Eq. 5 and Fig. 1; the paper's algorithm box is garbled).
+There is at most one average a step, also where the period divides T. p = 1 averages once, at the end, which is WiSE-FT
+with weight beta on the old model.
+
+The optimiser's moments are kept by default, as the paper is silent; `reset_optimizer` clears them after each average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from holdfast.config.declare import Meta
+from holdfast.retention.anchor import START, Anchors, KeepAuto, anchor_problems, kept_anchor
+from holdfast.retention.averages import Average, factored_problems
+from holdfast.retention.protocol import ActiveMethod, NamedParams, RetentionMethod, WeightCopy
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequentialAveraging(RetentionMethod):
+    """Averages the weights with the old model's at a fixed period; memory kept in the weights.
+
+    References: Soup to Go, Algorithm 1 and Eq. 5.
+    """
+
+    name: ClassVar[str] = "sfa"
+    title: ClassVar[str] = "SFA"
+    at_last_step: ClassVar[bool] = True
+    strength: ClassVar[tuple[str, ...]] = ("beta", "p")
+    place: ClassVar[str] = "weights"
+    turn: ClassVar[int] = 1
+    summary: ClassVar[str] = "average the weights with the start's every p of the run and train on from there"
+    source: ClassVar[str] = (
+        "Soup to Go: Mitigating Forgetting During Continual Learning with Model Averaging, Algorithm 1 and Eq. 5"
+    )
+
+    p: Annotated[float | None, Meta(gt=0, le=1)] = None
+    """Fraction of the run between averages; 0.25 when `every` is not given. 1 averages once, at the end, which is
+    WiSE-FT."""
+    every: Annotated[int | None, Meta(ge=1)] = None
+    """Optimiser steps between averages, instead of p."""
+    beta: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """Weight on the OLD model in each average; 0 is direct fine-tuning."""
+    previous: str = START
+    """The old model: 'start', or the folder of the previous task's checkpoint."""
+    reset_optimizer: bool = False
+    """Clear the optimiser's moments after each average."""
+    keep: KeepAuto = "auto"
+    """Where the old weights are kept: device (a copy beside the weights), cpu (host memory), disk (a file that is
+    read when needed); auto: disk for a folder, device for the start."""
+
+    @property
+    def off(self) -> bool:
+        return self.beta == 0
+
+    def problems(self) -> list[str]:
+        found = []
+        if self.p is not None and self.every is not None:
+            found.append(f"sfa: expected one of p and every, got p={self.p} and every={self.every}")
+        return found + anchor_problems("sfa.previous", self.previous)
+
+    def check_run(self, *, total_steps: int | None) -> list[str]:
+        if self.every is not None and total_steps is not None and self.every > total_steps:
+            return [f"sfa.every: expected at most the run's {total_steps} steps, got {self.every}"]
+        return []
+
+    def period(self, total_steps: int) -> int:
+        """Steps between averages, at least 1."""
+        if self.every is not None:
+            return self.every
+        return max(1, round((0.25 if self.p is None else self.p) * total_steps))
+
+    def averages_at(self, step: int, total_steps: int) -> bool:
+        """Whether optimiser step `step` (from 1) of `total_steps` is followed by an average."""
+        return step % self.period(total_steps) == 0 or step == total_steps
+
+    def check_weights(self, named: NamedParams) -> list[str]:
+        return factored_problems("sfa", named) + anchor_problems("sfa.previous", self.previous, named)
+
+    def copies(self) -> tuple[WeightCopy, ...]:
+        return (kept_anchor(self.previous, self.keep),)
+
+    def start(self, anchors: Anchors) -> ActiveMethod:
+        return Average(
+            anchors.keep(self.previous, self.keep), self.beta, self.averages_at, reset_optimizer=self.reset_optimizer
+        )
