@@ -158,27 +158,10 @@ STEPS: list[tuple[str, list[str]]] = [
     ("inspect-two", ["inspect", "base", "math", "--per", "tensor", "--plot", "distances/page.html", *WITHIN]),
     ("theory", ["reproduce", "label-annealing", "--theory", "--quick"]),
     (
-        "prepare",
-        [
-            "data",
-            "prepare",
-            "metamath",
-            "--input",
-            "metamath.jsonl",
-            "--output",
-            "prepared/rows.jsonl",
-            "--seed",
-            "0",
-            "--heldout",
-            "0.2",
-        ],
-    ),
-    (
         "corpus",
         [
             "data",
             "prepare",
-            "corpus",
             "--input",
             "news.jsonl",
             "--after",

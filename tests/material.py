@@ -178,13 +178,6 @@ def write_data() -> None:
         "tuned-answers.jsonl", [{"instruction": f"Say {i}.", "output": f"{i}" + "!" * (i % 4)} for i in range(10)]
     )
     write_rows("base-answers.jsonl", [{"prompt": f"Say {i}.", "answer": f"{i}!"} for i in range(10)])
-    write_rows(
-        "metamath.jsonl",
-        [
-            {"query": f"What is {i} + 1?", "response": f"{i + 1}", "type": "GSM", "original_question": f"{i}"}
-            for i in range(20)
-        ],
-    )
     Path("colours.yaml").write_text(TASK)
     Path("letters.yaml").write_text(
         TASK.replace("task: colours", "task: letters").replace("doc_to_choice: options", 'doc_to_choice: ["A", "B"]')

@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[list[str], dict[str, Any]]] = {
     ),
     "prepare": (
         ["data", "prepare", "--config", "asked.yaml"],
-        {"format": "metamath", "input": ["metamath.jsonl"], "output": "asked.jsonl"},
+        {"input": ["news.jsonl"], "output": "asked.jsonl"},
     ),
 }
 """Name: the words and a request that is sound."""
@@ -115,11 +115,9 @@ SOUND: dict[str, list[dict[str, Any]]] = {
             "before": "2024-11-30",
             "undated": "drop",
             "minimum_characters": 5,
-            "near_duplicates": 0.8,
             "titles": True,
         },
         {
-            "kind": "rows",
             "text_column": "text",
             "date_column": "date",
             "choose_by": ["old"],
@@ -228,7 +226,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"keep": "some"}, ["keep", "some"]),
         ({"train.learning_rat": 1}, ["learning_rat"]),
         ({"evaluation": "nothing"}, ["evaluation"]),
-        ({"near_duplicates": 3}, ["near_duplicates"]),
+        ({"near_duplicates": 0.8}, ["near_duplicates"]),
     ],
     "residual": [
         ({"families": DELETED}, ["families"]),
@@ -269,7 +267,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], list[str]]]] = {
         ({"tokenizer": "mine"}, ["tokenizer", "mine"]),
     ],
     "prepare": [
-        ({"format": "metamth"}, ["metamth", "metamath"]),
         ({"heldout": 2}, ["heldout"]),
         ({"input": ["nowhere"]}, ["nowhere"]),
     ],
@@ -318,7 +315,7 @@ WORDS: list[tuple[list[str], list[str]]] = [
     (["inspect", "nowhere"], ["nowhere"]),
     (["fisher", "base", "--samples", "0", "--data", "old.jsonl"], ["samples"]),
     (
-        ["data", "prepare", "corpus", "--input", "news.jsonl", "--output", "asked.jsonl", "--after", "soon"],
+        ["data", "prepare", "--input", "news.jsonl", "--output", "asked.jsonl", "--after", "soon"],
         ["after", "soon"],
     ),
     (["quickstart", "--workers", "0"], ["workers"]),

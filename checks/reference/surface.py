@@ -15,7 +15,7 @@ import request_cases
 SUBCOMMANDS = {
     "residual": ["extract", "apply", "study", "worker"],
     "sweep": ["worker", "status", "report"],
-    "data": ["prepare", "synthesise", "crawl"],
+    "data": ["prepare", "synthesise", "select"],
 }
 
 

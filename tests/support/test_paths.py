@@ -66,5 +66,5 @@ def test_a_link_to_itself_is_no_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a.jsonl").symlink_to("a.jsonl")
-    assert main(["data", "prepare", "corpus", "--input", "a.jsonl", "--output", "out.jsonl"]) == 2
+    assert main(["data", "prepare", "--input", "a.jsonl", "--output", "out.jsonl"]) == 2
     assert capsys.readouterr().err == "error: --input: expected a file or folder at a.jsonl, found nothing.\n"
