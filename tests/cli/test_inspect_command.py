@@ -29,7 +29,7 @@ def test_a_model(desk: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "  parameters  41,120 in 21 tensors; 2 layers\n",
         "  dtypes      F32: 41,120 parameters in 21 tensors, 164 kB\n",
         "  ok      vocabulary fits: 320 rows, ",
-        "  ok      headers are sound: 21 tensors",
+        "  ok      files, headers and index are sound: 21 tensors in 1 file",
         "  -       values are finite: not looked at; --verify reads all bytes\n",
         "headers read in ",
     ):
@@ -127,7 +127,7 @@ def test_what_was_not_compared_is_said(desk: Path, capsys: pytest.CaptureFixture
             ["expected one or two checkpoints, got 3", "unknown option '--verfy'. Did you mean '--verify'?"],
         ),
         (["./bas"], ["checkpoints: Expected a checkpoint folder at ./bas, found none. Did you mean 'base'?"]),
-        (["empty"], ["Expected a checkpoint in empty (model.safetensors,"]),
+        (["empty"], ["Expected model.safetensors"]),
         (["base", "math", "--verify"], ["--verify: is of one checkpoint"]),
         (["base", "--plot", "a.html"], ["--plot: is of two checkpoints"]),
         (["base", "math", "--plot", "a.png"], ["ends with .html, got a.png"]),

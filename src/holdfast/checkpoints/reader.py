@@ -23,7 +23,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.sources import Entry, listing, read_object
 from holdfast.errors import ModelError
@@ -62,20 +62,9 @@ class CheckpointReader:
         self._descriptors: dict[Path, int] = {}
         self._torch: dict[Path, Any] = {}
         self._lock = threading.Lock()
-        found = read_headers(self.files, listed)
-        for error in found.damaged.values():
-            raise error
-        for name, one, other in found.twice:
-            raise ModelError(f"{self.folder}: {name} is in {one} and in {other}. Expected it once.")
-        if found.misplaced:
-            absent = [f"{name} (in {listed[name]})" for name in found.misplaced]
-            raise ModelError(
-                f"{self.folder}: its index does not fit its shards. {len(absent)} of {len(listed)} tensors are not "
-                f"where the index says: {listing(absent)}. Copy or download the folder again."
-            )
-        self.metadata = found.metadata
+        self.metadata, entries = _read_headers(self.folder, self.files, listed)
         """The files' free text (`{"format": "pt"}`), of all files together."""
-        self.entries: Mapping[str, Entry] = found.entries
+        self.entries: Mapping[str, Entry] = entries
 
     def names(self) -> list[str]:
         """Tensor names, sorted."""
@@ -268,49 +257,41 @@ def read_header(file: Path) -> tuple[dict[str, str], list[Entry]]:
     return {str(k): str(v) for k, v in metadata.items()}, entries
 
 
-class Headers(NamedTuple):
-    """What the headers of a folder's weight files say, as far as they can be read."""
-
-    entries: dict[str, Entry]
-    """By name; of a name that several files have, the one where the index says."""
-    metadata: dict[str, str]
-    """The files' free text."""
-    damaged: dict[str, ModelError]
-    """By file: what is wrong with its header."""
-    twice: list[tuple[str, str, str]]
-    """Tensors that the index does not list and two files have: name, file, file."""
-    misplaced: list[str]
-    """Tensors that are not in the readable file that the index names."""
-
-
-def read_headers(files: Sequence[Path], listed: Mapping[str, str]) -> Headers:
-    """Reads the headers of all weight files of a folder.
+def _read_headers(
+    folder: Path, files: Sequence[Path], listed: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, Entry]]:
+    """The free text and the tensors of all weight files of a folder.
 
     Args:
+        folder: for messages.
         files: the safetensors files, in order.
         listed: tensor name: file name, of the index; empty where there is none.
+
+    Raises:
+        ModelError: a header is damaged, or the index does not fit the files.
     """
-    found = Headers({}, {}, {}, [], [])
+    text: dict[str, str] = {}
+    found: dict[str, Entry] = {}
     for file in files:
-        try:
-            metadata, entries = read_header(file)
-        except ModelError as error:
-            found.damaged[file.name] = error
-            continue
-        found.metadata.update(metadata)
+        metadata, entries = read_header(file)
+        text.update(metadata)
         for entry in entries:
-            other = found.entries.get(entry.name)
+            other = found.get(entry.name)
             if other is not None and entry.name not in listed:
-                found.twice.append((entry.name, other.file.name, file.name))
+                raise ModelError(
+                    f"{folder}: {entry.name} is in {other.file.name} and in {file.name}. Expected it once."
+                )
             if other is None or listed.get(entry.name) == file.name:
-                found.entries[entry.name] = entry
-    read = {file.name for file in files} - set(found.damaged)
-    found.misplaced.extend(
-        name
-        for name, file in listed.items()
-        if file in read and (name not in found.entries or found.entries[name].file.name != file)
-    )
-    return found
+                found[entry.name] = entry
+    absent = [
+        f"{name} (in {file})" for name, file in listed.items() if name not in found or found[name].file.name != file
+    ]
+    if absent:
+        raise ModelError(
+            f"{folder}: its index does not fit its shards. {len(absent)} of {len(listed)} tensors are not where the "
+            f"index says: {listing(absent)}. Copy or download the folder again."
+        )
+    return text, found
 
 
 def weight_files(folder: str | os.PathLike[str]) -> list[Path]:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -403,8 +402,3 @@ def _check(*, scale: float, tokenizer: str, known: Sequence[str]) -> None:
         problems.append(f"tokenizer: expected one of {', '.join(known)}, got {tokenizer!r}")
     if problems:
         raise ConfigError(problems)
-
-
-def residual_folder(path: Name) -> bool:
-    """Whether a folder holds a residual."""
-    return any(local_folder(os.fspath(path)).glob(f"{STEM}*.safetensors"))
