@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     import torch
 
 
+BROKEN = "the logits that replies were chosen by are NaN or infinite."
+"""What an evaluation with such replies has failed by."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How tokens are drawn."""

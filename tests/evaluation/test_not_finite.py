@@ -167,11 +167,13 @@ def test_the_other_entries_are_measured_and_a_failed_one_is_measured_again(files
 
 def test_a_replys_logits_are_looked_at_token_by_token(files, tiny_tokenizer):
     """A model of NaN writes text as any other does, of which a program finds that it follows no instruction."""
-    from holdfast.evaluation.text.generation import greedy
+    from holdfast.evaluation.modes import evaluation_mode
+    from holdfast.generation import continued
 
     encoded = [tiny_tokenizer("a fox")["input_ids"], tiny_tokenizer("the lazy dog")["input_ids"]]
     for model, broken in ((make_model(), False), (broken_model(tiny_tokenizer, whole=True), True)):
-        [batch] = list(greedy(model, tiny_tokenizer, encoded, max_new_tokens=3, batch_size=2))
+        with evaluation_mode(model):
+            batch = continued(model, tiny_tokenizer, encoded, max_new_tokens=3)
         assert [one.broken for one in batch] == [broken, broken]
         assert all(one.ids for one in batch)
 

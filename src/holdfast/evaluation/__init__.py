@@ -10,7 +10,7 @@ two models side by side.
               perplexity, documents                           text of any length, exactly; memorisation
               answers           the distribution at the answer position
               options, classes, choices                       options by their likelihood
-              instructions, checkers, generation, sentences   replies whose instructions a program checks
+              instructions, checkers, sentences               replies whose instructions a program checks
       code/   programs, code_scores, sandbox                  HumanEval and MBPP; programs run behind walls
       own_entry                 a class of the user's own
     images                      questions with images: read, put through the processor, asked

@@ -66,8 +66,6 @@ class StudyProgress:
     record: StudyRecord
     now: datetime.datetime
     """With its time zone."""
-    selections: Sequence[Selection] | None = None
-    """As `select_all` gives them; made here where they are not given."""
 
     @functools.cached_property
     def running(self) -> list[tuple[str, TrialRecord, float | None]]:
@@ -90,7 +88,7 @@ class StudyProgress:
     def remaining(self) -> float | None:
         """Seconds until the last trial ends; None where no complete trial, or no worker, says."""
         lasted = [(t.kind, worker_seconds(t)) for t in self.record.trials if t.state == FINISHED and t.runs]
-        return time_left(lasted, [(worker, t.kind, elapsed) for worker, t, elapsed in self.running], self.waiting)
+        return _time_left(lasted, [(worker, t.kind, elapsed) for worker, t, elapsed in self.running], self.waiting)
 
     @property
     def ending(self) -> str:
@@ -122,14 +120,14 @@ class StudyProgress:
         ]
         heads = columns("Worker", "#", "Trial", "Last measured", "For", right=(1, 4))
         found.append(Table(columns=heads, rows=rows) if rows else Paragraph(""))
-        selections = select_all(record) if self.selections is None else self.selections
-        found += [Paragraph(_best(s, record), "note" if place else "") for place, s in enumerate(selections)]
+        for place, selection in enumerate(select_all(record)):
+            found.append(Paragraph(_best(selection, record), "note" if place else ""))
         failed = [t for t in record.trials if t.state == "failed" and t.continued_by is None]
         texts = [f"failed: trial {t.number}, {t.label}: {t.reason or 'no reason recorded'}" for t in failed]
         return [*found, *(Paragraph(text, "bad") for text in texts)]
 
 
-def time_left(
+def _time_left(
     lasted: Sequence[tuple[str, float]],
     running: Sequence[tuple[str, str, float | None]],
     waiting: Sequence[str | None],
@@ -173,22 +171,15 @@ def status_view(record: StudyRecord) -> Shown:
     return Shown(StudyProgress(record, datetime.datetime.now(datetime.UTC)).blocks)
 
 
-def print_status(
-    record: StudyRecord,
-    now: datetime.datetime,
-    console: Console | None = None,
-    *,
-    selections: Sequence[Selection] | None = None,
-) -> None:
+def print_status(record: StudyRecord, now: datetime.datetime, console: Console | None = None) -> None:
     """Prints how far a study is: drawn in a terminal, else one line a fact, whatever its length.
 
     Args:
         record: at any moment of a study.
         now: with its time zone.
         console: where to print; the terminal by default.
-        selections: as `holdfast.statistics.selection.select_all` gives them; made here where they are not given.
     """
-    Printer(console).show(StudyProgress(record, now, selections).blocks)
+    Printer(console).show(StudyProgress(record, now).blocks)
 
 
 def planned(record: StudyRecord) -> int:

@@ -29,9 +29,8 @@ from holdfast.data.vision import check_image, image_slot, image_token, too_many_
 from holdfast.errors import DataError, first_line
 from holdfast.evaluation.measures import Report, no_report
 from holdfast.evaluation.partial import Partial
-from holdfast.evaluation.text.generation import BROKEN
 from holdfast.evaluation.text.shared_prefix import paths_of, scorer_for
-from holdfast.generation import Watch
+from holdfast.generation import BROKEN, Watch
 
 _GROUP = 4
 """Batches a group of generation: what an interruption costs."""

@@ -8,7 +8,7 @@ The checkers, strict and loose, are those of `holdfast.evaluation.text.checkers`
     prompt_level_*_acc = share of prompts all of whose instructions are followed
     inst_level_*_acc   = followed instructions / instructions, over all prompts
 
-Replies are generated greedily (`holdfast.evaluation.text.generation`); a batch is kept on disk as soon as it is
+Replies are generated greedily (`holdfast.generation`); a batch is kept on disk as soon as it is
 written, so an interruption costs one. What a reply says besides is not judged.
 """
 
@@ -22,12 +22,12 @@ from typing import Any
 from holdfast.errors import DataError, ModelError
 from holdfast.evaluation.entries import InstructionsEntry
 from holdfast.evaluation.measures import Outcome, Subject
+from holdfast.evaluation.modes import evaluation_mode
 from holdfast.evaluation.served import ServedModel
 from holdfast.evaluation.text.checkers import OWN, RULES, follow, mistake_in
 from holdfast.evaluation.text.documents import chat_prompt, prompt_ids
-from holdfast.evaluation.text.generation import BROKEN, greedy
 from holdfast.evaluation.text.question_files import RowMistakes, question_rows, shown
-from holdfast.generation import end_tokens
+from holdfast.generation import BROKEN, continued, end_tokens
 from holdfast.statistics.estimates import Ratio
 from holdfast.support.files import fingerprint
 
@@ -242,10 +242,15 @@ def generate(on: Subject, encoded: Sequence[Sequence[int]], *, max_new_tokens: i
         asked = [encoded[i] for i in batch]
         if isinstance(on.model, ServedModel):
             return [r.text for r in on.model.completions(asked, [{"max_tokens": max_new_tokens}] * len(asked))]
-        [found] = greedy(on.model, on.tokenizer, asked, max_new_tokens=max_new_tokens, batch_size=len(asked))
-        texts = {one.index: on.tokenizer.decode(one.ids, skip_special_tokens=True) for one in found}
-        broken = any(one.broken for one in found)
-        return [{"broken": texts[i]} if broken else texts[i] for i in range(len(batch))]
+        with evaluation_mode(on.model):
+            continuations = continued(on.model, on.tokenizer, asked, max_new_tokens=max_new_tokens)
+        texts = []
+        for one in continuations:
+            ids = one.ids[:-1] if one.ended else one.ids
+            texts.append(on.tokenizer.decode(ids, skip_special_tokens=True))
+        if any(one.broken for one in continuations):
+            return [{"broken": text} for text in texts]
+        return texts
 
     order = sorted(range(len(encoded)), key=lambda i: -len(encoded[i]))
     size = on.model.at_once if isinstance(on.model, ServedModel) else on.plan.batch_size
