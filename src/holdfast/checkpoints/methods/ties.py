@@ -153,17 +153,17 @@ class Ties(WeightedMethod):
         return [*super().problems(models), *each_problems("density", self.density, models)]
 
     def measure(self, round: int, block: Block, state: Search | Found | None) -> np.ndarray:
-        return order_statistics.measure(block, state, self._ranks, by_tensor=self.scope == "tensor")
+        return order_statistics.measure(block, state, self._rank, by_tensor=self.scope == "tensor")
 
     def settle(self, round: int, total: np.ndarray, state: Search | Found | None) -> Search | Found:
-        return order_statistics.settle(total, state, self._ranks)
+        return order_statistics.settle(total, state, self._rank)
 
     def combine(self, block: Block, state: Found | None, out: Operand) -> Flags:
         assert block.base is not None
         return ties_kernel(
             block.base,
             block.models,
-            [0.0] * len(block.models) if state is None else [m[0] if m else 0.0 for m in state.magnitudes],
+            [0.0] * len(block.models) if state is None else [m or 0.0 for m in state.magnitudes],
             self.weights,
             self.scale,
             original=self.semantics == "original",
@@ -171,6 +171,6 @@ class Ties(WeightedMethod):
             out=out,
         )
 
-    def _ranks(self, model: int, n: int) -> list[int]:
+    def _rank(self, model: int, n: int) -> int | None:
         density = self.density[model] if isinstance(self.density, tuple) else self.density
-        return [n - kept(density, n)] if n else []
+        return n - kept(density, n) if n else None
