@@ -15,14 +15,10 @@ from holdfast.errors import ConfigError, DataError
 from holdfast.evaluation.code import code_scores
 from holdfast.evaluation.code.code_scores import (
     DEFAULT_LIMITS,
-    HUMANEVAL_STOPS,
-    MBPP_STOPS,
-    extract_code,
     humaneval_program,
     mbpp_program,
     pass_at_k,
     score_completions,
-    truncate,
 )
 from holdfast.evaluation.code.sandbox import Limits, Outcome, capabilities
 
@@ -101,37 +97,6 @@ def test_what_has_no_estimate_is_refused(n, c, k, text):
 
 
 # ---------------------------------------------------------------------------------------------- completions to programs
-
-
-def test_truncate_cuts_at_the_first_stop():
-    text = "    return a + b\n\nprint(add(1, 2))\n\ndef other():\n    pass\n"
-    assert truncate(text, HUMANEVAL_STOPS) == "    return a + b\n"
-    assert truncate(text, ("\ndef", "never")) == "    return a + b\n\nprint(add(1, 2))\n"
-    assert truncate(text, ()) == text == truncate(text, ("",))
-    assert truncate("def f(): pass\n[DONE]\nassert", MBPP_STOPS) == "def f(): pass\n"
-
-
-@pytest.mark.parametrize(
-    ("reply", "code"),
-    [
-        ("Sure:\n```python\nx = 1\n```\nDone.", "x = 1\n"),
-        ("```\nx = 1\n```", "x = 1\n"),
-        ("```py\nx = 1", "x = 1"),
-        ("~~~ Python3 title\nx = '```'\n~~~", "x = '```'\n"),
-        ("````python\nx = '''\n```\n'''\n````\n", "x = '''\n```\n'''\n"),
-        ("```bash\npip install x\n```\nthen\n```python\nx = 2\n```", "x = 2\n"),
-        (
-            "```python\nimport os\n```\n```python\ndef add(a, b):\n    return a + b\n```",
-            "def add(a, b):\n    return a + b\n",
-        ),
-        ("```python\nx = 1\n```\n```python\nx = 2\n```", "x = 1\n"),
-        ("    return a + b\n", "    return a + b\n"),
-        ("```json\n{}\n```", "```json\n{}\n```"),
-        ("```python\n```", ""),
-    ],
-)
-def test_code_of_a_chat_reply(reply, code):
-    assert extract_code(reply, entry_point="add") == code
 
 
 def test_the_humaneval_program_is_that_of_the_release():

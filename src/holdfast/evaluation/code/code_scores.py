@@ -10,33 +10,20 @@ the product being the form that does not overflow (figure 3 there). `1 - (1 - c 
 
 Programs are put together as the authors do: HumanEval's `human_eval/execution.py`, and for MBPP (Austin et al. 2021,
 "Program Synthesis with Large Language Models", section 2) the code followed by its assertions. They run in `sandbox`
-and nowhere else. What decides a score beside the model, and has to be the same in a comparison: where completions are
-cut (`truncate`), how code is taken from a chat reply (`extract_code`), and the limits.
+and nowhere else, within limits that have to be the same in a comparison.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import ConfigError, DataError, did_you_mean
 from holdfast.evaluation.code.sandbox import Limits, Outcome, run_all
 
-HUMANEVAL_STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
-"""Where a completed function has ended (Chen et al. 2021, section 3.2)."""
-MBPP_STOPS = ("[DONE]", "\nclass", "\nassert", '\n"""', "\nprint", "\nif", "\n<|/", "\n```")
-"""`[DONE]` ends an answer of the paper's 3-shot prompt; the others are those of the bigcode-evaluation-harness, for
-what base models go on with."""
 DEFAULT_LIMITS = {"humaneval": Limits(), "mbpp": Limits(cpu_seconds=15, wall_seconds=40.0)}
 """HumanEval's release allows 3 seconds. MBPP names no limit, and its slowest reference solution (task 123) takes five
 to six."""
-
-_FENCE = re.compile(
-    r"^ {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<tag>[^\s`]*)[^\n`]*\n(?P<code>.*?)(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)",
-    re.M | re.S,
-)
-_PYTHON = ("python", "python3", "py", "py3", "")
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -96,28 +83,6 @@ _PROGRAMS: dict[str, tuple[Callable[[Mapping[str, Any], str], str], tuple[str, .
 }
 FAMILIES = tuple(_PROGRAMS)
 """Benchmarks whose programs can be put together."""
-
-
-def truncate(completion: str, stops: Sequence[str]) -> str:
-    """The completion up to the first of the stop strings."""
-    places = [place for stop in stops if stop and (place := completion.find(stop)) >= 0]
-    return completion[: min(places, default=len(completion))]
-
-
-def extract_code(reply: str, *, entry_point: str | None = None) -> str:
-    """The code of a chat reply: its fenced block, or the whole reply where there is none.
-
-    Args:
-        reply: Markdown; a block that is never closed, as of a reply cut short, goes to the end.
-        entry_point: of several Python blocks the first that defines this function counts; else the first.
-    """
-    blocks = [m for m in _FENCE.finditer(reply) if m["tag"].lower().strip("{}.") in _PYTHON]
-    if not blocks:
-        return reply
-    if entry_point is not None:
-        defines = re.compile(rf"^\s*(async\s+)?def\s+{re.escape(entry_point)}\b", re.M)
-        blocks = [m for m in blocks if defines.search(m["code"])] or blocks
-    return blocks[0]["code"]
 
 
 # -------------------------------------------------------------------------------------------------------------- scores
