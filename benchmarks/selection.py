@@ -107,8 +107,7 @@ def scoring(model: Any, tokenizer: Any, tokens: int, rounds: int, device: str) -
                     passages.add(passage, source="", document=number)
             if sum(passages.tokens) > tokens:
                 break
-        kept = np.arange(len(passages))
-        planned = list(batches(passages, kept, scorer.batch_tokens - scorer.bos))
+        planned = list(batches(passages, scorer.batch_tokens - scorer.bos))
         shapes = [(len(b), passages.tokens[b[0]] + scorer.bos) for b in planned]
         ids = torch.randint(2, 500, (scorer.batch_tokens + LENGTH,), device=device)
         count = 0
@@ -116,7 +115,7 @@ def scoring(model: Any, tokenizer: Any, tokens: int, rounds: int, device: str) -
         def ours() -> None:
             nonlocal count
             count += 1
-            score_passages(passages, kept, scorer, Path(folder) / f"{count}.jsonl")
+            score_passages(passages, scorer, Path(folder) / f"{count}.jsonl")
 
         def bare() -> None:
             with torch.no_grad():
@@ -134,8 +133,8 @@ def scoring(model: Any, tokenizer: Any, tokens: int, rounds: int, device: str) -
         "ratio": statistics.median(ratios),
         "low": min(ratios),
         "high": max(ratios),
-        "padding": sum(rows * width for rows, width in shapes) / (every + scorer.bos * len(kept)) - 1,
-        "passages": len(kept),
+        "padding": sum(rows * width for rows, width in shapes) / (every + scorer.bos * len(passages)) - 1,
+        "passages": len(passages),
         "tokens": every,
         "batch_tokens": scorer.batch_tokens,
     }

@@ -63,11 +63,6 @@ class MixInfo:
             return None
         return self.replay_tokens / max(1, self.train_tokens + self.replay_tokens)
 
-    @property
-    def example_fraction(self) -> float:
-        """Replay's share of the rows."""
-        return self.replay_examples / max(1, self.train_examples + self.replay_examples)
-
 
 def mix_replay(
     train: datasets.Dataset,

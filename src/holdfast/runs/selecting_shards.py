@@ -58,8 +58,6 @@ class RankShard:
         Raises:
             ConfigError, DataError, ModelError, NotFinite, StorageError: see `select`.
         """
-        import numpy as np
-
         from holdfast.data.select.overlap import Questions
         from holdfast.data.select.passages import Passages
         from holdfast.data.select.run import DocumentsInFiles, DocumentsInMemory, gather
@@ -82,7 +80,7 @@ class RankShard:
             else:
                 source = DocumentsInMemory((one.text, str(one.metadata.get("url") or one.id)) for one in data)
             gather(source, every, scorer, Questions(()), passages)
-            nats = score_passages(passages, np.arange(len(passages)), scorer, folder / f"{rank:05d}.{LEDGER}")
+            nats = score_passages(passages, scorer, folder / f"{rank:05d}.{LEDGER}")
             with whole_file(folder / f"{rank:05d}.jsonl") as file:
                 for index in range(len(passages)):
                     row = {**passages.row(index), "nats_per_token": float(nats[index])}

@@ -8,7 +8,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from data_files import jsonl, rows_of, text
@@ -124,7 +123,7 @@ def test_batches_hardly_pad_and_do_not_depend_on_the_order_of_reading(tokenizer,
         folder.mkdir()
         with Passages(folder) as passages:
             assert all(passages.add(own[n], source="s", document=n) for n in order)
-            return [[tuple(passages.ids(i)) for i in b] for b in batches(passages, np.arange(len(own)), 512)]
+            return [[tuple(passages.ids(i)) for i in b] for b in batches(passages, 512)]
 
     found = planned(list(range(len(own))))
     assert found == planned(list(reversed(range(len(own)))))

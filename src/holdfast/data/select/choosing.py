@@ -18,24 +18,23 @@ QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 BINS = 20
 
 
-def draw_probing(passages: Passages, kept: np.ndarray, count: int) -> np.ndarray:
-    """Indices of a random sample of the passages that are `kept`, in random order, [count] int64.
+def draw_probing(passages: Passages, count: int) -> np.ndarray:
+    """Indices of a random sample of the passages, in random order, [count] int64.
 
     Raises:
         DataError: there are fewer.
     """
-    if len(kept) < count:
+    if len(passages) < count:
         raise DataError(
-            f"Expected {count:,} passages to probe with, the corpus has {len(kept):,}: {count - len(kept):,} are "
-            f"missing. Probe with fewer, or give more text."
+            f"Expected {count:,} passages to probe with, the corpus has {len(passages):,}: "
+            f"{count - len(passages):,} are missing. Probe with fewer, or give more text."
         )
-    order = np.lexsort((np.array(passages.content)[kept], np.array(passages.draw)[kept]))
-    return kept[order[:count]]
+    order = np.lexsort((np.array(passages.content), np.array(passages.draw)))
+    return order[:count]
 
 
 def candidates(
     passages: Passages,
-    kept: np.ndarray,
     probing: np.ndarray,
     *,
     budget: int,
@@ -47,7 +46,7 @@ def candidates(
         DataError: they have fewer tokens than the budget, or each has more; says how many are missing.
     """
     tokens, documents = np.array(passages.tokens, dtype=np.int64), np.array(passages.documents)
-    left = np.setdiff1d(kept, probing)
+    left = np.setdiff1d(np.arange(len(passages)), probing)
     taken = int(tokens[probing].sum())
     beside = 0
     if disjoint == "documents":

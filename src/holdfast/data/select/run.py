@@ -306,14 +306,13 @@ def _choose_and_write(
 ) -> None:
     """Scores what was gathered, writes the folder, and completes the record."""
     passages, source = gathered.passages, gathered.source
-    kept = np.arange(len(passages))
-    probing = draw_probing(passages, kept, choice.probing)
-    left = candidates(passages, kept, probing, budget=choice.tokens, disjoint=choice.disjoint)
+    probing = draw_probing(passages, choice.probing)
+    left = candidates(passages, probing, budget=choice.tokens, disjoint=choice.disjoint)
     write_json(record_path(output / _NAME), record)
-    nats = score_passages(passages, kept, scorer, ledger)
+    nats = score_passages(passages, scorer, ledger)
     restoring = choose_restoring(passages, left, nats, budget=choice.tokens)
     written = {RESTORING: restoring, **({PROBING: probing} if choice.probing else {})}
-    sets = {"all": kept, "restoring": restoring, "probing": probing}
+    sets = {"all": np.arange(len(passages)), "restoring": restoring, "probing": probing}
     record |= {
         "outputs": [write_rows(output / name, own, passages, nats) for name, own in written.items()],
         "counts": {

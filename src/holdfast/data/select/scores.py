@@ -50,12 +50,11 @@ class Scorer:
     """Tokens scored at once, at least a passage."""
 
 
-def score_passages(passages: Passages, kept: np.ndarray, scorer: Scorer, ledger: Path) -> np.ndarray:
-    """Nats a token of the passages that are `kept`, [len(passages)] float64; NaN for the others.
+def score_passages(passages: Passages, scorer: Scorer, ledger: Path) -> np.ndarray:
+    """Nats a token of the passages, [len(passages)] float64.
 
     Args:
         passages: on disk.
-        kept: indices of those to score.
         scorer: what scores.
         ledger: scores of earlier sessions, and of this one.
 
@@ -77,10 +76,9 @@ def score_passages(passages: Passages, kept: np.ndarray, scorer: Scorer, ledger:
             ) from None
         return {}
 
-    total = int(np.array(passages.tokens)[kept].sum())
-    with Ledger(ledger, keep=remember) as book, progress("Scoring passages", total=total) as advance:
+    with Ledger(ledger, keep=remember) as book, progress("Scoring passages", total=sum(passages.tokens)) as advance:
         book.keep = lambda row: {}
-        for batch in batches(passages, kept, scorer.batch_tokens - scorer.bos):
+        for batch in batches(passages, scorer.batch_tokens - scorer.bos):
             ids = [passages.ids(i) for i in batch]
             keys = [_key(identity, own) for own in ids]
             left = [n for n, key in enumerate(keys) if key not in known]
@@ -98,11 +96,10 @@ def score_passages(passages: Passages, kept: np.ndarray, scorer: Scorer, ledger:
     return found
 
 
-def batches(passages: Passages, kept: np.ndarray, tokens: int) -> Iterator[list[int]]:
+def batches(passages: Passages, tokens: int) -> Iterator[list[int]]:
     """Indices batch by batch, the longest passages first: as many as fit into `tokens`, each counted as long as the
     longest of them."""
-    lengths = np.array(passages.tokens)[kept]
-    order = kept[np.lexsort((np.array(passages.content)[kept], -lengths.astype(np.int64)))]
+    order = np.lexsort((np.array(passages.content), -np.array(passages.tokens, dtype=np.int64)))
     start = 0
     while start < len(order):
         size = max(1, tokens // passages.tokens[order[start]])
