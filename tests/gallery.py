@@ -54,7 +54,6 @@ MERGES: dict[str, list[str]] = {
     "ties": ["math", "code", "--base", "base", "--density", "0.3"],
     "dare": ["math", "code", "--base", "base", "--p", "0.5", "--seed", "3"],
     "dare_ties": ["math", "code", "--base", "base", "--p", "0.5"],
-    "breadcrumbs": ["math", "code", "--base", "base", "--density", "0.8", "--gamma", "0.05"],
     "fisher": ["math", "code", "--fisher", "math-fisher", "code-fisher"],
 }
 """Method: its words."""
