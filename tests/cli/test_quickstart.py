@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,6 +138,29 @@ def test_page_and_terminal_name_every_way(done: Path) -> None:
     for trial in read_study(done / "run").trials:
         assert trial.label in page and trial.label in shown
     assert "holdfast train --model_name_or_path" in shown
+
+
+@pytest.mark.slow
+def test_the_real_models_sweep_on_a_tiny_model(
+    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoTokenizer
+
+    folder = tmp_path / "tiny"
+    shutil.copytree(model_folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 256}))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    monkeypatch.setattr(quickstart, "REAL_MODEL", str(folder))
+    monkeypatch.setattr("holdfast.worlds.real_model.get_model", lambda name, console: None)
+    out = tmp_path / "out"
+    assert quickstart.run(["--real", "--quick", "--output_dir", str(out)]) == 0
+    record = read_study(out)
+    assert record.status == "finished" and len(record.trials) == 4
+    names = {(c.suite, c.name) for trial in record.trials for c in trial.runs[0].comparisons}
+    assert names == {("source", "prose"), ("target", "replies")}
 
 
 @pytest.mark.slow
