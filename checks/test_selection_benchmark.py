@@ -11,7 +11,7 @@ import pytest
 @pytest.mark.slow
 def test_figures_and_bars(script, monkeypatch, tmp_path, capsys):
     module = script("selection")
-    tiny = {"width": 64, "layers": 1, "vocabulary": 300}
+    tiny = {"width": 64, "layers": 1, "vocabulary": 512}
     monkeypatch.setattr(module, "SIZES", {"small": tiny, "default": tiny})
     monkeypatch.setattr(module, "RATE", 1e9)
     monkeypatch.setattr(module, "texts", lambda texts=module.texts: texts()[:20])
