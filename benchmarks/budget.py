@@ -160,9 +160,9 @@ class Workplace:
     def __init__(self, text: str, size: Size, folder: Path) -> None:
         from transformers import AutoTokenizer
 
-        from holdfast.worlds.embedded import embedded_corpus
-        from holdfast.worlds.pretrain import BaseRecipe, cached_base, pack_rows
-        from holdfast.worlds.small_settings import base_texts
+        from holdfast.papers.worlds.embedded import embedded_corpus
+        from holdfast.papers.worlds.pretrain import BaseRecipe, cached_base, pack_rows
+        from holdfast.papers.worlds.small_settings import base_texts
 
         self.text, self.size, self.folder = text, size, folder
         folder.mkdir(parents=True, exist_ok=True)

@@ -135,7 +135,7 @@ def make_model(size: dict[str, int], device: str) -> tuple[Any, Any]:
     """A random Llama and a tokenizer trained on the embedded corpus."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from holdfast.worlds.embedded import embedded_corpus, train_tokenizer
+    from holdfast.papers.worlds.embedded import embedded_corpus, train_tokenizer
 
     corpus = embedded_corpus()
     tokenizer = train_tokenizer([*corpus.prose_train, *corpus.code_train], vocab_size=size["vocabulary"])
@@ -196,7 +196,7 @@ def summary(
 def perplexity(model: Any, tokenizer: Any, size: dict[str, int], rounds: int, device: str) -> list[dict[str, Any]]:
     from holdfast.evaluation.text.documents import encode_document
     from holdfast.evaluation.text.perplexity import cut, score_documents
-    from holdfast.worlds.embedded import embedded_corpus
+    from holdfast.papers.worlds.embedded import embedded_corpus
 
     everything = "\n\n".join(embedded_corpus().prose_train)
     prose = everything[: size["characters"]]
@@ -236,7 +236,7 @@ def perplexity(model: Any, tokenizer: Any, size: dict[str, int], rounds: int, de
 
 def questions(kind: str, count: int, seed: int = 0) -> list[tuple[str, list[str]]]:
     """(context, options) from the embedded corpus: what comes next, the real line or one of three others?"""
-    from holdfast.worlds.embedded import embedded_corpus
+    from holdfast.papers.worlds.embedded import embedded_corpus
 
     rng = random.Random(seed)
     lines = [
@@ -339,8 +339,8 @@ print(json.dumps(time.perf_counter() - began))
 
 def two_processes(model: Any, tokenizer: Any, size: dict[str, int], rounds: int) -> dict[str, Any]:
     """The embedded corpus's held-out text, measured by two processes and by one."""
+    from holdfast.papers.worlds.embedded import embedded_corpus
     from holdfast.support.files import read_json, write_jsonl
-    from holdfast.worlds.embedded import embedded_corpus
 
     text = "".join(embedded_corpus().code_heldout)[: 12 * size["characters"]]
     with tempfile.TemporaryDirectory() as place:

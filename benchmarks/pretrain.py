@@ -145,7 +145,7 @@ def windows(shape: dict[str, Any]) -> np.ndarray:
 
 def common(shape: dict[str, Any], place: Path, device: str) -> dict[str, Any]:
     """Of both arms: the ladder's schedule, a stretch long."""
-    from holdfast.studies.ladder.settings import TRAIN
+    from holdfast.papers.ladder.settings import TRAIN
 
     left_out = ("save_strategy", "save_total_limit", "fused_layers")
     return {
@@ -169,7 +169,7 @@ def ours(shape: dict[str, Any], place: Path, device: str) -> Any:
     from transformers import PrinterCallback
     from trl import SFTConfig
 
-    from holdfast.studies.ladder.settings import TRAIN
+    from holdfast.papers.ladder.settings import TRAIN
     from holdfast.training.callbacks import MetricsFile
     from holdfast.training.hosts import SFTRetentionTrainer
     from holdfast.training.tiny import build_tokenizer

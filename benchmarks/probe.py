@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def text_of(tokenizer: Any, tokens: int) -> list[str]:
     """Documents of held-out prose with so many tokens in all."""
-    from holdfast.worlds.embedded import embedded_corpus
+    from holdfast.papers.worlds.embedded import embedded_corpus
 
     found: list[str] = []
     held = 0

@@ -454,10 +454,10 @@ def quick(work: Path) -> int:
     import real_model_data
     from rich.console import Console
 
+    from holdfast.papers.worlds.embedded import embedded_corpus
+    from holdfast.papers.worlds.people.chat import CHAT_TEMPLATE
+    from holdfast.papers.worlds.pretrain import BaseRecipe, Vocabulary, cached_base
     from holdfast.support.files import write_jsonl
-    from holdfast.worlds.embedded import embedded_corpus
-    from holdfast.worlds.people.chat import CHAT_TEMPLATE
-    from holdfast.worlds.pretrain import BaseRecipe, Vocabulary, cached_base
 
     prose = embedded_corpus().prose_heldout[:8]
     made = {name: rows[:8] for name, rows in real_model_data.articles().items()}

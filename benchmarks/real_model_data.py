@@ -103,9 +103,9 @@ def _conversations(data: Path) -> dict[str, list[dict[str, Any]]]:
 def articles() -> dict[str, list[dict[str, Any]]]:
     """Dated articles about people who do not exist, and questions about each fact: in a wording that no article has,
     and as a user would ask. Some people are asked about for the choice of a learning rate only."""
-    from holdfast.worlds.people import documents, questions
-    from holdfast.worlds.people.facts import make_world
-    from holdfast.worlds.people.wordings import WORDINGS
+    from holdfast.papers.worlds.people import documents, questions
+    from holdfast.papers.worlds.people.facts import make_world
+    from holdfast.papers.worlds.people.wordings import WORDINGS
 
     world = make_world(seed=20, people=2, new_people=PEOPLE)
     people = world.new_people
@@ -148,7 +148,7 @@ def _as_text(row: dict[str, Any]) -> str:
 
 def _pieces(file: Path, count: int = DOCUMENTS) -> list[dict[str, Any]]:
     """One piece of each of so many documents: paragraphs from the middle on, where there is prose and no header."""
-    from holdfast.worlds.embedded import cut
+    from holdfast.papers.worlds.embedded import cut
 
     documents = sorted(rows_of(file), key=lambda row: row["path"])
     found = []

@@ -444,9 +444,9 @@ def outcome(record: Any) -> dict[str, Any]:
     The target is the answers' nats, the source the mean of the three texts, direct fine-tuning the one of its tuned
     rate. Claims that need an arm which the table has not (replay with label annealing) cannot be told.
     """
-    from holdfast.studies.claims import check_claims
-    from holdfast.studies.engine.reproduction import claims_record
-    from holdfast.studies.tradeoff.paper import PAPER
+    from holdfast.papers.claims.reproduction import claims_record
+    from holdfast.papers.label_annealing.claims import check_claims
+    from holdfast.papers.label_annealing.paper import PAPER
 
     about = {"seeds": record.seeds, "trials": len(record.trials)}
     claims = check_claims({"math": record})

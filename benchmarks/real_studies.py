@@ -130,10 +130,10 @@ def quick(work: Path, names: tuple[str, ...] = tuple(STUDIES)) -> int:
     from rich.console import Console
 
     from holdfast.cli.main import main as holdfast
+    from holdfast.papers.worlds.embedded import embedded_corpus
+    from holdfast.papers.worlds.people.chat import CHAT_TEMPLATE
+    from holdfast.papers.worlds.pretrain import BaseRecipe, Vocabulary, cached_base
     from holdfast.support.files import write_jsonl
-    from holdfast.worlds.embedded import embedded_corpus
-    from holdfast.worlds.people.chat import CHAT_TEMPLATE
-    from holdfast.worlds.pretrain import BaseRecipe, Vocabulary, cached_base
 
     prose = embedded_corpus().prose_heldout[:40]
     recipe = BaseRecipe(layers=2, width=32, heads=2, mlp=64, vocab_size=384, context=256, batch_size=4, steps=3)

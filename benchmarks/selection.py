@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def texts() -> list[str]:
     """Documents of the embedded corpus, of some hundred to some thousand tokens."""
-    from holdfast.worlds.embedded import embedded_corpus
+    from holdfast.papers.worlds.embedded import embedded_corpus
 
     prose = "\n".join(embedded_corpus().prose_train)
     lengths = np.random.default_rng(0).lognormal(7.5, 0.8, size=100_000).astype(int)

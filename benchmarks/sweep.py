@@ -48,9 +48,9 @@ def whole_study(place: Path, *, quick: bool, workers: int) -> dict[str, Any]:
     """
     from rich.console import Console
 
+    from holdfast.papers.worlds.small_settings import make_setting
     from holdfast.studies.tradeoff.session import run_study
     from holdfast.studies.tradeoff.study import load_study
-    from holdfast.worlds.small_settings import make_setting
 
     began = time.monotonic()
     make_setting("code", place / "study" / "data", seed=0, console=Console(stderr=True))
@@ -87,10 +87,10 @@ def annealing_ratio(place: Path, *, rounds: int, quick: bool) -> dict[str, Any]:
     count."""
     from rich.console import Console
 
+    from holdfast.papers.worlds.small_settings import make_setting
     from holdfast.runs.config import train_config
     from holdfast.runs.run import train
     from holdfast.studies.tradeoff.study import fill, load_study
-    from holdfast.worlds.small_settings import make_setting
 
     names = make_setting("code", place / "ratio" / "data", seed=0)
     base = fill(load_study(STUDY).train, names)

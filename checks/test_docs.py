@@ -324,7 +324,7 @@ def test_a_yaml_is_a_sound_configuration(content, place):
         import yaml
 
         from holdfast.config.decode import decode
-        from holdfast.studies.overtraining.settings import OvertrainingSettings
+        from holdfast.papers.overtraining.settings import OvertrainingSettings
 
         asked = {**yaml.safe_load(content), "ladder": [{"model": m, "tokens": t} for m, t in (("a", 1.0), ("b", 2.0))]}
         assert decode(OvertrainingSettings, asked)[1] == []
@@ -356,7 +356,7 @@ def test_a_yaml_is_a_sound_configuration(content, place):
         import yaml
 
         from holdfast.config.decode import decode
-        from holdfast.studies.ladder.settings import LadderSettings
+        from holdfast.papers.ladder.settings import LadderSettings
 
         assert decode(LadderSettings, yaml.safe_load(content))[1] == []
         return
@@ -532,7 +532,7 @@ def scene(model_folder, tokenizer, tmp_path, monkeypatch) -> dict[str, Any]:
 
 
 def test_the_python_examples_run(scene, capsys, monkeypatch, tmp_path):
-    from holdfast.worlds import world
+    from holdfast.papers.worlds import world
 
     real, small = world.WorldRecipe, dataclasses.asdict(world.quick_recipe())
     monkeypatch.setattr(

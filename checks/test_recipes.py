@@ -412,7 +412,7 @@ def test_a_stages_study_is_sound(name: str) -> None:
 
 @pytest.mark.parametrize("name", LADDER)
 def test_a_ladder_is_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.studies.ladder.plan import ladder_config
+    from holdfast.papers.ladder.plan import ladder_config
 
     text = text_of(f"ladder/{name}")
     values = yaml.safe_load(text)
@@ -429,7 +429,7 @@ def test_a_ladder_is_sound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", OVERTRAINING)
 def test_an_overtraining_study_is_sound(name: str, model_folder: Path) -> None:
-    from holdfast.studies.overtraining.plan import overtraining_config
+    from holdfast.papers.overtraining.plan import overtraining_config
 
     text = text_of(f"overtraining/{name}")
     values = yaml.safe_load(text)
@@ -468,8 +468,8 @@ def test_an_overtraining_study_is_sound(name: str, model_folder: Path) -> None:
     ("name", "part"), [("overtraining/world", "train"), ("ladder/tiny", "train"), ("stages/tiny", "restore")]
 )
 def test_what_is_wrong_with_a_run_is_named_before_its_small_setting_is_made(name: str, part: str) -> None:
-    from holdfast.studies.ladder.plan import ladder_config
-    from holdfast.studies.overtraining.plan import overtraining_config
+    from holdfast.papers.ladder.plan import ladder_config
+    from holdfast.papers.overtraining.plan import overtraining_config
     from holdfast.studies.stages.plan import stages_config
 
     values = yaml.safe_load(text_of(name))
@@ -497,7 +497,7 @@ def put_tower(folder: str) -> None:
 
 def test_llavas_two_stages_have_the_papers_settings() -> None:
     """Table 2: batches of 256, cosine, AdamW without weight decay; 1e-3 after 50 steps, five rates after 40."""
-    from holdfast.studies.overtraining.plan import overtraining_config
+    from holdfast.papers.overtraining.plan import overtraining_config
 
     values = read("overtraining/olmo-1b-llava")
     config = overtraining_config(values, check=False)

@@ -34,7 +34,7 @@ NAMES = {
 
 def tiny_tokenizer() -> Any:
     """A byte-level BPE with the markers of ChatML and a template."""
-    from holdfast.worlds.embedded import train_tokenizer
+    from holdfast.papers.worlds.embedded import train_tokenizer
 
     tokenizer = train_tokenizer(SENTENCES * 4, vocab_size=352, special_tokens=["<|im_start|>", "<|im_end|>"])
     tokenizer.chat_template = TEMPLATE

@@ -116,7 +116,7 @@ def test_it_runs_without_the_tree(installed: Path, tmp_path: Path) -> None:
     """With the libraries of this environment, which a clean one would download."""
     [site] = (installed.parent.parent / "lib").glob("python*/site-packages")
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib"))
-    recipe = site / "holdfast/studies/recipes/ladder/tiny.yaml"
+    recipe = site / "holdfast/papers/recipes/ladder/tiny.yaml"
     done = run([installed.parent / "holdfast", "ladder", "train", "--config", recipe, "--dry_run"], tmp_path)
     assert done.returncode == 0, done.stderr
     (site / "libraries.pth").unlink()

@@ -6,10 +6,10 @@ import importlib
 from typing import Any
 
 PAGES = {
-    "ladder.json": ("holdfast.records.ladder:read_ladder", "holdfast.reports.ladder_report:ladder_page"),
+    "ladder.json": ("holdfast.papers.ladder.record:read_ladder", "holdfast.papers.ladder.page:ladder_page"),
     "overtraining.json": (
-        "holdfast.records.overtraining:read_overtraining",
-        "holdfast.reports.overtraining_report:overtraining_page",
+        "holdfast.papers.overtraining.record:read_overtraining",
+        "holdfast.papers.overtraining.page:overtraining_page",
     ),
     "probe.json": ("holdfast.records.probe:read_probe", "holdfast.reports.probe_report:probe_page"),
     "sequence.json": ("holdfast.records.sequence:read_sequence", "holdfast.reports.sequence_report:sequence_page"),
@@ -26,20 +26,20 @@ READ_RUN = "holdfast.reports.run_report:read_run"
 RUN_PAGE = "holdfast.reports.run_report:run_page"
 
 CLAIMS = {
-    "overtraining.json": "holdfast.studies.overtraining.claims:check_claims",
-    "sequence.json": "holdfast.studies.sequence.claims:check_claims",
-    "stages.json": "holdfast.studies.stages.claims:check_claims",
-    STUDY_FILE: "holdfast.studies.claims:check_claims",
+    "overtraining.json": "holdfast.papers.overtraining.claims:check_claims",
+    "sequence.json": "holdfast.papers.sfa.claims:check_claims",
+    "stages.json": "holdfast.papers.stages.claims:check_claims",
+    STUDY_FILE: "holdfast.papers.label_annealing.claims:check_claims",
 }
 """File of a record: what judges the claims of its paper, given records by the name of their study."""
-CLAIMS_JSON = "holdfast.studies.engine.claims:claims_json"
-CLAIMS_PAGE = "holdfast.reports.claims_report:claims_page"
-PAPERS = "holdfast.studies.engine.outcomes:known_papers"
-CLAIMS_MARKDOWN = "holdfast.studies.engine.outcomes:claims_page"
+CLAIMS_JSON = "holdfast.papers.claims.rules:claims_json"
+CLAIMS_PAGE = "holdfast.papers.claims.page:claims_page"
+PAPERS = "holdfast.papers.claims.outcomes:known_papers"
+CLAIMS_MARKDOWN = "holdfast.papers.claims.outcomes:claims_page"
 
 STUDIES = {
-    "ladder": "holdfast.studies.ladder.plan:ladder_config",
-    "overtraining": "holdfast.studies.overtraining.plan:overtraining_config",
+    "ladder": "holdfast.papers.ladder.plan:ladder_config",
+    "overtraining": "holdfast.papers.overtraining.plan:overtraining_config",
     "sequence": "holdfast.studies.sequence.plan:sequence_config",
     "stages": "holdfast.studies.stages.plan:stages_config",
     "residual": "holdfast.studies.residual.plan:study_config",

@@ -20,9 +20,9 @@ import json
 import shutil
 from pathlib import Path
 
+from holdfast.papers.worlds.embedded import cut
+from holdfast.papers.worlds.pretrain import BaseRecipe, pretrain
 from holdfast.support.files import write_jsonl
-from holdfast.worlds.embedded import cut
-from holdfast.worlds.pretrain import BaseRecipe, pretrain
 
 BORDERS = (r"\n\n(?=\S)", r"\n\n", r"\n", r" ")
 """Where a PEP may be cut: sections, paragraphs, lines, words."""

@@ -19,7 +19,7 @@ from holdfast.support.ledger import stream_ledger
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_folder: Path) -> Path:
     """A working directory with a model and a corpus."""
-    from holdfast.worlds.embedded import embedded_corpus
+    from holdfast.papers.worlds.embedded import embedded_corpus
 
     monkeypatch.chdir(tmp_path)
     Path("model").symlink_to(model_folder)

@@ -65,7 +65,7 @@ def test_evaluating_and_the_fisher_information_are_quiet(desk: Path, capfd) -> N
 def test_a_small_base_is_made_quietly(tmp_path: Path, capfd) -> None:
     from rich.console import Console
 
-    from holdfast.worlds.pretrain import BaseRecipe, pretrain
+    from holdfast.papers.worlds.pretrain import BaseRecipe, pretrain
 
     recipe = BaseRecipe(width=16, mlp=32, layers=1, heads=2, context=16, steps=4, batch_size=2, vocab_size=300)
     pretrain(SENTENCES * 40, recipe, tmp_path / "base", console=Console(width=80, force_terminal=False))

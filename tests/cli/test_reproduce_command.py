@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.cli import reproduce as command
 from holdfast.errors import ConfigError
+from holdfast.papers.claims.registry import SIZES, papers
+from holdfast.papers.label_annealing import claims
+from holdfast.papers.label_annealing import reproduction as study
 from holdfast.papers.theory import overtraining
 from holdfast.papers.theory.results import check
-from holdfast.studies import claims
-from holdfast.studies import reproduce as study
-from holdfast.studies.engine.papers import SIZES, papers
 from holdfast.support.files import read_json
 
 

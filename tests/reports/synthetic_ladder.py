@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.papers.ladder.record import LadderRecord, PretrainedRung, SizeAbout
 from holdfast.records.evaluation import Metric
-from holdfast.records.ladder import LadderRecord, PretrainedRung, SizeAbout
 
 
 def ladder(*, entry: str = "source/web", **changes: Any) -> LadderRecord:

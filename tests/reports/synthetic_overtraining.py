@@ -7,7 +7,7 @@ import dataclasses
 import math
 from typing import Any
 
-from holdfast.records.overtraining import (
+from holdfast.papers.overtraining.record import (
     Arm,
     Checkpoint,
     DistanceTrend,

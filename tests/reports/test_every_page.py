@@ -45,19 +45,21 @@ from synthetic_studies import finished_frontier, frontier, measured_runs, nothin
 from test_report_browser import look_on_phone
 
 from claim_studies import paper_like
+from holdfast.papers.claims.page import claims_page
+from holdfast.papers.claims.rules import claims_json
+from holdfast.papers.label_annealing.claims import check_claims
+from holdfast.papers.ladder.page import ladder_page
+from holdfast.papers.overtraining.page import overtraining_page
 from holdfast.papers.theory.page import theory_page
 from holdfast.papers.theory.results import Theory, check, finding
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.reports import blocks, markdown
 from holdfast.reports.blocks import Page, words
 from holdfast.reports.charts import Chart, Value, plain, plotly_figure
-from holdfast.reports.claims_report import claims_page
 from holdfast.reports.comparison_report import comparison_page
 from holdfast.reports.distance_report import distance_page
 from holdfast.reports.evaluation_report import evaluation_page
 from holdfast.reports.html import render
-from holdfast.reports.ladder_report import ladder_page
-from holdfast.reports.overtraining_report import overtraining_page
 from holdfast.reports.probe_report import probe_page
 from holdfast.reports.residual_report import residual_page
 from holdfast.reports.run_report import read_run, run_page
@@ -66,8 +68,6 @@ from holdfast.reports.stages_report import stages_page
 from holdfast.reports.study_report import study_page
 from holdfast.reports.terminal import Printer
 from holdfast.statistics.selection import select_all
-from holdfast.studies.claims import check_claims
-from holdfast.studies.engine.claims import claims_json
 from holdfast.support.files import to_jsonable
 
 NASTY = "<img src=x onerror=alert(1)> ``` & \"quotes\" [bold]b[/bold] 'n' </script><!-- `x` | %{y} $z$"

@@ -7,6 +7,7 @@ import math
 import pytest
 from synthetic_runs import SOURCE_NOISE, comparison, shown
 
+from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN, Figure, above, against, below
 from holdfast.records.comparison import Comparison
 from holdfast.records.metrics import is_share
 from holdfast.reports.compared import ComparisonRow, count_tile, gains, headline, pair_sentence, retained
@@ -14,7 +15,6 @@ from holdfast.reports.format import tally
 from holdfast.reports.html import render
 from holdfast.reports.residual_report import clause
 from holdfast.reports.run_report import print_run_summary, read_run, run_page
-from holdfast.studies.engine.claims import FAILS, HOLDS, UNKNOWN, Figure, above, against, below
 
 NAN, INF = math.nan, math.inf
 BROKEN = {"after": NAN, "difference": NAN, "interval": (NAN, NAN), "p_value": NAN}

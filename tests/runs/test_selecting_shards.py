@@ -36,7 +36,7 @@ if __name__ == "__main__":
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model_folder: Path) -> Path:
     """A working directory with a model and a corpus of four files."""
-    from holdfast.worlds.embedded import embedded_corpus
+    from holdfast.papers.worlds.embedded import embedded_corpus
 
     monkeypatch.chdir(tmp_path)
     Path("model").symlink_to(model_folder)

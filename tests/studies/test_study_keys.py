@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from holdfast.config.decode import Given, decode
+from holdfast.papers.ladder.settings import LadderSettings
+from holdfast.papers.overtraining.settings import OvertrainingSettings
 from holdfast.studies.engine.keys import StudyKeys
-from holdfast.studies.ladder.settings import LadderSettings
-from holdfast.studies.overtraining.settings import OvertrainingSettings
 from holdfast.studies.residual.settings import StudySettings
 from holdfast.studies.sequence.settings import SequenceSettings
 from holdfast.studies.stages.settings import StagesSettings

@@ -18,9 +18,9 @@ from rich.console import Console
 
 from holdfast.cli.main import main
 from holdfast.errors import DataError, HoldfastError, Interrupted, RunFolderError
-from holdfast.studies.engine.claims import HOLDS, Evidence, Figure, Statement, above, check_claims
-from holdfast.studies.engine.papers import Paper
-from holdfast.studies.engine.reproduction import Recipe, reproduce
+from holdfast.papers.claims.registry import Paper
+from holdfast.papers.claims.reproduction import Recipe, reproduce
+from holdfast.papers.claims.rules import HOLDS, Evidence, Figure, Statement, above, check_claims
 from holdfast.studies.engine.session import execute_study, kind_name, open_existing
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import Job, Study

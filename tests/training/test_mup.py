@@ -13,9 +13,9 @@ import torch
 from rich.console import Console
 
 from holdfast.errors import ConfigError
+from holdfast.papers.ladder.settings import TRAIN
 from holdfast.runs.config import train_config
 from holdfast.runs.run import train
-from holdfast.studies.ladder.settings import TRAIN
 from holdfast.training.learning_rates import factors_of
 from holdfast.training.mup import mup_
 from tiny import build_model

@@ -26,11 +26,11 @@ def declared(name: str) -> Sequence[Setting]:
     """
     from holdfast.cli.train import flags
     from holdfast.data.layouts import Templates
+    from holdfast.papers.worlds.world import WorldRecipe
     from holdfast.retention.presets import PRESETS
     from holdfast.retention.registry import METHODS
     from holdfast.runs.on_policy import OnPolicySettings
     from holdfast.runs.settings import OwnSettings
-    from holdfast.worlds.world import WorldRecipe
 
     if name == "train options":
         return flags()

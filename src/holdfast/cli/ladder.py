@@ -9,7 +9,7 @@ from holdfast.cli import study_commands
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.errors import ConfigError, did_you_mean
-from holdfast.studies.ladder.settings import LadderSettings
+from holdfast.papers.ladder.settings import LadderSettings
 
 PROG = "holdfast ladder"
 
@@ -77,10 +77,10 @@ COMMAND = Command(
 )
 STUDY = study_commands.StudyCommand(
     command=COMMAND,
-    config="holdfast.studies.ladder.plan:ladder_config",
-    execute="holdfast.studies.ladder.study:run_ladder",
-    show="holdfast.reports.ladder_report:print_ladder",
-    kind="holdfast.studies.ladder.study:LadderStudy",
+    config="holdfast.papers.ladder.plan:ladder_config",
+    execute="holdfast.papers.ladder.study:run_ladder",
+    show="holdfast.papers.ladder.page:print_ladder",
+    kind="holdfast.papers.ladder.study:LadderStudy",
     file_needed=True,
     prog=PROG,
 )

@@ -118,7 +118,7 @@ class ExtractRequest(Output, _Whole):
 
 def get(request: GetRequest) -> None:
     """Makes a packaged model's folder, or finds it."""
-    from holdfast.worlds.real_model import get_model
+    from holdfast.papers.worlds.real_model import get_model
 
     get_model(request.name, dtype=request.dtype, console=stdout_console())
     _next_steps(request.name)
@@ -126,8 +126,8 @@ def get(request: GetRequest) -> None:
 
 def list_models(request: ListRequest) -> None:
     """Shows what can be got and what is there."""
+    from holdfast.papers.worlds.real_model import listed_models
     from holdfast.support.environment import shown_bytes
-    from holdfast.worlds.real_model import listed_models
 
     found = listed_models()
     if request.json:
@@ -151,7 +151,7 @@ def list_models(request: ListRequest) -> None:
 
 def remove(request: RemoveRequest) -> None:
     """Deletes a model from the cache."""
-    from holdfast.worlds.real_model import remove_model
+    from holdfast.papers.worlds.real_model import remove_model
 
     print_line(stdout_console(), f"Removed {remove_model(request.name)}")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from holdfast.cli import study_commands
 from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
-from holdfast.studies.overtraining.settings import OvertrainingSettings
+from holdfast.papers.overtraining.settings import OvertrainingSettings
 
 DESCRIPTION = """\
 Takes the checkpoints of a ladder (one model at rising pre-training budgets) and modifies each alike: noise, few bits
@@ -60,10 +60,10 @@ COMMAND = Command(
 )
 STUDY = study_commands.StudyCommand(
     command=COMMAND,
-    config="holdfast.studies.overtraining.plan:overtraining_config",
-    execute="holdfast.studies.overtraining.study:run_overtraining",
-    show="holdfast.reports.overtraining_report:print_overtraining",
-    kind="holdfast.studies.overtraining.study:OvertrainingStudy",
+    config="holdfast.papers.overtraining.plan:overtraining_config",
+    execute="holdfast.papers.overtraining.study:run_overtraining",
+    show="holdfast.papers.overtraining.page:print_overtraining",
+    kind="holdfast.papers.overtraining.study:OvertrainingStudy",
     file_needed=True,
 )
 WORKER, STATUS, REPORT = STUDY.steps

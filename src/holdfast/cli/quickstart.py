@@ -1,7 +1,7 @@
 """`holdfast quickstart`: see forgetting, and what keeps it small, on this machine, now.
 
 A base of about one million parameters is pre-trained on the English prose inside every CPython and a little of the
-standard library's source, and kept for the next time. Then a sweep (`studies/recipes/quickstart.yaml`) fine-tunes it on
+standard library's source, and kept for the next time. Then a sweep (`papers/recipes/quickstart.yaml`) fine-tunes it on
 more of that source. With `--real` the sweep is `quickstart-real.yaml`, on a model that knows things.
 """
 
@@ -43,7 +43,7 @@ columns. --source and --target take held-out files (perplexity) or lm-evaluation
 run folder then holds the tuned model and a report.
 
 $ holdfast train --help"""
-RECIPES = Path(__file__).parents[1] / "studies" / "recipes"
+RECIPES = Path(__file__).parents[1] / "papers" / "recipes"
 REAL_MODEL = "smollm2-135m-instruct"
 REAL_MINUTES = 30
 """Of two cores, at most; said beforehand."""
@@ -137,9 +137,9 @@ def sweep_of(names: Mapping[str, str], *, real: bool = False, quick: bool = Fals
 
 def small_files(folder: Path, *, seed: int, quick: bool, console: Any) -> dict[str, str]:
     """Makes the small base and the files of its sweep; returns what the sweep's placeholders stand for."""
-    from holdfast.worlds.embedded import embedded_corpus
-    from holdfast.worlds.pretrain import cached_base
-    from holdfast.worlds.small_settings import base_recipe, base_texts
+    from holdfast.papers.worlds.embedded import embedded_corpus
+    from holdfast.papers.worlds.pretrain import cached_base
+    from holdfast.papers.worlds.small_settings import base_recipe, base_texts
 
     corpus = embedded_corpus()
     files = write_data(corpus, folder)
@@ -181,10 +181,10 @@ def real_files(folder: Path, *, seed: int, quick: bool, console: Any) -> dict[st
     Raises:
         ModelError: the package that carries the model is not installed.
     """
+    from holdfast.papers.worlds.embedded import embedded_corpus
+    from holdfast.papers.worlds.real_model import get_model
+    from holdfast.papers.worlds.reference_chat import conversations, split
     from holdfast.support.files import write_jsonl
-    from holdfast.worlds.embedded import embedded_corpus
-    from holdfast.worlds.real_model import get_model
-    from holdfast.worlds.reference_chat import conversations, split
 
     words = f"1. {REAL_MODEL}, a language model that knows things, out of an installed package."
     console.print(words, highlight=False, soft_wrap=True)

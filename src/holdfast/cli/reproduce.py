@@ -12,8 +12,8 @@ from holdfast.config.command_line import Command
 from holdfast.config.declare import Meta
 from holdfast.config.values import Mistake, show
 from holdfast.errors import did_you_mean
+from holdfast.papers.claims.registry import LOOK, SIZES, Paper, papers
 from holdfast.papers.theory import QUICK_SEEDS, SEEDS, THEORIES
-from holdfast.studies.engine.papers import LOOK, SIZES, Paper, papers
 
 TABLE = "\n".join(
     f"  {name:<17}" + ", ".join(f"{size} {duration}" for size, duration in paper.durations.items())

@@ -84,14 +84,14 @@ def _stages() -> dict[str, Any]:
 
 
 def _ladder() -> dict[str, Any]:
-    from holdfast.studies.ladder.settings import LadderSettings
+    from holdfast.papers.ladder.settings import LadderSettings
 
     text = "The file of 'holdfast ladder train --config'."
     return json_schema(LadderSettings, title="holdfast ladder train", description=text)
 
 
 def _overtraining() -> dict[str, Any]:
-    from holdfast.studies.overtraining.settings import OvertrainingSettings
+    from holdfast.papers.overtraining.settings import OvertrainingSettings
 
     text = "The file of 'holdfast overtraining --config'."
     return json_schema(OvertrainingSettings, title="holdfast overtraining", description=text)

@@ -13,7 +13,7 @@ from holdfast.config.command_line import Command, switch_is_on
 from holdfast.config.declare import Meta, part_of, settings_of
 from holdfast.config.decode import Given
 from holdfast.errors import ConfigError
-from holdfast.worlds.world import WorldRecipe, quick_recipe
+from holdfast.papers.worlds.world import WorldRecipe, quick_recipe
 
 DESCRIPTION = """\
 Makes a small world of people who do not exist, and two models of it: a base that knows them, and an instruct model that
@@ -78,7 +78,7 @@ def run(argv: list[str]) -> int:
     request = COMMAND.read(argv, defaults=_quick)
     recipe = part_of(request, WorldRecipe)
 
-    from holdfast.worlds.world import FILES, build_world
+    from holdfast.papers.worlds.world import FILES, build_world
 
     target = stderr_console() if request.json else stdout_console()
     paths = build_world(recipe, request.output_dir, workers=request.workers, console=target)
@@ -106,7 +106,7 @@ def _worker(argv: list[str]) -> int:
     """Trains models of a world that another command makes."""
     folder = WORKER.read(argv).folder
 
-    from holdfast.worlds.world_models import REQUEST, run_worker
+    from holdfast.papers.worlds.world_models import REQUEST, run_worker
 
     if not (folder / REQUEST).is_file():
         raise ConfigError(f"--folder: expected one with {REQUEST}, got {folder}")

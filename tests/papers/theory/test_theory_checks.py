@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from holdfast.papers.claims.registry import papers
 from holdfast.papers.theory import QUICK_SEEDS, THEORIES, label_annealing, overtraining, sfa
 from holdfast.papers.theory.averaging import random_quadratics
 from holdfast.papers.theory.deep_linear import random_tasks
@@ -20,7 +21,6 @@ from holdfast.papers.theory.page import print_theory, theory_page
 from holdfast.papers.theory.regression import random_problem
 from holdfast.papers.theory.results import EXACT, Theory, check, finding
 from holdfast.reports.html import render
-from holdfast.studies.engine.papers import papers
 
 SIZES = {"dimension": 12, "pretrain_rows": 7, "finetune_rows": 4}
 CHECKS = {"label-annealing": 14, "overtraining": 13, "sfa": 10}

@@ -110,7 +110,7 @@ def test_two_workers_share_a_study(study, tmp_path):
 
 @pytest.mark.slow
 def test_the_small_study_and_its_claims(tmp_path):
-    from holdfast.studies.residual.reproduction import reproduce
+    from holdfast.papers.residual.reproduction import reproduce
 
     claims = reproduce(size="quick", workers=1, output_dir=tmp_path / "again", console=quiet())
     numbers = ["1a", "1b", "1c", "2a", "2b", "2c", "2d", "2e", "3a", "3b", "3c", "4"]

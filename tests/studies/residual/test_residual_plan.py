@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from holdfast.errors import ConfigError
+from holdfast.papers.worlds.world import quick_recipe
 from holdfast.studies.residual.plan import study_config, update_config
 from holdfast.support.token_counts import read_tokens, shown_tokens
-from holdfast.worlds.world import quick_recipe
 
 
 @pytest.mark.parametrize(

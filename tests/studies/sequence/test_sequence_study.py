@@ -173,7 +173,7 @@ def test_another_study_is_not_continued(asked):
 @pytest.mark.slow
 def test_the_papers_claims_on_a_base_of_seconds(tmp_path, monkeypatch):
     from holdfast.errors import ConfigError
-    from holdfast.studies.sequence.reproduction import reproduce
+    from holdfast.papers.sfa.reproduction import reproduce
     from holdfast.support.files import read_json
 
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))

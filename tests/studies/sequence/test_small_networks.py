@@ -222,7 +222,7 @@ def test_mistakes_are_named_before_training(files, tmp_path, change, words):
 
 
 def test_the_shipped_study_is_planned():
-    from holdfast.studies.sequence.reproduction import SIZES
+    from holdfast.papers.sfa.reproduction import SIZES
 
     assert set(SIZES) == {"tasks", "digits"} and all(set(c) == {"quick", "look", "thorough"} for c in SIZES.values())
     values = yaml.safe_load(Path("configs/sequence/digits.yaml").read_text(encoding="utf-8"))

@@ -212,10 +212,10 @@ def test_what_could_not_be_looked_for_in_the_corpus_is_named(files: dict[str, An
 
 def quick_values(place: Path, **changes: Any) -> dict[str, Any]:
     """A study of seconds, as its YAML has it."""
+    from holdfast.papers.worlds.small_settings import make_setting
     from holdfast.studies.engine.small import fill
-    from holdfast.worlds.small_settings import make_setting
 
-    recipe = Path(__file__).parents[3] / "src/holdfast/studies/recipes/stages/tiny.yaml"
+    recipe = Path(__file__).parents[3] / "src/holdfast/papers/recipes/stages/tiny.yaml"
     values = yaml.safe_load(recipe.read_text())
     values.pop("small")
     values = fill(values, make_setting("stages", place / "data", quick=True))
@@ -298,8 +298,8 @@ def test_a_quick_reproduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     from rich.console import Console
 
-    from holdfast.studies.stages.claims import STATEMENTS
-    from holdfast.studies.stages.reproduction import reproduce
+    from holdfast.papers.stages.claims import STATEMENTS
+    from holdfast.papers.stages.reproduction import reproduce
 
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
     console = Console(file=io.StringIO(), width=200)

@@ -269,7 +269,7 @@ def test_secrets_are_not_kept(asked, monkeypatch):
 
 def test_a_small_study_of_what_is_made_no_more_is_another_study(monkeypatch):
     """A finished study of an older base is not taken for one of today's, and no worker of another version joins it."""
-    from holdfast.worlds import small_settings
+    from holdfast.papers.worlds import small_settings
 
     asked = {"name": "small", "small": "code", "vary": {"retention": [{"label_annealing": {"weight": 1.0}}]}}
     asked |= {"train": {"model_name_or_path": "${base}", "dataset_name": "${train}"}}

@@ -281,7 +281,7 @@ def test_what_a_stopped_worker_left_of_a_checkpoint_goes_at_the_next_opening(mat
 def test_a_small_study_builds_what_it_needs(tmp_path, monkeypatch):
     """`small:` fills the names in; what hangs on its files is checked once they are there."""
     from holdfast.errors import ConfigError
-    from holdfast.worlds import small_settings
+    from holdfast.papers.worlds import small_settings
 
     setting = next(iter(small_settings.SETTINGS))
     names = small_settings.SETTINGS[setting].placeholders

@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.papers.claims.page import TONES
 from holdfast.papers.theory.results import Check, Finding, Theory
 from holdfast.reports.blocks import Code, Page, Paragraph, Section, Table, chip, columns, sub
 from holdfast.reports.charts import Axis, Chart, Col, Mark, Rule, Value
-from holdfast.reports.claims_report import TONES
 from holdfast.reports.format import interval_text, number
 from holdfast.reports.terminal import Printer
 

@@ -1,5 +1,6 @@
-"""`small: NAME` in a study's file: a base and data that are made on the spot (`holdfast.worlds.small_settings`), and
-the names such as `${base}` that stand for them.
+"""`small: NAME` in a study's file: a base and data that are made on the spot, and the names such as `${base}` that
+stand for them. A module named by the entry point `small` of the group `holdfast.worlds` makes them; holdfast's own is
+`holdfast.papers.worlds.small_settings`.
 
 A study's record keeps `small` with what the setting was made of (`code@3f2a1c09`): a study of models and data that this
 version would not make is another study, and no worker of such a version joins it.
@@ -9,11 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError, did_you_mean
 
+GROUP = "holdfast.worlds"
+"""Of entry points."""
 MADE_OF = "@"
 """In a record, between the setting's name and its version."""
 _UNMADE = "./made-when-the-study-runs"
@@ -21,11 +25,28 @@ _UNMADE = "./made-when-the-study-runs"
 _PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
 
 
+@cache
+def settings_module() -> Any:
+    """The module that makes small settings: `SETTINGS`, `setting_version`, `make_setting`.
+
+    Raises:
+        ConfigError: no installed package has one.
+    """
+    from importlib.metadata import entry_points
+
+    points = entry_points(group=GROUP, name="small")
+    if not points:
+        raise ConfigError(
+            f"small: expected an installed package with the entry point 'small' of the group {GROUP}, found none. "
+            "holdfast brings one: install it ('pip install .') instead of running it from a folder."
+        )
+    return next(iter(points)).load()
+
+
 def known_settings(start: str = "model") -> list[str]:
     """Names of the settings that make such a start: a language "model", a small "network", "text" to pre-train on."""
-    from holdfast.worlds.small_settings import SETTINGS
-
-    return [name for name, one in SETTINGS.items() if one.start == start]
+    settings = settings_module().SETTINGS
+    return [name for name, setting in settings.items() if setting.start == start]
 
 
 def settings_schema(*starts: str) -> dict[str, Any]:
@@ -53,10 +74,8 @@ def problem_with(small: str | None, start: str = "model") -> str | None:
 
 def recorded(small: str | None) -> str | None:
     """What a record keeps: as it was begun, else as this version makes it."""
-    from holdfast.worlds.small_settings import setting_version
-
     name, _, begun = (small or "").partition(MADE_OF)
-    return f"{name}{MADE_OF}{begun or setting_version(name)}" if name else None
+    return f"{name}{MADE_OF}{begun or settings_module().setting_version(name)}" if name else None
 
 
 def make_files(small: str, folder: Path, *, source: str, seed: int = 0, console: Any = None) -> dict[str, str]:
@@ -75,8 +94,6 @@ def make_files(small: str, folder: Path, *, source: str, seed: int = 0, console:
     Raises:
         ConfigError: the study was begun with models or data that this version would not make.
     """
-    from holdfast.worlds.small_settings import make_setting
-
     now = recorded(name_of(small))
     if small != now:
         raise ConfigError(
@@ -84,7 +101,8 @@ def make_files(small: str, folder: Path, *, source: str, seed: int = 0, console:
             "data. Go on with the version that it was begun with, or choose another output_dir.",
             source=source,
         )
-    return make_setting(name_of(small), folder, seed=seed, console=console)
+    made: dict[str, str] = settings_module().make_setting(name_of(small), folder, seed=seed, console=console)
+    return made
 
 
 def existing_files(folder: Path) -> dict[str, str]:
@@ -118,10 +136,8 @@ def fill(value: Any, names: Mapping[str, str]) -> Any:
 
 def stand_ins(small: str | None, folder: str) -> dict[str, str]:
     """Every placeholder with a path that is not there yet, for checks that look at names and kinds alone."""
-    from holdfast.worlds.small_settings import SETTINGS
-
-    name = name_of(small)
-    return {n: f"{folder}/{n}.jsonl" for n in SETTINGS[name].placeholders} if name in SETTINGS else {}
+    name, settings = name_of(small), settings_module().SETTINGS
+    return {n: f"{folder}/{n}.jsonl" for n in settings[name].placeholders} if name in settings else {}
 
 
 def problems_before(small: str | None, problems_with: Callable[[Mapping[str, str]], list[str]]) -> list[str]:

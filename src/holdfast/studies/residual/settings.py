@@ -43,7 +43,7 @@ def _read_world(value: Any) -> dict[str, Any]:
 def _world_schema() -> dict[str, Any]:
     from holdfast.config.declare import settings_of
     from holdfast.config.schema import object_schema
-    from holdfast.worlds.world import WorldRecipe
+    from holdfast.papers.worlds.world import WorldRecipe
 
     schema = object_schema(settings_of(WorldRecipe))
     schema["properties"]["quick"] = {"type": "boolean", "default": False, "description": "Sizes of seconds."}

@@ -3,7 +3,7 @@ for.
 
 The world's base and instruct model are the pair (with `sibling: true` there are two), its dated articles are the new
 text, and names such as `${old_knowledge}` in the evaluation are its files. Each seed of a study is another world, with
-people, texts and weights of its own; each width another size of its models. See `holdfast.worlds.world` and
+people, texts and weights of its own; each width another size of its models. See `holdfast.papers.worlds.world` and
 docs/embedded_world.md.
 """
 
@@ -16,9 +16,9 @@ from typing import Any
 
 from holdfast.config.decode import decode
 from holdfast.config.values import Refused
+from holdfast.papers.worlds.world import WorldRecipe, build_worlds, quick_recipe
 from holdfast.studies.residual.plan import TRAIN_DEFAULTS, ResidualConfig
 from holdfast.studies.residual.settings import FamilySettings
-from holdfast.worlds.world import WorldRecipe, build_worlds, quick_recipe
 
 FIRST, SIBLING = "first", "sibling"
 """Names of the two pairs where there are two."""
@@ -113,8 +113,8 @@ def tuned_again(config: ResidualConfig, base: Path, *, console: Any = None) -> P
         base: the checkpoint.
         console: for progress.
     """
-    from holdfast.worlds.tuned import cached_tuning
-    from holdfast.worlds.world_models import instruct_tuning
+    from holdfast.papers.worlds.tuned import cached_tuning
+    from holdfast.papers.worlds.world_models import instruct_tuning
 
     return cached_tuning(instruct_tuning(recipe_of(config.world), base), console=console)
 

@@ -1,0 +1,58 @@
+"""Papers that `holdfast reproduce` knows. A study that reproduces one registers itself by a file `paper.py` beside it,
+which declares `PAPER`; it is read without loading the study."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SIZES: dict[str, str] = {
+    "quick": "a check of a minute or two that everything works; its verdicts mean nothing",
+    "look": "the small twins with fewer seeds, arms and steps: what is likely, soon",
+    "thorough": "the small twins in whole, as their study files say",
+    "full": "the paper's own size; its model and data have to be there, what is missing is listed first",
+}
+"""How much of a paper is run, smallest first. "look" is what a reproduction does where it is not told."""
+LOOK = "look"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Paper:
+    """A paper whose studies can be run, and whose claims can be checked."""
+
+    name: str
+    """As the command line takes it."""
+    title: str
+    short: str
+    """The beginning of the title, by which pages, docs and messages cite it."""
+    about: str
+    """What is studied, in a line."""
+    recipes: Mapping[str, str]
+    """Its studies: name to title."""
+    durations: Mapping[str, str]
+    """By size, how long the small twins take on two idle cores: of each of `SIZES` but "full"."""
+    function: str
+    """`module:function` that reproduces it."""
+    rules: int = 0
+    """Grows with every change of a rule of this paper alone; see `claims.RULES`."""
+    full: str | None = None
+    """Why `--full` does not exist; None: it does."""
+
+    def load(self) -> Callable[..., Any]:
+        """The function that reproduces it."""
+        module, _, name = self.function.partition(":")
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        return found
+
+
+@cache
+def papers() -> dict[str, Paper]:
+    """All papers by name."""
+    root = Path(__file__).resolve().parents[1]
+    rooms = sorted(path.parent.name for path in root.glob("*/paper.py"))
+    found = [importlib.import_module(f"holdfast.papers.{room}.paper").PAPER for room in rooms]
+    return {paper.name: paper for paper in sorted(found, key=lambda paper: paper.name)}

@@ -1,0 +1,322 @@
+"""A paper's studies run, or found finished, and its claims held against what came out.
+
+A study file is the thorough size. What a smaller size changes of it is declared beside the reproduction as mappings
+like the file's own, which `changed` lays over it:
+
+```python
+CHANGES = {"thorough": {}, "look": {"seeds": [0, 1], "train": {"max_steps": 100}}, "quick": {...}}
+settings = study_config(changed(yaml.safe_load(file), CHANGES[size]))
+```
+
+A paper whose studies are small twins declares them as `Twins`: a file and its changes for each, and what they have in
+common.
+
+output_dir/
+  <recipe>/       the studies, each with its report.html
+  claims.json     every claim: the paper's figure, ours, the verdict
+  claims.html     the same as a page
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, did_you_mean, first_line
+from holdfast.papers.claims.registry import LOOK, SIZES, Paper
+from holdfast.papers.claims.rules import RULES, Claim, claims_json, family_line
+from holdfast.studies.engine.study import PAGE as STUDY_PAGE
+from holdfast.studies.engine.study import Settings
+from holdfast.support.environment import hardware, now, say, versions
+from holdfast.support.files import read_json, write_json
+
+CLAIMS_FILE, PAGE = "claims.json", "claims.html"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One study of a reproduction."""
+
+    name: str
+    settings: Settings
+    run: Callable[..., Any]
+    """`run(settings, console=..., workers=...)`; returns its record."""
+    read: Callable[[Path], Any]
+    """The record in a folder; a `DataError` where it cannot be read."""
+    summary: Callable[[Any], Mapping[str, Any]]
+    """Seeds, trials, target and source of a record, for the page; gets None where there is none."""
+
+
+def changed(values: Any, changes: Any) -> Any:
+    """Settings with others laid over them: mappings are joined key by key at any depth, all else is replaced.
+
+    Args:
+        values: as a study's YAML has them; left as they are.
+        changes: what is different, in the same shape.
+    """
+    if not isinstance(values, Mapping) or not isinstance(changes, Mapping):
+        return copy.deepcopy(changes)
+    joined = {
+        key: changed(value, changes[key]) if key in changes else copy.deepcopy(value) for key, value in values.items()
+    }
+    return {**joined, **{key: copy.deepcopy(value) for key, value in changes.items() if key not in values}}
+
+
+def known_size(size: str) -> str:
+    """The size.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    if size not in SIZES:
+        raise ConfigError(f"size: expected one of {', '.join(SIZES)}, got {size!r}.{did_you_mean(size, SIZES)}")
+    return size
+
+
+def reproduce(
+    paper: Paper,
+    recipes: Sequence[Recipe],
+    check: Callable[[Mapping[str, Any]], list[Claim]],
+    *,
+    size: str,
+    output_dir: str | os.PathLike[str],
+    workers: int | None,
+    console: Any,
+    reading: Sequence[str] = (),
+) -> list[Claim]:
+    """Runs studies, or continues them, and checks the claims about them.
+
+    Args:
+        paper: whose they are.
+        recipes: the studies, in order.
+        check: the claims about records by name of recipe; None where a study was not run.
+        size: one of `papers.SIZES`; the page says which.
+        output_dir: gets a folder a study, claims.json and claims.html.
+        workers: jobs at a time; None: as the study or the machine says.
+        console: a `rich.console.Console`; None: a new one on standard output.
+        reading: how figures and verdicts are to be read, for the page; empty: the page's own words.
+
+    Returns:
+        The claims, as in claims.json.
+
+    Raises:
+        ConfigError, DataError: no such size, settings, or a folder with another study.
+        Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can be told.
+        HoldfastError: a study failed, after the others ended and the claims were written.
+    """
+    from rich.console import Console
+
+    from holdfast.papers.claims.page import claims_page
+    from holdfast.reports.html import write_page
+
+    known_size(size)
+    console, out = console or Console(), Path(output_dir)
+
+    def on_disk() -> dict[str, Any]:
+        return {recipe.name: _read(recipe, out / recipe.name) for recipe in recipes}
+
+    def write(records: Mapping[str, Any]) -> list[Claim]:
+        claims = check(records)
+        studies = {recipe.name: _summary(paper, recipe, records[recipe.name], out) for recipe in recipes}
+        found = claims_record(
+            paper,
+            size,
+            claims,
+            created=now(),
+            studies=studies,
+            **({"reading": list(reading)} if reading else {}),
+            versions=versions(),
+            hardware=hardware(),
+        )
+        write_json(out / CLAIMS_FILE, found)
+        write_page(claims_page(read_json(out / CLAIMS_FILE)), out / PAGE)
+        return claims
+
+    records, failures = on_disk(), []
+    try:
+        for number, recipe in enumerate(recipes, 1):
+            record, where = records[recipe.name], f"{number} of {len(recipes)}: {recipe.name}"
+            if record is not None and record.status == "finished" and _same(recipe.settings, record.config):
+                say(console, f"{where} is finished; nothing is run again.")
+                continue
+            say(console, where)
+            try:
+                records[recipe.name] = recipe.run(recipe.settings, console=console, workers=workers)
+            except (ConfigError, DataError, Interrupted):
+                raise
+            except HoldfastError as error:
+                failures.append(f"{recipe.name}: {error}")
+                records[recipe.name] = _read(recipe, out / recipe.name)
+                say(console, f"{recipe.name} failed. {first_line(error)}")
+    except (Interrupted, KeyboardInterrupt):
+        found = on_disk()
+        if any(found.values()):
+            write(found)
+        raise
+    claims = write(records)
+    print_claims(claims, console)
+    say(console, f"\nPage: {out / PAGE}")
+    if failures:
+        count = f"{len(failures)} of {len(recipes)} studies failed:"
+        raise HoldfastError("\n".join([count, *failures, "The same command tries them again."]))
+    return claims
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twin:
+    """A small study that stands in for one of a paper's."""
+
+    file: str
+    """Its YAML below `papers/recipes`."""
+    sizes: Mapping[str, Mapping[str, Any]]
+    """By size: what differs from the file. A study that a size does not have is not run there."""
+    own: Mapping[str, Any] = field(default_factory=dict)
+    """What differs from the file in every size, where several studies have one file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twins:
+    """The small studies of a paper, and how its claims are held against them."""
+
+    paper: Paper
+    studies: Mapping[str, Twin]
+    """By name, as `Paper.recipes` has them."""
+    config: Callable[..., Settings]
+    """`config(values, source=...)`: the settings of a study."""
+    run: Callable[..., Any]
+    read: Callable[[Path], Any]
+    summary: Callable[[Any], Mapping[str, Any]]
+    """The last three: see `Recipe`."""
+    check: Callable[[Mapping[str, Any]], list[Claim]]
+    reading: Sequence[str] = ()
+    """The last two: see `reproduce`."""
+
+    def reproduce(
+        self,
+        *,
+        recipes: Sequence[str] = (),
+        size: str = LOOK,
+        workers: int | None = None,
+        output_dir: str | os.PathLike[str] | None = None,
+        console: Any = None,
+    ) -> list[Claim]:
+        """Runs the small studies, or continues them, and checks the claims about them.
+
+        Args:
+            recipes: some of the studies; empty: all. Claims about others cannot be told.
+            size: one of `papers.SIZES` but "full".
+            workers: models at a time; None: as the machine says.
+            output_dir: gets the studies, claims.json and claims.html; None: reproduce-PAPER.
+            console: a `rich.console.Console`; None: a new one on standard output.
+
+        Returns:
+            The claims, as in claims.json.
+
+        Raises:
+            ConfigError: no such study or size here, or the folder holds another study (what differs).
+            Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can be told.
+            HoldfastError: models failed, after the others were made and the claims were written.
+        """
+        if unknown := [r for r in recipes if r not in self.studies]:
+            hint = did_you_mean(unknown[0], self.studies)
+            raise ConfigError(f"recipes: expected some of {', '.join(self.studies)}, got {unknown[0]!r}.{hint}")
+        there = {name: twin for name, twin in self.studies.items() if known_size(size) in twin.sizes}
+        if not there:
+            known = dict.fromkeys(s for twin in self.studies.values() for s in twin.sizes)
+            raise ConfigError(f"size: expected one of {', '.join(known)}, got {size!r}: {self.paper.full}.")
+        chosen = [name for name in dict.fromkeys(recipes or there) if name in there]
+        if not chosen:
+            raise ConfigError(f"recipes: of these, a size of {size} has {', '.join(there)}. Choose another size.")
+        out = Path(output_dir or f"reproduce-{self.paper.name}")
+        return reproduce(
+            self.paper,
+            [self._recipe(name, size, out / name, console) for name in chosen],
+            self.check,
+            size=size,
+            output_dir=out,
+            workers=workers,
+            console=console,
+            reading=self.reading,
+        )
+
+    def _recipe(self, name: str, size: str, folder: Path, console: Any) -> Recipe:
+        import yaml
+
+        from holdfast.papers.worlds.small_settings import SETTINGS, make_setting
+        from holdfast.studies.engine.small import fill
+
+        twin = self.studies[name]
+        path = Path(__file__).resolve().parents[1] / "recipes" / twin.file
+        values = changed(yaml.safe_load(path.read_text(encoding="utf-8")), twin.own)
+        values = changed(values, twin.sizes[size])
+        if size == "quick" and values.get("small") in SETTINGS:  # with a base of seconds; a world has its own
+            small, seed = values.pop("small"), int(values.get("seed", 0))
+            values = fill(values, make_setting(small, folder / "data", seed=seed, quick=True, console=console))
+        settings = self.config({**values, "name": name, "output_dir": str(folder)}, source=path.name)
+        return Recipe(name=name, settings=settings, run=self.run, read=self.read, summary=self.summary)
+
+
+def claims_record(paper: Paper, size: str, claims: Sequence[Claim], **about: Any) -> dict[str, Any]:
+    """claims.json: claims, the rules that they were judged by, and what holds at once.
+
+    Args:
+        paper: whose they are.
+        size: of the evidence, for people; one of `papers.SIZES` from `reproduce`.
+        claims: as `check` gave them.
+        about: what else is kept, as plain JSON: studies, versions, hardware.
+    """
+    judged = {"rules": RULES + paper.rules, "claims": claims_json(claims), "family": family_line(claims)}
+    return {"paper": paper.title, "size": size, **judged, **about}
+
+
+def _same(settings: Settings, config: Mapping[str, Any]) -> bool:
+    """Whether a study with the settings `config` has done what is asked for now: a wider search adds jobs."""
+    return not settings.differences(config) and settings.resolved.get("search") == config.get("search")
+
+
+def _read(recipe: Recipe, folder: Path) -> Any:
+    """The record of a recipe in a folder; None where there is none, or it cannot be read."""
+    try:
+        return recipe.read(folder) if folder.is_dir() else None
+    except (DataError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _summary(paper: Paper, recipe: Recipe, record: Any, out: Path) -> dict[str, Any]:
+    page = f"{recipe.name}/{STUDY_PAGE}"
+    return {
+        "title": paper.recipes[recipe.name],
+        "status": "not run" if record is None else record.status,
+        "report": page if (out / page).is_file() else None,
+        **recipe.summary(record),
+    }
+
+
+def print_claims(claims: Sequence[Claim], console: Any) -> None:
+    """A table of claims: the paper's figure beside ours, and the verdict."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from holdfast.papers.claims.page import figure_line
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2), header_style="bold")
+    for title in ("", "claim", "paper", "here", "verdict"):
+        table.add_column(title, overflow="fold", no_wrap=title in ("", "verdict"))
+    colours = {"holds": "green", "does not hold": "red", "cannot tell": "yellow"}
+    for claim in claims:
+        here = "\n".join(figure_line(asdict(figure)) for figure in claim.figures[:2])
+        if any(not p.met for p in claim.preconditions):
+            here = "\n".join(filter(None, [here, claim.reason]))
+        table.add_row(
+            claim.number,
+            Text(f"{claim.text} ({claim.recipe})"),
+            Text(claim.paper),
+            Text(here or claim.reason),
+            Text(claim.verdict, style=colours[claim.verdict]),
+        )
+    console.print(table)
+    console.print(Text(family_line(claims)))

@@ -1,0 +1,1 @@
+"""Label annealing (Memory Retaining Finetuning): claims, the rules that judge them, reproduction."""

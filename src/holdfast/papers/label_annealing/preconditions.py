@@ -1,0 +1,222 @@
+"""What has to be so before a claim of "Memory Retaining Finetuning" may be judged on a trade-off study.
+
+- *Moderate*: direct fine-tuning loses less than a quarter of what there is to lose of a text, unigram - start in nats.
+  A model that ends near the frequencies of tokens was destroyed, and what a method saves of it says nothing of
+  forgetting.
+- *Converged*: no trial learns more of the target than direct fine-tuning, beyond noise for as many looks. Else what a
+  method "keeps" is partly what direct was not given the steps or the rate to learn.
+- *Above chance*: the start answers better than guessing, where a measure knows what guessing gives. Nothing can be lost
+  otherwise.
+- *The grid bites*: along each line of a method's grid the strongest setting clearly learns less than the target level
+  that the claim is judged at, and the weakest is not clearly different from direct fine-tuning. Else another value in
+  the grid might turn the verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from holdfast.papers.claims.rules import MARGIN, Precondition, at_least, at_most
+from holdfast.records.evaluation import CHANCE, UNIGRAM
+from holdfast.records.metrics import is_share
+from holdfast.records.study import Objective, StudyRecord, TrialRecord
+from holdfast.statistics.intervals import CONFIDENCE
+from holdfast.studies.tradeoff.curves import (
+    LEAST,
+    NAMES,
+    Method,
+    by_win_rate,
+    complete_trials,
+    follows_format,
+    formats,
+    gain,
+    lines,
+    method_of,
+    related_skill,
+    share_of_direct,
+)
+
+MODERATE = 0.25
+"""Of unigram - start, what direct fine-tuning may lose."""
+TEXT_UNITS = ("nats/token", "bits/byte", "perplexity")
+RETRAIN = "lower the rate or the steps of direct fine-tuning, or start from a model that knows more"
+REMEASURE = "measure the start again with this version, which keeps it"
+
+
+def moderate(study: StudyRecord) -> list[Precondition]:
+    """Of every text of the source: direct's loss / (unigram - start); of perplexities their logarithms'."""
+    found = []
+    for entry in study.source.entries:
+        measured = study.direct.runs[0].comparisons if study.direct is not None else []
+        own = next((c.unit for c in measured if (c.suite, c.name, c.metric) == tuple(entry)), "")
+        if own not in TEXT_UNITS:
+            continue
+        direct = gain(study.direct, study, _single(study.source, entry))
+        unigram = study.references.get("/".join(entry), {}).get(UNIGRAM)
+        share = None
+        if unigram is not None:
+            levels = (direct.before, direct.before - direct.value, unigram)
+            start, end, chance = map(math.log, levels) if own == "perplexity" else levels
+            share = (end - start) / (chance - start) if chance > start else math.inf
+        found.append(
+            at_most(
+                "direct fine-tuning forgets moderately",
+                share,
+                MODERATE,
+                figure=f"its loss on {entry[1]} / (unigram - start)",
+                advice=REMEASURE if share is None else RETRAIN,
+            )
+        )
+    return found
+
+
+def above_chance(study: StudyRecord) -> list[Precondition]:
+    """Of every entry of the source that knows its chance level: the start's lead over it, with the interval of chance
+    itself: two standard errors of a guess."""
+    found = []
+    for entry in study.source.entries:
+        chance = study.references.get("/".join(entry), {}).get(CHANCE)
+        if chance is None:
+            continue
+        start = gain(study.direct, study, _single(study.source, entry))
+        noise = 2 * math.sqrt(max(chance * (1 - chance), 0.0) / max(start.samples, 1))
+        found.append(
+            at_least(
+                "the start is above chance",
+                start.before,
+                chance + noise,
+                figure=f"the start on {entry[1]}",
+                advice="use a start or a measure that has something to lose",
+            )
+        )
+    return found
+
+
+def converged(study: StudyRecord) -> list[Precondition]:
+    """The largest excess of a trial over direct's target, as its interval's lower end, widened for the looks."""
+    others = [t for t in study.trials if t is not study.direct and method_of(t)]
+    others = [t for m in dict.fromkeys(map(method_of, others)) for t in complete_trials(study, m)]
+    if not others or study.direct is None:
+        return []
+    level = 1 - (1 - CONFIDENCE) / len(others)
+    direct = gain(study.direct, study, "target")
+
+    def sure(trial: TrialRecord) -> float:
+        interval = gain(trial, study, "target").minus(direct).interval_at(level)
+        return -math.inf if interval is None or math.isnan(interval[0]) else interval[0]
+
+    best = max(others, key=sure)
+    return [
+        at_most(
+            "direct fine-tuning is converged",
+            sure(best),
+            0.0,
+            figure=f"what {best.label} learns beyond it (lower end of the interval, {study.target.unit})",
+            advice="train longer, or add rates of direct fine-tuning to the study",
+        )
+    ]
+
+
+def bites(method: Method, share: float) -> Callable[[StudyRecord], Sequence[Precondition]]:
+    """That a method's grid reaches from direct fine-tuning to clearly below a share of its target gain."""
+
+    def look(study: StudyRecord) -> list[Precondition]:
+        name, found = NAMES[method], []
+        grids = [line for line in lines(study, method) if len(line.members) > 1]  # an arm by itself is no grid
+        if not grids:
+            return [
+                at_least(f"the grid of {name} bites", 0, 1, figure="its lines", advice=f"vary the strength of {name}")
+            ]
+        for line in grids:
+            at = f" at temperature {line.temperature:g}" if len({g.temperature for g in grids}) > 1 else ""
+            (weak, weakest), (strong, strongest) = line.members[0], line.members[-1]
+            kept = share_of_direct(strongest, study, "target").interval
+            avoided = share_of_direct(weakest, study, "source").interval
+            found += [
+                at_most(
+                    f"the grid of {name} bites at its strong end",
+                    None if kept is None else kept[1],
+                    share,
+                    figure=f"the target gain kept by {line.name} {strong:g}{at} (upper end)",
+                    advice=f"extend the grid of {name} beyond {strong:g}",
+                ),
+                at_most(
+                    f"the grid of {name} begins at direct fine-tuning",
+                    None if avoided is None else avoided[0],
+                    MARGIN,
+                    figure=f"the source loss avoided by {line.name} {weak:g}{at} (lower end)",
+                    advice=f"extend the grid of {name} below {weak:g}",
+                ),
+            ]
+        return found
+
+    return look
+
+
+Looks = Sequence[Callable[[StudyRecord], Sequence[Precondition]]]
+
+
+def judged_by_win_rate(side: str, looks: Looks) -> Looks:
+    """That a judge gave a win rate on a side, and what else has to be so with that as the side."""
+
+    def alone(look: Callable[[StudyRecord], Sequence[Precondition]]) -> Callable[[StudyRecord], Sequence[Precondition]]:
+        return lambda study: [] if (found := by_win_rate(study, side)) is None else look(found)
+
+    def judged(study: StudyRecord) -> list[Precondition]:
+        found = by_win_rate(study, side)
+        return [
+            at_least(
+                f"a judge compares replies on the {side}",
+                0 if found is None else len(getattr(found, side).entries),
+                1,
+                figure="the number of its win rates",
+                advice=f"name a judge: a win_rate entry in evaluation.{side}",
+            )
+        ]
+
+    return [judged, *map(alone, looks)]
+
+
+def related_skill_rises(study: StudyRecord) -> list[Precondition]:
+    """That direct fine-tuning raises the related skill beyond the least that counts; none where it was not measured."""
+    skill = related_skill(study)
+    if skill is None:
+        return []
+    interval = gain(study.direct, study, skill).interval
+    return [
+        at_least(
+            "direct fine-tuning raises the related skill",
+            None if interval is None else interval[0],
+            LEAST[is_share(skill.unit, unknown=True)],
+            figure=f"its gain on {skill.label} (lower end)",
+            advice="name a skill that rises with the target as the suite 'related'",
+        )
+    ]
+
+
+def format_is_lost(study: StudyRecord) -> list[Precondition]:
+    """That direct fine-tuning loses the form of the few-shot examples beyond the least that counts; none where nothing
+    shows it."""
+    if not formats(study):
+        return []
+    interval = follows_format(study.direct, study).interval_at(CONFIDENCE)
+    return [
+        at_most(
+            "direct fine-tuning loses the form of the examples",
+            None if interval is None else interval[1],
+            -LEAST[True],
+            figure="its strict gain - flexible gain (upper end)",
+            advice="there is no form to restore here; use a start that follows few-shot examples",
+        )
+    ]
+
+
+def _single(objective: Objective, entry: tuple[str, str, str]) -> Objective:
+    return Objective(
+        side=objective.side,
+        entries=[entry],
+        label=entry[1],
+        unit=objective.unit,
+        higher_is_better=objective.higher_is_better,
+    )

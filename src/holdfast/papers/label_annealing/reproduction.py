@@ -1,0 +1,275 @@
+"""Memory Retaining Finetuning: its recipes run as studies, and its claims held against what came out
+(`holdfast.papers.label_annealing.claims`).
+
+Small twins (`recipes/*-tiny.yaml`) run offline on two CPU cores: in whole (`thorough`), with what `LOOK_CHANGES` leaves
+of them (`look`), or in seconds (`quick`). `full` runs the recipes of the paper's own size, for which the model and the
+data have to be there; what is missing is listed before anything starts.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import ConfigError, did_you_mean
+from holdfast.papers.claims import reproduction
+from holdfast.papers.claims.registry import LOOK
+from holdfast.papers.claims.rules import Claim
+from holdfast.papers.label_annealing.claims import RECIPES, check_claims
+from holdfast.papers.label_annealing.paper import PAPER
+from holdfast.records.study import StudyRecord, read_study
+from holdfast.support.paths import expanded
+
+if TYPE_CHECKING:
+    from holdfast.studies.tradeoff.study import StudyConfig
+
+_OWN_TEXT: dict[str, Any] = {"replay": {"data": "${replay}", "fraction": 0.1}}
+_WEIGHTS: dict[str, Any] = {"label_annealing": {"weight": [0.1, 1, 10, 100]}}
+_L2: dict[str, Any] = {"l2": {"coefficient": [0.0001, 0.01, 1]}}
+_SHORTER: dict[str, Any] = {"train": {"max_steps": 200}, "seeds": [0, 1]}
+LOOK_CHANGES: dict[str, dict[str, Any]] = {
+    "math": {
+        **_SHORTER,
+        "vary": {"retention": [_WEIGHTS, _L2, _OWN_TEXT, [_OWN_TEXT, {"label_annealing": {"weight": 1}}]]},
+    },
+    "code": {**_SHORTER, "vary": {"retention": [_WEIGHTS, _L2]}},
+    "alignment_tax": {**_SHORTER, "vary": {"retention": [_WEIGHTS]}},
+    "niche_knowledge": {**_SHORTER, "vary": {"retention": [_WEIGHTS]}},
+}
+"""By recipe: what a look changes in its study file; chosen for the time it takes, before any method was run."""
+QUICK_STEPS = 4
+QUICK_DOCUMENTS = 12
+
+
+def recipe_file(recipe: str, *, full: bool = False) -> Path:
+    """The study file of a recipe, as it comes with the package; `configs/label_annealing/` shows the same files.
+
+    Args:
+        recipe: one of `holdfast.papers.label_annealing.claims.RECIPES`.
+        full: the paper's own size instead of the small twin.
+
+    Raises:
+        ConfigError: no such recipe.
+    """
+    if recipe not in RECIPES:
+        raise ConfigError(
+            f"recipes: expected some of {', '.join(RECIPES)}, got '{recipe}'.{did_you_mean(recipe, RECIPES)}"
+        )
+    return Path(__file__).resolve().parents[1] / "recipes" / (f"{recipe}.yaml" if full else f"{recipe}-tiny.yaml")
+
+
+def reproduce(
+    *,
+    recipes: Sequence[str] = RECIPES,
+    size: str = LOOK,
+    workers: int | None = None,
+    output_dir: str | os.PathLike[str] = "reproduce-label-annealing",
+    console: Any = None,
+) -> list[Claim]:
+    """Runs the recipes' studies, or continues them, and checks the claims about them.
+
+    Args:
+        recipes: which of `RECIPES`; claims about the others are left out.
+        size: one of `papers.SIZES`.
+        workers: trials at a time; None: as the study or the machine says.
+        output_dir: gets a folder a study, claims.json and claims.html.
+        console: a `rich.console.Console`; None: a new one on standard output.
+
+    Returns:
+        The claims, as in claims.json.
+
+    Raises:
+        ConfigError: wrong recipes or size, a model or data that is missing (all of them at once), or a folder with
+            other studies.
+        Interrupted: Ctrl-C; the same call continues. The claims are written as far as they can be told.
+        HoldfastError: a study failed, after the others ended and the claims were written.
+    """
+    chosen = list(dict.fromkeys(recipes))
+    problems = [
+        f"expected some of {', '.join(RECIPES)}, got '{r}'.{did_you_mean(r, RECIPES)}"
+        for r in chosen
+        if r not in RECIPES
+    ]
+    if not chosen:
+        problems.append(f"expected at least one of {', '.join(RECIPES)}, got none")
+    if problems:
+        raise ConfigError([f"recipes: {p}" for p in problems])
+    if reproduction.known_size(size) == "full":
+        _refuse_missing(chosen)
+    out = Path(output_dir)
+    return reproduction.reproduce(
+        PAPER,
+        [_recipe(name, _config(name, out, size=size, console=console)) for name in chosen],
+        check_claims,
+        size=size,
+        output_dir=out,
+        workers=workers,
+        console=console,
+    )
+
+
+# -------------------------------------------------------------------------------------------------------------- studies
+
+
+def _recipe(name: str, config: StudyConfig) -> reproduction.Recipe:
+    from holdfast.studies.tradeoff import session
+
+    return reproduction.Recipe(name=name, settings=config, run=session.run_study, read=read_study, summary=_summary)
+
+
+def _summary(record: StudyRecord | None) -> dict[str, Any]:
+    return {
+        "seeds": [] if record is None else record.seeds,
+        "trials": 0 if record is None else sum(t.state == "complete" for t in record.trials),
+        "target": "" if record is None else f"{record.target.label} ({record.target.unit}){_chosen_by(record)}",
+        "source": "" if record is None else f"{record.source.label} ({record.source.unit})",
+    }
+
+
+def _chosen_by(record: StudyRecord) -> str:
+    chosen = record.validation
+    return "" if chosen is None else f"; direct fine-tuning's rate and the trials are chosen by {chosen.label}"
+
+
+def _config(recipe: str, out: Path, *, size: str, console: Any) -> StudyConfig:
+    from holdfast.studies.tradeoff.study import load_study
+
+    path, folder = recipe_file(recipe, full=size == "full"), str(out / recipe)
+    if size == "quick":
+        return _quick_config(path, recipe, folder, console)
+    if size == LOOK:
+        return _changed_config(path, LOOK_CHANGES[recipe], folder)
+    return load_study(path, {"output_dir": folder})
+
+
+def _changed_config(path: Path, changes: Mapping[str, Any], folder: str) -> StudyConfig:
+    import yaml
+
+    from holdfast.studies.tradeoff.study import study_config
+
+    values = reproduction.changed(yaml.safe_load(path.read_text(encoding="utf-8")), changes)
+    return study_config({**values, "output_dir": folder}, source=str(path))
+
+
+def _quick_config(path: Path, recipe: str, folder: str, console: Any) -> StudyConfig:
+    """The study with a base of seconds, a few steps, few documents, one seed, and the first two alternatives."""
+    import yaml
+
+    from holdfast.papers.worlds.small_settings import make_setting
+    from holdfast.studies.engine.small import fill
+    from holdfast.studies.tradeoff.study import study_config
+
+    values = fill(
+        yaml.safe_load(path.read_text(encoding="utf-8")),
+        make_setting(recipe, Path(folder) / "data", quick=True, console=console),
+    )
+    values.pop("small", None)
+    train = copy.deepcopy(values["train"])
+    train["max_steps"] = QUICK_STEPS
+    for entries in train["evaluation"].values():
+        for entry in entries if isinstance(entries, list) else []:
+            entry["max_documents"] = QUICK_DOCUMENTS
+    vary = {"retention": [_first_of(alternative) for alternative in values["vary"]["retention"]]}
+    return study_config({**values, "train": train, "vary": vary, "seeds": [0], "output_dir": folder}, source=str(path))
+
+
+def _first_of(alternative: Any) -> Any:
+    """An alternative with the first value of each list."""
+    if isinstance(alternative, list):
+        return [_first_of(part) for part in alternative]
+    return {
+        name: {k: v[0] if isinstance(v, list) else v for k, v in settings.items()}
+        if isinstance(settings, Mapping)
+        else settings
+        for name, settings in alternative.items()
+    }
+
+
+# ----------------------------------------------------------------------------------------- what the full recipes need
+
+
+def _refuse_missing(recipes: Sequence[str]) -> None:
+    problems = [problem for recipe in recipes for problem in missing(recipe_file(recipe, full=True))]
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+
+
+def missing(path: Path) -> list[str]:
+    """What a study file names that is not on this machine, a sentence each, with the command that gets it.
+
+    Looked at: the model (a folder, or a hub id in the cache), the training data, replayed data and held-out files.
+    Benchmarks that the evaluation harness fetches by itself are not.
+
+    Args:
+        path: a study's YAML, whose head comment holds the commands that prepare its data.
+    """
+    import yaml
+
+    from holdfast.models import model_folder
+
+    text = path.read_text(encoding="utf-8")
+    values = yaml.safe_load(text)
+    train = values.get("train") or {}
+    if isinstance(train, str):
+        beside = path.parent / train
+        train = yaml.safe_load((beside if beside.is_file() else Path(train)).read_text(encoding="utf-8"))
+    problems = []
+    model = train.get("model_name_or_path")
+    if model and model_folder(str(model), str(train.get("model_revision") or "main")) is None:
+        problems.append(
+            f"{path.stem}: the model {model} is neither a folder nor in the hub's cache. Get it with 'hf download "
+            f"{shlex.quote(str(model))}' (some "
+            "models ask for their licence to be accepted first)."
+        )
+    commands = _commands(text)
+    for file in dict.fromkeys(_files(train) + _files(values.get("vary") or {})):
+        if not expanded(file).exists():
+            made = next((c for c in commands if file in c), None)
+            how = f"Make it with '{made}'." if made else f"The head of {path.name} says how to prepare it."
+            problems.append(f"{path.stem}: {file} is missing. {how}")
+    return problems
+
+
+def _commands(text: str) -> list[str]:
+    """The commands of a file's head comment, lines that end with a backslash joined."""
+    head = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        head.append(line.lstrip("#").strip())
+    joined = "\n".join(head).replace("\\\n", " ").splitlines()
+    return [" ".join(line.split()) for line in joined if line.startswith(("holdfast ", "python "))]
+
+
+_FILE_KEYS = (
+    "dataset_name",
+    "data",
+    "fewshot_data",
+    "perplexity",
+    "memorisation",
+    "classes",
+    "choices",
+    "lettered",
+    "instructions",
+    "win_rate",
+    "reference",
+    "questions",
+)
+_FILE_ENDS = (".jsonl", ".json", ".parquet", ".csv", ".txt", ".arrow")
+
+
+def _files(value: Any, key: str = "") -> list[str]:
+    """Local data files named anywhere in a configuration."""
+    if isinstance(value, Mapping):
+        return [file for k, v in value.items() for file in _files(v, str(k))]
+    if isinstance(value, list):
+        return [file for item in value for file in _files(item, key)]
+    return (
+        [value]
+        if isinstance(value, str) and (key in _FILE_KEYS or key in ("source", "target")) and value.endswith(_FILE_ENDS)
+        else []
+    )

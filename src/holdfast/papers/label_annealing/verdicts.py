@@ -1,0 +1,438 @@
+"""Rules by which the claims of "Memory Retaining Finetuning" are judged on a trade-off study; `claims` says which claim
+has which, and what the words mean. Each takes the study and the level of its intervals, and its docstring says it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Sequence
+
+from holdfast.papers.claims.rules import (
+    FAILS,
+    HOLDS,
+    MARGIN,
+    NO_INTERVAL,
+    Figure,
+    Part,
+    above,
+    against,
+    below,
+    joint,
+    monotone,
+    unknown,
+    within,
+)
+from holdfast.records.metrics import is_share
+from holdfast.records.study import Objective, StudyRecord, TrialRecord
+from holdfast.statistics.gains import OverSeeds
+from holdfast.statistics.shares import Share, kept_share
+from holdfast.studies.tradeoff.curves import (
+    ANNEALING,
+    BOTH,
+    DIRECT,
+    L2,
+    LEAST,
+    NAMES,
+    REPLAY,
+    Line,
+    Method,
+    at_equal_target,
+    avoided_at,
+    by_win_rate,
+    complete_trials,
+    difference_share,
+    follows_format,
+    formats,
+    gain,
+    lines,
+    paper_choice,
+    related_skill,
+    share_of_direct,
+)
+
+NO_LOSS = 0.9
+"""Of direct's target gain: learnt with "no loss"; also the target at which methods are compared."""
+MOST = 0.5
+"""What "most of" and "little" are held against: more than half is most, less than half is little."""
+BETTER = 0.1
+"""Of what direct fine-tuning loses: the least by which one method is better than another."""
+STEP = 0.1
+"""Of what direct fine-tuning gains or loses: what a monotone curve may go back between two of its points."""
+_SHARES = {
+    "source": ("source loss avoided", "share of direct's loss"),
+    "target": ("target gain kept", "share of direct's gain"),
+}
+"""By side: what a share of it is called, and its unit."""
+
+
+# --------------------------------------------------------------------------------------------------------------- rules
+
+Rule = Callable[[StudyRecord, float], list[Part]]
+
+
+def learns_and_forgets(study: StudyRecord, level: float) -> list[Part]:
+    """Direct fine-tuning's target gain lies above the least change that counts with its whole interval, its source gain
+    below. What was scored strictly and flexibly stands beside: the strict match mixes form and ability."""
+    target, source = (
+        _figure(f"direct fine-tuning, {side}", gain(study.direct, study, side), study, level, _unit(study, side))
+        for side in ("target", "source")
+    )
+    forgets = below(
+        source, -_least(study, "source"), yes="direct fine-tuning forgets", no="it forgets too little to count"
+    )
+    beside = [
+        _figure(f"direct fine-tuning, {one.label}", gain(study.direct, study, one), study, level, one.unit)
+        for pair in formats(study)
+        for one in pair
+    ]
+    return [
+        above(target, _least(study, "target"), yes="it learns the target", no="it learns too little of the target"),
+        _with_figures(forgets, beside),
+    ]
+
+
+def keeps(method: Method, *, kept: float, avoided: float) -> Rule:
+    """Where the method has learnt `kept` of direct's gain, it avoids at least `avoided` of its loss."""
+
+    def check(study: StudyRecord, level: float) -> list[Part]:
+        much = f"{_percent(avoided)} of direct fine-tuning's loss where it has {_percent(kept)} of its gain"
+        share = avoided_at(study, method, kept, level)
+        part = above(
+            _share_figure(f"{NAMES[method]} at {_percent(kept)} of the gain: {_SHARES['source'][0]}", share, study),
+            avoided,
+            yes=f"{NAMES[method]} avoids at least {much}",
+            no=f"{NAMES[method]} avoids less than {much}",
+            between=f"whether {NAMES[method]} avoids {much} cannot be told",
+            inclusive=True,
+        )
+        rival = avoided_at(study, DIRECT, kept, level)
+        warning = ""
+        if len(complete_trials(study, DIRECT)) > 1 and against(rival.interval, avoided, inclusive=True) == HOLDS:
+            warning = f"direct fine-tuning at another rate avoids {_percent(avoided)} there too"
+        part = dataclasses.replace(_or_reason(part, share), warning=warning)
+
+        def by_trial(trial: TrialRecord) -> str:
+            bounds = (("source", avoided), ("target", kept))
+            found = ((share_of_direct(trial, study, side, level).interval, least) for side, least in bounds)
+            return joint(against(interval, least, inclusive=True) for interval, least in found)
+
+        return [_beside_the_papers(part, study, method, by_trial, level)]
+
+    check.__doc__ = (
+        f"Where it has learnt {_percent(kept)} of direct's gain, {NAMES[method]} avoids at least {avoided:g}."
+    )
+    return check
+
+
+def helps_little(study: StudyRecord, level: float) -> list[Part]:
+    """Where L2 has learnt `NO_LOSS` of direct's gain, it avoids less than `MOST` of its loss."""
+    share = avoided_at(study, L2, NO_LOSS, level)
+    part = below(
+        _share_figure(f"L2 at {_percent(NO_LOSS)} of the gain: {_SHARES['source'][0]}", share, study),
+        MOST,
+        yes="L2 avoids less than half of the loss",
+        no="L2 avoids more than half of the loss",
+        inclusive=True,
+    )
+
+    def by_trial(trial: TrialRecord) -> str:
+        found = share_of_direct(trial, study, "source", level).interval
+        return {HOLDS: FAILS, FAILS: HOLDS}.get(against(found, MOST), against(found, MOST))
+
+    return [_beside_the_papers(_or_reason(part, share), study, L2, by_trial, level)]
+
+
+def better_than_l2(study: StudyRecord, level: float) -> list[Part]:
+    """At `NO_LOSS` of direct's target gain label annealing keeps more of the source than L2, by at least `BETTER` of
+    what direct fine-tuning loses; at all of the gain stands beside it."""
+    parts = []
+    for target in (NO_LOSS, 1.0):
+        both = [at_equal_target(study, method, target) for method in (ANNEALING, L2)]
+        what = f"source of label annealing - L2 at {_percent(target)} of the gain"
+        if both[0] is None or both[1] is None:
+            lacking = NAMES[ANNEALING if both[0] is None else L2]
+            parts.append(unknown(f"{lacking} does not reach {_percent(target)} of direct fine-tuning's gain"))
+            continue
+        share = difference_share(both[0], both[1], study, level)
+        judged = above(
+            _share_figure(what, share, study),
+            BETTER,
+            yes=f"label annealing keeps more of the source than L2 at {_percent(target)} of the gain",
+            no=f"label annealing does not keep more than L2 by {_percent(BETTER)} of direct fine-tuning's loss",
+        )
+        parts.append(_or_reason(judged, share))
+    first, whole = parts
+    beside = [dataclasses.replace(f, needs="") for f in whole.figures]
+    chosen = [paper_choice(study, m) for m in (ANNEALING, L2)]
+    if chosen[0] is None or chosen[1] is None:
+        return [_with_figures(first, beside)]
+    difference = gain(chosen[0], study, "source").minus(gain(chosen[1], study, "source"))
+    reading = against(difference.interval_at(level), BETTER * -gain(study.direct, study, "source").value)
+    shares = [f for trial in chosen if trial is not None for f in _both_shares(study, trial, level)]
+    named = " and ".join(t.label for t in chosen if t is not None)
+    return [_with_figures(_warned(first, reading, named), [*beside, *shares])]
+
+
+def curve(study: StudyRecord, level: float) -> list[Part]:
+    """Along label annealing's weights, at one temperature, at least three: from the weakest to the strongest the source
+    rises and the target falls, by at least `BETTER` of what direct fine-tuning did, and between no two weights does
+    either go back by more than `STEP` of that, for all pairs at once."""
+    line = next(iter(lines(study, ANNEALING)), None)
+    if line is None or len(line.members) < 3:
+        count = 0 if line is None else len(line.members)
+        return [unknown(f"a curve needs at least three finished weights of label annealing alone, there are {count}")]
+    return [_monotone(study, line, side, rises, level) for side, rises in (("source", True), ("target", False))]
+
+
+def _monotone(study: StudyRecord, line: Line, side: str, rises: bool, level: float) -> Part:
+    whole = abs(gain(study.direct, study, side).value)
+    points = [(f"{line.name} {strength:g}", gain(trial, study, side)) for strength, trial in line.members]
+    return monotone(
+        points,
+        what=side,
+        rises=rises,
+        least=BETTER * whole,
+        margin=STEP * whole,
+        level=level,
+        n=_behind(study),
+        unit=_unit(study, side),
+    )
+
+
+def some_weight(kept: float) -> Rule:
+    """Some weight keeps `kept` of the gain and avoids 1 - MARGIN of the loss, with intervals widened for the number of
+    weights."""
+
+    def check(study: StudyRecord, level: float) -> list[Part]:
+        trials, bounds = complete_trials(study, ANNEALING), {"target": kept, "source": 1 - MARGIN}
+        each = _each(level, len(trials))
+        judged: list[Part] = []
+        for trial in trials:
+            figures = [
+                dataclasses.replace(_trial_share(study, trial, side, each), needs=f"at least {least:g}")
+                for side, least in bounds.items()
+            ]
+            verdicts = [against(f.interval, b, inclusive=True) for f, b in zip(figures, bounds.values(), strict=True)]
+            judged.append(Part(verdict=joint(verdicts), reason=trial.label, figures=figures))
+        named = (
+            f"at least {_percent(kept)} of the gain and loses at most {_percent(MARGIN)} of what direct fine-tuning "
+            f"loses"
+        )
+        good = [part for part in judged if part.verdict == HOLDS]
+        if good:
+            reason = f"{'; '.join(part.reason for part in good)} keeps {named}"
+            return [Part(verdict=HOLDS, reason=reason, figures=[f for part in good for f in part.figures])]
+        nearest = max(
+            judged,
+            key=lambda part: min(_or_low(f.value) - b for f, b in zip(part.figures, bounds.values(), strict=True)),
+        )
+        if all(part.verdict == FAILS for part in judged):
+            reason = f"none of {len(trials)} weights keeps {named}; {nearest.reason} comes nearest"
+            return [Part(verdict=FAILS, reason=reason, figures=nearest.figures)]
+        reason = f"whether {nearest.reason}, the nearest of {len(trials)}, keeps {named} cannot be told"
+        return [unknown(reason, nearest.figures)]
+
+    check.__doc__ = f"Some weight keeps at least {kept:g} of the gain and avoids at least {1 - MARGIN:g} of the loss."
+    return check
+
+
+def on_win_rate(side: str, rule: Rule) -> Rule:
+    """A rule that looks at nothing but the win rate on a side."""
+
+    def check(study: StudyRecord, level: float) -> list[Part]:
+        alone = by_win_rate(study, side)
+        return (
+            [unknown(f"no judge compared replies: the {side} has no win_rate entry")]
+            if alone is None
+            else rule(alone, level)
+        )
+
+    check.__doc__ = f"{inspect.getdoc(rule)} The {side} is the win rate alone."
+    return check
+
+
+def replay_alike(study: StudyRecord, level: float) -> list[Part]:
+    """The source of replay + label annealing differs from that of replay by at most MARGIN of direct's loss, both by
+    the trial that the paper's rule takes, for replay has no grid here."""
+    chosen = [paper_choice(study, method) for method in (REPLAY, BOTH)]
+    if chosen[0] is None or chosen[1] is None:
+        lacking = NAMES[REPLAY if chosen[0] is None else BOTH]
+        return [unknown(f"no trial of {lacking} improves the target on the start")]
+    replay, both = chosen[0], chosen[1]
+    share = difference_share(gain(both, study, "source"), gain(replay, study, "source"), study, level)
+    least = f"{_percent(MARGIN)} of what direct fine-tuning loses"
+    part = within(
+        _share_figure("source of replay + label annealing - replay alone", share, study),
+        MARGIN,
+        yes=f"the two differ by less than {least}",
+        no=f"the two differ by more than {least}",
+    )
+    beside = [*_both_shares(study, replay, level), *_both_shares(study, both, level)]
+    return [_with_figures(_or_reason(part, share), beside)]
+
+
+def temperature_matters(study: StudyRecord, level: float) -> list[Part]:
+    """Where it has learnt `NO_LOSS` of direct's gain, label annealing at some temperature other than 1 keeps more of
+    the source than at 1, by at least `BETTER` of what direct fine-tuning loses, with intervals widened for the number
+    of temperatures. It needs one below 1 and one above."""
+    known = sorted({line.temperature for line in lines(study, ANNEALING)})
+    if 1.0 not in known or known[0] >= 1 or known[-1] <= 1:
+        there = ", ".join(f"{t:g}" for t in known) or "none"
+        return [unknown(f"it needs temperatures below 1, of 1 and above 1, there are {there}")]
+    plain, others = at_equal_target(study, ANNEALING, NO_LOSS, temperature=1.0), [t for t in known if t != 1]
+    parts = []
+    for temperature in others:
+        other = at_equal_target(study, ANNEALING, NO_LOSS, temperature=temperature)
+        if plain is None or other is None:
+            parts.append(unknown(f"temperature {temperature:g} or 1 does not reach {_percent(NO_LOSS)} of the gain"))
+            continue
+        share = difference_share(other, plain, study, _each(level, len(others)))
+        what = f"source at temperature {temperature:g} - 1 at {_percent(NO_LOSS)} of the gain"
+        judged = above(
+            _share_figure(what, share, study),
+            BETTER,
+            yes=f"temperature {temperature:g} keeps more of the source than 1",
+            no=f"temperature {temperature:g} does not keep {_percent(BETTER)} more than 1",
+        )
+        parts.append(_or_reason(judged, share))
+    return _some(parts)
+
+
+def keeps_the_related_skill(study: StudyRecord, level: float) -> list[Part]:
+    """Where it has learnt `NO_LOSS` of direct's gain, label annealing has at least `MOST` of what direct fine-tuning
+    gained on a skill that it was not trained for (the suite `related`, or HumanEval)."""
+    skill = related_skill(study)
+    if skill is None:
+        return [unknown("no related skill was measured: give it as the suite 'related'")]
+    ours = at_equal_target(study, ANNEALING, NO_LOSS, of=lambda trial: gain(trial, study, skill))
+    if ours is None:
+        return [unknown(f"label annealing does not reach {_percent(NO_LOSS)} of direct fine-tuning's gain")]
+    share = kept_share(ours, gain(study.direct, study, skill), confidence=level)
+    what = f"{skill.label}: gain kept by label annealing at {_percent(NO_LOSS)} of the target's"
+    judged = above(
+        _share_figure(what, share, study, "target"),
+        MOST,
+        yes=f"label annealing keeps most of the rise of {skill.label}",
+        no=f"label annealing loses most of the rise of {skill.label}",
+    )
+    return [_or_reason(judged, share)]
+
+
+def beats_direct(study: StudyRecord, level: float) -> list[Part]:
+    """Some trial of label annealing learns more of the target than direct fine-tuning, by at least the least change
+    that counts, with intervals widened for the number of trials."""
+    trials, direct = complete_trials(study, ANNEALING), gain(study.direct, study, "target")
+    parts = []
+    for trial in trials:
+        more, what = gain(trial, study, "target").minus(direct), f"target of {trial.label} - direct fine-tuning"
+        figure = _figure(what, more, study, _each(level, len(trials)), _unit(study, "target"))
+        words = f"{trial.label} learns more of the target than direct fine-tuning", f"{trial.label} does not"
+        parts.append(above(figure, _least(study, "target"), yes=words[0], no=words[1]))
+    return _some(parts)
+
+
+def restores_format(study: StudyRecord, level: float) -> list[Part]:
+    """Where it has learnt `NO_LOSS` of direct's gain, L2 avoids at least 1 - MARGIN of the answers that direct
+    fine-tuning no longer gives in the form of the few-shot examples: what it loses of the strict match beyond what it
+    loses of the flexible one."""
+    if not formats(study):
+        return [unknown("no entry was scored both strictly and flexibly")]
+    direct = follows_format(study.direct, study)
+    ours = at_equal_target(study, L2, NO_LOSS, of=lambda trial: follows_format(trial, study))
+    if ours is None:
+        return [unknown(f"L2 does not reach {_percent(NO_LOSS)} of direct fine-tuning's gain")]
+    share = kept_share(ours.minus(direct), direct.times(-1.0), confidence=level)
+    judged = above(
+        _share_figure(f"form of the answers: loss avoided by L2 at {_percent(NO_LOSS)} of the gain", share, study),
+        1 - MARGIN,
+        yes="L2 follows the form of the examples again",
+        no="L2 does not follow the form of the examples again",
+        inclusive=True,
+    )
+    return [_or_reason(judged, share)]
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+
+
+def _beside_the_papers(
+    part: Part, study: StudyRecord, method: Method, judge: Callable[[TrialRecord], str], level: float
+) -> Part:
+    """A part with the shares of the trial that the paper's rule takes, and a warning where that says otherwise."""
+    trial = paper_choice(study, method)
+    if trial is None:
+        return dataclasses.replace(part, warning=f"no trial of {NAMES[method]} improves the target on the start")
+    return _with_figures(_warned(part, judge(trial), trial.label), _both_shares(study, trial, level))
+
+
+def _warned(part: Part, reading: str, named: str) -> Part:
+    if reading == part.verdict:
+        return part
+    text = f"the paper's rule takes {named}, by which the claim would be: {reading}"
+    return dataclasses.replace(part, warning=f"{part.warning}; {text}" if part.warning else text)
+
+
+def _or_reason(judged: Part, share: Share) -> Part:
+    """A part that rests on a share, which may not exist."""
+    if share.interval is not None:
+        return judged
+    return dataclasses.replace(judged, reason=share.reason or NO_INTERVAL)
+
+
+def _with_figures(part: Part, figures: Sequence[Figure]) -> Part:
+    return dataclasses.replace(part, figures=[*part.figures, *figures])
+
+
+def _figure(what: str, found: OverSeeds, study: StudyRecord, level: float, unit: str) -> Figure:
+    return Figure(what=what, value=found.value, interval=found.interval_at(level), n=_behind(study), unit=unit)
+
+
+def _share_figure(what: str, share: Share, study: StudyRecord, side: str = "source") -> Figure:
+    value = math.nan if share.value is None else share.value
+    return Figure(what=what, value=value, interval=share.interval, n=_behind(study, side), unit=_SHARES[side][1])
+
+
+def _trial_share(study: StudyRecord, trial: TrialRecord, side: str, level: float) -> Figure:
+    share = share_of_direct(trial, study, side, level)
+    return _share_figure(f"{trial.label}: {_SHARES[side][0]}", share, study, side)
+
+
+def _both_shares(study: StudyRecord, trial: TrialRecord, level: float) -> list[Figure]:
+    return [_trial_share(study, trial, side, level) for side in _SHARES]
+
+
+def _unit(study: StudyRecord, side: str) -> str:
+    return (study.target if side == "target" else study.source).unit
+
+
+def _least(study: StudyRecord, side: str) -> float:
+    return LEAST[is_share(_unit(study, side), unknown=True)]
+
+
+def _behind(study: StudyRecord, side: str | Objective = "source") -> str:
+    seeds, samples = len(study.seeds), gain(study.direct, study, side).samples
+    return f"{seeds} seed{'s' if seeds != 1 else ''}, {samples:,} samples"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _or_low(value: float) -> float:
+    return -math.inf if math.isnan(value) else value
+
+
+def _each(level: float, looks: int) -> float:
+    """The level of each of several looks (Bonferroni)."""
+    return 1 - (1 - level) / looks if level > 0 else 0.0
+
+
+def _some(parts: Sequence[Part]) -> list[Part]:
+    """Of several looks one has to hold: those that do; else the one nearest to it, which decides only if all fail."""
+    good = [part for part in parts if part.verdict == HOLDS]
+    if good or not parts:
+        return good
+    undecided = [part for part in parts if part.verdict != FAILS]
+    return [max(undecided or parts, key=lambda part: _or_low(part.figures[0].value) if part.figures else -math.inf)]

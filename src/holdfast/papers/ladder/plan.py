@@ -1,0 +1,296 @@
+"""A ladder with nothing left open: which runs there are, and what each trains.
+
+All runs of a size and seed begin with the same weights and read the same windows in the same order, each as far as its
+budget goes; a run's schedule is its own, so that its rate ends at zero (Overtrained Language Models: no checkpoint is
+taken from the middle of a longer run).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from holdfast.config.decode import Given
+from holdfast.errors import ConfigError
+from holdfast.papers.ladder.settings import OWN, TRAIN, LadderSettings, SizeSettings
+from holdfast.studies.engine.asked import AskedStudy
+from holdfast.studies.engine.held_out import overlap_may_change
+from holdfast.studies.engine.models import training_problems
+from holdfast.support.token_counts import shown_tokens
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.entries import EvaluationPlan
+    from holdfast.studies.engine.study import Job
+    from holdfast.training.fresh_model import Decoder
+
+RUNG = "rung"
+"""Attribute of a job: the name of its rung, or `TEXT`."""
+TEXT = "text"
+SUITE = "source"
+"""Suite of what every rung is measured on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One budget of one size."""
+
+    size: str
+    budget: int
+    steps: int
+    """Whole ones: the nearest to the budget."""
+    tokens: int
+    """That these steps read."""
+    work: float
+    """Of training, up to a factor: what takes longest is begun last."""
+
+    @property
+    def name(self) -> str:
+        """Of its folder; says the budget, as checkpoints of ladders do."""
+        return f"{self.size}-tokens{shown_tokens(self.budget)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderConfig(AskedStudy[LadderSettings]):
+    """A ladder as `ladder_config` gives it."""
+
+    settings_class: ClassVar[type[Any]] = LadderSettings
+
+    @staticmethod
+    def training_parts(asked: LadderSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
+        """See `AskedStudy`."""
+        return {"train": (asked.train, OWN)}
+
+    def problems_before(self) -> list[str]:
+        """Sizes that cannot be built too."""
+        return [*_of_models(self), *super().problems_before()]
+
+    def part_problems(self) -> list[str]:
+        """See `check_parts`."""
+        return check_parts(self)
+
+    def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> list[str]:
+        """Of the first rung: the others differ in how long they are."""
+        import json
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as place:  # stands in for a model and tokens that are not there yet
+            Path(place, "config.json").write_text(json.dumps({"model_type": self.asked.architecture}))
+            Path(place, "model.safetensors").write_bytes(b"")
+            Path(place, "rows.jsonl").write_text('{"input_ids": [0], "labels": [0]}\n')
+            settings = self.training(next(iter(self.rungs.values())), self.asked.seeds[0], {})
+            stood_in = {"model_name_or_path": place, "dataset_name": f"{place}/rows.jsonl"}
+            looked_at = {k: v for k, v in {**settings, **stood_in}.items() if k not in without}
+            found = [p.replace(place, "the model") for p in training_problems(looked_at)]
+            return [p for p in found if not any(p in one for one in known)]
+
+    def may_change(self, old: Mapping[str, Any]) -> Collection[str]:
+        """Whether to go on past a refusal, and budgets and sizes, where there have only come more."""
+        begun = self.begun_as(old)
+        alike = begun is not None and all(
+            name in self.asked.sizes and replace(size, budgets=()) == replace(self.asked.sizes[name], budgets=())
+            for name, size in begun.asked.sizes.items()
+        )
+        more = {"budgets", "sizes"} if alike and self.has_jobs_of(begun) else set()
+        return {"max_passes", *overlap_may_change(old), *more}
+
+    # ----------------------------------------------------------------------------------------------------------- rungs
+
+    def rows(self, size: SizeSettings) -> int:
+        """Windows a step."""
+        return size.batch_size or self.asked.batch_size
+
+    @functools.cached_property
+    def rungs(self) -> dict[str, Rung]:
+        """By name: sizes as listed, budgets rising."""
+        found = []
+        for name, size in self.asked.sizes.items():
+            step = self.rows(size) * self.asked.context
+            for budget in size.budgets or self.asked.budgets:
+                steps = max(1, round(budget / step))
+                tokens = steps * step
+                work = float(tokens) * size.layers * size.width**2
+                found.append(Rung(size=name, budget=budget, steps=steps, tokens=tokens, work=work))
+        return {rung.name: rung for rung in found}
+
+    def jobs(self) -> list[Job]:
+        """The text, then the runs, the shortest first: what is wrong shows before days are spent."""
+        from holdfast.studies.engine.study import LABEL, Job
+
+        rungs = sorted(self.rungs.values(), key=lambda rung: rung.work)
+        runs = [
+            Job(attributes={LABEL: f"{r.size}, {shown_tokens(r.budget)} tokens", RUNG: r.name}, after=(0,))
+            for r in rungs
+        ]
+        return [Job(attributes={LABEL: "tokenising the text", RUNG: TEXT}), *runs]
+
+    def decoder(self, name: str) -> Decoder:
+        """What the model of a size looks like."""
+        from holdfast.training.fresh_model import Decoder
+
+        size = self.asked.sizes[name]
+        return Decoder(
+            architecture=self.asked.architecture,
+            layers=size.layers,
+            width=size.width,
+            heads=size.heads,
+            mlp=size.mlp or 4 * size.width,
+            context=self.asked.context,
+            more=self.asked.model,
+        )
+
+    # --------------------------------------------------------------------------------------------------------- folders
+
+    @property
+    def tokens(self) -> Path:
+        """The text as token windows."""
+        return self.output_dir / "tokens"
+
+    @property
+    def tokenizer(self) -> str:
+        """The tokenizer, given or trained."""
+        return str(self.filled(self.asked.tokenizer)) if self.asked.tokenizer else str(self.output_dir / "tokenizer")
+
+    def fresh(self, size: str, seed: int) -> Path:
+        """A model before its first step."""
+        return self.output_dir / "fresh" / f"{size}-seed{seed}"
+
+    def run_folder(self, rung: Rung, seed: int) -> Path:
+        """Where a rung trains; its checkpoint is there at the end."""
+        more = f"-seed{seed}" if len(self.asked.seeds) > 1 else ""
+        return self.output_dir / f"{rung.name}{more}"
+
+    # -------------------------------------------------------------------------------------------------------- training
+
+    @property
+    def evaluation(self) -> dict[str, Any]:
+        """What every rung is measured on; a model that has read nothing is not."""
+        return {SUITE: self.filled(self.asked.evaluation), "before": False} if self.asked.evaluation else {}
+
+    @functools.cached_property
+    def plan(self) -> EvaluationPlan:
+        """The same as the code that measures takes it."""
+        from holdfast.evaluation.suite import parse_evaluation
+
+        return parse_evaluation(self.evaluation)[0]
+
+    def batches(self, size: SizeSettings) -> tuple[int, int]:
+        """(windows a device, accumulation).
+
+        Raises:
+            ConfigError: windows that cannot be shared out like that.
+        """
+        rows, processes = self.rows(size), int(self.asked.train.get("num_processes") or 1)
+        own = self.asked.per_device or max(1, rows // processes)
+        if rows % (own * processes):
+            raise ConfigError(
+                f"batch_size: expected a multiple of {own} windows a device times {processes} "
+                f"process{'es' if processes > 1 else ''}, got {rows}."
+            )
+        return own, rows // (own * processes)
+
+    def training(self, rung: Rung, seed: int, multipliers: Mapping[str, float]) -> dict[str, Any]:
+        """The configuration of a run, as `holdfast train --config` takes it."""
+        asked = self.asked
+        own, accumulation = self.batches(asked.sizes[rung.size])
+        return {
+            **TRAIN,
+            "logging_steps": max(1, rung.steps // 100),
+            "save_steps": max(1, rung.steps // 10),
+            **self.filled(asked.train),
+            "model_name_or_path": str(self.fresh(rung.size, seed)),
+            "dataset_name": str(self.tokens),
+            "max_length": asked.context,
+            "max_steps": rung.steps,
+            "per_device_train_batch_size": own,
+            "gradient_accumulation_steps": accumulation,
+            "learning_rate": asked.learning_rate,
+            "learning_rate_multipliers": dict(multipliers),
+            "seed": seed,
+            "retention": "none",
+            "evaluation": self.evaluation,
+            "output_dir": str(self.run_folder(rung, seed)),
+        }
+
+
+def ladder_config(values: Mapping[str, Any] | Given, *, source: str | None = None, check: bool = True) -> LadderConfig:
+    """A ladder from keys as in the YAML, everything checked that can be before anything runs.
+
+    Args:
+        values: keys of `LadderSettings`.
+        source: where they came from, for the message.
+        check: whether training configurations are read by the code that will use them; not by workers, who get a
+            ladder that was checked.
+
+    Raises:
+        ConfigError: with every mistake at once.
+    """
+    return LadderConfig.read(values, source=source, check=check)
+
+
+def _of_models(config: LadderConfig) -> list[str]:
+    from holdfast.training.fresh_model import decoder_config
+
+    problems: list[str] = []
+    for name, size in config.asked.sizes.items():
+        try:
+            decoder_config(config.decoder(name))
+            config.batches(size)
+        except ConfigError as error:
+            problems += error.problems
+    base = config.asked.base_width
+    if base is not None and config.asked.model.get("tie_word_embeddings"):
+        problems.append("base_width: muP needs embeddings and head of their own; leave out tie_word_embeddings.")
+    return list(dict.fromkeys(problems))
+
+
+def check_parts(config: LadderConfig) -> list[str]:
+    """What is wrong with the text's files, the models, and a run's configuration.
+
+    Args:
+        config: with nothing left open.
+    """
+    from holdfast.data.pretokenised import INFO_FILE
+    from holdfast.data.sources import data_files, is_path
+    from holdfast.errors import UserError
+    from holdfast.support.files import read_object
+
+    problems = _of_models(config)
+    for name in map(str, config.filled(list(config.asked.text))):
+        if is_path(name):
+            try:
+                data_files(name)
+            except UserError as error:
+                problems.append(f"text: {error}")
+    if (config.tokens / INFO_FILE).is_file():  # budgets that come later
+        try:
+            refuse_little_text(config, int(read_object(config.tokens / INFO_FILE)["tokens"]))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        return problems
+    return config.run_problems()
+
+
+def refuse_little_text(config: LadderConfig, tokens: int) -> None:
+    """Refuses budgets that would read the text more often than was allowed.
+
+    Args:
+        config: the ladder.
+        tokens: of the text.
+
+    Raises:
+        ConfigError: which budgets, and what to do.
+    """
+    allowed, most = config.asked.max_passes * tokens, max(config.rungs.values(), key=lambda rung: rung.tokens)
+    if most.tokens > allowed:
+        needed = math.ceil(100 * most.tokens / tokens) / 100
+        raise ConfigError(
+            f"budgets: expected at most {shown_tokens(int(allowed))} tokens, which is {config.asked.max_passes:g} "
+            f"pass{'es' if config.asked.max_passes != 1 else ''} over the text ({tokens} tokens), got "
+            f"{shown_tokens(most.budget)}. Give more text, or set max_passes: {needed:g} (repeated text is another "
+            f"experiment than new text)."
+        )

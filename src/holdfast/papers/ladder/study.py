@@ -1,0 +1,299 @@
+"""Pre-training a ladder as the engine runs it: the text is tokenised once, then every budget is a run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.papers.ladder.plan import RUNG, TEXT, LadderConfig, Rung, refuse_little_text
+from holdfast.papers.ladder.record import RECORD_FILE, LadderRecord, PretrainedRung, SizeAbout, write_ladder
+from holdfast.records.run import RunFolder
+from holdfast.studies.engine import session as engine
+from holdfast.studies.engine import storage as stored
+from holdfast.studies.engine.asked import StudyAsked
+from holdfast.studies.engine.models import train_model
+from holdfast.studies.engine.progress import share_of_run
+from holdfast.studies.engine.storage import GRACE_SECONDS
+from holdfast.studies.engine.study import COMPLETE, RUNNING, CannotJudge, JobState, StudyState, Writer
+from holdfast.support.files import read_object, write_bytes_atomic
+
+if TYPE_CHECKING:
+    import datasets
+
+    from holdfast.studies.engine.worker import Task
+
+_TOKENIZER_CHARACTERS = 20_000_000
+"""Of the text that a tokenizer is trained on, taken from all over it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RungResult:
+    """What came of a job."""
+
+    tokens: int
+    """Of the text, or read by the run."""
+    notes: list[str] = field(default_factory=list)
+    """On the text."""
+
+
+def run_ladder(
+    config: LadderConfig, *, console: Any = None, workers: int | None = None, grace: float = GRACE_SECONDS
+) -> LadderRecord:
+    """Pre-trains a ladder, or goes on with it.
+
+    Args:
+        config: see `plan.ladder_config`.
+        console: a `rich.console.Console` for progress; None: a new one on standard output.
+        workers: runs at a time on this machine; None: as the ladder says, else one a GPU, or two on two and more cores.
+            0 starts none and waits for those started elsewhere.
+        grace: seconds without a sign of life after which another machine's run is taken over.
+
+    Returns:
+        The record as in ladder.json.
+
+    Raises:
+        ConfigError: the configuration, too little text for a budget, or the storage holds another study of this name.
+        DataError: the text cannot be read.
+        Interrupted: Ctrl-C; the same command continues.
+        HoldfastError: runs failed (which), after the others were made and the page was written.
+    """
+    record: LadderRecord = engine.execute_study(LadderStudy(config), console=console, workers=workers, grace=grace)
+    return record
+
+
+class LadderStudy(StudyAsked[LadderConfig]):
+    """Pre-training of a ladder."""
+
+    config_class: ClassVar[type[LadderConfig]] = LadderConfig
+    noun: ClassVar[str] = "run"
+    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "tokens", "tokenizer")
+    one_in_process: ClassVar[bool] = True  # a single run then shows how far it is itself
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Every rung is pre-trained with each."""
+        return self.settings.asked.seeds
+
+    def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
+        """The text is tokenised once."""
+        return [("", self.seeds[0])] if attributes.get(RUNG) == TEXT else super().cells(attributes)
+
+    # ------------------------------------------------------------------------------------------------------------ runs
+
+    def make(self, task: Task) -> RungResult:
+        """The text as windows, or one run.
+
+        Raises:
+            CannotJudge: too little text for a budget.
+            HoldfastError: the text was not tokenised, or the run failed.
+        """
+        if task.attributes[RUNG] == TEXT:
+            return self._tokenise()
+        from holdfast.data.pretokenised import INFO_FILE
+        from holdfast.models import load_tokenizer
+        from holdfast.training.fresh_model import write_fresh
+
+        config, rung = self.settings, self.settings.rungs[task.attributes[RUNG]]
+        if not (config.tokens / INFO_FILE).is_file():
+            raise HoldfastError("depends on the text as tokens, which was not made")
+        multipliers = write_fresh(
+            config.decoder(rung.size),
+            load_tokenizer(config.tokenizer),
+            config.fresh(rung.size, task.seed),
+            seed=task.seed,
+            base_width=config.asked.base_width,
+        )
+        settings = config.training(rung, task.seed, multipliers)
+        trained = train_model(settings, (), 0, cache=config.output_dir / "evaluations", task=task)
+        return RungResult(tokens=trained.tokens)
+
+    def _tokenise(self) -> RungResult:
+        from holdfast.data.pretokenised import write_tokens
+        from holdfast.models import load_tokenizer
+        from holdfast.training.fresh_model import decoder_config
+
+        config = self.settings
+        names = [str(name) for name in config.filled(list(config.asked.text))]
+        if config.asked.tokenizer is None:
+            self._train_tokenizer(names)
+        tokenizer = load_tokenizer(config.tokenizer)
+        info = write_tokens(names, tokenizer, config.asked.context, config.tokens)
+        try:
+            refuse_little_text(config, info.tokens)
+            for name in config.asked.sizes:
+                decoder_config(config.decoder(name), vocabulary=len(tokenizer))
+        except ConfigError as error:
+            raise CannotJudge(error.problems) from error
+        return RungResult(tokens=info.tokens, notes=self._held_out(names))
+
+    def _held_out(self, names: Sequence[str]) -> list[str]:
+        """What of the text is measured on."""
+        from holdfast.data.pretokenised import text_rows
+        from holdfast.studies.engine.held_out import HeldOut
+        from holdfast.support.progress import progress
+
+        config, what = self.settings, "the text"
+        held, sources = HeldOut(config.plan.entries), [text_rows(name) for name in names]
+        with progress("Looking for held-out documents in the text", total=sum(map(len, sources))) as advance:
+            found = held.stands_in(_texts(sources, advance), what=what)
+        return held.judged(found, overlap=config.asked.overlap, what=what)
+
+    def _train_tokenizer(self, names: Sequence[str]) -> None:
+        """On documents from all over the text."""
+        from holdfast.data.pretokenised import text_rows
+        from holdfast.papers.worlds.embedded import train_tokenizer
+        from holdfast.support.leftovers import scratch_folder
+
+        place = Path(self.settings.tokenizer)
+        if place.is_dir():
+            return
+        texts: list[str] = []
+        for name in names:
+            rows = text_rows(name)
+            some = rows.select(range(0, len(rows), max(1, len(rows) // 1000)))["text"]
+            mean = max(1.0, sum(map(len, some)) / len(some))
+            step = max(1, int(len(rows) * mean * len(names) / _TOKENIZER_CHARACTERS))
+            texts += rows.select(range(0, len(rows), step))["text"]
+        tokenizer = train_tokenizer(texts, vocab_size=self.settings.asked.vocab_size)
+        with scratch_folder(place.parent, ".tokenizer-") as scratch:
+            tokenizer.save_pretrained(scratch / place.name)
+            (scratch / place.name).rename(place)
+
+    def values(self, task: Task) -> Sequence[float]:
+        """That it is done."""
+        return [1.0]
+
+    def share(self, job: JobState) -> float:
+        """How much of a running job is done, read from what its run has written."""
+        share = super().share(job)
+        name = job.attributes[RUNG]
+        if job.state == RUNNING and share < 1 and name != TEXT:
+            rung, done = self.settings.rungs[name], len(self.results(job.attributes))
+            settings = self.settings.training(rung, self.seeds[min(done, len(self.seeds) - 1)], {})
+            share += share_of_run(settings) / len(self.seeds)
+        return share
+
+    def clean(self, state: StudyState) -> None:
+        """Deletes what resuming needed, of runs that have ended."""
+        from holdfast.studies.engine.worker import remove_checkpoints
+
+        for job in state.latest:
+            if job.state == COMPLETE and job.attributes[RUNG] != TEXT:
+                for seed in self.seeds:
+                    remove_checkpoints(self.settings.run_folder(self.settings.rungs[job.attributes[RUNG]], seed))
+
+    # --------------------------------------------------------------------------------------------------------- outcome
+
+    def outcome(self, state: StudyState) -> LadderRecord:
+        """The ladder as in ladder.json."""
+        config = self.settings
+        by_rung = {job.attributes[RUNG]: job for job in state.latest}
+        rungs = [
+            self._rung(rung, seed, by_rung[name])
+            for name, rung in config.rungs.items()
+            if name in by_rung
+            for seed in self.seeds
+        ]
+        tokens = config.tokens / "tokens.json"
+        notes = list(state.attributes.get("notes", []))
+        if (text := by_rung.get(TEXT)) is not None:
+            notes += [note for made in self.results(text.attributes) for note in made.get("notes", ())]
+            if (reason := text.attributes.get(stored.REASON)) is not None:
+                notes.append(f"Tokenising failed: {reason}")
+        return LadderRecord(
+            name=config.name,
+            status=state.status,
+            created=state.created,
+            finished=state.finished,
+            config=config.resolved,
+            sizes={name: self._about(name) for name in config.asked.sizes},
+            rungs=rungs,
+            text=read_object(tokens) if tokens.is_file() else {},
+            notes=notes,
+            versions=dict(state.attributes.get("versions", {})),
+            hardware=dict(state.attributes.get("hardware", {})),
+        )
+
+    def _about(self, name: str) -> SizeAbout:
+        decoder = self.settings.decoder(name)
+        shape = {"layers": decoder.layers, "width": decoder.width, "heads": decoder.heads, "mlp": decoder.mlp}
+        counts = {}
+        for rung in (r for r in self.settings.rungs.values() if r.size == name):
+            with contextlib.suppress(HoldfastError, OSError):
+                model = RunFolder(self.settings.run_folder(rung, self.seeds[0])).read().model
+                tables = 2 * int(model["vocabulary"]) * decoder.width
+                tied = bool(decoder.more.get("tie_word_embeddings"))
+                inside = int(model["parameters"]) - (tables // 2 if tied else tables)
+                counts = {"parameters": int(model["parameters"]), "without_tables": inside}
+                break
+        return SizeAbout(**shape, **counts)
+
+    def _rung(self, rung: Rung, seed: int, job: JobState) -> PretrainedRung:
+        config = self.settings
+        folder = config.run_folder(rung, seed)
+        found: dict[str, Any] = {}
+        run = RunFolder(folder)
+        with contextlib.suppress(HoldfastError, OSError):
+            training = run.read().training
+            rows = [row for row in run.metrics() if "loss" in row]
+            found = {
+                "tokens": int(training.get("tokens") or 0),
+                "steps": int(training.get("steps") or 0),
+                "seconds": float(training.get("seconds") or 0.0),
+                "loss": float(rows[-1]["loss"]) if rows else None,
+                "curve": [(int(row.get("tokens", 0)), float(row["loss"])) for row in rows],
+            }
+        with contextlib.suppress(HoldfastError, OSError):
+            measured = {f"{e.suite}/{e.name}": e.metrics.get(e.primary) for e in run.evaluated("result").all()}
+            asked = [f"{e.suite}/{e.name}" for e in config.plan.entries]
+            found["figures"] = {name: metric for name in asked if (metric := measured.get(name)) is not None}
+        return PretrainedRung(
+            size=rung.size,
+            budget=rung.budget,
+            seed=seed,
+            folder=folder.name,
+            state=job.state,
+            reason=job.attributes.get(stored.REASON),
+            **found,
+        )
+
+    def complete(self, record: LadderRecord) -> LadderRecord:
+        """Writes the ladder of each size and seed, for commands that take one."""
+        import yaml
+
+        config = self.settings
+        for size in config.asked.sizes:
+            for seed in self.seeds:
+                done = [r for r in record.rungs if (r.size, r.seed, r.state) == (size, seed, COMPLETE)]
+                rows = [
+                    {"model": str(config.output_dir / r.folder), "tokens": float(r.tokens), "label": r.folder}
+                    for r in done
+                ]
+                if rows:
+                    more = f"-seed{seed}" if len(self.seeds) > 1 else ""
+                    text = yaml.safe_dump({"ladder": rows}, sort_keys=False)
+                    write_bytes_atomic(config.output_dir / f"{size}{more}.yaml", text.encode())
+        return record
+
+    def write(self, record: LadderRecord) -> None:
+        """Writes ladder.json."""
+        write_ladder(self.settings.output_dir, record)
+
+    def page(self, record: LadderRecord) -> Writer:
+        """The page on what is there."""
+        from holdfast.papers.ladder.page import ladder_page
+        from holdfast.reports.html import write_page
+
+        return lambda path: write_page(ladder_page(record), path)
+
+
+def _texts(sources: Sequence[datasets.Dataset], advance: Callable[[float], None]) -> Iterator[str]:
+    """The documents of several sources."""
+    for rows in sources:
+        for batch in rows.iter(batch_size=1_000):
+            yield from batch["text"]
+            advance(len(batch["text"]))

@@ -1,0 +1,23 @@
+"""The paper of `holdfast reproduce overtraining`."""
+
+from holdfast.papers.claims.registry import Paper
+
+PAPER = Paper(
+    name="overtraining",
+    title="Overtrained Language Models Are Harder to Fine-Tune",
+    short="Overtrained Language Models",
+    about="Overtraining: does longer pre-training make a model harder to fine-tune, and does retention help?",
+    recipes={
+        "budgets": "a ladder of a small world's text, probed and fine-tuned in several ways",
+        "pictures": "the same ladder with a vision tower: pictures are learnt, language is to be kept",
+    },
+    durations={
+        "quick": "two minutes a recipe",
+        "look": "33 minutes: 20 for the ladder and its text, 13 for pictures",
+        "thorough": "seven hours: three for the ladder by estimate, two for its text, the rest for pictures",
+    },
+    rules=1,  # turning points at any level
+    function="holdfast.papers.overtraining.reproduction:reproduce",
+    full="the paper's own ladders take study files: 'holdfast ladder train --config configs/ladder/paper.yaml' and "
+    "'holdfast overtraining --config configs/overtraining/olmo-1b.yaml'",
+)

@@ -1,0 +1,321 @@
+"""An overtraining study as the engine runs it: every checkpoint is probed and fine-tuned in every way."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from holdfast.errors import HoldfastError, NotFinite, TrainingDiverged
+from holdfast.papers.overtraining.plan import (
+    ALIGN,
+    CHECKPOINT,
+    KIND,
+    LINE,
+    MODEL,
+    PROBE,
+    TEXTS,
+    TUNE,
+    OvertrainingConfig,
+)
+from holdfast.papers.overtraining.record import RECORD_FILE, OvertrainingRecord, write_overtraining
+from holdfast.records.probe import ProbedModel, Sharpness
+from holdfast.records.run import RunFolder
+from holdfast.studies.engine import session as engine
+from holdfast.studies.engine.asked import StudyAsked
+from holdfast.studies.engine.models import train_model
+from holdfast.studies.engine.progress import share_of_run
+from holdfast.studies.engine.storage import GRACE_SECONDS
+from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState, Writer
+from holdfast.support.resources import release_memory
+
+if TYPE_CHECKING:
+    from holdfast.evaluation.entries import Entry
+    from holdfast.runs.probed_checkpoint import ProbedCheckpoint
+    from holdfast.studies.engine.worker import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """What came of a job, or of one seed of it."""
+
+    seconds: float = 0.0
+    model: ProbedModel | None = None
+    """Of what was probed."""
+    sharpness: Sharpness | None = None
+    tokens: int = 0
+    """That the fine-tuning read."""
+    epochs: float = 0.0
+    distance: float | None = None
+    """L2 of the fine-tuned weights to the checkpoint's."""
+    diverged: str = ""
+    """What was not finite."""
+    notes: list[str] = field(default_factory=list)
+
+
+def run_overtraining(
+    config: OvertrainingConfig, *, console: Any = None, workers: int | None = None, grace: float = GRACE_SECONDS
+) -> OvertrainingRecord:
+    """Runs a study to its end, or continues it.
+
+    Args:
+        config: see `plan.overtraining_config`.
+        console: a `rich.console.Console` for progress; None: a new one on standard output.
+        workers: models at a time on this machine; None: as the study says, else one a GPU, or two on two and more
+            cores. 0 starts none and waits for those started elsewhere.
+        grace: seconds without a sign of life after which another machine's job is taken over.
+
+    Returns:
+        The record as in overtraining.json.
+
+    Raises:
+        ConfigError: the configuration, training text that holds what is measured on, or the storage holds another study
+            of this name (what differs).
+        DataError: a file cannot be read.
+        Interrupted: Ctrl-C; the same command continues.
+        HoldfastError: fine-tunings failed (which), after the others were made and the page was written. One that
+            diverged is a result.
+    """
+    study = OvertrainingStudy(config)
+    record: OvertrainingRecord = engine.execute_study(study, console=console, workers=workers, grace=grace)
+    return record
+
+
+class OvertrainingStudy(StudyAsked[OvertrainingConfig]):
+    """The overtraining study."""
+
+    config_class: ClassVar[type[OvertrainingConfig]] = OvertrainingConfig
+    noun: ClassVar[str] = "job"
+    one_in_process: ClassVar[bool] = True  # a single one then shows how far it is itself
+    markers: ClassVar[tuple[str, ...]] = (RECORD_FILE, "study.db", "logs", "data", "probed", "aligned", "runs")
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Every fine-tuning is done with each."""
+        return self.settings.asked.seeds
+
+    def cells(self, attributes: Mapping[str, Any]) -> list[tuple[str, int]]:
+        """Only trainings are repeated."""
+        return super().cells(attributes) if attributes[KIND] in (ALIGN, TUNE) else [("", self.seeds[0])]
+
+    # ------------------------------------------------------------------------------------------------------------ jobs
+
+    def make(self, task: Task) -> JobResult:
+        """A look at the texts, a checkpoint's changes, or one training.
+
+        Raises:
+            CannotJudge: training data holds what is measured on.
+            HoldfastError: the job failed.
+        """
+        began, kind = time.monotonic(), task.attributes[KIND]
+        makers = {
+            TEXTS: lambda task: self._texts(),
+            PROBE: self._probe,
+            ALIGN: self._align,
+            TUNE: self._tune,
+            LINE: self._along,
+        }
+        made = makers[kind](task)
+        return dataclasses.replace(made, seconds=round(time.monotonic() - began, 3))
+
+    def _texts(self) -> JobResult:
+        from holdfast.studies.engine.held_out import HeldOut
+
+        config, found, what = self.settings, list[str](), "the training data"
+        held = HeldOut(self._entries())
+        for task in config.asked.tasks:
+            parts = config.trained_on(task)
+            texts = (text for part in parts for text in _texts_of(*part))
+            pictures = (one for name, split, subset in parts for one in _pictures_of(name, split, subset))
+            sentences = held.stands_in(texts, what=what, pictures=pictures)
+            found += [f"tasks.{task}: {sentence}" for sentence in sentences]
+        return JobResult(notes=held.judged(found, overlap=config.asked.overlap, what=what))
+
+    def _entries(self) -> Iterator[Entry]:
+        """Everything that is measured, each thing once."""
+        seen: list[Any] = []
+        for name in self.settings.asked.tasks:
+            for entry in self.settings.plan(name).entries:
+                if (deciding := {**entry.deciding(), "data": getattr(entry, "data", "")}) not in seen:
+                    seen.append(deciding)
+                    yield entry
+
+    def _measured(self, task: Task, about: Mapping[str, Any]) -> ProbedCheckpoint:
+        """A checkpoint, measured as it is and under the changes of `about` (`plan.probing`, `plan.along`)."""
+        from holdfast.runs.probed_checkpoint import ProbedCheckpoint
+
+        config, label = self.settings, str(task.attributes[CHECKPOINT])
+        request = next(r for r in config.requests() if r.label == label)
+        checkpoint = ProbedCheckpoint(request, out=config.probed, console=task.console, say=lambda line: None, **about)
+        start = checkpoint.measured(None)
+        if broken := [f"{e.suite}/{e.name}: {e.failed}" for e in start if e.failed is not None]:
+            raise NotFinite(f"{label}: expected finite figures of the checkpoint as it is, got {broken[0]}")
+        for change in about["probe"].changes:
+            task.check()
+            checkpoint.measured(change)
+        return checkpoint
+
+    def _probe(self, task: Task) -> JobResult:
+        config = self.settings
+        checkpoint = self._measured(task, config.probing)
+        sharpness = checkpoint.sharpness() if config.asked.curvature else None
+        model = checkpoint.described(config.rungs[str(task.attributes[CHECKPOINT])].budget, ())
+        made = JobResult(model=model, sharpness=sharpness, notes=list(checkpoint.notes))
+        del checkpoint
+        release_memory()
+        return made
+
+    def _along(self, task: Task) -> JobResult:
+        config, label = self.settings, str(task.attributes[CHECKPOINT])
+        folder = config.run_folder(label, str(task.attributes[MODEL]), self.seeds[0])
+        if not any(folder.glob("*.safetensors")):
+            return JobResult(notes=[f"{label}: there is no direction to follow, for this fine-tuning has no weights."])
+        checkpoint = self._measured(task, config.along(label))
+        made = JobResult(sharpness=checkpoint.sharpness(), notes=list(checkpoint.notes))
+        del checkpoint
+        release_memory()
+        return made
+
+    def _align(self, task: Task) -> JobResult:
+        import shutil
+
+        from holdfast.runs.wrapping import wrap_language_model
+
+        config, label, name = self.settings, str(task.attributes[CHECKPOINT]), str(task.attributes[MODEL])
+        settings, way = config.aligning(label, name, task.seed), config.ways_to_see[name]
+        start, tower = Path(settings["model_name_or_path"]), config.filled(way.tower)
+        if not start.is_dir():
+            trusted = bool(settings.get("trust_remote_code"))
+            wrap_language_model(
+                config.model(label), tower, start, layer=way.layer, seed=task.seed, trust_remote_code=trusted
+            )
+        trained = train_model(settings, (), 0, cache=config.output_dir / "evaluations", task=task)
+        shutil.rmtree(start, ignore_errors=True)
+        return JobResult(tokens=trained.tokens)
+
+    def _tune(self, task: Task) -> JobResult:
+        from holdfast.checkpoints.distance import distance
+
+        config, label, name = self.settings, str(task.attributes[CHECKPOINT]), str(task.attributes[MODEL])
+        settings, start = (
+            config.training(label, name, task.seed),
+            config.start(label, config.tunings[name].task, task.seed),
+        )
+        if config.way_to_see(config.tunings[name].task) and not any(Path(start).glob("*.safetensors")):
+            ended = RunFolder(start).exists() and RunFolder(start).read().status == "finished"
+            raise HoldfastError(
+                f"Expected the model that sees in {start}, found no weights: "
+                + (
+                    "stage 1 had ended there, and they were removed since. Begin the study in another output_dir."
+                    if ended
+                    else f"stage 1 of {label} with seed {task.seed} failed."
+                )
+            )
+        run = RunFolder(settings["output_dir"])
+        try:
+            trained = train_model(settings, (), 0, cache=config.output_dir / "evaluations", task=task)
+        except (TrainingDiverged, NotFinite) as error:
+            if lost := [e for e in run.evaluated("start").all() if e.failed is not None]:
+                raise HoldfastError(
+                    f"{label} itself is not finite on {lost[0].suite}/{lost[0].name}, before it is fine-tuned: "
+                    f"{lost[0].failed} Leave the checkpoint out, or what is measured."
+                ) from error
+            return JobResult(diverged=str(error).strip().split("\n")[0][:300])
+        return JobResult(
+            tokens=trained.tokens,
+            epochs=round(float(run.read().training.get("epochs") or 0.0), 3),
+            distance=distance(start, run.path).total.l2,
+        )
+
+    def values(self, task: Task) -> Sequence[float]:
+        """That it is done."""
+        return [1.0]
+
+    def share(self, job: JobState) -> float:
+        """How much of a running job is done, read from what its run has written."""
+        share = super().share(job)
+        if job.state == RUNNING and share < 1 and job.attributes[KIND] == TUNE:
+            seed = self.seeds[min(len(self.results(job.attributes)), len(self.seeds) - 1)]
+            settings = self.settings.training(job.attributes[CHECKPOINT], job.attributes[MODEL], seed)
+            share += share_of_run(settings) / len(self.seeds)
+        return share
+
+    def clean(self, state: StudyState) -> None:
+        """Deletes what resuming needed, and the weights unless they are kept or a direction is still to be followed."""
+        from holdfast.studies.engine.worker import remove_checkpoints, remove_weights
+
+        config = self.settings
+        needed = {
+            (job.attributes[CHECKPOINT], job.attributes[MODEL])
+            for job in state.latest
+            if job.attributes[KIND] == LINE and job.state != COMPLETE
+        }
+        for job in state.latest:
+            if job.state != COMPLETE or job.attributes[KIND] != TUNE:
+                continue
+            for seed in self.seeds:
+                folder = config.run_folder(job.attributes[CHECKPOINT], job.attributes[MODEL], seed)
+                remove_checkpoints(folder)
+                kept = config.asked.keep == "all" or (job.attributes[CHECKPOINT], job.attributes[MODEL]) in needed
+                if not kept:
+                    remove_weights(folder)
+        waiting = {
+            (job.attributes[CHECKPOINT], config.way_to_see(config.tunings[job.attributes[MODEL]].task))
+            for job in state.latest
+            if job.attributes[KIND] == TUNE and job.state != COMPLETE
+        }
+        for job in state.latest:
+            if job.attributes[KIND] != ALIGN or job.state != COMPLETE:
+                continue
+            label, way = job.attributes[CHECKPOINT], job.attributes[MODEL]
+            for seed in self.seeds:
+                folder = config.aligned(label, way, seed)
+                remove_checkpoints(folder)
+                if config.asked.keep != "all" and (label, way) not in waiting:
+                    remove_weights(folder)
+
+    # --------------------------------------------------------------------------------------------------------- outcome
+
+    def outcome(self, state: StudyState) -> OvertrainingRecord:
+        """The study as in overtraining.json, without what is computed from samples."""
+        from holdfast.papers.overtraining.outcome import overtraining_record
+
+        return overtraining_record(state, self.settings, {j.number: self.results(j.attributes) for j in state.latest})
+
+    def complete(self, record: OvertrainingRecord) -> OvertrainingRecord:
+        """With figures and verdicts."""
+        from holdfast.papers.overtraining.outcome import with_figures
+
+        return with_figures(record, self.settings)
+
+    def write(self, record: OvertrainingRecord) -> None:
+        """Writes overtraining.json."""
+        write_overtraining(self.settings.output_dir, record)
+
+    def page(self, record: OvertrainingRecord) -> Writer:
+        """The page."""
+        from holdfast.papers.overtraining.page import overtraining_page
+        from holdfast.reports.html import write_page
+
+        return lambda path: write_page(overtraining_page(record), path)
+
+
+def _texts_of(name: str, split: str, config: str | None) -> Iterator[str]:
+    """The texts of data, a row each."""
+    from holdfast.data.overlap import texts_of
+    from holdfast.data.sources import load_rows
+    from holdfast.data.vision import undecoded
+
+    for row in undecoded(load_rows(name, split=split, config=config)):
+        yield "\n".join(texts_of(row))
+
+
+def _pictures_of(name: str, split: str, config: str | None) -> Iterator[str]:
+    """The hashes of the pictures of data."""
+    from holdfast.studies.engine.held_out import pictures_in
+
+    for own in pictures_in(name, split=split, config=config):
+        yield from own

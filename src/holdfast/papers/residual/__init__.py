@@ -1,0 +1,1 @@
+"""The instruction residual (Balancing Continuous Pre-Training): claims and their reproduction."""

@@ -1,0 +1,19 @@
+"""The paper of `holdfast reproduce residual`."""
+
+from holdfast.papers.claims.registry import Paper
+
+PAPER = Paper(
+    name="residual",
+    title="Balancing Continuous Pre-Training and Instruction Fine-Tuning (the instruction residual)",
+    short="Balancing Continuous Pre-Training",
+    about="Balancing Continuous Pre-Training and Instruction Fine-Tuning: budgets, siblings, scales, sizes",
+    recipes={"residual": "instruction residual"},
+    durations={
+        "quick": "two minutes",
+        "look": "10 minutes and, the first time, 25 for its models",
+        "thorough": "a quarter of an hour and, the first time, an hour and a half for its models",
+    },
+    function="holdfast.papers.residual.reproduction:reproduce",
+    full="the paper's own sizes are study files, as in 'holdfast residual study --config "
+    "configs/residual/llama3-budgets.yaml'",
+)

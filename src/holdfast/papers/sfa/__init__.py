@@ -1,0 +1,1 @@
+"""Sequential fine-tuning with averaging (Soup to Go): its claims and their reproduction."""

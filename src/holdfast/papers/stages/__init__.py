@@ -1,0 +1,1 @@
+"""The stages of forgetting: the claims of the paper and their reproduction."""

@@ -1,0 +1,57 @@
+"""The paper Pattern Shifting or Knowledge Losing in small: its study in several worlds, with models of two sizes, and
+its claims held against what came out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.papers.claims.reproduction import Twin, Twins
+from holdfast.papers.stages.claims import NARROW, READING, WIDE, check_claims
+from holdfast.papers.stages.paper import PAPER
+from holdfast.records.stages import StagesRecord, read_stages
+from holdfast.studies.stages.plan import stages_config
+from holdfast.studies.stages.study import run_stages
+
+SMALL = {WIDE: "stages", NARROW: "stages_narrow"}
+"""Small settings by what a study's name begins with; the rest of the name is the world."""
+QUICK: dict[str, Any] = {
+    "train": {"num_train_epochs": 2},
+    "along": {"steps": [1], "entries": ["old_lettered"]},
+    "tokens": 4000,
+    "probing_passages": 8,
+    "curve": 2,
+}
+"""A study of a minute that only shows that everything works."""
+SIZES: dict[str, dict[str, dict[str, Any]]] = {
+    "world-0": {"quick": QUICK, "look": {}, "thorough": {}},
+    "narrow-0": {"quick": QUICK, "thorough": {}},
+}
+"""By study: what differs from the study file; of the others, the thorough size alone."""
+
+
+def _twin(name: str) -> Twin:
+    kind = next(k for k in SMALL if name.startswith(k))
+    own = {"small": SMALL[kind], "seed": int(name.removeprefix(kind))}
+    return Twin(file="stages/tiny.yaml", own=own, sizes=SIZES.get(name, {"thorough": {}}))
+
+
+def _summary(record: StagesRecord | None) -> dict[str, Any]:
+    return {
+        "seeds": [] if record is None else [int(record.config["seed"])],
+        "trials": 0 if record is None else sum(m.state == "complete" for m in record.models),
+        "target": "new people, letters",
+        "source": "people whom the base knew",
+    }
+
+
+TWINS = Twins(
+    paper=PAPER,
+    studies={name: _twin(name) for name in PAPER.recipes},
+    config=stages_config,
+    run=run_stages,
+    read=read_stages,
+    summary=_summary,
+    check=check_claims,
+    reading=READING,
+)
+reproduce = TWINS.reproduce

@@ -1,0 +1,67 @@
+"""The base that the studies share: about a million parameters that know things.
+
+It has read source of the standard library (two thirds of its tokens), text about the people of the embedded world (a
+quarter), articles of worked word problems and prose of Python's reference: 5 million tokens twice, 10.5 million in all.
+So there are four kinds of knowledge that training can cost, each with held-out questions: facts asked in a wording that
+was never told of these people, held-out source and prose, and the solutions of problems that were not told.
+
+It is the base of a world (`worlds.world`): the world's instruct model, articles and questions belong to it.
+
+```python
+shared_base()                                   # the checkpoint's folder, made once and cached
+build_world(shared_world(), "runs/world")       # the same base, with the world's models and files
+```
+
+`holdfast quickstart` has a smaller one of a minute (`holdfast.papers.worlds.small_settings.base_recipe`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from holdfast.papers.worlds.world import WorldRecipe, quick_recipe
+from holdfast.papers.worlds.world_models import make_base
+
+SHARED: dict[str, Any] = {
+    # shares of characters; source and prose have more tokens a character than text about people, see the module's head
+    "code_share": 0.58,
+    "problems_share": 0.05,
+    "prose_share": 0.04,
+    "tellings": 160,
+    "list_rounds": 70,
+    "new_people": 60,
+    "articles": 3000,
+    "vocab_size": 2048,
+    "context": 96,
+    "batch_size": 21,
+    "steps": 5200,
+    # of what is tuned of it
+    "tuning_steps": 600,
+}
+"""What the shared base's world has in place of `WorldRecipe`'s defaults."""
+
+
+def shared_world(**changes: Any) -> WorldRecipe:
+    """The recipe of the world whose base the studies share. `changes`: of its fields; those of the base make another
+    base."""
+    return WorldRecipe(**{**SHARED, **changes})
+
+
+def quick_shared_world(**changes: Any) -> WorldRecipe:
+    """The same of seconds, which shows that everything works and knows next to nothing."""
+    shares = {name: value for name, value in SHARED.items() if name.endswith("_share")}
+    return quick_recipe(**{**shares, "new_people": 6, "context": 96, "tellings": 3, **changes})
+
+
+def shared_base(*, console: Any = None, **changes: Any) -> Path:
+    """The folder of the base, from the cache or pre-trained now; an interrupted pre-training continues.
+
+    Args:
+        console: a `rich.console.Console` for progress.
+        changes: of the world's recipe, such as `seed` or, for another size, `width` and `steps`.
+
+    Raises:
+        Interrupted: Ctrl-C; the same call goes on.
+    """
+    return make_base(shared_world(**changes), console=console)

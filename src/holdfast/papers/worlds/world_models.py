@@ -1,0 +1,413 @@
+"""The models of embedded worlds: of each a base, and what is tuned of it, side by side where there are cores.
+
+Each part is made in the cache under what decides its weights (`worlds.tuned`), whoever makes it: a worker
+process that died leaves its checkpoint, and whoever asks next goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.config.declare import part_of
+from holdfast.errors import FolderBusy
+from holdfast.papers.worlds.drawing import listed
+from holdfast.papers.worlds.pretrain import BaseRecipe, BaseSettings, Vocabulary, base_folder, cached_base
+from holdfast.papers.worlds.tuned import Tuning, cached_tuning, exclusive_lock, small_run, tuning_cache
+from holdfast.support.files import fingerprint, read_json, to_jsonable, write_json
+
+if TYPE_CHECKING:
+    from holdfast.papers.worlds.world import WorldRecipe
+
+REQUEST = "worlds.json"
+"""In a folder of workers: recipes, and the jobs that are left."""
+POLL_SECONDS = 0.3
+WORTH_STEPS = 200
+"""Of training that is left: for fewer a process of its own, which reads the libraries anew, does not pay."""
+BASE = "base"
+_PARTS = {
+    BASE: "the base",
+    "sibling": "a sibling of both",
+    "instruct": "the instruct model",
+    "derived": "another child of the base",
+}
+"""Parts of a world, with what they are: what all others are made of, then the longest first."""
+
+
+def make_models(
+    recipes: Sequence[WorldRecipe], *, workers: int | None = None, console: Any = None
+) -> list[dict[str, Path]]:
+    """The models of worlds, made or found made.
+
+    Args:
+        recipes: of each world its sizes, seeds and budgets.
+        workers: processes at a time, for bases where there are several and for what is tuned of them; None: two on two
+            and more cores.
+        console: a `rich.console.Console` for progress.
+
+    Returns:
+        Of each world name -> checkpoint; see `holdfast.papers.worlds.world.FILES`.
+
+    Raises:
+        Interrupted: Ctrl-C; the same call goes on.
+    """
+    from holdfast.support.environment import cores, quiet_libraries
+
+    made: list[dict[str, Path]] = []
+    folder = tuning_cache() / f"{fingerprint(to_jsonable(list(recipes)), length=16)}.parts"
+    with exclusive_lock(folder.with_name(f".{folder.name}")), quiet_libraries():
+        if sum(_base_made(recipe) is None for recipe in recipes) <= 1:  # it has the cores for itself
+            for recipe in recipes:
+                make_base(recipe, console=console)
+        jobs = _left(recipes)
+        several = min(workers if workers is not None else min(2, cores()), len(jobs))
+        if several > 1 and sum(_steps_of(job.recipe, job.part) for job in jobs) >= WORTH_STEPS:
+            _side_by_side(recipes, jobs, folder, several, console)
+        # what the workers made is found; what one of them could not make is made, or fails, here
+        for recipe in recipes:
+            base = make_base(recipe, console=console)
+            made.append({BASE: base})
+            for part in _parts(recipe)[1:]:
+                made[-1] |= make_part(recipe, base, part, console=console)
+    return made
+
+
+def make_base(recipe: WorldRecipe, *, console: Any = None, callbacks: Sequence[Any] = ()) -> Path:
+    """The base of a world alone, made or found made; an interrupted pre-training continues.
+
+    Args:
+        recipe: the world's.
+        console: for progress.
+        callbacks: of the trainer.
+
+    Raises:
+        Interrupted: Ctrl-C; the same call goes on.
+    """
+    return _base_made(recipe) or cached_base(
+        pretraining_texts(recipe),
+        base_recipe(recipe),
+        vocabulary=_vocabulary(recipe),
+        console=console,
+        callbacks=callbacks,
+    )
+
+
+def _base_made(recipe: WorldRecipe) -> Path | None:
+    """The base of a world where it is in the cache."""
+    folder = tuning_cache().parent / _base_place(recipe)
+    return folder if (folder / "base.json").is_file() else None
+
+
+@functools.lru_cache(maxsize=32)
+def _base_place(recipe: WorldRecipe) -> Path:
+    """Where the base lies below the cache. It follows from all its texts, which take seconds to draw."""
+    return base_folder(pretraining_texts(recipe), base_recipe(recipe), vocabulary=_vocabulary(recipe), cache=Path())
+
+
+def _vocabulary(recipe: WorldRecipe) -> Vocabulary:
+    from holdfast.evaluation.text.lettered import LETTERS
+    from holdfast.papers.worlds.people.chat import CHAT_TEMPLATE, MARKERS, vocabulary
+    from holdfast.papers.worlds.people.questions import OPTIONS
+
+    whole = tuple(vocabulary(recipe.world(), wordings=not recipe.code_share))
+    # a reply begins with a space, and a letter can be read at the answer position only where it is one token with it
+    letters = tuple(f" {letter}" for letter in LETTERS[:OPTIONS]) if recipe.lettered else ()
+    return Vocabulary(words=whole, letters=letters, special_tokens=MARKERS, chat_template=CHAT_TEMPLATE)
+
+
+def _parts(recipe: WorldRecipe) -> list[str]:
+    left_out = {part for part, wanted in (("sibling", recipe.sibling), ("derived", recipe.derived)) if not wanted}
+    return [part for part in _PARTS if part not in left_out]
+
+
+def make_part(
+    recipe: WorldRecipe, base: Path, part: str, *, console: Any = None, callbacks: Sequence[Any] = ()
+) -> dict[str, Path]:
+    """Models of one part of a world, by name.
+
+    Args:
+        recipe: the world's.
+        base: its base.
+        part: "instruct", "sibling" or "derived".
+        console: for progress.
+        callbacks: of the trainer.
+    """
+    return {
+        t.name.replace("-", "_"): cached_tuning(t, console=console, callbacks=callbacks)
+        for t in _tunings(recipe, base, part)
+    }
+
+
+def _tunings(recipe: WorldRecipe, base: Path, part: str) -> Iterator[Tuning]:
+    """What a part trains, one after the other: each may begin with the one before, which has to be there by then."""
+    from holdfast.papers.worlds.people.instructions import MOST_PLAIN, tasks
+
+    seed = recipe.seed
+    if part == "instruct":
+        yield instruct_tuning(recipe, base)
+    elif part == "derived":
+        count, about = min(recipe.conversations, MOST_PLAIN), "Another child of the base is tuned on plain questions"
+        plain = tasks(recipe.world(), count=count, held_out=False, seed=seed, plain=True)
+        rows = [task.conversation for task in plain]
+        yield _tuned(recipe, "derived", about, base, rows, **_steps(recipe.derived_steps))
+    else:
+        more = [{"text": text} for text in pretraining_texts(recipe, seed=seed + 1)]
+        longer = {**common_settings(recipe), **_steps(recipe.sibling_steps), "learning_rate": recipe.learning_rate / 3}
+        about = "A sibling of the base is pre-trained longer"
+        sibling = Tuning(name="sibling-base", base=base, rows=more, settings=longer, about=about)
+        yield sibling
+        about, steps = "The sibling is tuned on conversations", round(recipe.sibling_tuning * recipe.tuning_steps)
+        rows = conversations(recipe, seed + 1)
+        yield _tuned(recipe, "sibling-instruct", about, sibling.folder, rows, seed=seed + 1, **_steps(steps, 3))
+
+
+def instruct_tuning(recipe: WorldRecipe, base: Path) -> Tuning:
+    """The tuning that makes an instruct model of a base, or of the base continued."""
+    return _tuned(recipe, "instruct", "The base is tuned on conversations", base, conversations(recipe, recipe.seed))
+
+
+def conversations(recipe: WorldRecipe, seed: int) -> list[dict[str, Any]]:
+    """What an instruct model is tuned on: prompts with instructions, worked problems and lettered questions. `seed`: of
+    the drawing."""
+    from holdfast.papers.worlds.people.instructions import tasks
+    from holdfast.papers.worlds.people.questions import lettered_conversations
+    from holdfast.papers.worlds.word_problems import easy_problems
+
+    talks = tasks(recipe.world(), count=recipe.conversations, held_out=False, seed=seed)
+    worked = easy_problems(recipe.word_problems, held_out=False, seed=seed)
+    asked = lettered_conversations(recipe.world().half_a, count=recipe.lettered, seed=seed)
+    return [*(task.conversation for task in talks), *(problem.conversation for problem in worked), *asked]
+
+
+def _tuned(
+    recipe: WorldRecipe, name: str, about: str, base: Path, rows: list[dict[str, Any]], **changes: Any
+) -> Tuning:
+    settings = {**_tuning(recipe), **changes}
+    old: dict[str, Any] = {"replayed": replayed_texts(recipe), "fraction": recipe.tuning_replay}
+    return Tuning(name=name, base=base, rows=rows, settings=settings, about=about, **old)
+
+
+def _tuning(recipe: WorldRecipe) -> dict[str, Any]:
+    return {
+        **common_settings(recipe),
+        # a row of so few tokens would cut most conversations, and a reply without its prompt teaches to ignore prompts
+        "packing": False,
+        "per_device_train_batch_size": 2 * recipe.batch_size,
+        "max_length": 2 * recipe.context,
+        **_steps(recipe.tuning_steps, 3),
+        "learning_rate": recipe.tuning_learning_rate,
+        "assistant_only_loss": True,
+    }
+
+
+def _steps(count: int, checkpoints: int = 1) -> dict[str, int]:
+    return {"max_steps": count, "save_steps": max(1, count // checkpoints)}
+
+
+# --------------------------------------------------------------------------------------------------------- side by side
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """One part of one world."""
+
+    world: int
+    """Its place among the recipes."""
+    recipe: WorldRecipe
+    part: str
+
+    @property
+    def name(self) -> str:
+        """Of the folder in which its maker counts steps."""
+        return f"{self.world}-{self.part}"
+
+    @property
+    def work(self) -> float:
+        """Of training, in operations up to a factor: tokens times weights."""
+        size = self.recipe.layers * (4 * self.recipe.width + 3 * self.recipe.mlp) + self.recipe.vocab_size
+        longer = 1 if self.part == BASE else 2  # rows of a tuning
+        return float(_steps_of(self.recipe, self.part) * longer * self.recipe.width * size)
+
+
+def _left(recipes: Sequence[WorldRecipe]) -> list[_Job]:
+    """What is still to be made, in the order in which it is begun: bases first, and those that take longest."""
+    found = []
+    for world, recipe in enumerate(recipes):
+        base = _base_made(recipe)
+        if base is None:
+            found += [_Job(world, recipe, part) for part in _parts(recipe)]
+        else:
+            parts = [part for part in _parts(recipe)[1:] if not all(t.made for t in _tunings(recipe, base, part))]
+            found += [_Job(world, recipe, part) for part in parts]
+    return sorted(found, key=lambda job: (job.part != BASE, -job.work))
+
+
+def _side_by_side(
+    recipes: Sequence[WorldRecipe], jobs: Sequence[_Job], folder: Path, workers: int, console: Any
+) -> None:
+    """Has worker processes make what is left; what they could not make is not there afterwards."""
+    from holdfast.support.environment import say
+    from holdfast.support.processes import Workers, python_module
+    from holdfast.support.progress import progress
+    from holdfast.training.checkpoint_folders import remove_folder
+
+    total = sum(job.work for job in jobs)
+    remove_folder(folder)
+    write_json(
+        folder / REQUEST, {"recipes": to_jsonable(list(recipes)), "jobs": [[job.world, job.part] for job in jobs]}
+    )
+    if console is not None:
+        steps = f"{sum(_steps_of(job.recipe, job.part) for job in jobs):,} steps"
+        one = listed([_PARTS[job.part] for job in jobs])
+        what = one if len(recipes) == 1 else f"{len(jobs)} models of {len({job.world for job in jobs})} worlds"
+        say(console, f"{workers} processes train {what}: {steps}")
+    command = python_module("world", "worker", "--folder", str(folder))
+    began, last, tenth = time.monotonic(), 0.0, 0
+    with (
+        Workers(command, count=workers, logs=folder / "logs", environment={"HF_HUB_OFFLINE": "1"}) as processes,
+        progress("Training small models", total=1.0) as advance,
+    ):
+        while not processes.ended:
+            time.sleep(POLL_SECONDS)
+            done = sum(job.work * _share_done(folder, job) for job in jobs) / total
+            advance(done - last)
+            last = done
+            if console is not None and not console.is_terminal and int(10 * done) > tenth:
+                tenth = int(10 * done)
+                left = timedelta(seconds=round((time.monotonic() - began) * (1 - done) / done))
+                say(console, f"  {done:.0%}, {left} left")
+    remove_folder(folder)
+
+
+def run_worker(folder: Path) -> None:
+    """A worker of `_side_by_side`: makes what nobody else is making until nothing is left. What is tuned of a base
+    waits until it is there.
+
+    Raises:
+        Interrupted: Ctrl-C, or the command that started it is gone.
+    """
+    from holdfast.papers.worlds.world import WorldRecipe
+    from holdfast.support.environment import lock_folder
+
+    request = read_json(folder / REQUEST)
+    recipes = [WorldRecipe(**recipe) for recipe in request["recipes"]]
+    left = [_Job(world, recipes[world], part) for world, part in request["jobs"]]
+    bases = {world: _base_made(recipe) for world, recipe in enumerate(recipes)}
+    while left:
+        _stop_without_parent()
+        for job in list(left):
+            base = bases[job.world]
+            if job.part != BASE and base is None:
+                continue  # another worker is at it
+            with contextlib.ExitStack() as stack:
+                try:
+                    stack.enter_context(lock_folder(folder / job.name))
+                except FolderBusy:
+                    continue
+                watcher = [_watcher(folder, job)]
+                if base is None:
+                    bases[job.world] = make_base(job.recipe, callbacks=watcher)
+                elif job.part != BASE:
+                    make_part(job.recipe, base, job.part, callbacks=watcher)
+                left.remove(job)
+                break  # what comes first may be free by now
+        else:
+            if all(job.part == BASE or bases[job.world] is not None for job in left):
+                return  # others are at the last ones
+            time.sleep(POLL_SECONDS)
+
+
+def _watcher(folder: Path, job: _Job) -> Any:
+    """Counts the steps of a job in a file, and stops where the command that started this worker was killed."""
+    from transformers import TrainerCallback
+
+    class Watcher(TrainerCallback):
+        steps = 0
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.steps += 1
+            (folder / job.name / "steps").write_text(str(self.steps), encoding="utf-8")
+            _stop_without_parent()
+
+    return Watcher()
+
+
+def _stop_without_parent() -> None:
+    from holdfast.support.processes import without_parent
+
+    if without_parent():
+        os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C: a checkpoint, and the end
+
+
+def _steps_of(recipe: WorldRecipe, part: str) -> int:
+    return {
+        BASE: recipe.steps,
+        "instruct": recipe.tuning_steps,
+        "derived": recipe.derived_steps,
+        "sibling": recipe.sibling_steps + round(recipe.sibling_tuning * recipe.tuning_steps),
+    }[part]
+
+
+def _share_done(folder: Path, job: _Job) -> float:
+    """Of a job's steps; those that a continued training had before do not count."""
+    try:
+        return min(
+            1.0, int((folder / job.name / "steps").read_text(encoding="utf-8") or 0) / _steps_of(job.recipe, job.part)
+        )
+    except (OSError, ValueError):
+        return 0.0
+
+
+# --------------------------------------------------------------------------------------------------------------- inputs
+
+
+def pretraining_texts(recipe: WorldRecipe, *, seed: int | None = None) -> list[str]:
+    """The texts that a recipe's base is pre-trained on. `seed`: of order and wordings; None: the recipe's."""
+    from holdfast.papers.worlds.embedded import embedded_corpus
+    from holdfast.papers.worlds.people import documents
+    from holdfast.papers.worlds.word_problems import known_articles
+
+    world = recipe.world()
+    seed = recipe.seed if seed is None else seed
+    corpus = embedded_corpus()
+    others: list[tuple[Sequence[str], float]] = []
+    if recipe.code_share:
+        others.append((corpus.code_known, recipe.code_share))
+    if recipe.problems_share:
+        others.append((list(known_articles(seed=seed)), recipe.problems_share))
+    amounts = {
+        name: getattr(recipe, name) for name in ("tellings", "popular", "popularity", "list_rounds", "prose_share")
+    }
+    return documents.pretraining_texts(world, corpus.prose_train, others=others, seed=seed, **amounts)
+
+
+def base_recipe(recipe: WorldRecipe) -> BaseRecipe:
+    """How the base is pre-trained."""
+    return BaseRecipe(**dataclasses.asdict(part_of(recipe, BaseSettings)), seed=recipe.seed)
+
+
+def replayed_texts(recipe: WorldRecipe) -> list[str]:
+    """Pre-training text that is mixed into the tuning, told in an order of its own and cut to the length of
+    conversations, so that no row is padded much."""
+    from holdfast.papers.worlds.embedded import cut
+
+    few = dataclasses.replace(recipe, tellings=12, popular=0.0, list_rounds=4, prose_share=0.25)
+    pieces = [
+        piece
+        for text in pretraining_texts(few, seed=recipe.seed + 1000)
+        for piece in cut(text, (r"\.(?= )", r"\n", r" "), 160)
+    ]
+    return [piece for piece in pieces if piece.strip()]
+
+
+def common_settings(recipe: WorldRecipe) -> dict[str, Any]:
+    """Settings that tuning and continuing share."""
+    return small_run(rows=recipe.batch_size, tokens=recipe.context, seed=recipe.seed)

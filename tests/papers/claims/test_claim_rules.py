@@ -1,0 +1,174 @@
+"""What the engine does with every paper's claims: preconditions, warnings, the family, shapes."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from holdfast.papers.claims.rules import (
+    FAILS,
+    HOLDS,
+    UNKNOWN,
+    Evidence,
+    Figure,
+    Part,
+    Statement,
+    above,
+    at_least,
+    at_most,
+    below,
+    check_claims,
+    claims_json,
+    family_line,
+    monotone,
+    unknown,
+    within,
+)
+from holdfast.statistics.gains import OverSeeds
+from holdfast.statistics.intervals import normal_quantile, rescaled
+
+
+def figure(value, half, level=0.95):
+    half *= rescaled(level)
+    return Figure(what="x", value=value, interval=(value - half, value + half), n="", unit="")
+
+
+def better(record, level):
+    """The mean lies above 1 with its interval."""
+    return [above(figure(sum(record) / len(record), 0.5, level), 1.0, yes="more than 1", no="less than 1")]
+
+
+def statement(number="1", check=better, **about):
+    return Statement(number=number, recipe="r", text="It is more.", paper="", check=check, **about)
+
+
+PLAIN = statement()
+
+
+def one(record, *, without=(), statement=None, **about):
+    [found] = check_claims([statement or PLAIN], {"r": Evidence(record=record, without=dict(without), **about)})
+    return found
+
+
+def test_a_claim_by_itself():
+    assert one([2.0]).verdict == HOLDS and one([0.1]).verdict == FAILS and one([1.2]).verdict == UNKNOWN
+    assert one([2.0]).figures[0].needs == "above 1"
+    assert one(None).reason == "The study was not run."
+    lacking = statement(lacking=lambda record: "nothing is there", preconditions=[lambda record: 1 / 0])
+    assert one([2.0], statement=lacking).reason == "Nothing is there."
+    assert check_claims([statement()], {}) == []
+
+
+def limited(value, advice="wait"):
+    return statement(preconditions=[lambda record: [at_most("it is small", value, 3.0, figure="size", advice=advice)]])
+
+
+def test_a_precondition_comes_before_the_rule():
+    assert one([2.0], statement=limited(3.0)).verdict == HOLDS
+    for record, alone in (([2.0], "holds"), ([0.1], "does not hold")):
+        found = one(record, statement=limited(3.5))
+        assert found.verdict == UNKNOWN
+        assert found.reason.startswith(
+            "Precondition not met, it is small: size is 3.5, expected at most 3, off by 0.5; wait. "
+            f"The rule by itself: {alone}."
+        )
+    open_ = one([1.2], statement=limited(3.5))
+    assert "size is 3.5" in open_.reason and "by itself" not in open_.reason
+    assert "size was not measured; wait" in one([2.0], statement=limited(None)).reason
+    assert one([2.0], statement=limited(float("nan"))).verdict == UNKNOWN
+    [kept] = claims_json([one([2.0], statement=limited(3.5))])[0]["preconditions"]
+    assert (kept["met"], kept["by"], kept["sense"], kept["bound"]) == (False, 0.5, "at most", 3.0)
+    least = at_least("it is large", 2.0, 3.0, figure="size", advice="grow")
+    assert (least.met, least.by) == (False, 1.0) and at_least("", 3.0, 3.0, figure="", advice="").by == 0.0
+
+
+def test_what_carries_a_verdict_is_named():
+    found = one([1.6, 1.6, 9.0], without=[("base a", [1.6, 9.0]), ("base b", [0.4, 0.6]), ("base c", [])][:2])
+    assert found.verdict == HOLDS
+    assert found.warnings == ["Base b carries it: left out, the verdict would be: does not hold."]
+    close = one([2.0], without=[("seed 0", [1.1]), ("seed 1", [1.2])])
+    assert close.warnings == [], "the figures themselves still say so; their intervals are wider for there is less"
+    lacking = statement(lacking=lambda record: None if record else "none left")
+    alone = one([2.0], without=[("the pair x", [])], statement=lacking)
+    assert alone.warnings == ["The pair x carries it: left out, the verdict would be: cannot tell."]
+    assert one([1.2], without=[("seed 0", [9.0])]).warnings == [], "where nothing can be told nothing is carried"
+
+
+def test_jobs_and_seeds():
+    assert one([2.0], waiting=1).reason.startswith("1 trial is not finished and may change it; so far: holds.")
+    assert one([2.0], waiting=2, noun="model").reason.startswith("2 models are not finished")
+    assert one([2.0], waiting=2, statement=statement(may_change=False)).verdict == HOLDS
+    assert "One seed" in one([2.0], seeds=1).warnings[0] and one([1.2], seeds=1).warnings == []
+    warned = statement(check=lambda record, level: [Part(verdict=HOLDS, reason="x", warning="mind the gap")])
+    assert one([2.0], statement=warned).warnings == ["Mind the gap."]
+
+
+def holds_at(p):
+    """A rule that holds with intervals of the level 1 - a for every a of at least p."""
+    half = 1.0 / rescaled(1 - p) * (1 - 1e-9)
+    return lambda record, level: [above(figure(1.0, half, level), 0.0, yes="", no="")]
+
+
+@pytest.mark.parametrize(
+    ("p", "expected"),
+    [
+        ([0.01, 0.02, 0.04], [True, True, True]),  # 0.05/3, 0.05/2, 0.05
+        ([0.01, 0.03, 0.04], [True, False, False]),  # 0.03 is above 0.025, and stops it
+        ([0.02, 0.02, 0.02], [False, False, False]),  # none is below 0.0167
+        ([0.04], [True]),
+        ([0.02, 0.06], [True, None]),  # 0.05/2 for the first; the second counts, and does not hold
+        ([0.03, 0.06], [False, None]),
+    ],
+)
+def test_holms_procedure(p, expected):
+    assert normal_quantile(0.975) == pytest.approx(1.959964)
+    claims = check_claims(
+        [statement(str(i), holds_at(value)) for i, value in enumerate(p)], {"r": Evidence(record=[1.0])}
+    )
+    assert [c.family for c in claims] == expected
+    line = family_line(claims)
+    assert line.startswith(f"Of {len(p)} claims {expected.count(True)} hold")
+    assert ("only" in line) == (False in expected)
+
+
+def seeds(*values, half=0.0):
+    return OverSeeds(value=sum(values) / len(values), by_seed=dict(enumerate(values)), samples_half=half)
+
+
+def shape(*means, half=0.02, rises=True, level=0.95):
+    line = [(f"weight {i}", seeds(m - 0.001, m, m + 0.001, half=half)) for i, m in enumerate(means)]
+    return monotone(line, what="source", rises=rises, least=0.1, margin=0.1, level=level, n="", unit="")
+
+
+def test_a_shape_holds_where_every_step_is_shown_to_be_within_its_margin():
+    assert shape(0.0, 0.3, 0.6, 0.9).verdict == HOLDS
+    assert shape(0.9, 0.6, 0.3, 0.0, rises=False).verdict == HOLDS
+    assert shape(0.0, 0.3, 0.25, 0.9).verdict == HOLDS, "a way back of half the margin, measured well"
+    assert shape(0.0, 0.3, 0.25, 0.9, half=0.05).verdict == UNKNOWN, "and measured less well"
+    assert shape(0.0, 0.3, 0.3, 0.9, half=0.1).verdict == UNKNOWN, "no step contradicts, and none is shown"
+    assert shape(0.0, 0.6, 0.3, 0.9).verdict == FAILS
+    assert "from weight 1 to weight 2" in shape(0.0, 0.6, 0.3, 0.9).reason
+    assert shape(0.0, 0.01, 0.02).verdict == FAILS, "it rises by less than counts"
+    assert shape(0.0, 0.3, 0.28, 0.26, 0.22, 0.16, 0.1, 0.9).verdict == FAILS, "small steps add up"
+    assert shape(0.0, 0.3, 0.25, 0.9, half=0.05, level=0.0).verdict == HOLDS, "the figures themselves"
+
+
+def test_bounds_and_equivalence():
+    assert within(figure(0.0, 0.1), 0.2, yes="alike", no="not").verdict == HOLDS
+    assert within(figure(0.3, 0.05), 0.2, yes="alike", no="not").verdict == FAILS
+    assert within(figure(-0.3, 0.05), 0.2, yes="alike", no="not").verdict == FAILS
+    assert within(figure(0.1, 0.15), 0.2, yes="alike", no="not").verdict == UNKNOWN
+    assert within(figure(0.1, 0.1), 0.2, yes="alike", no="not").verdict == HOLDS
+    assert below(figure(0.0, 0.1), 0.2, yes="", no="").figures[0].needs == "below 0.2"
+    bare = dataclasses.replace(figure(0.0, 0.1), interval=None)
+    assert within(bare, 0.2, yes="", no="").verdict == UNKNOWN and unknown("x").verdict == UNKNOWN
+
+
+def test_a_bound_that_is_met_but_for_rounding_is_met():
+    from holdfast.papers.claims.rules import at_least, at_most
+
+    about = {"figure": "a share", "advice": "nothing"}
+    assert at_most("x", 0.05 + 7e-18, 0.05, **about).met and at_most("x", (0.1 + 0.2) / 6, 0.05, **about).met
+    assert at_least("x", 0.3 - 1e-16, 0.3, **about).met
+    assert not at_most("x", 0.0501, 0.05, **about).met and not at_least("x", 0.2999, 0.3, **about).met

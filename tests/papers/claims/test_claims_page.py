@@ -1,0 +1,128 @@
+"""The page of claims: what it says, that text stays text, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from claim_studies import direct, paper_like, study
+from holdfast.errors import DataError
+from holdfast.papers.claims.page import claims_page, figure_line, shares_chart, verdict_sentence
+from holdfast.papers.claims.rules import claims_json
+from holdfast.papers.label_annealing.claims import RECIPES, check_claims
+from holdfast.papers.label_annealing.paper import PAPER
+from holdfast.reports.charts import plotly_figure
+from holdfast.reports.html import write_page
+from holdfast.support.files import to_jsonable
+
+
+def found(studies, **changes):
+    """claims.json of these studies."""
+    claims = claims_json(check_claims(studies))
+    listed = {
+        r: {
+            "title": PAPER.recipes[r],
+            "status": "finished" if s else "not run",
+            "report": f"{r}/report.html" if s else None,
+            "seeds": [0, 1, 2],
+            "trials": 8,
+            "target": "x",
+            "source": "y",
+        }
+        for r, s in studies.items()
+    }
+    return to_jsonable(
+        {
+            "paper": "A paper",
+            "size": "thorough",
+            "created": "2026-01-02",
+            "studies": listed,
+            "claims": claims,
+            "versions": {"torch": "2.13"},
+            "hardware": {"cpu": "a fast one"},
+            **changes,
+        }
+    )
+
+
+def written(tmp_path, record):
+    return write_page(claims_page(record), tmp_path / "claims.html").read_text()
+
+
+def test_every_claim_with_its_figures_and_link(tmp_path):
+    record = found(dict.fromkeys(RECIPES, paper_like()))
+    page = written(tmp_path, record)
+    assert "Of 18 claims 17 hold and 1 does not." in page
+    for claim in record["claims"]:
+        for text in (claim["text"], claim["reason"]):
+            assert text.replace("'", "&#x27;") in page
+    assert "TriviaQA -14.19 points" in page
+    assert "HumanEval +25.76 points" in page
+    for recipe in RECIPES:
+        assert f'href="{recipe}/report.html"' in page
+    assert page.count('class="chip good"') == 17
+    assert "not at the paper&#x27;s size" in page
+
+
+def test_verdicts_are_counted():
+    verdicts = ["holds", "does not hold", "cannot tell"]
+    claims = [{"verdict": v} for v in verdicts]
+    assert verdict_sentence(claims) == "Of 3 claims 1 holds, 1 does not and 1 cannot be told."
+    assert verdict_sentence(claims[:1] * 2 + claims[1:2] * 2) == "Of 4 claims 2 hold and 2 do not."
+    assert verdict_sentence(claims[2:] * 2) == "Of 2 claims 2 cannot be told."
+    assert verdict_sentence(claims[:1]) == "The one claim that was checked: holds."
+    assert verdict_sentence([]) == "No claim was checked."
+
+
+def test_what_did_not_run_is_said(tmp_path):
+    page = written(tmp_path, found({"math": None, "code": study([direct()])}))
+    assert "Not finished: mathematics." in page
+    assert "study: mathematics (no page)" in page
+    assert 'class="chip warn"' in page
+
+
+def test_a_quick_check_says_that_it_means_nothing(tmp_path):
+    assert "Its verdicts mean nothing." in written(tmp_path, found({"code": paper_like()}, size="quick"))
+    full = written(tmp_path, found({"code": paper_like()}, size="full"))
+    assert "mean nothing" not in full and "million parameters" not in full
+    look, thorough = (written(tmp_path, found({"code": paper_like()}, size=size)) for size in ("look", "thorough"))
+    assert "This is a look" in look and "This is a look" not in thorough
+
+
+def test_figures_in_words():
+    figure = {
+        "what": "L2 0.1: source loss avoided",
+        "value": 0.301,
+        "interval": [0.28, 0.32],
+        "n": "3 seeds, 150 samples",
+        "unit": "share of direct's loss",
+    }
+    assert figure_line(figure) == "L2 0.1: source loss avoided: 0.30 [0.28, 0.32]"
+    assert figure_line({**figure, "interval": None}).endswith("0.30 (no interval)")
+    assert figure_line({**figure, "value": float("nan")}).endswith("cannot be had")
+    assert figure_line({**figure, "unit": "nats/token"}) == "L2 0.1: source loss avoided: +0.301 [+0.280, +0.320]"
+
+
+def test_the_chart_has_every_share_once():
+    record = found(dict.fromkeys(RECIPES, paper_like()))
+    chart = shares_chart(record["claims"], record["studies"])
+    assert chart is not None
+    names = [row[0] for row in chart.table.rows]
+    traces = plotly_figure(chart)["data"]
+    shares = sum(r.get(k) is not None for r in chart.rows for k in ("target gain kept", "source loss avoided"))
+    assert len(names) == len(set(names)) and shares == sum(len(trace["x"]) for trace in traces) > len(names)
+    assert all(trace["error_x"]["array"][0] > 0 < trace["error_x"]["arrayminus"][0] for trace in traces)
+    assert shares_chart(found({"code": None})["claims"], {}) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"claims": 3, "studies": {}, "paper": "x"},
+        {"paper": "x", "size": "full", "created": "", "studies": {}, "claims": [{}]},
+    ],
+)
+def test_another_record_is_refused(tmp_path, wrong):
+    with pytest.raises(DataError, match="Expected the record of 'holdfast reproduce'"):
+        write_page(claims_page(wrong), tmp_path / "claims.html")
+    assert not (tmp_path / "claims.html").exists()

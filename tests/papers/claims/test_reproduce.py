@@ -1,0 +1,345 @@
+"""Reproducing a paper with studies that are only made up: what is run, what is not run again, what is said where
+something is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+
+from claim_studies import paper_like
+from holdfast.errors import ConfigError, HoldfastError, Interrupted
+from holdfast.papers.claims import reproduction
+from holdfast.papers.claims.rules import UNKNOWN, Claim, Figure
+from holdfast.papers.label_annealing import reproduction as module
+from holdfast.papers.label_annealing.claims import RECIPES, STATEMENTS
+from holdfast.papers.label_annealing.paper import PAPER
+from holdfast.papers.label_annealing.reproduction import missing, recipe_file, reproduce
+from holdfast.records.study import StudyRecord, read_study, write_study
+from holdfast.studies.engine.small import name_of
+from holdfast.studies.tradeoff import session
+from holdfast.studies.tradeoff.study import load_study
+from holdfast.support.files import read_json, to_jsonable
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The names of the studies that were run; each is made up, finished and written as a real one."""
+    names: list[str] = []
+
+    def run_study(config, *, console=None, workers=None):
+        names.append(config.name)
+        record = paper_like()
+        record = dataclasses.replace(record, name=config.name, config=config.resolved)
+        write_study(config.output_dir, record)
+        (config.output_dir / "report.html").write_text("page")
+        return record
+
+    monkeypatch.setattr(session, "run_study", run_study)
+    return names
+
+
+@pytest.fixture
+def quiet():
+    import io
+
+    from rich.console import Console
+
+    return Console(file=io.StringIO(), width=160)
+
+
+def shown(console):
+    return console.file.getvalue()
+
+
+# ---------------------------------------------------------------------------------------------------------- the recipes
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_twin_is_a_valid_study(recipe):
+    path = recipe_file(recipe)
+    config = load_study(path)
+    assert config.name == f"{recipe}-tiny"
+    assert name_of(config.small) == recipe
+    assert config.seeds == (0, 1, 2, 3, 4) and config.train["max_steps"] == 400
+    assert 1e-4 <= config.train["learning_rate"] <= 4e-4
+    assert config.select == {"rule": "paper"}
+    assert config.output_dir == Path(f"runs/label_annealing/{recipe}-tiny")
+    head = path.read_text().split("\nname:")[0]
+    assert all(line.startswith("#") for line in head.splitlines())
+    assert "Stands in for" in head and "Cannot show" in head and f"configs/label_annealing/{recipe}-tiny.yaml" in head
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_configs_show_the_very_files_of_the_package(recipe, full):
+    shown_file = ROOT / "configs" / "label_annealing" / f"{recipe}{'' if full else '-tiny'}.yaml"
+    assert shown_file.read_bytes() == recipe_file(recipe, full=full).read_bytes()
+
+
+def test_twins_have_what_the_claims_need():
+    kinds = {recipe: [t.get("method") for t in load_study(recipe_file(recipe)).trials()] for recipe in RECIPES}
+    assert {"label_annealing", "l2", "replay", "replay+label_annealing"} <= {
+        str(k).replace(" ", "") for k in kinds["math"]
+    }
+    assert {"label_annealing", "l2"} <= set(kinds["code"])
+    for recipe in RECIPES:
+        config = load_study(recipe_file(recipe))
+        assert kinds[recipe].count("label_annealing") >= 7, recipe
+        assert "direct" in [a.kind for a in config.space.alternatives], "another rate of direct fine-tuning"
+        weights = [t["label_annealing.weight"] for t in config.trials() if "label_annealing.weight" in t]
+        assert min(weights) == 0.03 and max(weights) == (100 if recipe == "alignment_tax" else 30), "where they bite"
+        assert all(b / a < 3.5 for a, b in itertools.pairwise(weights))
+
+
+def test_replay_says_what_it_replays():
+    for recipe in ("math", "code"):
+        config = load_study(recipe_file(recipe))
+        labels = [config.space.label(t) for t in config.trials() if str(t.get("method")).startswith("replay")]
+        assert labels[:3] == [
+            "replay (the base's own text)",
+            "replay (unseen text of that kind)",
+            "replay (other text)",
+        ]
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+def test_all_studies_and_their_claims(ran, tmp_path, quiet):
+    claims = reproduce(size="thorough", output_dir=tmp_path / "out", console=quiet)
+    assert ran == [f"{recipe}-tiny" for recipe in RECIPES]
+    assert [c.number for c in claims] == [s.number for s in STATEMENTS]
+    found = read_json(tmp_path / "out" / "claims.json")
+    assert [c["number"] for c in found["claims"] if c["verdict"] != "holds"] == ["2d"], "as in `paper_like`"
+    assert found["family"].startswith("Of 18 claims ")
+    assert found["studies"]["math"] == {
+        "title": "mathematics",
+        "status": "finished",
+        "report": "math/report.html",
+        "seeds": [0, 1, 2],
+        "trials": 22,
+        "target": "target text (nats/token)",
+        "source": "source text (nats/token)",
+    }
+    page = (tmp_path / "out" / "claims.html").read_text()
+    assert 'href="math/report.html"' in page
+    assert "Of 18 claims 17 hold and 1 does not." in page
+    text = shown(quiet)
+    assert "1 of 4: math" in text and "cannot tell" not in text
+    assert text.count("holds") >= 11
+
+
+def test_a_look_is_smaller_than_the_whole_and_says_that_it_is_one(tmp_path, quiet, ran, monkeypatch):
+    given = []
+    whole = session.run_study
+    monkeypatch.setattr(session, "run_study", lambda config, **how: given.append(config) or whole(config, **how))
+    reproduce(output_dir=tmp_path / "look", console=quiet)
+    look, thorough = given, [load_study(recipe_file(recipe)) for recipe in RECIPES]
+    assert [c.name for c in look] == [c.name for c in thorough]
+    for small, large in zip(look, thorough, strict=True):
+        assert len(small.seeds) < len(large.seeds) and len(small.trials()) <= len(large.trials())
+        assert small.output_dir == tmp_path / "look" / name_of(large.small)
+    found = read_json(tmp_path / "look" / "claims.json")
+    assert found["size"] == "look" and "This is a look" in (tmp_path / "look" / "claims.html").read_text()
+
+
+def test_changes_are_laid_over_settings_and_leave_them_as_they_are():
+    values = {"train": {"max_steps": 400, "evaluation": {"source": [1]}}, "seeds": [0, 1]}
+    changes = {"train": {"max_steps": 100, "new": [2]}, "seeds": [0]}
+    assert reproduction.changed(values, changes) == {
+        "train": {"max_steps": 100, "evaluation": {"source": [1]}, "new": [2]},
+        "seeds": [0],
+    }
+    assert values["train"]["max_steps"] == 400 and reproduction.changed(values, {}) == values
+
+
+def test_finished_studies_are_not_run_again(ran, tmp_path, quiet):
+    reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
+    reproduce(recipes=["code", "math"], output_dir=tmp_path / "out", console=quiet)
+    assert ran == ["code-tiny", "math-tiny"]
+    assert "1 of 2: code is finished; nothing is run again." in shown(quiet)
+    assert {c["recipe"] for c in read_json(tmp_path / "out" / "claims.json")["claims"]} == {"code", "math"}
+
+
+def test_the_claims_page_says_by_what_was_chosen(tmp_path, quiet, monkeypatch):
+    """Beside the target; a study as it was written before there was a validation reads as one without."""
+    plain = to_jsonable(paper_like())
+    del plain["validation"]
+    assert StudyRecord.from_json(plain) == paper_like()
+    held_out = dataclasses.replace(paper_like().target, side="validation", label="held out")
+    record = dataclasses.replace(paper_like(), validation=held_out)
+    monkeypatch.setattr(session, "run_study", lambda config, **how: record)
+    reproduce(recipes=["code"], output_dir=tmp_path, console=quiet)
+    sentence = "direct fine-tuning's rate and the trials are chosen by held out"
+    assert read_json(tmp_path / "claims.json")["studies"]["code"]["target"].endswith(sentence)
+    assert "the trials are chosen by held out" in (tmp_path / "claims.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": "running"},
+        {"status": "interrupted"},
+        {"status": "failed"},
+        {"config": {"seeds": [7]}},
+        {"config": {"search": {"sampler": "grid", "trials": None, "seed": 0, "extend": 1}}},
+    ],
+    ids=str,
+)
+def test_studies_that_are_unfinished_or_have_other_settings_are_run(ran, tmp_path, quiet, changes):
+    reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
+    record = read_study(tmp_path / "out" / "code")
+    changes = {key: {**record.config, **value} if key == "config" else value for key, value in changes.items()}
+    write_study(tmp_path / "out" / "code", dataclasses.replace(record, **changes))
+    reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
+    assert ran == ["code-tiny"] * 2
+
+
+@pytest.fixture
+def whole_but(ran, monkeypatch):
+    """Makes one study raise an error in place of running."""
+    whole = session.run_study
+
+    def breaks(name: str, error: Exception) -> None:
+        def run_study(config, **words):
+            if config.name == name:
+                raise error
+            return whole(config, **words)
+
+        monkeypatch.setattr(session, "run_study", run_study)
+
+    return breaks
+
+
+def test_a_failed_study_does_not_stop_the_others(whole_but, tmp_path, quiet):
+    whole_but("math-tiny", HoldfastError("2 trials of 12 failed"))
+    with pytest.raises(HoldfastError, match=r"1 of 2 studies failed:\nmath: 2 trials of 12 failed\nThe same command"):
+        reproduce(recipes=["math", "code"], output_dir=tmp_path / "out", console=quiet)
+    verdicts = {c["number"]: c["verdict"] for c in read_json(tmp_path / "out" / "claims.json")["claims"]}
+    assert verdicts["1b"] == "holds"
+    assert verdicts["1a"] == "cannot tell"
+    assert "Not finished: mathematics" in (tmp_path / "out" / "claims.html").read_text()
+
+
+def test_ctrl_c_keeps_what_can_be_told(whole_but, ran, tmp_path, quiet):
+    whole_but("code-tiny", Interrupted("stopped"))
+    with pytest.raises(Interrupted):
+        reproduce(recipes=["math", "code"], output_dir=tmp_path / "out", console=quiet)
+    assert read_json(tmp_path / "out" / "claims.json")["studies"]["code"]["status"] == "not run"
+    whole_but("", Interrupted())
+    reproduce(recipes=["math", "code"], output_dir=tmp_path / "out", console=quiet)
+    assert ran == ["math-tiny", "code-tiny"]
+
+
+def test_workers_are_handed_on(tmp_path, quiet, monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        session, "run_study", lambda config, *, console=None, workers=None: given.append(workers) or paper_like()
+    )
+    reproduce(recipes=["code"], workers=3, output_dir=tmp_path / "out", console=quiet)
+    assert given == [3]
+
+
+def test_wrong_requests(tmp_path, ran):
+    with pytest.raises(ConfigError) as caught:
+        reproduce(recipes=["maths", "codes"], size="full", output_dir=tmp_path / "out")
+    assert len(caught.value.problems) == 2
+    with pytest.raises(ConfigError, match=r"size: expected one of quick, look, thorough, full, got 'thorogh'\. Did"):
+        reproduce(size="thorogh", output_dir=tmp_path / "out")
+    with pytest.raises(ConfigError, match="at least one of math"):
+        reproduce(recipes=[], output_dir=tmp_path / "out")
+    assert not (tmp_path / "out").exists() and not ran
+    with pytest.raises(ConfigError, match=r"got 'maths'\. Did you mean 'math'\?"):
+        recipe_file("maths")
+
+
+def test_an_unreadable_record_is_made_anew(ran, tmp_path, quiet):
+    (tmp_path / "out" / "code").mkdir(parents=True)
+    (tmp_path / "out" / "code" / "study.json").write_text('{"half": ')
+    reproduce(recipes=["code"], output_dir=tmp_path / "out", console=quiet)
+    assert ran == ["code-tiny"]
+
+
+# ------------------------------------------------------------------------------------------------- the paper's own size
+
+FULL = """\
+# Code, in full.
+#   python examples/paper_rows.py code raw.jsonl \\
+#       --output data/code/train.jsonl
+name: code
+train:
+  model_name_or_path: nobody/has-this-model
+  dataset_name: data/code/train.jsonl
+  evaluation: {target: [humaneval, held/out.jsonl], source: [{task: mmlu, data: bench/mmlu.jsonl}, gsm8k]}
+vary:
+  retention: [{replay: {data: data/old.jsonl, fraction: 0.1}}]
+"""
+
+
+def test_what_a_full_recipe_lacks_is_said_all_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "code.yaml"
+    path.write_text(FULL)
+    found = missing(path)
+    assert len(found) == 5
+    assert (
+        "nobody/has-this-model is neither a folder nor in the hub's cache. Get it with 'hf download "
+        "nobody/has-this-model'" in found[0]
+    )
+    made = "python examples/paper_rows.py code raw.jsonl --output data/code/train.jsonl"
+    assert f"data/code/train.jsonl is missing. Make it with '{made}'." in found[1]
+    assert all(
+        f"{file} is missing. The head of code.yaml says" in text
+        for file, text in zip(("held/out.jsonl", "bench/mmlu.jsonl", "data/old.jsonl"), found[2:], strict=True)
+    )
+    for file in ("data/code/train.jsonl", "held/out.jsonl", "bench/mmlu.jsonl", "data/old.jsonl"):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).write_text("{}")
+    (tmp_path / "nobody" / "has-this-model").mkdir(parents=True)
+    assert missing(path) == []
+
+
+def test_nothing_is_begun_where_something_is_missing(tmp_path, monkeypatch, ran):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code.yaml").write_text(FULL)
+    monkeypatch.setattr(module, "recipe_file", lambda recipe, *, full=False: tmp_path / "code.yaml")
+    with pytest.raises(ConfigError, match="is missing"):
+        reproduce(recipes=["code"], size="full", output_dir="out")
+    assert not Path("out").exists() and not ran
+
+
+# ----------------------------------------------------------------------------------------------------------- in earnest
+
+
+@pytest.mark.slow
+def test_a_quick_reproduction(tmp_path, quiet, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    claims = reproduce(recipes=["code"], size="quick", output_dir=tmp_path / "out", console=quiet)
+    assert [c.number for c in claims] == [s.number for s in STATEMENTS if s.recipe == "code"]
+    assert (tmp_path / "out" / "code" / "report.html").is_file()
+    levels = read_study(tmp_path / "out" / "code").references
+    assert levels["source/prose/nats_per_token"]["unigram"] > 3.0, "what direct fine-tuning's loss is held against"
+    assert all(p.value is not None for c in claims for p in c.preconditions if "moderately" in p.name)
+    before = (tmp_path / "out" / "code" / "study.json").stat().st_mtime_ns
+    reproduce(recipes=["code"], size="quick", output_dir=tmp_path / "out", console=quiet)
+    assert (tmp_path / "out" / "code" / "study.json").stat().st_mtime_ns == before
+    assert "a quick check" in (tmp_path / "out" / "claims.html").read_text()
+
+
+def test_figures_that_are_no_numbers_are_written_and_shown(tmp_path):
+    """As where a tiny start gains nothing that a share could be taken of."""
+    figure = Figure(what="weight 1: share", value=math.nan, interval=(math.nan, math.inf), n="1 seed", unit="share")
+    claim = Claim(
+        number="1", text="It gains.", recipe="x", paper="", verdict=UNKNOWN, figures=[figure], reason="No gain."
+    )
+    reproduction.reproduce(
+        PAPER, [], lambda records: [claim], size="quick", output_dir=tmp_path, workers=1, console=None
+    )
+    [found] = read_json(tmp_path / "claims.json")["claims"][0]["figures"]
+    assert math.isnan(found["value"]) and "weight 1: share: cannot be had" in (tmp_path / "claims.html").read_text()

@@ -1,0 +1,75 @@
+"""A paper's small studies, declared: what is run at which size, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import ConfigError
+from holdfast.papers.claims import reproduction
+from holdfast.papers.claims.registry import Paper
+from holdfast.papers.claims.reproduction import Twin, Twins
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was run, as (study, settings), in place of running it."""
+    found: list[Any] = []
+    monkeypatch.setattr(
+        reproduction, "reproduce", lambda paper, recipes, check, **about: found.append((recipes, about))
+    )
+    return found
+
+
+def twins(**sizes: dict[str, dict[str, Any]]) -> Twins:
+    titles = dict.fromkeys(sizes, "a study")
+    paper = Paper(
+        name="x",
+        title="X",
+        short="X",
+        about="x",
+        recipes=titles,
+        durations={},
+        function="m:f",
+        full="the paper's own takes a file",
+    )
+    return Twins(
+        paper=paper,
+        studies={n: Twin(file="sequence/digits.yaml", own={"seeds": [7]}, sizes=s) for n, s in sizes.items()},
+        config=lambda values, source: values,
+        run=lambda *_, **__: None,
+        read=lambda folder: None,
+        summary=lambda record: {},
+        check=lambda records: [],
+    )
+
+
+def test_a_size_changes_what_the_file_says(asked: list[Any], tmp_path: Path) -> None:
+    both = twins(one={"look": {"seeds": [1]}, "thorough": {}}, two={"thorough": {"train": {"num_train_epochs": 9}}})
+    both.reproduce(size="thorough", output_dir=tmp_path, workers=3)
+    [(recipes, about)] = asked
+    assert [r.name for r in recipes] == ["one", "two"] and about["workers"] == 3 and about["size"] == "thorough"
+    first, second = (r.settings for r in recipes)
+    assert first["seeds"] == [7] and first["name"] == "one" and first["output_dir"] == str(tmp_path / "one")
+    assert second["train"]["num_train_epochs"] == 9 and second["train"].keys() == first["train"].keys()
+    both.reproduce(output_dir=tmp_path)
+    assert [r.settings["seeds"] for r in asked[1][0]] == [[1]], "a look has the first alone"
+    both.reproduce(size="thorough", recipes=["two", "two"], output_dir=tmp_path)
+    assert [r.name for r in asked[2][0]] == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        ({"size": "full"}, "expected one of look, thorough, got 'full': the paper's own takes a file"),
+        ({"size": "huge"}, "expected one of quick, look, thorough, full, got 'huge'"),
+        ({"recipes": ["tow"]}, "expected some of one, two, got 'tow'. Did you mean 'two'?"),
+        ({"recipes": ["two"]}, "a size of look has one. Choose another size."),
+    ],
+)
+def test_what_is_not_there_is_refused(request_: Any, said: str, asked: list[Any]) -> None:
+    with pytest.raises(ConfigError) as error:
+        twins(one={"look": {}, "thorough": {}}, two={"thorough": {}}).reproduce(**request_)
+    assert said in str(error.value) and not asked

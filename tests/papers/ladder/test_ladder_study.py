@@ -1,0 +1,278 @@
+"""The pre-training of a ladder: its runs, what it refuses before anything runs, and a whole one of seconds."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from rich.console import Console
+from safetensors.torch import load_file
+
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.papers.ladder.plan import ladder_config
+from holdfast.papers.ladder.record import read_ladder
+from holdfast.papers.ladder.study import run_ladder
+from holdfast.records.run import RunFolder
+
+WORDS = "the model reads one window after the other and learns what comes next in each of them"
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A ladder of two sizes and two budgets on files that are there."""
+    monkeypatch.chdir(tmp_path)
+    words = WORDS.split()
+    texts = [" ".join(words[(i * k) % len(words)] for k in range(1, 30)) for i in range(120)]
+    Path("text.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    held = [" ".join(words[(i + k * k) % len(words)] for k in range(30)) for i in range(4)]
+    Path("held.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in held))
+    return {
+        "text": ["text.jsonl"],
+        "sizes": {"small": {"layers": 1, "width": 16, "heads": 2}, "wide": {"layers": 1, "width": 32, "heads": 2}},
+        "budgets": [640, 1280],
+        "context": 16,
+        "batch_size": 4,
+        "vocab_size": 300,
+        "learning_rate": 1e-2,
+        "train": {"use_cpu": True},
+        "evaluation": [{"perplexity": "held.jsonl", "name": "held"}],
+        "output_dir": "ladder",
+    }
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO(), width=160)
+
+
+def test_every_budget_is_a_run_and_the_shortest_is_begun_first(asked: dict[str, Any]) -> None:
+    config = ladder_config(asked)
+    assert [job.attributes["label"] for job in config.jobs()] == [
+        "tokenising the text",
+        "small, 640 tokens",
+        "small, 1.28k tokens",
+        "wide, 640 tokens",
+        "wide, 1.28k tokens",
+    ]
+    assert all(job.after == (0,) for job in config.jobs()[1:])
+    rung = config.rungs["small-tokens1.28k"]
+    settings = config.training(rung, 0, {"x": 0.5})
+    assert (settings["max_steps"], settings["max_length"], settings["learning_rate_multipliers"]) == (
+        20,
+        16,
+        {"x": 0.5},
+    )
+    assert (settings["lr_scheduler_type"], settings["warmup_steps"], settings["adam_beta2"]) == ("cosine", 0.1, 0.95)
+    assert settings["evaluation"]["before"] is False and settings["retention"] == "none"
+
+
+def test_windows_of_a_step_are_shared_out(asked: dict[str, Any]) -> None:
+    config = ladder_config({**asked, "per_device": 2})
+    assert config.batches(config.asked.sizes["small"]) == (2, 2)
+    with pytest.raises(ConfigError, match="batch_size: expected a multiple of 3 windows a device"):
+        ladder_config({**asked, "per_device": 3})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"text": []}, "text: is missing"),
+        ({"text": ["no.jsonl"]}, r"text: .*no\.jsonl"),
+        ({"sizes": {}}, "sizes: "),
+        ({"sizes": {"a": {"layers": 1, "width": 15, "heads": 2}}}, r"sizes.a.width: expected a multiple of the heads"),
+        ({"sizes": {"a": {"layer": 1, "width": 16, "heads": 2}}}, r"sizes.a: unknown key 'layer'"),
+        ({"budgets": [1280, 640]}, "budgets: expected budgets that rise"),
+        ({"budgets": ["much"]}, "budgets: expected numbers of tokens, such as 4M"),
+        ({"budgets": [64]}, "expected at least 10 steps of 4 windows of 16 tokens for small, got a budget of 64"),
+        ({"budgets": []}, "budgets: is missing"),
+        ({"architecture": "olmo3x"}, r"architecture: expected a causal language model .* Did you mean 'olmo3'"),
+        ({"architecture": "gpt2"}, "architecture: gpt2 has no"),
+        ({"model": {"rope_thta": 1}}, r"model.rope_thta: .*Did you mean 'rope_th|no such key"),
+        ({"model": {"hidden_size": 8}}, "model.hidden_size: is set by `sizes`"),
+        ({"train": {"max_steps": 3}}, "train.max_steps: is set by the ladder"),
+        ({"train": {"adam_beta": 3}}, r"train.adam_beta: no such key .*Did you mean"),
+        ({"base_width": 16, "model": {"tie_word_embeddings": True}}, "base_width: muP needs embeddings and head"),
+        ({"seeds": []}, "seeds: expected at least one"),
+        ({"small": "pretrainin"}, "small: expected one of"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(asked: dict[str, Any], change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ladder_config({**asked, **change})
+    assert not Path("ladder").exists()
+
+
+def test_text_that_holds_what_is_measured_is_refused(asked: dict[str, Any]) -> None:
+    rows = Path("text.jsonl").read_text().splitlines()
+    Path("held.jsonl").write_text("\n".join([*Path("held.jsonl").read_text().splitlines(), rows[7]]) + "\n")
+    asked["sizes"].pop("wide")
+    with pytest.raises(HoldfastError, match=r"1 of 5 documents of source/held \(held\.jsonl\) stand in the text"):
+        run_ladder(ladder_config(asked), console=quiet(), workers=1)
+    assert not list(Path("ladder").glob("small-*")), "nothing was pre-trained"
+    record = run_ladder(ladder_config({**asked, "overlap": "keep"}), console=quiet(), workers=1)
+    assert record.status == "finished" and any("1 of 5 documents of source/held" in n for n in record.notes)
+    assert "1 of 5 documents" in Path("ladder/report.html").read_text()
+    with pytest.raises(ConfigError, match="overlap: was 'keep', is 'refuse'"):
+        run_ladder(ladder_config(asked), console=quiet(), workers=1)
+
+
+def test_a_whole_ladder(asked: dict[str, Any]) -> None:
+    config = ladder_config({**asked, "base_width": 16})
+    record = run_ladder(config, console=quiet(), workers=1)
+    assert record.status == "finished" and {r.state for r in record.rungs} == {"complete"}
+    assert read_ladder("ladder") == record and Path("ladder/report.html").is_file()
+    assert [(r.size, r.tokens, r.steps) for r in record.rungs] == [
+        (size, tokens, tokens // 64) for size in ("small", "wide") for tokens in (640, 1280)
+    ]
+    for rung in record.rungs:
+        assert rung.seconds > 0
+        assert rung.figures["source/held"].unit == "nats/token"
+        run = RunFolder(Path("ladder", rung.folder))
+        assert run.metrics()[-1]["learning_rate"] < 1e-2 / 10, "annealed"
+        assert not list(run.path.glob("checkpoint-*")), "what resuming needed is gone"
+    # budgets of a size begin with the same weights, and read the same windows
+    first, second = (RunFolder(f"ladder/small-tokens{n}").read() for n in ("640", "1.28k"))
+    assert first.model["hash"] == second.model["hash"] and first.data["hash"] == second.data["hash"]
+    assert {s.width: s.parameters - s.without_tables for s in record.sizes.values()} == {
+        16: 2 * 300 * 16,
+        32: 2 * 300 * 32,
+    }
+    # muP: the wide model's matrices go at half the rate, its other parameters at the whole one
+    multipliers = json.loads(Path("ladder/fresh/wide-seed0/learning_rate_multipliers.json").read_text())
+    assert list(multipliers.values()) == [0.5]
+    # what the commands on ladders take
+    from holdfast.evaluation.ladder import parse_ladder, unlike
+
+    rungs = parse_ladder("ladder/small.yaml")
+    assert [rung.budget for rung in rungs] == [640.0, 1280.0] and not unlike([rung.model for rung in rungs])
+    # nothing is done twice
+    before = {p: p.stat().st_mtime_ns for p in Path("ladder").rglob("model.safetensors")}
+    again = run_ladder(ladder_config({**asked, "base_width": 16}), console=quiet(), workers=1)
+    assert again.rungs == record.rungs
+    assert before == {p: p.stat().st_mtime_ns for p in Path("ladder").rglob("model.safetensors")}
+
+
+def test_a_shorter_budget_reads_the_beginning_of_a_longer_one(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.training.hosts import SFTRetentionTrainer
+
+    seen: list[list[int]] = []
+    step = SFTRetentionTrainer.training_step
+
+    def watched(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(inputs["input_ids"].flatten().tolist())
+        return step(self, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(SFTRetentionTrainer, "training_step", watched)
+    sizes = {"small": asked["sizes"]["small"]}
+    run_ladder(ladder_config({**asked, "sizes": sizes}), console=quiet(), workers=1)
+    assert len(seen) == 30
+    short, long = seen[:10], seen[10:]
+    assert short == long[:10] and len({tuple(batch) for batch in long}) == 20
+
+
+def test_a_budget_that_would_repeat_the_text_is_refused(asked: dict[str, Any]) -> None:
+    few = {**asked, "budgets": [640, 64_000]}
+    with pytest.raises(HoldfastError, match=r"budgets: expected at most .* 1 pass over the text .* max_passes: "):
+        run_ladder(ladder_config(few), console=quiet(), workers=1)
+    assert not list(Path("ladder").glob("*-tokens*")), "no run was begun"
+
+
+def test_a_run_that_was_killed_ends_with_the_same_weights(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.errors import Interrupted
+    from holdfast.training.hosts import SFTRetentionTrainer
+
+    sizes, budgets = {"small": asked["sizes"]["small"]}, [1280]
+    given = {**asked, "sizes": sizes, "budgets": budgets, "train": {"use_cpu": True, "save_steps": 5}}
+    run_ladder(ladder_config(given), console=quiet(), workers=1)
+    step, done = SFTRetentionTrainer.training_step, [0]
+
+    def killed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        done[0] += 1
+        if done[0] == 13:
+            raise Interrupted("killed")
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(SFTRetentionTrainer, "training_step", killed)
+    other = {**given, "output_dir": "other"}
+    with pytest.raises(Interrupted):
+        run_ladder(ladder_config(other), console=quiet(), workers=1)
+    record = run_ladder(ladder_config(other), console=quiet(), workers=1)
+    assert record.status == "finished" and done[0] > 13
+    whole, resumed = (load_file(f"{f}/small-tokens1.28k/model.safetensors") for f in ("ladder", "other"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+@pytest.mark.slow
+def test_seeds_have_runs_and_ladders_of_their_own(asked: dict[str, Any]) -> None:
+    sizes = {"small": asked["sizes"]["small"]}
+    record = run_ladder(ladder_config({**asked, "sizes": sizes, "seeds": [0, 3]}), console=quiet(), workers=1)
+    assert {(r.seed, r.folder) for r in record.rungs} == {
+        (seed, f"small-tokens{n}-seed{seed}") for seed in (0, 3) for n in ("640", "1.28k")
+    }
+    one, other = (load_file(f"ladder/fresh/small-seed{seed}/model.safetensors") for seed in (0, 3))
+    assert not torch.equal(one["lm_head.weight"], other["lm_head.weight"])
+    assert [row["label"] for row in yaml.safe_load(Path("ladder/small-seed3.yaml").read_text())["ladder"]] == [
+        "small-tokens640-seed3",
+        "small-tokens1.28k-seed3",
+    ]
+
+
+def test_budgets_and_sizes_may_come_later(asked: dict[str, Any]) -> None:
+    """What was trained stays as it is; a size of another shape, or a budget less, is another ladder."""
+    small, wide = asked["sizes"]["small"], asked["sizes"]["wide"]
+    first = {**asked, "sizes": {"small": small}, "budgets": [640]}
+    run_ladder(ladder_config(first), console=quiet(), workers=1)
+    files = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in Path("ladder").glob("small-*/model.safetensors")}
+    for other, said in (
+        ({"sizes": {"small": {**small, "width": 32}}}, "sizes: was .*'width': 16.*, is .*'width': 32"),
+        ({"budgets": [1280]}, r"budgets: was \[640\], is \[1280\]"),
+        ({"learning_rate": 1e-3, "budgets": [640, 1280]}, "learning_rate: was 0.01, is 0.001"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            run_ladder(ladder_config({**first, **other}), console=quiet(), workers=1)
+    with pytest.raises(HoldfastError, match=r"budgets: expected at most .* 1 pass over the text .* max_passes: "):
+        run_ladder(ladder_config({**first, "budgets": [640, 64_000]}), console=quiet(), workers=1)
+    more = {**first, "sizes": {"small": {**small, "budgets": [640, 1280]}, "wide": wide}}
+    record = run_ladder(ladder_config(more), console=quiet(), workers=1)
+    assert {(r.size, r.budget, r.state) for r in record.rungs} == {
+        (size, budget, "complete") for size, budget in (("small", 640), ("small", 1280), ("wide", 640))
+    }
+    assert len(files) == 1 and all((p.stat().st_mtime_ns, p.read_bytes()) == held for p, held in files.items())
+    assert [len(yaml.safe_load(Path(f"ladder/{n}.yaml").read_text())["ladder"]) for n in ("small", "wide")] == [2, 1]
+
+
+@pytest.mark.slow
+def test_a_new_queue_finds_the_rungs_that_are_there(asked: dict[str, Any]) -> None:
+    """What was trained on another machine, or in another folder, is found."""
+    small = {**asked, "sizes": {"small": asked["sizes"]["small"]}}
+    run_ladder(ladder_config(small), console=quiet(), workers=1)
+    for rung in Path("ladder").glob("small-*"):
+        shutil.copytree(rung, Path("elsewhere") / rung.name)
+    shutil.copy("ladder/ladder.json", "elsewhere")
+    shutil.rmtree("ladder")
+    weights = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in Path("elsewhere").glob("small-*/model.safetensors")}
+    more = {**small, "budgets": [640, 1280, 1600], "output_dir": "elsewhere"}
+    record = run_ladder(ladder_config(more), console=quiet(), workers=1)
+    assert [(r.budget, r.state) for r in record.rungs] == [(b, "complete") for b in (640, 1280, 1600)]
+    assert len(weights) == 2 and all((p.stat().st_mtime_ns, p.read_bytes()) == held for p, held in weights.items())
+    assert len(yaml.safe_load(Path("elsewhere/small.yaml").read_text())["ladder"]) == 3
+
+
+def test_the_committed_ladder_goes_on() -> None:
+    """A default of pre-training that decided its weights would make every ladder of before another one."""
+    from holdfast.papers.ladder.settings import TRAIN
+    from holdfast.runs.identity import deciding
+
+    folder = Path(__file__).resolve().parents[3] / "docs" / "examples" / "ladder" / "1M-tokens2M"
+    was = json.loads((folder / "run.json").read_text())["config"]
+    assert TRAIN["adam_beta1"] == 0.9  # the default, which records leave out
+    assert deciding({**was, **TRAIN}) == {**deciding(was), "adam_beta1": 0.9}

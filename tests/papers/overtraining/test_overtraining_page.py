@@ -1,0 +1,142 @@
+"""The page of an overtraining study says where longer pre-training turns to harm, what retention does, and what
+diverged."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from synthetic_overtraining import overtraining
+
+from holdfast.papers.overtraining.page import (
+    _at_rates,
+    _tuned_chart,
+    example_table,
+    lead,
+    overtraining_page,
+    print_overtraining,
+    seen_table,
+    shift_table,
+    tuned_table,
+    turn_table,
+)
+from holdfast.papers.overtraining.record import (
+    OvertrainingRecord,
+    SeenExample,
+    SeenGroup,
+    read_overtraining,
+    write_overtraining,
+)
+from holdfast.reports.blocks import words
+from holdfast.reports.html import render, write_page
+from holdfast.reports.markdown import document as as_markdown
+
+
+def test_the_lead_names_the_turning_point_and_what_retention_does() -> None:
+    told = lead(overtraining())
+    assert "reviews, direct at tuned rates: what should be kept (web) is best at 2 B tokens [1 B, 2 B]" in told
+    assert "longer pre-training costs 0.4 nats/token" in told
+    along = "along the ladder its cost falls by 0.100 nats/token, that of direct grows by 0.700"
+    assert f"held: its turning point comes later and {along}" in told
+    record = overtraining()
+    unknown = dataclasses.replace(record.shifts[0], verdict="cannot tell", interval=(-1.0, 0.1))
+    assert "held" not in lead(dataclasses.replace(record, shifts=[unknown])), "what cannot be told is no news"
+    assert "held" not in lead(
+        dataclasses.replace(record, growth=[], shifts=[dataclasses.replace(unknown, interval=(-1.0, -0.1))])
+    )
+
+
+def test_the_lead_says_so_where_a_way_learns_little() -> None:
+    record = overtraining()
+    key = record.leading("reviews", "target").key  # type: ignore[union-attr]
+
+    def with_gains(held: float) -> OvertrainingRecord:
+        changed = [
+            replace(m, figures={**m.figures, key: replace(m.figures[key], cost=-held if m.arm == "held" else -0.4)})
+            for m in record.models
+        ]
+        return replace(record, models=changed)
+
+    assert "held: its turning point" in lead(with_gains(0.3)) and "but it learns" not in lead(with_gains(0.3))
+    assert "; but it learns 25 % of what direct does of reviews" in lead(with_gains(0.1))
+    assert "; but it learns 0 % of what direct does of reviews" in lead(with_gains(-0.1))
+
+
+def test_a_chart_at_tuned_rates_has_the_figures_of_each_budgets_own_rate() -> None:
+    record = overtraining()
+    scored = record.scored["reviews"][0]
+    chart = _tuned_chart(record, "reviews", scored, "what should be kept")
+    assert chart is not None
+    drawn = {line: [r["y"] for r in chart.rows if r["line"] == line] for line in ("direct", "held")}
+    assert [y.value for y in drawn["direct"]] == [3.4, 3.2, 3.6]
+    assert [y.value for y in drawn["held"]] == [3.1, 2.8, 2.4], "the last at the lower rate"
+    base = [r["y"] for r in chart.rows if r["line"] == "checkpoint as it is"]
+    assert base == pytest.approx([2.9, 2.6, 2.4])
+
+
+def test_what_diverged_is_named_and_not_drawn() -> None:
+    record = overtraining()
+    held = record.arms[1]
+    chart = _at_rates(record, "reviews", held, record.scored["reviews"][0], cost=True)
+    assert chart is not None and "Diverged, so not drawn: 0.0001 at 4 B." in chart.caption
+    assert all(math.isfinite(r["y"].value) for r in chart.rows) and len(chart.rows) == 5
+    aside = dataclasses.replace(record, left_out=[1e-4])
+    chart = _at_rates(aside, "reviews", held, record.scored["reviews"][0], cost=True)
+    assert chart is not None and "Left out, beyond the perplexity that was allowed: 0.0001." in chart.caption
+    assert {r["line"] for r in chart.rows} == {"1e-05"}
+
+
+def test_tables() -> None:
+    record = overtraining()
+    rows = [[words(cell) for cell in row] for row in tuned_table(record, "reviews").rows]
+    assert len(rows) == 6 and rows[0][:2] == ["direct", "1 B"] and rows[0][2].startswith("0.0001")
+    assert rows[-1][2].startswith("1e-05") and rows[-1][-1].startswith("0.000")
+    (shift,) = shift_table(record, "reviews").rows
+    assert [words(c) for c in shift][:3] == ["held", "tuned", "web"] and "later" in words(shift[-1])
+    turns = turn_table(record, "reviews", record.arms[0])
+    assert turns is not None and [words(r[0]) for r in turns.rows] == ["tuned", "0.0001"]
+    assert turn_table(record, "reviews", record.arms[1]) is None
+
+
+def test_page_terminal_and_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = overtraining()
+    assert read_overtraining(write_overtraining(tmp_path, record).parent) == record
+    page = write_page(overtraining_page(record), tmp_path / "report.html").read_text()
+    assert "What each change costs each checkpoint" in page and "reviews: how far the weights go" in page
+    assert "/secret/" not in page, "whose folder it was says nothing"
+    assert overtraining_page(record).status == ("finished", "good")
+    print_overtraining(record, tmp_path)
+    told = capsys.readouterr().out
+    assert "reviews at tuned rates" in told and "note: a note" in told
+
+
+def test_what_models_see_stands_with_its_pictures_and_with_guessing() -> None:
+    plain = overtraining()
+    assert "what the models see" not in render(overtraining_page(plain))
+    target = dataclasses.replace(plain.scored["reviews"][1], chance=0.4)
+    groups = [
+        SeenGroup(task="reviews", arm="direct", checkpoint=c, group=g, value=v, chance=0.25, n=8)
+        for c, v in (("1B", 0.5), ("4B", 0.875)) for g in ("count", "reading")
+    ]  # fmt: skip
+    example = SeenExample(
+        task="reviews", group="count", picture="UE5H", question="<image>\nHow many <b>?", options=[" one", " two"],
+        right=1, answers={"1B": 0, "4B": 1},
+    )  # fmt: skip
+    scored = {"reviews": [plain.scored["reviews"][0], target, plain.scored["reviews"][2]]}
+    record = dataclasses.replace(plain, scored=scored, groups=groups, examples=[example])
+    chart = _tuned_chart(record, "reviews", target, "the task")
+    assert chart is not None and [rule.y for rule in chart.rules] == [0.4] and "guessing, 0.4." in chart.caption
+    held = _at_rates(record, "reviews", record.arms[0], target, cost=True)
+    assert held is not None and not held.rules, "what fine-tuning costs is not held against guessing"
+    rows = [[words(cell) for cell in row] for row in seen_table(record, groups).rows]
+    assert rows == [["direct", "1 B", "0.500", "0.500"], ["direct", "4 B", "0.875", "0.875"]]
+    (row,) = example_table(record, [example]).rows
+    assert [words(cell) for cell in row] == ["a picture", "How many <b>?\ncount", "two", "one", "two"]
+    page = render(overtraining_page(record))
+    assert (
+        '<img src="data:image/png;base64,UE5H" alt="a picture" class="picture">' in page and "How many <b>" not in page
+    )
+    assert "UE5H" not in as_markdown(overtraining_page(record)), "a text names the picture and leaves it out"

@@ -1,0 +1,503 @@
+"""The overtraining study: what it refuses before anything runs, and a whole one of seconds, figures computed anew."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import operator
+import statistics
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted
+from holdfast.papers.overtraining.outcome import _Judged, with_figures
+from holdfast.papers.overtraining.plan import overtraining_config
+from holdfast.papers.overtraining.record import Arm, OvertrainingRecord, TunedRate, read_overtraining
+from holdfast.papers.overtraining.study import run_overtraining
+from holdfast.records.run import RunFolder
+from tiny import build_model
+
+OLD = [f"The quick brown fox {i} jumps over the lazy dog and then sleeps for {i} hours." for i in range(12)]
+NEW = [f"In this village nobody had counted to {i} before the bridge was built." for i in range(24)]
+BUDGETS = {"s": 4, "m": 12, "l": 40}
+"""Steps of pre-training by checkpoint."""
+
+
+def write(name: str, texts: list[str]) -> None:
+    Path(name).write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+
+
+@pytest.fixture
+def asked(tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A study of three checkpoints of one model, which knows the better what is old the longer it was trained."""
+    monkeypatch.chdir(tmp_path)
+    ids = [torch.tensor([tokenizer(t)["input_ids"]]) for t in OLD]
+    model = build_model(seed=0)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step in range(1, max(BUDGETS.values()) + 1):
+        one = ids[step % len(ids)]
+        model(input_ids=one, labels=one).loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        for name, steps in BUDGETS.items():
+            if step == steps:
+                model.save_pretrained(name)
+                tokenizer.save_pretrained(name)
+    write("old.jsonl", OLD)
+    write("train.jsonl", NEW[:12])
+    write("valid.jsonl", NEW[12:16])
+    write("test.jsonl", NEW[16:])
+    return {
+        "name": "mine",
+        "ladder": [{"model": name, "tokens": 1000.0 * steps} for name, steps in BUDGETS.items()],
+        "probe": {"noise": [0.1], "noise_seeds": 2, "quantize": ["int4"]},
+        "tasks": {
+            "new": {
+                "train": {"dataset_name": "train.jsonl"},
+                "validation": [{"perplexity": "valid.jsonl", "name": "valid"}],
+                "test": [{"perplexity": "test.jsonl", "name": "test"}],
+            }
+        },
+        "generalist": [{"perplexity": "old.jsonl", "name": "old"}],
+        "train": {"per_device_train_batch_size": 4, "num_train_epochs": 2, "use_cpu": True},
+        "vary": {
+            "learning_rate": [1e-3, 1e-2],
+            "retention": ["direct", {"label_annealing": {"weight": 3}}],
+        },
+        "seeds": [0, 1],
+        "output_dir": "out",
+    }
+
+
+def run_of(asked: dict[str, Any], **changes: Any) -> OvertrainingRecord:
+    console = Console(file=io.StringIO(), width=160)
+    return run_overtraining(overtraining_config({**asked, **changes}), console=console, workers=1)
+
+
+def with_validation(asked: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    validation = [{**asked["tasks"]["new"]["validation"][0], **keys}]
+    return {**asked, "tasks": {"new": {**asked["tasks"]["new"], "validation": validation}}}
+
+
+DIRECT, HELD = "direct fine-tuning", "label annealing"
+
+
+def test_every_checkpoint_is_probed_and_fine_tuned_alike(asked: dict[str, Any]) -> None:
+    config = overtraining_config(asked)
+    labels = [job.attributes["label"] for job in config.jobs()]
+    assert labels[:4] == [
+        "looking for what is measured in what is trained on",
+        *(f"{name}: noise, few bits, pruning" for name in BUDGETS),
+    ]
+    assert labels[4:7] == [f"{name}: new, {DIRECT}, learning rate 0.001" for name in BUDGETS]
+    assert len(labels) == 1 + 3 + 3 * 2 * 2 and config.direct == DIRECT
+    settings = [config.training("m", name, 1) for name in config.tunings]
+    assert {s["weight_decay"] for s in settings} == {0.0} and {s["num_train_epochs"] for s in settings} == {2}
+    assert all(s["eval_dataset_name"].endswith("valid.jsonl") for s in settings)
+    assert [s["retention"] for s in settings] == ["none"] * 2 + [[{"label_annealing": {"weight": 3}}]] * 2
+    first = overtraining_config(with_validation(asked, max_documents=3))
+    assert first.training("m", next(iter(first.tunings)), 0)["eval_dataset_split"] == "train[:3]"
+    with pytest.raises(ConfigError, match=r"tasks\.new\.held_out: is missing: valid is the first 3 documents of train"):
+        overtraining_config(with_validation(asked, max_documents=3, split="train[:4]"), check=False).held_out("new")
+    with pytest.raises(ConfigError, match=r"tasks\.new\.held_out: is missing: valid is the configuration one of"):
+        overtraining_config(with_validation(asked, config="one"), check=False).held_out("new")
+    assert len({s["output_dir"] for s in settings}) == 4 and {s["model_name_or_path"] for s in settings} == {"m"}
+
+
+def test_ways_are_all_that_varies_beside_the_rate(asked: dict[str, Any]) -> None:
+    vary = {
+        "learning_rate": [1e-3, 1e-2],
+        "per_device_train_batch_size": [2, 4],
+        "retention": ["direct", [{"train": {"use_peft": True, "learning_rate": [1e-2, 3e-2]}}, {"label": "LoRA"}]],
+    }
+    config = overtraining_config({**asked, "vary": vary})
+    arms = {arm: [t.rate for t in tunings] for arm, tunings in config.arms("new").items()}
+    assert arms == {
+        "direct fine-tuning, per device train batch size 2": [1e-3, 1e-2],
+        "direct fine-tuning, per device train batch size 4": [1e-3, 1e-2],
+        "direct fine-tuning (LoRA), per device train batch size 2": [1e-2, 3e-2],
+        "direct fine-tuning (LoRA), per device train batch size 4": [1e-2, 3e-2],
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ladder": []}, "ladder: "),
+        ({"ladder": [{"model": "s", "toks": 1.0}]}, r"ladder\[0\]: unknown key 'toks'"),
+        (
+            {"ladder": [{"model": "l", "tokens": 2.0}, {"model": "s", "tokens": 1.0}]},
+            "ladder: expected budgets that rise",
+        ),
+        ({"ladder": ["s", "l"]}, "ladder: expected the tokens that each checkpoint was pre-trained on"),
+        ({"ladder": "no.yaml"}, "ladder: .*no.yaml"),
+        ({"probe": {"noise": [-1]}}, r"probe\.noise\[0\]: expected"),
+        ({"probe": {"prune": [1.0]}}, r"probe\.prune\[0\]: expected a number above 0 and below 1"),
+        ({"probe": {"toward": ["l"]}}, r"probe\.toward: the study makes its own"),
+        ({"probe": {"nois": [0.1]}}, r"probe: unknown key 'nois'"),
+        ({"tasks": {"new": {"train": {"dataset_name": "train.jsonl"}}}}, r"tasks\.new\.validation: is missing"),
+        ({"tasks": {"new": {"validation": [1], "test": [1]}}}, r"tasks\.new\.train\.dataset_name: is missing"),
+        ({"generalist": []}, "generalist: is missing"),
+        ({"generalist": [{"perplexity": "no.jsonl"}]}, r"generalist\[0\].*no\.jsonl"),
+        ({"vary": {"retention": ["direct"]}}, r"vary\.learning_rate: is missing"),
+        (
+            {"vary": {"learning_rate": [1e-3], "learning_rat": [1]}},
+            r"vary\.learning_rat: .*Did you mean 'learning_rate'",
+        ),
+        ({"vary": {"learning_rate": {"log": [1e-4, 1e-3]}}}, "points"),
+        ({"vary": {"learning_rate": [1e-3], "retention": ["direct", "dirct"]}}, "dirct"),
+        ({"train": {"learning_rate": 1e-3}}, r"train\.learning_rate: is what the study varies"),
+        ({"train": {"seed": 3}}, r"train\.seed: is set by the study"),
+        ({"train": {"save_strategy": "no"}}, r"train\.save_strategy: is set by early stopping"),
+        ({"train": {"bach": 3}}, r"train\.bach: no such key"),
+        ({"evaluation": {"limit": 3, "bach": 1}}, r"evaluation\.bach: no such key"),
+        ({"seeds": [1, 1]}, "seeds: expected at least one, each once"),
+        ({"small": "overtrainin"}, "small: expected one of overtraining"),
+        ({"most_perplexity": 1}, "most_perplexity: expected"),
+        ({"direction": {"task": "new", "learning_rate": 1e-3}}, "direction: is held against the quadratic"),
+        ({"direction": {"task": "nw", "learning_rate": 1e-3}, "curvature": 4}, "direction: task: .*Did you mean 'new'"),
+        (
+            {"direction": {"task": "new", "learning_rate": 2e-3}, "curvature": 4},
+            r"direction\.learning_rate: expected one of 0\.001, 0\.01, at which direct fine-tuning is tried",
+        ),
+        ({"direction": {"task": "new"}, "curvature": 4}, r"direction.*learning_rate"),
+        ({"name": "a b"}, "name: expected letters"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(asked: dict[str, Any], change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        overtraining_config({**asked, **change})
+    assert not Path("out").exists()
+
+
+def test_checkpoints_have_to_be_one_model(asked: dict[str, Any], tokenizer: Any) -> None:
+    build_model(width=16).save_pretrained("l")
+    with pytest.raises(ConfigError, match=r"ladder: expected checkpoints of one architecture, but s and l differ"):
+        overtraining_config(asked)
+
+
+def lost_by_document(run: RunFolder, entry: str) -> np.ndarray:
+    """What each document adds to the loss per token of a fine-tuned model, less what it adds to its start's."""
+    found = []
+    for which in ("result", "start"):
+        rows = sorted(run.evaluated(which).samples(*entry.split("/")), key=lambda row: str(row["doc"]))
+        nats, tokens = (np.array([row[column] for row in rows], dtype=float) for column in ("nats", "tokens"))
+        found.append((nats - nats.sum() / tokens.sum() * tokens) / tokens.sum())
+    return found[0] - found[1]
+
+
+def test_a_whole_study(asked: dict[str, Any]) -> None:
+    record = run_of(asked)
+    assert record.status == "finished" and read_overtraining("out") == record and Path("out/report.html").is_file()
+    assert [m.state for m in record.models] == ["complete"] * 12 and all(m.seeds == [0, 1] for m in record.models)
+    assert not list(Path("out/runs").rglob("*.safetensors")), "weights are not kept unless asked for"
+    config = overtraining_config(asked)
+    names = {(t.arm, t.rate): name for name, t in config.tunings.items()}
+
+    def measured(arm: str, rate: float, label: str, seed: int, which: str, key: str) -> float:
+        found = RunFolder(config.run_folder(label, names[arm, rate], seed)).evaluated(which)
+        one = found.find(*key.split("/"))
+        assert one is not None
+        return one.metrics["nats_per_token"].value
+
+    def mean(arm: str, rate: float, label: str, key: str) -> float:
+        return statistics.fmean(measured(arm, rate, label, s, "result", key) for s in (0, 1))
+
+    assert [s.key for s in record.scored["new"]] == ["source/old", "target/test", "validation/valid"]
+    for m in record.models:
+        for key, figure in m.figures.items():
+            costs = [
+                measured(m.arm, m.rate, m.checkpoint, s, "result", key)
+                - measured(m.arm, m.rate, m.checkpoint, s, "start", key)
+                for s in (0, 1)
+            ]
+            assert figure.value == pytest.approx(mean(m.arm, m.rate, m.checkpoint, key), abs=1e-9)
+            assert figure.cost == pytest.approx(statistics.fmean(costs), abs=1e-9)
+            assert (
+                figure.cost_interval is not None and figure.cost_interval[0] <= figure.cost <= figure.cost_interval[1]
+            )
+        assert m.distance is not None and m.distance > 0
+    # the rate is chosen by validation, not by the test
+    for r in record.rates:
+        assert r.rate == min((1e-3, 1e-2), key=lambda rate: mean(r.arm, rate, r.checkpoint, "validation/valid"))
+        assert r.edge in ("smallest", "largest")
+    assert {t.verdict for t in record.rate_trends} == {"cannot tell"} and all(
+        "end of what" in t.why for t in record.rate_trends
+    )
+    # the turn is the budget with the least loss
+    for t in record.turns:
+        rates = {r.checkpoint: r.rate for r in record.rates if r.arm == t.arm}
+        losses = {c: mean(t.arm, rates[c] if t.rate is None else t.rate, c, t.entry) for c in BUDGETS}
+        best = min(losses, key=losses.__getitem__)
+        assert t.tokens == 1000.0 * BUDGETS[best] and t.after == pytest.approx(losses["l"] - losses[best], abs=1e-9)
+    grown = {(g.arm, g.rate, g.entry): g for g in record.growth}
+    for (arm, rate, key), g in grown.items():
+        if rate is not None:
+            first, last = (record.model("new", arm, rate, c) for c in ("s", "l"))
+            assert first is not None and last is not None
+            assert g.difference == pytest.approx(last.figures[key].cost - first.figures[key].cost)
+    for s in record.shifts:
+        mine, other = grown[s.arm, s.rate, s.entry], grown[s.against, s.rate, s.entry]
+        assert (s.arm, s.against) == (HELD, DIRECT) and s.growth == pytest.approx(mine.difference - other.difference)
+        if s.rate is None:
+            continue
+        # four models on the same documents: pairs, by the correlations of what each document contributes
+        four = [record.model("new", arm, s.rate, c) for arm in (HELD, DIRECT) for c in ("l", "s")]
+        moved, halves = [], []
+        for m in four:
+            runs = [RunFolder(config.run_folder(m.checkpoint, names[m.arm, m.rate], seed)) for seed in (0, 1)]
+            moved.append(np.mean([lost_by_document(run, s.entry) for run in runs], axis=0))
+            halves.append(m.figures[s.entry].samples_half)
+        signed = np.array([1, -1, -1, 1]) * halves
+        assert s.samples_half == pytest.approx(np.sqrt(signed @ np.corrcoef(moved) @ signed), rel=1e-3)
+    # what was only probed
+    assert {(s.kind, s.model) for s in record.sensitivities} == {(k, n) for k in ("noise", "quantize") for n in BUDGETS}
+    assert len(record.trends) == 2 and {i.kind for i in record.inflections} == {"as-it-is", "noise", "quantize"}
+    # nothing is done twice
+    before = {p: p.stat().st_mtime_ns for p in Path("out").rglob("*.jsonl")}
+    again = run_of(asked)
+    assert again.models == record.models and before == {p: p.stat().st_mtime_ns for p in Path("out").rglob("*.jsonl")}
+
+
+@pytest.mark.slow
+def test_the_loss_is_followed_along_a_fine_tuning(asked: dict[str, Any]) -> None:
+    """Figure 10: at the whole way it is the fine-tuned model's, at none the checkpoint's, and the quadratic touches it
+    there."""
+    small = {"probe": {"noise": [0.1], "noise_seeds": 1}, "vary": {"learning_rate": [1e-2]}, "early_stopping": False}
+    small |= {"curvature": 12, "direction": {"task": "new", "learning_rate": 1e-2, "steps": [0.001, 0.5, 1.0, 2.0]}}
+    record = run_of(asked, **small, seeds=[0], keep="none")
+    assert not list(Path("out/runs").rglob("*.safetensors")), "nothing needs the weights any more"
+    for sharpness in record.sharpness:
+        label = sharpness.model
+        assert [line.label for line in sharpness.lines] == ["noise, seed 0", "new-0.01"]
+        line = sharpness.lines[1]
+        assert [size for size, _ in line.losses] == [0.0, 0.001, 0.5, 1.0, 2.0]
+        losses = dict(line.losses)
+        tuned = record.model("new", DIRECT, 1e-2, label)
+        assert tuned is not None and tuned.distance == pytest.approx(line.norm, rel=1e-5)
+        assert losses[1.0] == pytest.approx(tuned.figures["source/old"].value, rel=1e-5)
+        assert losses[0.0] == pytest.approx(sharpness.loss, rel=1e-5)
+        step = losses[0.001] - losses[0.0]
+        assert line.quadratic(0.001, losses[0.0]) - losses[0.0] == pytest.approx(step, rel=0.1, abs=2e-6)
+    assert "The loss along the step towards new-0.01, l" in Path("out/report.html").read_text()
+
+
+def test_longer_pretraining_costs_more_and_annealing_holds_on(asked: dict[str, Any]) -> None:
+    """What the checkpoint never knew cannot be lost: at the higher rate the cost grows along the ladder."""
+    record = run_of(asked, seeds=[0], probe=False, vary={**asked["vary"], "learning_rate": [1e-2]})
+    costs = {
+        arm: [record.model("new", arm, 1e-2, c).figures["source/old"].cost for c in BUDGETS] for arm in (DIRECT, HELD)
+    }  # type: ignore[union-attr]
+    assert costs[DIRECT][0] < costs[DIRECT][-1] and costs[HELD][-1] < costs[DIRECT][-1]
+    assert not record.sensitivities and all(r.edge == "" for r in record.rates)
+
+
+@pytest.mark.slow
+def test_a_fine_tuning_that_diverges_is_a_result(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.errors import TrainingDiverged
+    from holdfast.papers.overtraining import study
+
+    train = study.train_model
+
+    def diverging(settings: Any, *args: Any, **kwargs: Any) -> Any:
+        if settings["learning_rate"] == 1e-2 and settings["model_name_or_path"] == "l":
+            raise TrainingDiverged("Step 3: the loss is NaN\nmore")
+        return train(settings, *args, **kwargs)
+
+    monkeypatch.setattr(study, "train_model", diverging)
+    record = run_of(asked, probe=False, vary={"learning_rate": [1e-3, 1e-2]})
+    assert record.status == "finished"
+    lost = record.model("new", DIRECT, 1e-2, "l")
+    assert (
+        lost is not None
+        and lost.diverged == dict.fromkeys("01", "Step 3: the loss is NaN")
+        and lost.state == "complete"
+    )
+    assert math.isinf(lost.figures["source/old"].cost) and math.isinf(lost.figures["source/old"].value)
+    turned = next(t for t in record.turns if (t.rate, t.entry) == (1e-2, "source/old"))
+    assert turned.verdict == "turns" and math.isinf(turned.after), "it is as bad as can be, not left out"
+    grown = next(g for g in record.growth if (g.rate, g.entry) == (1e-2, "source/old"))
+    assert grown.verdict == "grows" and math.isinf(grown.difference)
+    assert next(r.rate for r in record.rates if r.checkpoint == "l") == 1e-3
+    assert "Diverged" in Path("out/report.html").read_text()
+    assert read_overtraining("out") == record
+
+
+def test_training_text_that_holds_what_is_measured_is_refused(asked: dict[str, Any]) -> None:
+    write("train.jsonl", [*NEW[:12], OLD[3].upper(), NEW[17]])
+    with pytest.raises(HoldfastError, match=r"(?s)1 of 12 documents of source/old \(old\.jsonl\) stand .*target/test"):
+        run_of(asked)
+    assert not Path("out/runs").exists(), "no fine-tuning was begun"
+    write("replayed.jsonl", OLD[5:7])
+    write("train.jsonl", NEW[:12])
+    replay = {"replay": {"data": "replayed.jsonl", "fraction": 0.5}}
+    vary = {"learning_rate": [1e-3], "retention": ["direct", replay]}
+    with pytest.raises(HoldfastError, match=r"2 of 12 documents of source/old"):
+        run_of(asked, output_dir="replayed", vary=vary, probe=False, seeds=[0])
+    write("others.jsonl", [*NEW[:12], *OLD[7:10]])
+    rate = {"learning_rate": [1e-3]}
+    arm = {"retention": ["direct", [{"train": {"dataset_name": "others.jsonl"}}, {"label": "other text"}]]}
+    mixed = {"datasets": [{"path": "json", "name": None, "split": "train"}]}
+    config = overtraining_config({**asked, "train": mixed, "vary": rate}, check=False)
+    assert ("json", "train", None) in config.trained_on("new"), "a mixture's"
+    for number, vary in enumerate([arm, {"dataset_name": ["train.jsonl", "others.jsonl"]}]):
+        with pytest.raises(HoldfastError, match=r"3 of 12 documents of source/old"):
+            run_of(asked, output_dir=f"others-{number}", vary={**rate, **vary}, probe=False, seeds=[0])
+    write("train.jsonl", [*NEW[:12], OLD[3]])
+    record = run_of(asked, overlap="keep", output_dir="kept", seeds=[0], probe=False, vary={"learning_rate": [1e-3]})
+    assert any("1 of 12 documents of source/old (old.jsonl) stand in the training data" in n for n in record.notes)
+
+
+@pytest.mark.slow
+def test_rates_beyond_a_perplexity_are_left_aside(asked: dict[str, Any]) -> None:
+    small = {"seeds": [0], "probe": False, "vary": {"learning_rate": [1e-4, 3e-1]}}
+    record = run_of(asked, **small, most_perplexity=1e6)
+    assert record.left_out == []
+    worst = max(record.model("new", DIRECT, 3e-1, c).figures["source/old"].value for c in BUDGETS)  # type: ignore[union-attr]
+    best = max(record.model("new", DIRECT, 1e-4, c).figures["source/old"].value for c in BUDGETS)  # type: ignore[union-attr]
+    again = run_of(asked, **small, most_perplexity=math.exp((worst + best) / 2))  # judged anew from what was measured
+    assert again.left_out == [3e-1] and again.models == record.models
+
+
+@pytest.mark.slow
+def test_a_study_that_was_stopped_goes_on(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.training.hosts import SFTRetentionTrainer
+
+    small = {**asked, "probe": {"noise": [0.1], "noise_seeds": 1}, "seeds": [0], "vary": {"learning_rate": [1e-2]}}
+    whole = run_of(small)
+    step, done = SFTRetentionTrainer.training_step, [0]
+
+    def killed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        done[0] += 1
+        if done[0] == 9:
+            raise Interrupted("killed")
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(SFTRetentionTrainer, "training_step", killed)
+    with pytest.raises(Interrupted):
+        run_of(small, output_dir="other")
+    assert read_overtraining("other").status == "interrupted"
+    record = run_of(small, output_dir="other")
+    assert [m.figures for m in record.models] == [m.figures for m in whole.models]
+    assert [m.distance for m in record.models] == [m.distance for m in whole.models]
+    assert record.sensitivities == whole.sensitivities
+
+
+def test_rates_and_ways_may_come_later(asked: dict[str, Any]) -> None:
+    vary = asked["vary"]
+    old = overtraining_config(asked).resolved
+    for more in (
+        {"retention": ["direct", {"l2": {"coefficient": 1}}, *vary["retention"][1:]]},
+        {"learning_rate": [1e-4, *vary["learning_rate"]]},
+    ):
+        assert overtraining_config({**asked, "vary": {**vary, **more}}).differences(old) == []
+    for other in ({"retention": ["direct"]}, {"learning_rate": [1e-4, 1e-2]}, {"warmup_steps": [1]}):
+        found = overtraining_config({**asked, "vary": {**vary, **other}}).differences(old)
+        assert [d.split(":")[0] for d in found] == ["vary"]
+    replayed = {"retention": [*vary["retention"], {"replay": {"data": "old.jsonl", "fraction": 0.1}}]}
+    found = overtraining_config({**asked, "vary": {**vary, **replayed}}).differences(old)
+    assert [d.split(":")[0] for d in found] == ["vary"], "other text would not be looked through for what is measured"
+    rungs = asked["ladder"]
+    begun = overtraining_config({**asked, "ladder": rungs[1:]}).resolved
+    assert overtraining_config(asked).differences(begun) == [], "checkpoints may come later"
+    for ladder in (rungs[:2], [{**rungs[0], "tokens": 1.0}, *rungs[1:]]):
+        assert [d.split(":")[0] for d in overtraining_config({**asked, "ladder": ladder}).differences(old)] == [
+            "ladder"
+        ]
+    wider = {**asked, "vary": {**vary, "learning_rate": [1e-4, *vary["learning_rate"]]}, "seeds": [0]}
+    assert [d.split(":")[0] for d in overtraining_config(wider).differences(old)] == ["seeds"]
+
+
+@pytest.mark.slow
+def test_what_comes_later_is_all_that_is_run(asked: dict[str, Any]) -> None:
+    small = {**asked, "probe": False, "seeds": [0]}
+    some = asked["ladder"][1:]
+    first = run_of(small, vary={"learning_rate": [1e-2], "retention": ["direct"]}, ladder=some)
+    made = {p: p.stat().st_mtime_ns for p in Path("out/runs").rglob("run.json")}
+    assert len(made) == len(some) == len(BUDGETS) - 1
+    vary = {"learning_rate": [1e-3, 1e-2], "retention": [{"label_annealing": {"weight": 3}}, "direct"]}
+    grown = run_of(small, vary=vary)
+    assert {p: p.stat().st_mtime_ns for p in made} == made
+    assert len(grown.models) == 4 * len(BUDGETS) and all(m.state == "complete" for m in grown.models)
+    for model in first.models:
+        assert grown.model("new", DIRECT, 1e-2, model.checkpoint).figures == model.figures  # type: ignore[union-attr]
+    whole = run_of(small, vary=vary, output_dir="whole", name="whole")
+    key = operator.attrgetter("arm", "rate", "checkpoint")
+    assert [m.figures for m in sorted(grown.models, key=key)] == [m.figures for m in sorted(whole.models, key=key)]
+
+
+@pytest.mark.slow
+def test_a_method_that_averages_at_the_end_trains_for_all_epochs(asked: dict[str, Any]) -> None:
+    vary = {"learning_rate": [1e-2], "retention": ["direct", "sfa", [{"train": {"use_peft": True}}, {"label": "LoRA"}]]}
+    config = overtraining_config({**asked, "vary": vary})
+    stops = {t.arm: config.training("s", n, 0).get("early_stopping_patience") for n, t in config.tunings.items()}
+    assert stops == {"direct fine-tuning": 1, "SFA": None, "direct fine-tuning (LoRA)": 1}
+    record = run_of(asked, vary=vary, seeds=[0], probe=False, ladder=asked["ladder"][1:])
+    assert any("SFA: all epochs, without early stopping" in n for n in record.notes)
+    assert all(m.state == "complete" and m.distance and m.figures for m in record.models)
+
+
+@pytest.mark.slow
+def test_what_was_not_compared_is_no_loss(asked: dict[str, Any]) -> None:
+    """An entry without a comparison is left out and named; a model that lacks one that others have is an error."""
+    small = {**asked, "probe": False, "seeds": [0], "vary": {"learning_rate": [1e-3]}}
+    record = run_of(small)
+    config = overtraining_config(small)
+    (name,) = config.tunings
+    files = [config.run_folder(label, name, 0) / "evaluations" / "comparisons.json" for label in BUDGETS]
+    held = [json.loads(file.read_text()) for file in files]
+    files[1].write_text(json.dumps([c for c in held[1] if c["name"] != "old"]))
+    with pytest.raises(DataError, match=r"source/old of m, direct fine-tuning, 0\.001 was not compared"):
+        with_figures(record, config)
+    for file, one in zip(files, held, strict=True):
+        file.write_text(json.dumps([c for c in one if c["name"] != "old"]))
+    found = with_figures(record, config)
+    assert [s.key for s in found.scored["new"]] == ["target/test", "validation/valid"]
+    assert any("source/old has no figures here" in note for note in found.notes)
+
+
+@pytest.mark.slow
+def test_a_perplexity_of_what_is_no_text_leaves_nothing_out(asked: dict[str, Any]) -> None:
+    rows = [{"prompt": "The quick brown fox jumps over the", "options": [" dog", " moon"], "answer": 0}] * 3
+    Path("asked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    generalist = [{"choices": "asked.jsonl", "name": "asked"}, *asked["generalist"]]
+    small = {"probe": False, "seeds": [0], "vary": {"learning_rate": [1e-3]}, "most_perplexity": 1.01}
+    record = run_of(asked, generalist=generalist, **small)
+    assert record.left_out == [] and any("most_perplexity leaves nothing out" in note for note in record.notes)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_is_not_finite_itself_is_no_fine_tuning_that_diverged(asked: dict[str, Any]) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file("l/model.safetensors")
+    name = next(n for n in weights if n.endswith("norm.weight"))
+    weights[name] = torch.full_like(weights[name], math.nan)
+    save_file(weights, "l/model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(HoldfastError, match=r"l itself is not finite on source/old, before it is fine-tuned"):
+        run_of(asked, probe=False)
+
+
+def test_a_rate_that_would_do_at_every_budget_is_no_trend() -> None:
+    """Seeds that agree on a coarse grid have an interval of no width, which is not how well a rate is known."""
+
+    def judged(*intervals: tuple[float, float]) -> tuple[str, str]:
+        own = [
+            TunedRate(task="t", arm="a", checkpoint=str(n), tokens=2.0**n, rate=1e-2 / 2**n, interval=interval, edge="")
+            for n, interval in enumerate(intervals)
+        ]
+        judge = SimpleNamespace(figures=SimpleNamespace(scored={"t": []}), turned={})
+        arm = Arm(label="a", kind="direct", rates=[1e-3, 1e-2, 1e-1])
+        return _Judged._class(judge, "t", arm, own, (-0.25, -0.25))  # type: ignore[arg-type]
+
+    wide = (1e-3, 1e-2)
+    assert judged(wide, wide, wide) == ("cannot tell", "one rate lies in the interval of every budget")
+    assert judged((1e-2, 1e-1), wide, (1e-3, 3e-3)) == ("falls", "")

@@ -1,0 +1,171 @@
+"""The rules by which the claims of "Pattern Shifting or Knowledge Losing" are judged, on records that are made up so
+that the answer is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from holdfast.papers.claims.rules import FAILS, HOLDS, UNKNOWN, Claim
+from holdfast.papers.stages.claims import FACTS, LEARNT, LETTERED, PLAIN, STATEMENTS, check_claims
+from holdfast.records.evaluation import Evaluation, Metric
+from holdfast.records.stages import (
+    BASE,
+    CONTROL,
+    RESTORED,
+    TUNED,
+    Along,
+    Figure,
+    MeasuredModel,
+    StagesRecord,
+    TaskAbout,
+    Transition,
+)
+
+EPOCHS = 4
+ALL = tuple(s.number for s in STATEMENTS)
+LIKE_THE_PAPER: dict[str, dict[str, list[float]]] = {
+    # base and control, then the checkpoints before restoring, then after
+    "acc": {"given": [0.80, 0.80], "tuned": [0.60, 0.55, 0.50, 0.40], "restored": [0.85, 0.80, 0.70, 0.60]},
+    "plain": {"given": [2.40, 2.41], "tuned": [2.60, 2.70, 2.80, 2.90], "restored": [2.41, 2.41, 2.42, 2.42]},
+    "letters": {"given": [0.25, 0.25], "tuned": [0.60, 0.55, 0.45, 0.40], "restored": [0.3, 0.3, 0.3, 0.3]},
+    "entropy": {"given": [3.0, 3.0], "tuned": [0.9, 0.9, 0.6, 0.3], "restored": [2.0, 2.0, 2.0, 2.0]},
+    "memory": {"given": [0.30, 0.30], "tuned": [0.50, 0.70, 0.80, 0.90], "restored": [0.45, 0.60, 0.70, 0.80]},
+}
+ENTRIES = {
+    "acc": (FACTS, "acc"),
+    "plain": (PLAIN, "nats_per_token"),
+    "letters": (LETTERED, "acc"),
+    "entropy": (LETTERED, "entropy"),
+    "memory": (LEARNT, "exact_memorisation"),
+}
+
+
+def record(world: int, figures: dict[str, Any], *, mass: list[float], begins: int | None, half: float) -> StagesRecord:
+    """A study of one world; worlds differ by a little."""
+
+    def model(role: str, place: int, kind: str, at: int) -> MeasuredModel:
+        shown: dict[str, dict[str, Figure]] = {}
+        for name, (entry, metric) in ENTRIES.items():
+            value = figures[name][kind][at] + 0.001 * world
+            shown.setdefault(entry, {})[metric] = Figure(value=value, interval=(value - half, value + half))
+        return MeasuredModel(role=role, arm="direct" if place else "", place=place, figures=shown, state="complete")
+
+    models = [model(BASE, 0, "given", 0), model(CONTROL, 0, "given", 1)]
+    for k in range(EPOCHS):
+        models += [model(TUNED, k + 1, "tuned", k), model(RESTORED, k + 1, "restored", k)]
+
+    def point(step: int, value: float) -> Along:
+        metric = Metric(value=value, n=240, unit="", higher_is_better=True, interval=(value - half, value + half))
+        about = {"suite": "knowledge", "name": "old_lettered", "kind": "lettered", "primary": "mass", "key": "k"}
+        return Along(step=step, evaluations=[Evaluation(metrics={"mass": metric}, settings={}, model={}, **about)])
+
+    task = {"metric": "acc", "unit": "share", "higher_is_better": True, "chance": 0.25}
+    return StagesRecord(
+        name=f"world-{world}",
+        status="finished",
+        created="",
+        finished=None,
+        config={"seed": world},
+        arms=["direct"],
+        checkpoints={"direct": [f"epoch {k + 1}" for k in range(EPOCHS)]},
+        tasks=[TaskAbout(suite="knowledge", name=name, **task) for name in ("old_facts", "old_lettered")],
+        models=models,
+        transitions=[Transition(arm="direct", task=FACTS, place=begins, interval=(1, None))],
+        along={"direct": [point(20 * i, value) for i, value in enumerate(mass)]},
+    )
+
+
+def claims(
+    *, worlds: int = 3, begins: int | None = 3, smaller: int | None = 4, half: float = 0.01, **changes: list[float]
+) -> dict[str, Claim]:
+    """Claims about a study like the paper's, with lists such as `acc_tuned` in place of its own."""
+    mass = changes.pop("mass", [0.0, 0.98, 0.99, 0.99, 0.97])
+    figures = {name: {**kinds} for name, kinds in LIKE_THE_PAPER.items()}
+    for name, values in changes.items():
+        figure, _, kind = name.partition("_")
+        figures[figure][kind] = values
+    records: dict[str, StagesRecord | None] = {
+        f"world-{w}": record(w, figures, mass=mass, begins=begins, half=half) for w in range(worlds)
+    }
+    if smaller is not None:
+        records |= {f"narrow-{w}": record(w, figures, mass=mass, begins=smaller, half=half) for w in range(worlds)}
+    return {claim.number: claim for claim in check_claims(records)}
+
+
+def test_every_claim_holds_of_a_study_like_the_papers() -> None:
+    found = claims()
+    assert tuple(found) == ALL
+    surge = claims(acc_tuned=[0.60, 0.85, 0.50, 0.40])  # the paper's figures have it on one of two benchmarks
+    assert {n: c.verdict for n, c in (found | {"6": surge["6"]}).items()} == dict.fromkeys(ALL, HOLDS)
+    assert all(p.met for c in found.values() for p in c.preconditions)
+    assert {c.figures[0].n for c in found.values()} == {"3 worlds"}
+    assert all(c.paper and s.rule for c, s in zip(found.values(), STATEMENTS, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "verdict"),
+    [
+        ("1a", {"plain_tuned": [2.40, 2.40, 2.41, 2.41]}, FAILS),
+        ("1a", {"plain_tuned": [2.90, 2.80, 2.70, 2.60]}, FAILS),
+        ("1b", {"plain_restored": [2.41, 2.41, 2.42, 2.60]}, FAILS),
+        ("1b", {"plain_tuned": [2.40, 2.40, 2.40, 2.41]}, UNKNOWN),
+        ("2a", {"acc_restored": [0.70, 0.7, 0.7, 0.6]}, FAILS),
+        ("2a", {"acc_tuned": [0.80, 0.7, 0.6, 0.5]}, UNKNOWN),
+        ("2a", {"plain_restored": [2.60, 2.41, 2.42, 2.42]}, UNKNOWN),
+        ("2b", {"acc_restored": [0.80, 0.80, 0.80, 0.80]}, FAILS),
+        ("2b", {"acc_given": [0.80, 0.60]}, UNKNOWN),
+        ("2b", {"acc_given": [0.30, 0.30]}, UNKNOWN),
+        ("2c", {"acc_restored": [0.60, 0.8, 0.7, 0.6]}, FAILS),
+        ("2d", {"acc_restored": [0.78, 0.8, 0.7, 0.6]}, FAILS),
+        ("2d", {"acc_given": [0.98, 0.98]}, UNKNOWN),
+        ("3a", {"mass": [0.0, 0.98, 0.90, 0.99, 0.97]}, FAILS),
+        ("3a", {"mass": [0.0, float("nan"), 0.99, 0.99, 0.97]}, UNKNOWN),
+        ("3b", {"entropy_tuned": [0.9, 0.5, 0.5, 0.5]}, FAILS),
+        ("3c", {"letters_tuned": [0.60, 0.6, 0.6, 0.65]}, FAILS),
+        ("3c", {"letters_tuned": [0.25, 0.25, 0.2, 0.2]}, UNKNOWN),
+        ("4a", {"memory_tuned": [0.9, 0.9, 0.9, 0.9]}, FAILS),
+        ("4b", {"memory_restored": [0.3, 0.3, 0.3, 0.4]}, FAILS),
+        ("5", {"smaller": 3}, FAILS),
+        ("5", {"smaller": None}, UNKNOWN),
+        ("5", {"begins": None, "smaller": 4}, FAILS),
+        ("6", {"acc_tuned": [0.80, 0.80, 0.80, 0.25]}, FAILS),
+        ("6", {"acc_given": [0.97, 0.97]}, UNKNOWN),
+    ],
+)
+def test_a_claim_can_fail_and_may_not_be_told(number: str, change: dict[str, Any], verdict: str) -> None:
+    found = claims(**change)[number]
+    assert found.verdict == verdict, found.reason
+    if verdict == UNKNOWN and number not in ("3a", "5"):  # these lack a figure, not a precondition
+        assert any(not p.met for p in found.preconditions), found.reason
+
+
+def test_one_world_is_warned_of_and_its_questions_give_the_interval() -> None:
+    found = claims(worlds=1, smaller=None)["2b"]
+    assert found.verdict == HOLDS and any("One seed" in w for w in found.warnings)
+    assert found.figures[0].interval is not None and found.figures[0].n == "one world"
+    assert claims(worlds=1, smaller=None, half=0.3)["2b"].verdict == UNKNOWN
+
+
+def test_a_world_that_carries_a_verdict_is_named() -> None:
+    records = {f"world-{w}": record(w, LIKE_THE_PAPER, mass=[0.0, 1.0], begins=3, half=0.01) for w in range(3)}
+    one = LIKE_THE_PAPER | {"acc": {**LIKE_THE_PAPER["acc"], "restored": [0.85, 0.8, 0.8, 0.90]}}
+    records["world-2"] = record(2, one, mass=[0.0, 1.0], begins=3, half=0.01)
+    claim = next(c for c in check_claims(records) if c.number == "2b")
+    assert claim.verdict == UNKNOWN and any("world 2 carries it" in w for w in claim.warnings) is False
+    assert claim.figures[0].value == pytest.approx((-0.2 - 0.2 + 0.1) / 3, abs=1e-6)
+
+
+def test_models_that_are_not_made_leave_a_claim_open() -> None:
+    records: dict[str, StagesRecord | None] = {
+        f"world-{w}": record(w, LIKE_THE_PAPER, mass=[0.0, 1.0], begins=3, half=0.01) for w in range(2)
+    }
+    assert all(c.verdict == UNKNOWN for c in check_claims({**records, "world-2": None}))
+    first = records["world-0"]
+    assert first is not None
+    failed = [dataclasses.replace(m, state="failed") if m.place == 4 else m for m in first.models]
+    found = check_claims({**records, "world-0": dataclasses.replace(first, models=failed)})
+    assert all("failed" in c.reason for c in found)
+    assert all(c.reason == "The study was not run." for c in check_claims({"world-0": None}))

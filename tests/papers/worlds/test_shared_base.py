@@ -1,0 +1,55 @@
+"""The base that the studies share: what it reads, and that a world without source reads what it always did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.config.decode import mistakes_in
+from holdfast.papers.worlds.embedded import embedded_corpus
+from holdfast.papers.worlds.people.chat import vocabulary
+from holdfast.papers.worlds.shared_base import quick_shared_world, shared_base, shared_world
+from holdfast.papers.worlds.word_problems import known_articles
+from holdfast.papers.worlds.world import WorldRecipe, build_world
+from holdfast.papers.worlds.world_models import pretraining_texts
+
+
+def test_it_reads_four_kinds_of_text_in_the_shares_that_the_recipe_says():
+    recipe, corpus = shared_world(), embedded_corpus()
+    texts = pretraining_texts(recipe)
+    kinds = {"code": set(corpus.code_known), "prose": set(corpus.prose_train), "problems": set(known_articles())}
+    size = {kind: sum(len(t) for t in texts if t in pieces) / sum(map(len, texts)) for kind, pieces in kinds.items()}
+    assert size["code"] == pytest.approx(recipe.code_share, abs=0.01)
+    assert size["prose"] == pytest.approx(recipe.prose_share, abs=0.01)
+    assert size["problems"] == pytest.approx(recipe.problems_share, abs=0.01)
+    read, held_out = set(texts), {*corpus.code_new, *corpus.code_heldout, *corpus.prose_heldout}
+    assert not read & held_out
+    assert not mistakes_in(recipe) and not mistakes_in(quick_shared_world())
+
+
+def test_a_world_without_source_reads_none():
+    corpus = embedded_corpus()
+    read = set(pretraining_texts(WorldRecipe(tellings=2, list_rounds=1)))
+    assert not read & {*corpus.code_known, *corpus.code_new} and not read & set(known_articles())
+
+
+def test_more_other_text_than_leaves_room_for_people_is_refused():
+    [mistake] = mistakes_in(shared_world(prose_share=0.4))
+    assert "prose_share: expected at most 0.9 together with code_share and problems_share" in mistake.sentence()
+
+
+def test_a_vocabulary_beside_source_has_names_and_values_whole_and_no_common_words():
+    world = shared_world().world()
+    words = set(vocabulary(world, wordings=False))
+    assert {f" {name}" for name in world.names} <= words and " baker" in words
+    assert not {" a", " in", " of", " is"} & words
+    assert {" a", " in"} <= set(vocabulary(world))
+
+
+def test_it_is_the_base_of_its_world(tmp_path):
+    recipe = quick_shared_world(seed=3)
+    base = shared_base(**{f: getattr(recipe, f) for f in vars(recipe)})
+    assert Path(build_world(recipe, tmp_path / "world")["base"]) == base
+    assert json.loads((base / "base.json").read_text())["recipe"]["seed"] == 3
