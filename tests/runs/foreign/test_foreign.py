@@ -180,7 +180,7 @@ def test_a_file_of_another_tool_becomes_one_of_ours(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_has_no_counterpart_is_refused_all_at_once(name: str) -> None:
+def test_what_holdfast_does_not_do_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         converted(name)
     for words in REFUSED[name]:
