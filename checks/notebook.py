@@ -1,4 +1,4 @@
-"""Runs a notebook's cells in one namespace, as a kernel would: `python tests/notebook.py FILE`. What a cell ends with
+"""Runs a notebook's cells in one namespace, as a kernel would: `python checks/notebook.py FILE`. What a cell ends with
 is shown. Reads the file as the JSON that it is: a kernel and its two dozen packages would add nothing to that."""
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ EXPECTED = {
 def test_every_cell_runs(name: str, cache: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "HOLDFAST_CACHE": str(cache), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
-    words = [sys.executable, str(ROOT / "tests/notebook.py"), str(FOLDER / f"{name}.ipynb")]
+    words = [sys.executable, str(ROOT / "checks/notebook.py"), str(FOLDER / f"{name}.ipynb")]
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert [words for words in EXPECTED[name] if words not in done.stdout] == [], done.stdout
