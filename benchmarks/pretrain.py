@@ -5,7 +5,7 @@
     python benchmarks/pretrain.py --quick         # under a minute: the smallest decoder, fewer rounds
     python benchmarks/pretrain.py --save FILE     # the figures as JSON
 
-Both arms train an olmo2 decoder of `holdfast ladder train` on windows that are tokenised beforehand, with the same
+Both arms train an olmo2 decoder of a ladder study on windows that are tokenised beforehand, with the same
 AdamW, cosine, weight decay and clipping, and log as rarely. `holdfast` is the trainer that the command uses; `Trainer`
 is transformers' own with its defaults, its model's own loss and the default collator, on rows that are in memory. Arms
 take turns, a stretch of steps each a round; seconds are medians of a stretch's steps, the first ones left out, and the

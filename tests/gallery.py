@@ -169,7 +169,7 @@ STEPS: list[tuple[str, list[str]]] = [
             "prepared/news.jsonl",
         ],
     ),
-    ("world", ["world", "--output_dir", "world", "--quick", *WITHIN]),
+    ("world", ["reproduce", "--world", "--output_dir", "world", "--quick", *WITHIN]),
 ]
 """Name: the command's words. In this order, in one working directory."""
 MADE = ("train-direct", "train-label_annealing", "evaluate", "sweep", "update", "residual-study", "merge-ties")

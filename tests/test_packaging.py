@@ -117,7 +117,7 @@ def test_it_runs_without_the_tree(installed: Path, tmp_path: Path) -> None:
     [site] = (installed.parent.parent / "lib").glob("python*/site-packages")
     (site / "libraries.pth").write_text(sysconfig.get_path("purelib"))
     recipe = site / "holdfast/papers/recipes/ladder/tiny.yaml"
-    done = run([installed.parent / "holdfast", "ladder", "train", "--config", recipe, "--dry_run"], tmp_path)
+    done = run([installed.parent / "holdfast", "study", "run", recipe, "--dry_run"], tmp_path)
     assert done.returncode == 0, done.stderr
     (site / "libraries.pth").unlink()
 

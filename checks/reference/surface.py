@@ -13,7 +13,8 @@ import commandline
 import request_cases
 
 SUBCOMMANDS = {
-    "residual": ["extract", "apply", "study", "worker"],
+    "residual": ["extract", "apply"],
+    "study": ["worker", "status", "report"],
     "sweep": ["worker", "status", "report"],
     "data": ["prepare", "synthesise", "select"],
 }

@@ -63,7 +63,7 @@ REFUSED: dict[str, str] = {
     "data synthesise": (
         f"data synthesise --input qa.jsonl --output {OUT}/articles.jsonl --model m --base_url http://127.0.0.1:9/v1"
     ),
-    "world": f"world --output_dir {OUT} --layers 0",
+    "world": f"reproduce --world --output_dir {OUT} --layers 0",
     "quickstart": f"quickstart --output_dir {OUT} --workers 0",
     "reproduce": f"reproduce nothing --output_dir {OUT}",
     "reproduce, theory": f"reproduce residual --theory --output_dir {OUT}",

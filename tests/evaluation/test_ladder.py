@@ -57,7 +57,7 @@ def test_a_ladder_out_of_a_file_or_a_list(tmp_path: Path) -> None:
             [{"model": "a", "tokens": "many"}],
             r"\[0\].tokens: expected a number of tokens above 0, such as 4\.0e9 or 4B",
         ),
-        ("nowhere.yaml", r"no such file.*'holdfast ladder train' writes one"),
+        ("nowhere.yaml", r"no such file.*'holdfast study run' writes one"),
     ],
 )
 def test_what_is_no_ladder(value: object, message: str) -> None:

@@ -21,55 +21,45 @@ from holdfast import __version__
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, UserError, check_platform, did_you_mean
 from holdfast.support.resources import chain, is_disk_full, is_out_of_memory
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "quickstart": (
-        "holdfast.cli.quickstart",
-        "see it work in about three minutes: no network, no GPU, no files of yours",
-    ),
-    "train": ("holdfast.cli.train", "fine-tune a model, keep what it knew, measure both before and after"),
-    "convert": ("holdfast.cli.convert", "a training file of axolotl or LLaMA-Factory as one of holdfast"),
-    "evaluate": ("holdfast.cli.evaluate", "measure models on suites of benchmarks, on text, on what they answer"),
-    "compare": ("holdfast.cli.compare", "two models question by question, as a table, a page, or a gate of a pipeline"),
-    "sweep": ("holdfast.cli.sweep", "try many ways, draw what each learns against what it forgets, choose one"),
-    "sequence": (
-        "holdfast.cli.sequence",
-        "tasks one after another: what each way of training keeps of the earlier ones",
-    ),
-    "probe": ("holdfast.cli.probe", "how fragile a checkpoint is: noise, few bits, pruning, steps towards another"),
-    "ladder": (
-        "holdfast.cli.ladder",
-        "pre-train one model at rising token budgets, to study what longer training does",
-    ),
-    "overtraining": (
-        "holdfast.cli.overtraining",
-        "does longer pre-training make a model harder to fine-tune, and does retention help?",
-    ),
-    "diagnose": ("holdfast.cli.diagnose", "has a model forgotten, or does it only not show what it knows?"),
-    "reproduce": ("holdfast.cli.reproduce", "re-run a paper's studies and check its claims"),
-    "report": ("holdfast.cli.report", "show a run again, and write its report.html anew"),
-    "update": (
-        "holdfast.cli.update",
-        "keep an instruct model current: continue its base on new text, add the instruction residual",
-    ),
-    "world": (
-        "holdfast.cli.world",
-        "a small world of facts with base and instruct models, to measure knowledge in minutes",
-    ),
-    "merge": ("holdfast.cli.merge", "one checkpoint out of several: soups, task arithmetic, TIES, DARE, SLERP, ..."),
-    "residual": ("holdfast.cli.residual", "take out what instruction tuning changed, put it on another base"),
-    "fisher": (
-        "holdfast.cli.fisher",
-        "which weights the old data needs: the diagonal Fisher information, for EWC and merging",
-    ),
-    "inspect": (
-        "holdfast.cli.inspect",
-        "what a checkpoint holds, whether it is sound; how far another one is from it",
-    ),
-    "models": ("holdfast.cli.models", "a real model without a network, by a short name"),
-    "data": ("holdfast.cli.data", "public sources as training rows; articles written by a language model"),
-    "schema": ("holdfast.cli.schema", "JSON Schema of the YAML files, for editors that complete and check them"),
+GROUPS: dict[str, dict[str, str]] = {
+    "Fine-tune and measure": {
+        "quickstart": "see it work in about three minutes: no network, no GPU, no files of yours",
+        "train": "fine-tune a model, keep what it knew, measure both before and after",
+        "evaluate": "measure models on benchmarks, on text, on the answers they give",
+        "compare": "two models question by question: a table, a page, or a gate for a pipeline",
+        "sweep": "try many settings, plot what each learns against what it forgets, choose one",
+        "sequence": "tasks one after another: what each method keeps of the earlier ones",
+        "diagnose": "has a model forgotten, or does it only not show what it knows?",
+        "update": "continue a base on new text and add the instruction residual",
+        "merge": "one checkpoint out of several: linear, SLERP, TIES, DARE, task arithmetic, ...",
+        "residual": "subtract a base from its instruct model, add the difference to another base",
+        "inspect": "what a checkpoint holds and whether it is sound; how far another is from it",
+        "probe": "how fragile a checkpoint is: noise, few bits, pruning",
+        "report": "show a run, an evaluation or a study again, and rewrite its page",
+    },
+    "Tools": {
+        "data": "corpora with dates, selection of documents, articles written by a model",
+        "convert": "a training file of axolotl or LLaMA-Factory as one of holdfast",
+        "models": "a packaged real model, by a short name and without a network",
+        "fisher": "the diagonal Fisher information, for EWC and Fisher merging",
+        "schema": "JSON Schema of the YAML files, for editors",
+        "study": "run a ladder, an overtraining study or a residual study from its file",
+        "reproduce": "re-run a paper's studies and check its claims, or its theory",
+    },
 }
-"""Name: the module with its `run(argv) -> exit code`, and one line of help."""
+"""Heading: commands, each with one line of help."""
+COMMANDS: dict[str, str] = {name: line for commands in GROUPS.values() for name, line in commands.items()}
+"""Every command; the module `holdfast.cli.NAME` has its `run(argv) -> exit code`."""
+
+
+def command_table() -> str:
+    """The commands under their headings, as `--help` shows them."""
+    lines: list[str] = []
+    for heading, commands in GROUPS.items():
+        lines += ["", heading]
+        lines += [f"  {name:<11}{line}" for name, line in commands.items()]
+    return "\n".join(lines).strip()
+
 
 DEBUG = "HOLDFAST_DEBUG"
 """Environment variable that does what `--debug` does."""
@@ -77,36 +67,18 @@ DEBUG = "HOLDFAST_DEBUG"
 HELP = f"""\
 holdfast {__version__}: fine-tune open-weight language models without losing what they know.
 
-usage: holdfast COMMAND [options]
+usage: holdfast COMMAND [options]       'holdfast COMMAND --help' explains a command
 
-commands
-{chr(10).join(f"  {name:<14}{line}" for name, (_, line) in COMMANDS.items())}
+{command_table()}
 
 options
-  --help       this text; 'holdfast COMMAND --help' explains a command
-  --version    the version
-  --debug      full tracebacks in place of short messages
+  --help, --version; --debug shows full tracebacks in place of short messages
 
 examples
-  holdfast quickstart
-
+  holdfast train --config run.yaml --dry_run                # checks the request, trains nothing
   holdfast train --model_name_or_path Qwen/Qwen3-0.6B --dataset_name train.jsonl \\
       --retention label_annealing:weight=1.0 --source prose.jsonl --target held_out.jsonl
-
-  holdfast train --config run.yaml --learning_rate 1e-5     # with the keys of 'trl sft' and a few more
-  holdfast train --config run.yaml --dry_run                # checks the request, trains nothing
-  holdfast report runs/Qwen3-0.6B-label_annealing
-
-  holdfast sweep --config study.yaml                        # many ways, the frontier, the one to take
-  holdfast reproduce label-annealing                        # a paper in small, offline, claim by claim
-
-  holdfast evaluate base tuned --suite knowledge --output_dir measured
-  holdfast compare measured --fail_if 'any drop > 1pt' --markdown comment.md
-
-  holdfast merge math code --base base --method ties --density 0.3 --output_dir both
-  holdfast residual apply --instruct instruct --old_base base --base new-base --output_dir new-instruct
-  holdfast inspect base both --plot distance.html
-  holdfast inspect both --verify
+  holdfast compare measured --fail_if 'any drop > 1pt'      # exit code 3 if the rule fails
 
 exit codes
   0 done; 1 failed; 2 the request has to change; 3 a rule of 'compare --fail_if' failed; 4 what was measured is NaN or
@@ -192,7 +164,7 @@ def _dispatch(words: list[str]) -> int:
         from holdfast.retention.registered import load_registered
 
         load_registered()
-    code = importlib.import_module(COMMANDS[name][0]).run(rest)
+    code = importlib.import_module(f"holdfast.cli.{name}").run(rest)
     return int(code or 0)
 
 

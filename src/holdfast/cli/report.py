@@ -34,8 +34,7 @@ class ReportRequest:
     """`holdfast report`."""
 
     folder: Annotated[Path, Meta(positional=True, metavar="FOLDER")]
-    """The output folder of 'holdfast train', 'evaluate', 'probe', 'sweep', 'sequence', 'diagnose', 'overtraining' or
-    'ladder train'."""
+    """The output folder of 'holdfast train', 'evaluate', 'probe', 'sweep', 'sequence', 'diagnose' or 'study'."""
 
 
 COMMAND = Command(
@@ -52,8 +51,8 @@ STUDIES = {
     "study.json": "sweep",
     "sequence.json": "sequence",
     "stages.json": "diagnose",
-    "ladder.json": "ladder",
-    "overtraining.json": "overtraining",
+    "ladder.json": "study",
+    "overtraining.json": "study",
 }
 """The record in a study's folder, and the command whose `report` shows it."""
 

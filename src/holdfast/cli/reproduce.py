@@ -26,7 +26,8 @@ PAPERS = "papers\n" + "\n".join(
 DESCRIPTION = f"""\
 Re-runs a paper's studies and checks its claims: holds, does not hold, cannot tell, each with the paper's figure,
 ours and its interval. By default a look at small twins, on two CPU cores, no network, no GPU, no files of yours.
-Finished studies are not run again; an interrupted one continues.
+Finished studies are not run again; an interrupted one continues. --world makes the small world that the
+studies use, with options of its own (holdfast reproduce --world --help).
 
 {PAPERS}
 
@@ -35,6 +36,7 @@ how long on two idle cores
 """
 EPILOG = """\
 examples
+  holdfast reproduce --world --output_dir world                   # a small world of facts and two models of it
   holdfast reproduce label-annealing                              # a look at the small twins: few seeds, few arms
   holdfast reproduce label-annealing --thorough                   # the small twins in whole
   holdfast reproduce label-annealing --quick                      # a minute or two: does it run here at all?
@@ -142,6 +144,10 @@ COMMAND = Command(
 
 def run(argv: list[str]) -> int:
     """Runs the command; see `holdfast reproduce --help`."""
+    if "--world" in argv:
+        from holdfast.cli import world
+
+        return world.run([word for word in argv if word != "--world"])
     if not argv:
         example = "example\n  holdfast reproduce label-annealing"
         print(f"usage: {COMMAND.name} {USAGE}\n\n{PAPERS}\n\n{example}", file=sys.stderr)

@@ -24,9 +24,9 @@ kinds
   update    'holdfast update --config'
   study     'holdfast residual study --config'
   sequence  'holdfast sequence --config'
-  ladder    'holdfast ladder train --config'
+  ladder    'holdfast study run', a ladder
   stages    'holdfast diagnose --config'
-  overtraining  'holdfast overtraining --config'
+  overtraining  'holdfast study run', overtraining
   suite     'holdfast evaluate --suite', and what stands under evaluation: of a run
   merge     'holdfast merge --config'
 
@@ -86,15 +86,15 @@ def _stages() -> dict[str, Any]:
 def _ladder() -> dict[str, Any]:
     from holdfast.papers.ladder.settings import LadderSettings
 
-    text = "The file of 'holdfast ladder train --config'."
-    return json_schema(LadderSettings, title="holdfast ladder train", description=text)
+    text = "The file of 'holdfast study run', a ladder."
+    return json_schema(LadderSettings, title="holdfast study run: a ladder", description=text)
 
 
 def _overtraining() -> dict[str, Any]:
     from holdfast.papers.overtraining.settings import OvertrainingSettings
 
-    text = "The file of 'holdfast overtraining --config'."
-    return json_schema(OvertrainingSettings, title="holdfast overtraining", description=text)
+    text = "The file of 'holdfast study run', overtraining."
+    return json_schema(OvertrainingSettings, title="holdfast study run: overtraining", description=text)
 
 
 def _suite() -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""`holdfast world`: the embedded world, made: base and instruct model, new facts, questions, and a suite that asks
-them."""
+"""`holdfast reproduce --world`: makes the embedded world: base and instruct model, new facts, questions, and a
+suite that asks them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ network, no files of yours. Models are kept in the cache, so the second time tak
 """
 EPILOG = """\
 examples
-  holdfast world --output_dir world                       # base, instruct model, files
-  holdfast world --output_dir world --quick               # seconds: does it run here at all?
-  holdfast world --output_dir world-1 --seed 1            # other people, other weights
-  holdfast world --output_dir world --changed_facts 20    # articles that also correct old facts
+  holdfast reproduce --world --output_dir world                       # base, instruct model, files
+  holdfast reproduce --world --output_dir world --quick               # seconds: does it run here at all?
+  holdfast reproduce --world --output_dir world-1 --seed 1            # other people, other weights
+  holdfast reproduce --world --output_dir world --changed_facts 20    # articles that also correct old facts
   holdfast evaluate base=BASE instruct=INSTRUCT --suite world/suite.yaml     # the paths are printed
 
 output
@@ -50,29 +50,29 @@ class _Output:
 
 @dataclass(frozen=True, kw_only=True)
 class WorldRequest(WorldRecipe, _Output):
-    """`holdfast world`."""
+    """`holdfast reproduce --world`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerRequest:
-    """`holdfast world worker`, which another command starts."""
+    """`holdfast reproduce --world worker`, which another command starts."""
 
     folder: Annotated[Path, Meta(metavar="FOLDER")]
     """Folder with the request."""
 
 
 COMMAND = Command(
-    name="holdfast world",
+    name="holdfast reproduce --world",
     request=WorldRequest,
     description=DESCRIPTION,
     epilog=EPILOG,
     usage="--output_dir FOLDER [options]",
 )
-WORKER = Command(name="holdfast world worker", request=WorkerRequest, usage="--folder FOLDER", yaml=False)
+WORKER = Command(name="holdfast reproduce --world worker", request=WorkerRequest, usage="--folder FOLDER", yaml=False)
 
 
 def run(argv: list[str]) -> int:
-    """Runs the command; see `holdfast world --help`."""
+    """Runs the command; see `holdfast reproduce --world --help`."""
     if argv[:1] == ["worker"]:
         return _worker(argv[1:])
     request = COMMAND.read(argv, defaults=_quick)

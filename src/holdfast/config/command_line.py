@@ -36,7 +36,7 @@ class Command(Generic[T]):
     """A command of the command line: the settings that make its request, and the words around them."""
 
     name: str
-    """As typed: "holdfast world"."""
+    """As typed: "holdfast data prepare"."""
     request: type[T]
     """The settings dataclass."""
     description: str = ""

@@ -88,7 +88,7 @@ def parse_ladder(value: Any) -> tuple[Rung, ...]:
         try:
             value = read_yaml(value, option="ladder", needs="'ladder:' with a list of models").values.get("ladder")
         except ConfigError as error:
-            made = "" if Path(value).is_file() else " 'holdfast ladder train' writes one beside its checkpoints."
+            made = "" if Path(value).is_file() else " 'holdfast study run' writes one for a ladder."
             raise Refused(*(Mistake(path=(), text=f"{text}{made}") for text in error.problems)) from None
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         raise ValueError("a list of models, or a YAML file that has one as 'ladder:'")

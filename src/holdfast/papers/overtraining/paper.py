@@ -18,6 +18,6 @@ PAPER = Paper(
     },
     rules=1,  # turning points at any level
     function="holdfast.papers.overtraining.reproduction:reproduce",
-    full="the paper's own ladders take study files: 'holdfast ladder train --config configs/ladder/paper.yaml' and "
-    "'holdfast overtraining --config configs/overtraining/olmo-1b.yaml'",
+    full="the paper's own ladders take study files: 'holdfast study run configs/ladder/paper.yaml' and "
+    "'holdfast study run configs/overtraining/olmo-1b.yaml'",
 )

@@ -226,8 +226,8 @@ class _What:
             json_schema=lambda: {"type": ["array", "string"]},
         ),
     ] = ()
-    """The checkpoints, the smallest budget first: a list as of 'holdfast probe --ladder', or the file of one ('holdfast
-    ladder train' writes it)."""
+    """The checkpoints, the smallest budget first: a list as of 'holdfast probe --ladder', or the file that a
+    ladder study writes."""
     probe: Annotated[
         ChangeSettings | Literal[False],
         Meta(

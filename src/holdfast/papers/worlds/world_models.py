@@ -269,7 +269,7 @@ def _side_by_side(
         one = listed([_PARTS[job.part] for job in jobs])
         what = one if len(recipes) == 1 else f"{len(jobs)} models of {len({job.world for job in jobs})} worlds"
         say(console, f"{workers} processes train {what}: {steps}")
-    command = python_module("world", "worker", "--folder", str(folder))
+    command = python_module("reproduce", "--world", "worker", "--folder", str(folder))
     began, last, tenth = time.monotonic(), 0.0, 0
     with (
         Workers(command, count=workers, logs=folder / "logs", environment={"HF_HUB_OFFLINE": "1"}) as processes,

@@ -307,6 +307,29 @@ def known_study(folder: Path) -> tuple[str | None, str | None]:
     return (name if isinstance(name, str) else None, storage if isinstance(storage, str) and storage else None)
 
 
+def recorded_kind(storage: str, name: str | None) -> str:
+    """The class of a study as its storage names it (`kind_name`); "" where it does not.
+
+    Args:
+        storage: its address.
+        name: of the study; None: the only one of the storage.
+
+    Raises:
+        ConfigError: no such study, or several.
+        StorageError: the storage does not answer.
+    """
+    opened = Storage(storage)
+    try:
+        names = opened.names()
+        if name is None and len(names) != 1:
+            raise ConfigError(f"--study is missing: {stored.shown(storage)} holds {', '.join(names) or 'no study'}.")
+        queue = opened.load(name or names[0])
+        with stored.answers(storage):
+            return str(queue.user_attrs.get(stored.KIND, ""))
+    finally:
+        opened.close()
+
+
 def kind_name(kind: type[Study[Any]]) -> str:
     """A study's class in a way that another process finds it: `module:Class`, or `file.py:Class`."""
     module = sys.modules[kind.__module__]

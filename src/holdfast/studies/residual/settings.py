@@ -294,7 +294,7 @@ class StudySettings(CommonSettings, StudyKeys):
     small: Literal["world"] | None = None
     """Build small models and new facts offline, for a study of minutes."""
     world: Annotated[dict[str, Any], Meta(parse=_read_world, json_schema=_world_schema)] = field(default_factory=dict)
-    """Settings of that small world, as 'holdfast world' has them; 'quick: true' takes sizes of seconds."""
+    """Settings of that small world, as 'holdfast reproduce --world' has them; 'quick: true' takes sizes of seconds."""
     keep: Literal["all", "result", "none"] = "none"
     """Whose weights stay on disk."""
 

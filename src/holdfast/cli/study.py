@@ -1,0 +1,223 @@
+"""`holdfast study`: the papers' studies from their files: a ladder, an overtraining study."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+from holdfast.cli import study_commands
+from holdfast.config.command_line import Command
+from holdfast.config.declare import Meta
+from holdfast.errors import ConfigError, did_you_mean
+from holdfast.papers.ladder.settings import LadderSettings
+from holdfast.papers.overtraining.settings import OvertrainingSettings
+
+PROG = "holdfast study"
+
+HELP = """\
+usage: holdfast study run FILE [options]
+       holdfast study status|report FOLDER [options]
+       holdfast study worker [options]
+
+Runs a study of a paper from its YAML file. The keys of the file say which study it is:
+
+  sizes     a ladder: pre-trains one model at rising token budgets, every budget a run of its own
+  ladder    overtraining: what noise, few bits, pruning and fine-tuning cost each checkpoint of a ladder
+
+  run       begins or continues a study; options override the file's keys
+  status    how far it is
+  report    table and page once more
+  worker    joins a study that another process or machine has begun
+
+examples
+  holdfast study run configs/ladder/tiny.yaml --dry_run       # the runs, and all mistakes at once
+  holdfast study run configs/ladder/tiny.yaml                 # offline, a minute on two cores
+  holdfast study run configs/overtraining/tiny.yaml           # takes that ladder's checkpoints
+  holdfast study status runs/ladder-tiny --watch
+  holdfast study report runs/ladder-tiny
+
+'holdfast study run FILE --help' explains the options of that file's study.
+"""
+
+LADDER_TEXT = """\
+Pre-trains a ladder: decoders of the sizes you name, at token budgets that rise, every budget a run of its own whose
+learning rate ends at zero. The text is tokenised once into memory-mapped windows that all runs share; runs of a size
+begin with the same weights and read the same windows in the same order. Each run is an ordinary run folder of 'holdfast
+train' and is measured on what you name. The ladder's files are what 'holdfast probe --ladder' takes.
+Interrupted? The same command continues. Several machines: one --storage and a shared folder, 'holdfast study worker'
+on the others.
+"""
+LADDER_FILE = """\
+ladder.yaml
+  text: [c4/*.jsonl.gz]                    # read once at most, unless max_passes says more
+  tokenizer: allenai/OLMo-1B-hf            # or vocab_size: 8192, and one is trained on the text
+  architecture: olmo2                      # any decoder of transformers with the usual names
+  sizes:
+    15M: {layers: 3, width: 192, heads: 3}
+    30M: {layers: 6, width: 384, heads: 6}
+  budgets: [4B, 8B, 16B, 32B, 64B, 128B]
+  context: 1024
+  batch_size: 256                          # windows a step
+  learning_rate: 3.0e-4
+  base_width: 192                          # muP: the rate holds at this width
+  train: {bf16: true}                      # keys of 'holdfast train'
+  evaluation: [{perplexity: held_out.jsonl, name: web}]
+"""
+OVERTRAINING_TEXT = """\
+Takes the checkpoints of a ladder (one model at rising pre-training budgets) and modifies each alike: noise, few bits
+and pruning without training, and fine-tuning on your tasks over learning rates, batch sizes, schedules, LoRA and
+retention methods. It shows what each modification costs at each budget, where longer pre-training turns from help to
+harm (the inflection point), the learning rate that validation data chooses at each budget, and whether retention moves
+any of it. Checkpoints of a task with images get a vision tower first (align). Figures are paired with the checkpoint's
+own; intervals cover seeds and samples. Interrupted? The same command continues.
+"""
+OVERTRAINING_FILE = """\
+overtraining.yaml
+  ladder: runs/ladder/15M.yaml               # as a ladder study writes it, or a list of models with tokens
+  probe: {noise: [0.01, 0.03], quantize: [int4]}
+  tasks:
+    sentiment:
+      train: {dataset_name: mr-train.jsonl}
+      validation: [{choices: mr-valid.jsonl}]          # chooses the learning rate of each budget
+      test: [{choices: mr-test.jsonl}]                 # is reported
+  generalist: [{perplexity: web.jsonl}, {task: arc_easy, num_fewshot: 5}]
+  train: {per_device_train_batch_size: 64}             # keys of 'holdfast train'; 4 epochs, early stopping
+  vary:
+    learning_rate: {log: [1.0e-5, 1.0e-3], points: 7}
+    retention: [direct, {label_annealing: {weight: 1}}, sfa, [{train: {use_peft: true}}, {label: LoRA}]]
+  seeds: [0, 1, 2]
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """The switch that every study has."""
+
+    dry_run: Annotated[bool, Meta(yaml=False)] = False
+    """Checks the request and lists the jobs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderRequest(DryRun, LadderSettings):
+    """`holdfast study run` on the file of a ladder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OvertrainingRequest(DryRun, OvertrainingSettings):
+    """`holdfast study run` on the file of an overtraining study."""
+
+
+def run_command(request: type[Any], description: str, file: str) -> Command[Any]:
+    """`holdfast study run` for one kind of study."""
+    return Command(
+        name=f"{PROG} run",
+        request=request,
+        description=description,
+        epilog=file,
+        usage="FILE [options]",
+    )
+
+
+STUDIES: dict[str, study_commands.StudyCommand] = {
+    "ladder": study_commands.StudyCommand(
+        command=run_command(LadderRequest, LADDER_TEXT, LADDER_FILE),
+        config="holdfast.papers.ladder.plan:ladder_config",
+        execute="holdfast.papers.ladder.study:run_ladder",
+        show="holdfast.papers.ladder.page:print_ladder",
+        kind="holdfast.papers.ladder.study:LadderStudy",
+        file_needed=True,
+        prog=PROG,
+    ),
+    "overtraining": study_commands.StudyCommand(
+        command=run_command(OvertrainingRequest, OVERTRAINING_TEXT, OVERTRAINING_FILE),
+        config="holdfast.papers.overtraining.plan:overtraining_config",
+        execute="holdfast.papers.overtraining.study:run_overtraining",
+        show="holdfast.papers.overtraining.page:print_overtraining",
+        kind="holdfast.papers.overtraining.study:OvertrainingStudy",
+        file_needed=True,
+        prog=PROG,
+    ),
+}
+MARKS: dict[str, str] = {"sizes": "ladder", "ladder": "overtraining"}
+"""A key of a file: the study that it is of."""
+RECORDS: dict[str, str] = {"ladder.json": "ladder", "overtraining.json": "overtraining"}
+"""The record in a study's folder: the study that wrote it."""
+WORKER = study_commands.worker_command(PROG)
+STATUS = study_commands.status_command(PROG)
+REPORT = study_commands.report_command(PROG)
+
+
+def run(argv: list[str]) -> int:
+    """Runs the command; see `holdfast study --help`."""
+    if not argv or argv[0] in ("--help", "-h", "help"):
+        print(HELP, file=sys.stdout if argv else sys.stderr)
+        return 0 if argv else 2
+    step, *rest = argv
+    known = ("run", *study_commands.STEPS)
+    if step not in known:
+        raise ConfigError(f"expected '{PROG}' with one of {', '.join(known)}, got '{step}'.{did_you_mean(step, known)}")
+    if step == "run":
+        return _run(rest)
+    kind = kind_of_words(rest)
+    return STUDIES[kind].run(argv)
+
+
+def _run(words: list[str]) -> int:
+    """`holdfast study run FILE`; FILE stands first, or behind --config."""
+    if words and not words[0].startswith("-"):
+        words = ["--config", *words]
+    file = next((words[i + 1] for i, word in enumerate(words[:-1]) if word == "--config"), None)
+    if file is None:
+        raise ConfigError(f"FILE is missing: expected a study, as in '{PROG} run study.yaml'.")
+    return STUDIES[kind_of_file(Path(file))].run(words)
+
+
+def kind_of_file(path: Path) -> str:
+    """Which study a file is of.
+
+    Raises:
+        ConfigError: the file cannot be read, or has the keys of none or of several studies.
+    """
+    from holdfast.config.yaml_file import read_yaml
+
+    keys = read_yaml(path, option="FILE").values
+    kinds = sorted({kind for key, kind in MARKS.items() if key in keys})
+    if len(kinds) == 1:
+        return kinds[0]
+    came = f"the keys of {' and '.join(kinds)}" if kinds else f"{', '.join(keys) or 'no keys'}"
+    raise ConfigError(
+        "expected the file of a ladder (it has 'sizes') or of an overtraining study ('ladder'), "
+        f"got {came}. Other studies have commands of their own: sweep, sequence, diagnose.",
+        source=str(path),
+    )
+
+
+def kind_of_words(words: list[str]) -> str:
+    """Which study `worker`, `status` and `report` are about: that of the folder among their words, else the one that
+    the storage names.
+
+    Raises:
+        ConfigError: neither says it.
+    """
+    for word in words:
+        for record, kind in RECORDS.items():
+            if (Path(word) / record).is_file():
+                return kind
+    if any(word in ("--help", "-h") for word in words):
+        return "ladder"  # all have the same options
+    option = {name: value for name, value in pairwise(words) if name in ("--storage", "--study")}
+    storage = option.get("--storage") or os.environ.get("HOLDFAST_STORAGE")
+    if storage is not None:
+        from holdfast.studies.engine.session import recorded_kind
+
+        recorded = recorded_kind(storage, option.get("--study"))
+        for kind, study in STUDIES.items():
+            if study.kind == recorded:
+                return kind
+        raise ConfigError(f"expected a study of {', '.join(STUDIES)} in the storage, got {recorded}.")
+    folder = next((word for word in words if not word.startswith("-")), "")
+    raise ConfigError(f"expected the folder of a study, with one of {', '.join(RECORDS)} in it, got '{folder}'.")
