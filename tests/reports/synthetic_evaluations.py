@@ -25,20 +25,6 @@ PROSE = (
     "read statutes narrowly although markets clear slowly under price controls"
 )
 WORDS = PROSE.split()
-TOPICS = (
-    "abstract_algebra anatomy astronomy business_ethics clinical_knowledge college_biology college_chemistry "
-    "college_computer_science college_mathematics college_medicine college_physics computer_security "
-    "conceptual_physics econometrics electrical_engineering elementary_mathematics formal_logic global_facts "
-    "high_school_biology high_school_chemistry high_school_computer_science high_school_european_history "
-    "high_school_geography high_school_government_and_politics high_school_macroeconomics high_school_mathematics "
-    "high_school_microeconomics high_school_physics high_school_psychology high_school_statistics "
-    "high_school_us_history high_school_world_history human_aging human_sexuality international_law jurisprudence "
-    "logical_fallacies machine_learning management marketing medical_genetics miscellaneous moral_disputes "
-    "moral_scenarios nutrition philosophy prehistory professional_accounting professional_law "
-    "professional_medicine professional_psychology public_relations security_studies sociology us_foreign_policy "
-    "virology world_religions"
-)
-SUBJECTS = tuple(f"mmlu_{name}" for name in TOPICS.split())
 Row = dict[str, Any]
 Sides = tuple[list[Row], list[Row]]
 
@@ -258,71 +244,6 @@ class Pair:
             folder.write(e, rows)
         self.comparisons += compare_samples(sides[0], sides[1], held[0], held[1])
         return self
-
-    def average(self, suite: str, name: str) -> Pair:
-        """The mean of the suite's accuracies so far."""
-        held = [c for c in self.comparisons if c.suite == suite and c.primary and c.unit == "accuracy"]
-        members = [{"suite": c.suite, "name": c.name, "metric": c.metric} for c in held]
-        n = sum(c.n for c in held)
-        values = [sum(getattr(c, side) for c in held) / len(held) for side in ("before", "after")]
-        for folder, value in zip((self.before, self.after), values, strict=True):
-            metric = Metric(
-                value=value, n=n, unit="accuracy", higher_is_better=True, interval=(value - 0.012, value + 0.012)
-            )
-            fields: dict[str, Any] = {
-                "suite": suite,
-                "name": name,
-                "kind": "average",
-                "primary": "average",
-                "metrics": {"average": metric},
-            }
-            folder.write(Evaluation(**fields, settings={"members": members}, model={"name": "m"}, key="average"), [])
-        difference = values[1] - values[0]
-        self.comparisons.append(
-            Comparison(
-                suite=suite,
-                name=name,
-                metric="average",
-                unit="accuracy",
-                higher_is_better=True,
-                n=n,
-                before=values[0],
-                after=values[1],
-                difference=difference,
-                interval=(difference - 0.007, difference + 0.007),
-                p_value=0.001,
-                test="paired bootstrap",
-            )
-        )
-        return self
-
-
-def full_pair(root: Path, *, mmlu: int = 1710) -> Pair:
-    """Every kind of entry, in three suites."""
-    pair = Pair(root, ("Qwen2.5-0.5B", "tuned-on-medical"))
-    pair.add("knowledge", "mmlu", "task", multiple_choice("mmlu", mmlu, 0.47, 0.45, tasks=SUBJECTS), ACCURACY)
-    pair.add("knowledge", "arc_challenge", "task", multiple_choice("arc", 600, 0.52, 0.47), ACCURACY)
-    pair.add("knowledge", "sciq", "task", multiple_choice("sciq", 500, 0.71, 0.70), ACCURACY)
-    pair.add("knowledge", "openbookqa", "task", multiple_choice("obqa", 300, 0.36, 0.37), ACCURACY)
-    pair.average("knowledge", "average")
-    pair.add(
-        "reasoning",
-        "gsm8k",
-        "task",
-        generation("gsm8k", 260, 0.36, 0.29),
-        {"exact_match,strict-match": ("exact_match", True)},
-    )
-    pair.add("reasoning", "mbpp", "code", code("mbpp", 160, 0.34, 0.36), {"pass@1": ("pass@1", True)})
-    pair.add("source", "prose", "perplexity", text("prose", 400, 2.9, 0.03), TEXT)
-    pair.add("target", "medical", "perplexity", text("medical", 300, 3.2, -0.4), TEXT)
-    pair.add(
-        "target",
-        "medqa_answers",
-        "answers",
-        answers("medqa", 500, 0.42, 0.55),
-        {**ACCURACY, "entropy": ("nats", False), "mass": ("share", True)},
-    )
-    return pair
 
 
 GATES = [

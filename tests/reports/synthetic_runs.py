@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import math
 import random
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -205,33 +203,6 @@ def write_run(
     if comparisons:
         folder.write_comparisons(comparisons)
     return folder
-
-
-def chromium() -> str | None:
-    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-def browse(page: Path | str, profile: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Opens a page, a file or an address of this machine, in headless Chromium without a network."""
-    command = [
-        str(chromium()),
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-    ]
-    command += [
-        "--disable-sync",
-        "--disable-dev-shm-usage",
-        "--hide-scrollbars",
-        f"--user-data-dir={profile}",
-        "--enable-logging=stderr",
-        "--v=0",
-    ]
-    command += ["--virtual-time-budget=20000", *options, page if isinstance(page, str) else page.resolve().as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 class Buffer(io.StringIO):

@@ -3,48 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
-import time
 from html import unescape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from synthetic_evaluations import (
     ACCURACY,
     GATES,
     TEXT,
     Pair,
-    answers,
     doc_hash,
-    full_pair,
-    generation,
     multiple_choice,
     stage_matrix,
     text,
 )
-from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, browse, chromium, comparison
-from test_report_browser import console_of
+from synthetic_runs import SOURCE_LOST, SOURCE_NOISE, comparison
 from test_report_pages import figures_of
 
 from holdfast.records.evaluation import EvaluationFolder
 from holdfast.reports.blocks import words
-from holdfast.reports.calibration import calibration
 from holdfast.reports.charts import Chart, Series, plotly_figure, quantile_chart
 from holdfast.reports.compared import ComparisonRow, gain_forest, gains, retention_radar
 from holdfast.reports.comparison_report import comparison_page, comparison_verdict, subject_names
-from holdfast.reports.flips import MOST_FLIPS, Flip, Flips, answer_of, chosen, fair_shares, flips_of, flips_panel
+from holdfast.reports.flips import MOST_FLIPS, answer_of, fair_shares, flips_of, flips_panel
 from holdfast.reports.format import squeeze
 from holdfast.reports.html import write_page
-from holdfast.reports.measured import Measured
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory) -> Pair:
-    return full_pair(tmp_path_factory.mktemp("pair"), mmlu=570)
 
 
 def cells_of(chart: Chart) -> list[list[str]]:
@@ -78,24 +64,6 @@ def small(root: Path) -> Pair:
 
 
 # --------------------------------------------------------------------------------------------------------- the sections
-
-
-def test_the_whole_page_has_every_part_rules_first(pair, tmp_path) -> None:
-    page = write(pair, tmp_path, gates=GATES, unmatched=["reasoning/bbh: only before."], matrix=stage_matrix())
-    assert titles(page) == [
-        "Rules",
-        "Before and after",
-        "Retention",
-        "Stages of training",
-        "Subjects",
-        "Confidence and entropy",
-        "Questions whose answers flipped",
-        "Documents that changed most",
-        "Not compared",
-        "What was compared",
-    ]
-    assert "reasoning/bbh: only before." in section(page, "Not compared")
-    assert len(page) < 4_000_000
 
 
 def test_nothing_is_drawn_for_what_is_not_there(tmp_path) -> None:
@@ -179,21 +147,6 @@ def test_forests_of_other_units_are_relative_where_these_differ() -> None:
     assert [d["x"] for d in plotly_figure(others)["data"]] == [[-0.0863], [0.4124]]
 
 
-def test_retention_is_after_over_before_and_sixty_lines_are_compact(pair, tmp_path) -> None:
-    figures = figures_of(write(pair, tmp_path))
-    c = next(c for c in pair.comparisons if c.name == "sciq")
-    bars = next(f for f in figures if f["data"][0]["type"] == "bar")
-    place = bars["layout"]["yaxis"]["ticktext"].index("sciq")
-    assert bars["data"][0]["x"][place] == pytest.approx(100 * c.after / c.before, rel=1e-4)
-    reach = 100 * (c.interval[1] - c.difference) / c.before
-    assert bars["data"][0]["error_x"]["array"][place] == pytest.approx(reach, rel=1e-2)
-    radar = next(f for f in figures if f["data"][0]["type"] == "scatterpolar")
-    assert "average" not in radar["layout"]["polar"]["angularaxis"]["ticktext"]
-    forest = next(f["layout"] for f in figures if len((f["layout"].get("yaxis") or {}).get("ticktext") or ()) == 57)
-    assert forest["height"] < 1300 and len(set(forest["yaxis"]["ticktext"])) == 57
-    assert "anatomy" in forest["yaxis"]["ticktext"] and max(map(len, forest["meta"]["narrow"])) <= 17
-
-
 @pytest.mark.parametrize(("n", "drawn"), [(2, False), (3, True), (12, True), (13, False)])
 def test_the_radar_is_drawn_for_three_to_twelve_tasks(n, drawn) -> None:
     figures = {"before": 0.5, "after": 0.4, "difference": -0.1, "interval": (-0.2, 0.0)}
@@ -215,34 +168,6 @@ def test_the_heat_map_has_the_matrix_and_outlines_what_was_trained(tmp_path) -> 
     assert all(part in words for part in ("Backward transfer", "−0.090", "[−0.111, −0.069]"))
     nothing = dataclasses.replace(matrix, tasks=[], stages=["start"], scores=[[]])
     assert "Stages of training" not in titles(write(small(tmp_path / "b"), tmp_path, matrix=nothing))
-
-
-def test_subjects_are_compared_one_by_one(pair, tmp_path) -> None:
-    words = section(write(pair, tmp_path), "Subjects")
-    before, after = pair.before.samples("knowledge", "mmlu"), pair.after.samples("knowledge", "mmlu")
-    scores = [np.mean([r["acc"] for r in rows if r["task"] == "mmlu_anatomy"]) for rows in (before, after)]
-    cells = re.search(r"<tr><th[^>]*>anatomy</th>(.*?)</tr>", words, re.S)
-    assert cells is not None
-    assert f"{scores[0]:.3f}" in cells[1] and f"{scores[1]:.3f}" in cells[1] and ">10<" in cells[1]
-    assert (
-        "57 subjects" in words
-        and "0 changed beyond chance when all are accounted for (Holm, two-sided, at 5 %)" in words
-    )
-
-
-def test_answers_have_a_diagram_curves_and_calibration_errors(pair, tmp_path) -> None:
-    page = write(pair, tmp_path)
-    words, figures = section(page, "Confidence and entropy"), figures_of(page)
-    rows = pair.before.samples("target", "medqa_answers")
-    found = calibration([r["probabilities"][r["answer"]] for r in rows], [r["acc"] for r in rows])
-    assert f"{100 * found.error:.1f} %" in words and f"chance {100 * found.chance:.1f}" in words
-    diagram = next(f for f in figures if f["layout"]["yaxis"]["title"]["text"] == "right, %")
-    series = {d.get("name"): d["y"] for d in diagram["data"]}
-    assert list(series) == [None, *pair.labels]
-    assert series[pair.labels[0]] == pytest.approx([100 * v for v in found.accuracy], rel=1e-4)
-    assert (
-        sum((f["layout"].get("xaxis") or {}).get("title", {}).get("text") == "samples, sorted, %" for f in figures) == 5
-    )
 
 
 def test_curves_are_the_quantiles() -> None:
@@ -286,15 +211,6 @@ def test_flips_are_the_questions_that_changed(tmp_path) -> None:
             assert before["choices"][place] in unescape(options[place])
 
 
-def test_outputs_of_generation_and_code_stand_side_by_side(pair, tmp_path) -> None:
-    page = write(pair, tmp_path)
-    generated = next(c for c in cards(page) if "<strong>gsm8k</strong>" in c)
-    assert generated.count('<div class="sides">') == 1 and "####" in generated and 'class="mark gold"' in generated
-    assert "<details" in generated  # a long output is folded
-    program = next(c for c in cards(page) if "<strong>mbpp</strong>" in c)
-    assert "    total = 0" in program and "AssertionError: expected 6, got 7" in program and "(passed)" in program
-
-
 def test_length_normalised_answers_are_those_of_the_metric() -> None:
     found = {"choices": ["a", "a much longer option"], "loglikelihoods": [-3.0, -6.0], "answer": 0}
     assert [answer_of(found, m) for m in ("acc", "acc_norm", "acc_norm,none")] == [0, 1, 1]
@@ -312,12 +228,6 @@ def test_gold_may_be_several_and_fields_may_lack() -> None:
     assert panel.count('class="mark gold"') == 2
     assert "The question was not recorded." in panel
     assert flips_panel([]) == flips_panel([flips_of("e", "f", "acc", rows, rows)]) == []
-
-
-def test_of_many_classes_only_gold_and_answers_are_shown() -> None:
-    before = {"doc": "1", "acc": 1, "probabilities": [1 / 77] * 77, "gold": 5, "answer": 5}
-    panel = flips_panel([flips_of("e", "f", "acc", [before], [{**before, "acc": 0, "answer": 70}])])[0].html
-    assert panel.count('class="letter"') == 2 and "75 other options" in panel
 
 
 def test_the_page_holds_some_hundred_questions_and_says_where_the_rest_is(tmp_path) -> None:
@@ -342,23 +252,6 @@ def test_the_page_holds_some_hundred_questions_and_says_where_the_rest_is(tmp_pa
 )
 def test_places_are_divided_fairly(wanted, most, shares) -> None:
     assert fair_shares(wanted, most) == shares
-
-
-def test_what_is_picked_is_spread_over_the_entry() -> None:
-    flips = [Flip(entry="e", lost=i % 2 == 0, before={"doc": str(i)}, after={}, metric="acc") for i in range(1000)]
-    (picked,) = chosen([Flips(entry="e", file="f", found=flips)], 100)
-    places = [int(f.before["doc"]) for f in picked]
-    assert len(set(places)) == 100 and min(places) < 20 and max(places) > 970 and sum(f.lost for f in picked) == 50
-
-
-def test_very_long_texts_lose_their_middle(tmp_path) -> None:
-    sides = generation("g", 60, 0.6, 0.3, words=4000)
-    page = write(
-        Pair(tmp_path).add("r", "g", "task", sides, {"exact_match,strict-match": ("exact_match", True)}), tmp_path
-    )
-    card = cards(page)[0]
-    assert "characters left out" in card and "####" in card
-    assert len(card) < 12_000
 
 
 # ----------------------------------------------------------------------------------------------------------- documents
@@ -421,26 +314,6 @@ def test_folders_of_models_are_named_by_their_last_part(tmp_path) -> None:
     assert "run-7 · ababababababababa" in words.replace("…", "a") and "someone" not in words
 
 
-def test_an_entry_is_found_under_another_suite_by_its_name(tmp_path) -> None:
-    pair = small(tmp_path)
-    measured = Measured(pair.before, "base")
-    assert measured.find("elsewhere", "arc") is measured.find("knowledge", "arc") is not None
-    assert measured.find("knowledge", "nothing") is None
-
-
-@pytest.mark.slow
-def test_five_thousand_rows_make_a_page_of_some_megabytes_in_seconds(tmp_path) -> None:
-    tasks = [f"mmlu_s{i}" for i in range(57)]
-    pair = Pair(tmp_path)
-    pair.add("k", "mmlu", "task", multiple_choice("mmlu", 5000, 0.5, 0.45, tasks=tasks, words=60), ACCURACY)
-    pair.add("t", "qa", "answers", answers("qa", 5000, 0.5, 0.55), ACCURACY)
-    pair.add("s", "prose", "perplexity", text("prose", 5000, 2.9, 0.03), TEXT)
-    write(pair, tmp_path, comparisons=[])  # plotly is packed once a process
-    started = time.process_time()  # of this process, however busy the machine is
-    assert len(write(pair, tmp_path, gates=GATES, matrix=stage_matrix())) < 4_000_000
-    assert time.process_time() - started < 3
-
-
 # ---------------------------------------------------------------------------------------------------------- small parts
 
 
@@ -453,54 +326,3 @@ def test_names_are_shortened_in_the_middle_and_subjects_lose_what_they_share() -
 
 
 # ---------------------------------------------------------------------------------------------------------- the browser
-
-needs_chromium = pytest.mark.skipif(chromium() is None, reason="needs Chromium (Debian: apt-get install chromium)")
-
-
-@pytest.fixture(scope="module")
-def profile(tmp_path_factory) -> Path:
-    """One browser profile for the module: a fresh one costs a second a page."""
-    return tmp_path_factory.mktemp("chromium")
-
-
-CLICKS = """<script>
-addEventListener("load", () => {
-  const panel = document.querySelector(".flips"), found = {}, all = [...panel.querySelectorAll(".flip")];
-  const visible = () => all.filter((e) => e.offsetParent !== null);
-  const search = panel.querySelector("input"), more = [...panel.children].at(-1);
-  const says = () => panel.querySelector("[role=status]").textContent;
-  const press = (name) => [...panel.querySelectorAll(".finder button")].find((b) => b.textContent === name).click();
-  const type = (text) => { search.value = text; search.dispatchEvent(new Event("input")); };
-  found.first = [visible().length, says(), more.textContent];
-  press("lost"); found.lost = says(); found.only = visible().every((e) => e.dataset.change === "lost");
-  press("gained"); found.gained = says();
-  press("all"); type(WORD); found.typed = visible().map((e) => e.querySelector(".doc").textContent);
-  type("nothing like it"); found.none = [visible().length, says()];
-  type(""); more.click(); found.all = [visible().length, more.hidden];
-  const pre = document.createElement("pre");
-  document.body.append(Object.assign(pre, { id: "clicks", textContent: JSON.stringify(found) }));
-});
-</script></body>"""
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_the_whole_page_draws_without_a_message_and_its_questions_can_be_searched(pair, tmp_path, profile) -> None:
-    path = write_page(comparison_page(pair.result(gates=GATES, matrix=stage_matrix())), tmp_path / "c.html")
-    page = path.read_text(encoding="utf-8")
-    shown = cards(page)
-    one = re.search(r"doc ([0-9a-f]{12})", shown[40])[0]
-    path.write_text(CLICKS.replace("WORD", json.dumps(one.upper())).join(page.rsplit("</body>", 1)), encoding="utf-8")
-    done = browse(path, profile, "--dump-dom")
-    assert console_of(done.stderr) == []
-    plots = re.findall(r'<div class="[^"]*plot[^"]*" data-figure="\d+"', done.stdout)
-    assert len(plots) == len(figures_of(page)) >= 11
-    assert all("js-plotly-plot" in p for p in plots)
-    clicks = re.search(r'<pre id="clicks">(.*?)</pre>', done.stdout, re.S)
-    assert clicks is not None
-    found = json.loads(clicks[1])
-    lost = sum('data-change="lost"' in s for s in shown)
-    assert found["first"] == [12, f"12 of {len(shown)} questions", f"Show all {len(shown)}"]
-    assert (found["lost"], found["gained"]) == (f"12 of {lost} questions", f"12 of {len(shown) - lost} questions")
-    assert found["only"] is True and found["typed"] == [one] and found["none"] == [0, "0 questions"]
-    assert found["all"] == [len(shown), True]

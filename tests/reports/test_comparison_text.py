@@ -196,15 +196,6 @@ def test_a_test_case_a_benchmark():
     assert comparison_line(COMPARISONS[2]) in strict[2].find("failure").text
 
 
-def test_a_test_case_a_comparison_without_rules():
-    cases = list(suite_of(comparison_junit(result(COMPARISONS))))
-    assert [c.get("name") for c in cases] == ["answers nats_per_token", "prose nats_per_token", "arc_easy acc"]
-    assert [c.find("system-out").text for c in cases] == [comparison_line(c) for c in COMPARISONS]
-    assert "0.491 -> 0.486" in comparison_line(COMPARISONS[2]) and "21 lost, 18 gained: not shown" in comparison_line(
-        COMPARISONS[2]
-    )
-
-
 def test_junit_survives_any_text():
     bad = f"{EVIL} \x00 \ud800 \uffff ]]> \u2603"
     suite = suite_of(comparison_junit(result([], labels=(bad, bad), gates=[outcome(bad, "failed", bad, reason=bad)])))

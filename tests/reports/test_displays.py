@@ -8,11 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from synthetic_runs import SOURCE_LOST, comparison
-from synthetic_studies import finished_frontier
+from synthetic_runs import comparison
 
 import holdfast
-from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.support import display
 
@@ -52,25 +50,6 @@ def test_text_of_a_user_stays_text(make_run) -> None:
     assert "<img" not in shown
     assert "<b>x" not in shown
     assert "<b>x</b>" in words_of(shown)
-
-
-def test_a_comparison_takes_a_line() -> None:
-    words = words_of(comparison(**SOURCE_LOST)._repr_html_())
-    assert words.startswith("source/prose nats_per_token: ")
-    assert "+0.0863 [+0.0791, +0.0935], lost (p" in words
-
-
-def test_a_study_reads_like_its_page() -> None:
-    study = finished_frontier()
-    words = words_of(study._repr_html_())
-    assert words.startswith(f"{study.name} (finished) ")
-    assert "The rule" in words
-    assert "Trials" in words
-
-
-def test_folders_are_named_in_a_console(tmp_path) -> None:
-    assert repr(RunFolder(tmp_path)) == f"RunFolder({str(tmp_path)!r})"
-    assert repr(EvaluationFolder(tmp_path)) == f"EvaluationFolder({str(tmp_path)!r})"
 
 
 def test_importing_holdfast_and_a_record_stays_light() -> None:

@@ -12,7 +12,7 @@ from synthetic_distances import LLAMA, checkpoint, llama, tensor
 from test_report_pages import figures_of, words_of
 
 from holdfast.checkpoints.distance import TensorDistance
-from holdfast.reports.distance_report import distance_blocks, write_distance_report
+from holdfast.reports.distance_report import write_distance_report
 
 
 def write(path: Path, *tensors: TensorDistance, **changes: Any) -> str:
@@ -55,11 +55,6 @@ def test_experts_of_a_layer_share_a_cell(tmp_path: Path) -> None:
     assert heat(page)["z"] == [[pytest.approx(math.sqrt((0.01 + 0.09) / 2), rel=1e-5)]]
 
 
-def test_several_stacks_are_named(tmp_path: Path) -> None:
-    names = [f"model.{stack}.layers.0.fc1.weight" for stack in ("encoder", "decoder")]
-    assert rows_of(write(tmp_path, *map(tensor, names))) == ["encoder: fc1", "decoder: fc1"]
-
-
 def test_figures_that_cannot_be_drawn_are_gaps_and_said(tmp_path: Path) -> None:
     odd = [tensor("h.0.c_fc.weight", relative=math.inf, cosine=math.nan), tensor("wte.weight", relative=math.inf)]
     page = write(tmp_path, tensor("h.1.c_fc.weight"), *odd)
@@ -67,23 +62,10 @@ def test_figures_that_cannot_be_drawn_are_gaps_and_said(tmp_path: Path) -> None:
     assert "∞" in words_of(page)
 
 
-def test_the_table_has_what_lies_outside_the_layers_and_the_total(tmp_path: Path) -> None:
-    record = checkpoint(llama())
-    page = words_of(write(tmp_path, *llama()))
-    for name in ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "total"):
-        assert name in page
-    assert f"the weights moved by {100 * record.total.relative:.3g} % of their norm" in page
-
-
 def test_without_numbered_layers_or_without_a_move_there_is_no_heat_map(tmp_path: Path) -> None:
     assert "heatmap" not in words_of(write(tmp_path, tensor("wte.weight")))
     page = words_of(write(tmp_path, *(tensor(t.name, 0.0) for t in llama())))
     assert "heatmap" not in page and "base and tuned are the same" in page
-
-
-def test_what_was_not_compared_is_said(tmp_path: Path) -> None:
-    page = words_of(write(tmp_path, *llama(), notes=("2 tensors only in the start: a, b",)))
-    assert "What was not compared" in page and "2 tensors only in the start: a, b" in page
 
 
 @pytest.mark.parametrize(
@@ -104,12 +86,3 @@ def test_checkpoints_are_called_by_the_ends_of_their_folders(
     page = write(tmp_path, *llama(), start=start, result=result)
     assert re.findall(r"<h1>(.*?)</h1>", page) == [title]
     assert "/data" not in page
-
-
-def test_the_terminals_table_has_a_row_a_layer_or_a_tensor() -> None:
-    record = checkpoint(llama(), notes=("one note",))
-    _, layers, note = distance_blocks(record, per="layer")
-    _, tensors, _ = distance_blocks(record, per="tensor")
-    assert [row[0] for row in layers.rows] == [layer.layer for layer in record.layers]
-    assert [row[0] for row in tensors.rows] == [*(t.name for t in record.tensors), "total"]
-    assert note.content == "note: one note\n"

@@ -12,7 +12,6 @@ import html
 import io
 import json
 import math
-import random
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,11 +37,9 @@ from synthetic_evaluations import text as documents
 from synthetic_ladder import ladder
 from synthetic_overtraining import overtraining
 from synthetic_probes import probe
-from synthetic_runs import SOURCE_NOISE, chromium, comparison, metric_lines, perplexity, write_run
-from synthetic_sequences import sequence
-from synthetic_stages import SELECTED, stages
-from synthetic_studies import finished_frontier, frontier, measured_runs, nothing_finished, record, trial
-from test_report_browser import look_on_phone
+from synthetic_runs import SOURCE_NOISE, comparison, metric_lines, perplexity, write_run
+from synthetic_studies import frontier, nothing_finished
+from test_along_chart import evaluation as measured_mass
 
 from claim_studies import paper_like
 from holdfast.papers.claims.page import claims_page
@@ -53,6 +50,8 @@ from holdfast.papers.overtraining.page import overtraining_page
 from holdfast.papers.theory.page import theory_page
 from holdfast.papers.theory.results import Theory, check, finding
 from holdfast.records.evaluation import EvaluationFolder
+from holdfast.records.sequence import read_sequence
+from holdfast.records.stages import Along, read_stages
 from holdfast.reports import blocks, markdown
 from holdfast.reports.blocks import Page, words
 from holdfast.reports.charts import Chart, Value, plain, plotly_figure
@@ -70,7 +69,17 @@ from holdfast.reports.terminal import Printer
 from holdfast.statistics.selection import select_all
 from holdfast.support.files import to_jsonable
 
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 NASTY = "<img src=x onerror=alert(1)> ``` & \"quotes\" [bold]b[/bold] 'n' </script><!-- `x` | %{y} $z$"
+
+
+def committed(folder: Path, path: str, **names: str) -> Path:
+    """The folder, with a committed record in it that has a text in place of each name, wherever the name stands."""
+    content = (EXAMPLES / path).read_text(encoding="utf-8")
+    for name, text in names.items():
+        content = content.replace(name, json.dumps(text)[1:-1])
+    (folder / Path(path).name).write_text(content, encoding="utf-8")
+    return folder
 
 
 def theory(folder: Path, text: str) -> Page:
@@ -84,10 +93,6 @@ def probed(folder: Path, text: str) -> Page:
     return probe_page(probe(text, text))
 
 
-def probed_alone(folder: Path, text: str) -> Page:
-    return probe_page(probe(text, ladder=False))
-
-
 def study(folder: Path, text: str) -> Page:
     whole = frontier(name=text, notes=[text], config={text: text}, sampler=text, storage=text, hardware={"cpu": text})
     trials = [dataclasses.replace(t, label=f"{t.label} {text}", reason=t.reason and text) for t in whole.trials]
@@ -95,19 +100,8 @@ def study(folder: Path, text: str) -> Page:
     return study_page(whole, folder, selections=select_all(whole), command=text, config_yaml=text)
 
 
-def one_seed(folder: Path, text: str) -> Page:
-    whole = finished_frontier(seeds=(4,), name=text)
-    return study_page(whole, folder, selections=select_all(whole))
-
-
 def unfinished(folder: Path, text: str) -> Page:
     return study_page(dataclasses.replace(nothing_finished(), name=text), folder, selections=[])
-
-
-def no_direct(folder: Path, text: str) -> Page:
-    runs = measured_runs(random.Random(0), (0, 1, 2), 0.5, -0.3)
-    whole = record([trial(0, text, text, {text: 1.0}, runs)], name=text)
-    return study_page(whole, folder, selections=select_all(whole))
 
 
 def claims(folder: Path, text: str) -> Page:
@@ -229,29 +223,33 @@ def distances_of(folder: Path, text: str) -> Page:
 
 
 def in_sequence(folder: Path, text: str) -> Page:
-    found = sequence((text, f"{text} 2", f"{text} 3"), name=text, notes=[text], config={text: text})
-    models = [dataclasses.replace(found.models[0], label=text, state="failed", reason=text), *found.models[1:]]
-    arms = [found.arms[0], *(dataclasses.replace(a, arm=f"{text} {i}") for i, a in enumerate(found.arms[1:]))]
-    return sequence_page(dataclasses.replace(found, models=models, arms=arms))
+    record = read_sequence(committed(folder, "real_sequence/sequence.json", math=text, code=f"{text} 2"))
+    models = [dataclasses.replace(record.models[0], label=text, state="failed", reason=text), *record.models[1:]]
+    arms = [record.arms[0], *(dataclasses.replace(a, arm=f"{text} {i}") for i, a in enumerate(record.arms[1:]))]
+    return sequence_page(dataclasses.replace(record, models=models, arms=arms, notes=[text], config={text: text}))
 
 
 def in_stages(folder: Path, text: str) -> Page:
-    config = {"base": text, "margin": [text], "tolerance": 0.05, text: text}
-    found = stages(name=text, remedy=True, notes=[text], texts=SELECTED, config=config)
-    labels = {arm: [text, f"{text} 2", f"{text} 3"] for arm in found.arms}
-    verdicts = [dataclasses.replace(v, reason=text) for v in found.verdicts]
-    models = [dataclasses.replace(found.models[1], state="failed", reason=text), *found.models]
-    return stages_page(dataclasses.replace(found, name=text, checkpoints=labels, verdicts=verdicts, models=models))
+    record = read_stages(committed(folder, "real_piqa/stages.json", piqa=text))
+    config = {**record.config, "base": text, text: text}
+    along = {"direct": [Along(step=k, evaluations=[measured_mass(0.1 * k, name=text)]) for k in range(3)]}
+    verdicts = [dataclasses.replace(v, reason=text) for v in record.verdicts]
+    models = [dataclasses.replace(record.models[1], state="failed", reason=text), *record.models]
+    labels = {"checkpoints": {"direct": [text]}, "notes": [text]}
+    changes = {"config": config, "along": along, "verdicts": verdicts, "models": models, **labels}
+    return stages_page(dataclasses.replace(record, **changes))
 
 
 def nothing_in_stages(folder: Path, text: str) -> Page:
     nothing: dict[str, Any] = {"models": [], "verdicts": [], "transitions": [], "tasks": [], "along": {}}
-    return stages_page(dataclasses.replace(stages(**nothing), name=text, status="running"))
+    record = read_stages(committed(folder, "real_piqa/stages.json"))
+    return stages_page(dataclasses.replace(record, **nothing, name=text, status="running"))
 
 
 def nothing_in_sequence(folder: Path, text: str) -> Page:
-    found = sequence((text, f"{text} 2"), name=text, status="running", models=[], arms=[])
-    return sequence_page(dataclasses.replace(found, tasks={}))
+    record = read_sequence(committed(folder, "real_sequence/sequence.json"))
+    nothing: dict[str, Any] = {"models": [], "arms": [], "tasks": {}}
+    return sequence_page(dataclasses.replace(record, **nothing, name=text, status="running"))
 
 
 def in_ladder(folder: Path, text: str) -> Page:
@@ -289,11 +287,8 @@ PAGES: dict[str, Callable[[Path, str], Page]] = {
     "residual study": residual_study,
     "theory": theory,
     "probe of a ladder": probed,
-    "probe": probed_alone,
     "study": study,
-    "study of one seed": one_seed,
     "study, nothing finished": unfinished,
-    "study without direct": no_direct,
     "claims": claims,
     "run": run,
     "run, unfinished": run_unfinished,
@@ -313,12 +308,6 @@ def page(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="module")
 def whole(page: Page) -> str:
     return render(page)
-
-
-@pytest.fixture(scope="module")
-def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One browser profile for the module: a fresh one costs a second a page."""
-    return tmp_path_factory.mktemp("chromium")
 
 
 def every(found: Any) -> Iterator[Any]:
@@ -426,12 +415,3 @@ def test_nothing_on_the_page_needs_a_network_or_a_script(page: Page, whole: str)
     assert len(plots) == charts == body.count("data-figure=")
     assert all('<details class="numbers">' in p and "<tbody>" in p for p in plots)
     assert ("Scripts are off" in body) == bool(charts) == ('id="plotly-gzip"' in whole)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(chromium() is None, reason="needs Chromium (Debian: apt-get install chromium)")
-def test_a_phone_draws_every_chart_without_a_message_and_holds_them(page: Page, tmp_path: Path, profile: Path) -> None:
-    path = tmp_path / "page.html"
-    path.write_text(render(page), encoding="utf-8")
-    charts = sum(isinstance(x, Chart) for x in every(page.blocks))
-    assert look_on_phone(path, profile, 360) == {"scroll": 360, "outside": [], "drawn": charts, "wide": 0}

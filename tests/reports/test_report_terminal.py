@@ -53,16 +53,6 @@ def test_user_text_is_not_read_as_markup(make_run) -> None:
     assert all(part in text for part in ("[bold]x[/bold] [red]", "[/nope]", "[link=x]broken"))
 
 
-def test_a_run_without_anything_says_so(make_run) -> None:
-    nothing = {"comparisons": [], "metrics": [], "distance": [], "notes": [], "training": {}}
-    folder = make_run(status="interrupted", stage="train", **nothing)
-    text = flat(shown(lambda out: print_run_summary(folder, out)))
-    assert "The run was interrupted (stage: train)" in text
-    assert "No training step was logged." in text
-    assert "The distance from the starting weights was not recorded." in text
-    assert "Training " not in text
-
-
 def test_a_table_of_many_columns_becomes_several() -> None:
     """Each as wide as the terminal allows, with the names of the rows, and no figure broken or lost."""
     from rich.console import Console
@@ -83,7 +73,7 @@ def test_a_table_of_many_columns_becomes_several() -> None:
     assert text.count("one") == text.count("Arm") == text.count("two") > 1
 
 
-@pytest.mark.parametrize("width", [80, 100, 120, 200])
+@pytest.mark.parametrize("width", [80, 200])
 def test_a_wide_table_keeps_names_and_digits_in_a_narrow_terminal(width: int) -> None:
     from rich.console import Console
 

@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import io
 import random
-import re
 
 import pytest
 from rich.console import Console
@@ -22,9 +21,7 @@ from synthetic_studies import (
 )
 
 from holdfast.reports.study_figures import kept_text
-from holdfast.reports.study_report import share_tiles
-from holdfast.reports.study_text import StudyProgress, planned, print_status, print_study, rung_text, status_view
-from holdfast.reports.terminal import plain_table
+from holdfast.reports.study_text import StudyProgress, planned, print_status, print_study, status_view
 from holdfast.statistics.selection import select_all
 from holdfast.statistics.shares import Share
 
@@ -52,32 +49,6 @@ def test_a_terminal_of_eighty_columns_holds_the_table():
     assert "[+0.477, +0.570]" in plain  # whole intervals, not broken in two
 
 
-def test_a_terminal_of_eighty_columns_names_the_state_of_what_does_not_count():
-    text = re.sub(r"\x1b\[[0-9;]*m", "", printed(lambda c: print_study(frontier(), [], c), terminal=True))
-    plain = [x.strip() for x in text.splitlines()]
-    for state, count in {"pruned: ": 1, "failed: ": 1, "lost": 1, "running": 1, "waiting": 1}.items():
-        assert sum(x == state or (state.endswith(" ") and x.startswith(state)) for x in plain) == count, state
-
-
-def test_a_file_gets_plain_lines():
-    text = shown(finished_frontier(), terminal=False)
-    assert "\x1b[" not in text
-    assert "─" not in text
-    (line,) = [x for x in text.splitlines() if x.startswith("label annealing, weight 0.1, temperature 1 trial 1 ")]
-    assert "99.5 % [" in line
-    assert "6 min 1 s" in line
-    lead = [x for x in text.splitlines() if x.startswith("The rule paper chooses")]
-    assert len(lead) == 1
-    assert "of its loss on mean of prose, code." in lead[0]  # one sentence, one line
-    assert "best of 19 trials on the same data" in lead[0]
-    for s in select_all(finished_frontier()):
-        assert f"\n{s.rule}\n" in text
-        assert f"{s.label} trial {s.chosen}" in text
-        assert f"chosen: {s.rule}" in text
-    assert "the loss became NaN at step 12" in text
-    assert "Note: 2 documents of code" in text
-
-
 def test_user_text_is_not_read_as_markup():
     study = record(
         [trial(0, "direct", "[bold]direct[/]", {}, measured_runs(random.Random(0), (0, 1, 2), 0.5, -0.3))],
@@ -86,14 +57,6 @@ def test_user_text_is_not_read_as_markup():
     for terminal in (True, False):
         assert "[bold]direct[/]" in shown(study, terminal=terminal, width=140)
         assert "[red]x" in printed(lambda c: print_status(study, NOW, c), terminal=terminal)
-
-
-def test_aligned_columns():
-    assert plain_table([("a", False), ("b", True)], [["xyz", "1\n2"], ["", "10"]]) == [
-        "a      b",
-        "xyz  1 2",
-        "      10",
-    ]
 
 
 # -------------------------------------------------------------------------------------------------------------- status
@@ -183,19 +146,6 @@ def test_without_a_complete_trial_or_a_worker_no_time_is_given():
     assert status_lines(finished_frontier(), NOW)[1] == "Finished"
 
 
-def test_the_end_of_another_day_has_its_date():
-    far = under_way(*["l2"] * 900)
-    assert " left with 2 workers, until 20" in StudyProgress(far, NOW).ending
-
-
-def test_what_was_measured_last():
-    study = frontier()
-    assert rung_text(study.trials[22], study) == "seed 2 at 50 %: target +0.290, source −0.120; 1 of 3 seeds done"
-    assert rung_text(study.trials[23], study) == "0 of 3 seeds done"
-    one = frontier(seeds=(0,))
-    assert rung_text(dataclasses.replace(one.trials[23], rungs=[]), one) == ""
-
-
 def test_the_status_draws_itself_and_prints_plain_lines_elsewhere():
     drawn = printed(lambda c: c.print(status_view(frontier())), terminal=True, width=100)
     assert "\x1b[" in drawn
@@ -210,6 +160,3 @@ def test_a_share_of_a_loss_that_cannot_be_told_from_zero_is_not_said():
     untold = Share(value=5.8, interval=None, reason="direct fine-tuning's own loss cannot be told from zero")
     words = kept_text(dataclasses.replace(chosen, avoided=untold), study)
     assert words.startswith("keeps ") and f" and changes {study.source.label} by " in words and "580" not in words
-    of_one_seed = dataclasses.replace(untold, reason="neither seeds nor samples give an interval")
-    assert "580" in kept_text(dataclasses.replace(chosen, avoided=of_one_seed), study)
-    assert [(t.label, t.figure) for t in share_tiles("trial 3", None, untold)] == [("Loss avoided, trial 3", "n/a")]
