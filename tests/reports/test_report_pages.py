@@ -18,6 +18,7 @@ from holdfast.reports.charts import MOST_POINTS, layer_chart, plain, plotly_figu
 from holdfast.reports.html import Html, join, table, tag
 from holdfast.reports.run_report import training_charts, write_run_report
 
+
 def figures_of(page: str) -> list[dict]:
     found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.S)
     assert found is not None
