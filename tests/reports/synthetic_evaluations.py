@@ -1,13 +1,11 @@
-"""Evaluation folders of two models that answered the same questions, with every kind of row in realistic sizes.
+"""Evaluation folders of two models that answered the same questions, with every kind of row.
 
-A question has a difficulty that both models share, so right answers are correlated; the second model has lost on some
-entries and gained on others. Everything is deterministic.
+A question has a difficulty that both models share, so right answers are correlated. Everything is deterministic.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,11 +18,6 @@ from holdfast.records.comparison import Comparison, GateOutcome, StageMatrix
 from holdfast.records.evaluation import Evaluation, EvaluationFolder, EvaluationRecord, Metric
 from holdfast.statistics.estimates import TEXT_FIGURES, estimate, figure_for
 
-PROSE = (
-    "the river carries more sediment after rain than before it while a cell divides faster when warm and courts "
-    "read statutes narrowly although markets clear slowly under price controls"
-)
-WORDS = PROSE.split()
 Row = dict[str, Any]
 Sides = tuple[list[Row], list[Row]]
 
@@ -33,86 +26,43 @@ def doc_hash(*parts: Any) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def sentence(rng: random.Random, words: int) -> str:
-    return " ".join(rng.choice(WORDS) for _ in range(words)).capitalize()
-
-
-def outcomes(rng: random.Random, before: float, after: float, agreement: float = 0.9) -> tuple[bool, bool]:
+def outcomes(rng: random.Random, before: float, after: float) -> tuple[bool, bool]:
     """Right or wrong of both models, correlated by the question's difficulty."""
-    shared, own = rng.random(), rng.random()
-    same = rng.random() < agreement
-    return shared < before, (shared if same else own) < after
+    difficulty, other = rng.random(), rng.random()
+    return difficulty < before, (difficulty if rng.random() < 0.9 else other) < after
 
 
-def softmax(values: Sequence[float]) -> list[float]:
-    top = max(values)
-    weights = [math.exp(v - top) for v in values]
-    return [w / sum(weights) for w in weights]
+def question(name: str, i: int) -> Row:
+    """What all rows of a question share."""
+    about = {"doc": doc_hash(name, i), "prompt": doc_hash("prompt", name, i)}
+    return {**about, "question": f"{name}: what is {i} times {i}?"}
 
 
-def _scores(rng: random.Random, gold: int, right: bool, options: int, sure: float) -> list[float]:
-    """Log-likelihoods whose largest is the gold one where `right`."""
-    scores = [-9.0 + rng.gauss(0, 0.5) for _ in range(options)]
-    picked = gold if right else (gold + 1 + rng.randrange(options - 1)) % options
-    scores[picked] = max(scores) + 0.05 + abs(rng.gauss(0, sure))
-    return scores
-
-
-def multiple_choice(
-    name: str,
-    n: int,
-    before: float,
-    after: float,
-    *,
-    tasks: Sequence[str] = (),
-    options: int = 4,
-    words: int = 14,
-    seed: int = 0,
-) -> Sides:
+def multiple_choice(name: str, n: int, before: float, after: float, *, tasks: Sequence[str] = ()) -> Sides:
     """Rows of a multiple-choice task of both models; with `tasks` a group whose subtasks follow each other."""
-    rng = random.Random(f"{name} {seed}")
+    rng = random.Random(name)
     sides: Sides = ([], [])
     for i in range(n):
-        task = tasks[i * len(tasks) // n] if tasks else None
-        shift = 0.16 * math.sin(hash_number(task)) if task else 0.0
-        drop = 0.06 * math.cos(3 * hash_number(task)) if task else 0.0
-        gold = rng.randrange(options)
-        shared: Row = {"doc": doc_hash(name, i), "prompt": doc_hash("prompt", name, i)}
-        shared |= {
-            "question": sentence(rng, words) + "?",
-            "choices": [sentence(rng, 2 + rng.randrange(4)) for _ in range(options)],
-            "gold": gold,
-        }
-        if task:
-            shared["task"] = task
-        for rows, right in zip(sides, outcomes(rng, before + shift, after + shift + drop), strict=True):
-            scores = _scores(rng, gold, right, options, 0.8)
-            rows.append({**shared, "loglikelihoods": scores, "answer": scores.index(max(scores)), "acc": float(right)})
+        gold = i % 4
+        shared = {**question(name, i), "choices": [f"{letter}, {i}" for letter in "abcd"], "gold": gold}
+        if tasks:
+            shared["task"] = tasks[i * len(tasks) // n]
+        for rows, right in zip(sides, outcomes(rng, before, after), strict=True):
+            scores = [rng.gauss(-9.0, 0.5) for _ in range(4)]
+            picked = gold if right else (gold + 1) % 4
+            scores[picked] = max(scores) + 0.5
+            rows.append({**shared, "loglikelihoods": scores, "answer": picked, "acc": float(right)})
     return sides
 
 
-def hash_number(text: str | None) -> float:
-    return int(doc_hash(text)[:8], 16) / 1e7
-
-
-def generation(
-    name: str, n: int, before: float, after: float, *, words: int = 60, metric: str = "exact_match,strict-match"
-) -> Sides:
+def generation(name: str, n: int, before: float, after: float) -> Sides:
     """Rows of a task whose answers are generated text."""
     rng = random.Random(name)
     sides: Sides = ([], [])
     for i in range(n):
-        gold = str(rng.randrange(2, 900))
-        shared = {
-            "doc": doc_hash(name, i),
-            "prompt": doc_hash("prompt", name, i),
-            "question": sentence(rng, 35) + "?",
-            "gold": gold,
-        }
         for rows, right in zip(sides, outcomes(rng, before, after), strict=True):
-            answer = gold if right else str(int(gold) + 1 + rng.randrange(20))
-            output = f"{sentence(rng, words)}.\n{sentence(rng, words // 2)}.\n#### {answer}"
-            rows.append({**shared, "output": output, metric: float(right)})
+            output = f"Let us see.\n#### {8 if right else 9}"
+            rows.append({**question(name, i), "gold": "8", "output": output, "exact_match,strict-match": float(right)})
     return sides
 
 
@@ -123,39 +73,26 @@ def text(name: str, n: int, level: float, change: float) -> Sides:
     for i in range(n):
         tokens = rng.randint(60, 900)
         nats = tokens * (level + rng.gauss(0, 0.35))
-        shared = {"doc": doc_hash(name, i), "tokens": tokens, "bytes": 4 * tokens + rng.randrange(40)}
+        shared = {"doc": doc_hash(name, i), "tokens": tokens, "bytes": 4 * tokens}
         sides[0].append({**shared, "nats": nats})
         sides[1].append({**shared, "nats": nats + tokens * rng.gauss(change, 0.09)})
     return sides
 
 
-def answers(name: str, n: int, before: float, after: float, *, options: int = 4) -> Sides:
-    """Rows about the answer's position: mass, entropies and probabilities; the second model is overconfident."""
+def answers(name: str, n: int, before: float, after: float) -> Sides:
+    """Rows about the answer's position: mass, entropies and probabilities."""
     rng = random.Random(name)
     sides: Sides = ([], [])
     for i in range(n):
-        gold = rng.randrange(options)
-        shared = {
-            "doc": doc_hash(name, i),
-            "prompt": doc_hash("prompt", name, i),
-            "question": sentence(rng, 18) + "?",
-            "gold": gold,
-        }
-        for place, (rows, right) in enumerate(zip(sides, outcomes(rng, before, after), strict=True)):
-            chances = softmax([(0.9 + 0.9 * place) * s for s in _scores(rng, gold, right, options, 1.2 + 0.5 * right)])
-            mass = min(0.999, max(0.02, rng.betavariate(6 + 6 * place, 2)))
-            option_entropy = -sum(p * math.log(p) for p in chances if p > 0)
-            rows.append(
-                {
-                    **shared,
-                    "probabilities": chances,
-                    "answer": chances.index(max(chances)),
-                    "acc": int(right),
-                    "mass": mass,
-                    "option_entropy": option_entropy,
-                    "entropy": option_entropy * mass + (1 - mass) * rng.uniform(2, 6),
-                }
-            )
+        gold = i % 4
+        for rows, right in zip(sides, outcomes(rng, before, after), strict=True):
+            picked = gold if right else (gold + 1) % 4
+            sure = rng.uniform(0.4, 0.97)
+            probabilities = [(1 - sure) / 3] * 4
+            probabilities[picked] = sure
+            given = {"gold": gold, "answer": picked, "probabilities": probabilities, "acc": int(right)}
+            measured = {"mass": rng.uniform(0.6, 0.99), "option_entropy": 1 - sure, "entropy": 2 - sure}
+            rows.append({**question(name, i), **given, **measured})
     return sides
 
 
@@ -164,19 +101,9 @@ def code(name: str, n: int, before: float, after: float) -> Sides:
     rng = random.Random(name)
     sides: Sides = ([], [])
     for i in range(n):
-        shared = {
-            "doc": doc_hash(name, i),
-            "prompt": doc_hash("prompt", name, i),
-            "question": f"def solve_{i}(values):\n    # {sentence(rng, 12)}",
-            "n": 1,
-        }
         for rows, right in zip(sides, outcomes(rng, before, after), strict=True):
-            loop = "    total = 0\n    for value in values:\n        total += value"
-            program = f"{loop}\n    return total{'' if right else ' + 1'}"
-            reasons = ["passed" if right else "AssertionError: expected 6, got 7"]
-            rows.append(
-                {**shared, "pass@1": float(right), "correct": int(right), "outputs": [program], "reasons": reasons}
-            )
+            tried = {"n": 1, "outputs": ["    return 6"], "reasons": ["passed" if right else "AssertionError: 6"]}
+            rows.append({**question(name, i), **tried, "pass@1": float(right), "correct": int(right)})
     return sides
 
 

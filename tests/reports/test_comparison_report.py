@@ -92,7 +92,6 @@ SHARES = {"unit": "accuracy", "metric": "acc", "higher_is_better": True, "flips_
 @pytest.mark.parametrize(
     ("outcomes", "words"),
     [
-        (["passed"], "The rule passed; from a to b"),
         (["passed", "passed"], "All 2 rules passed; from a to b"),
         (["passed", "failed", "undecided"], "Of 3 rules 1 failed, 1 undecided, 1 passed; from a to b"),
         ([], "From a to b"),

@@ -111,30 +111,6 @@ def test_not_finite_metrics_become_gaps_and_are_counted(make_run) -> None:
     assert "1 logged value is not finite" in page
 
 
-def test_held_out_curves_and_the_methods_figures_are_drawn(make_run) -> None:
-    lines = [
-        *metric_lines(40, kl=True),
-        {
-            "step": 100,
-            "eval_loss": 3.0,
-            "eval_ce": 2.9,
-            "eval_kl": 0.1,
-            "eval_token_accuracy": 0.5,
-            "eval_runtime": 3.0,
-        },
-    ]
-    lines[0] |= {"l2_distance": 0.5, "note": "text", "<i>own</i>": 1.0}
-    page = write(make_run(metrics=lines))
-    drawn = {d["name"]: d for f in figures_of(page) for d in f["data"] if d.get("name")}
-    assert drawn["held-out cross-entropy"]["y"] == [2.9]
-    assert drawn["held-out KL"]["y"] == [0.1]
-    assert drawn["held-out"]["y"] == [0.5]
-    assert drawn["l2_distance"]["y"] == [0.5]
-    assert "<h3>l2 distance</h3>" in page
-    assert "<h3>&lt;i&gt;own&lt;/i&gt;</h3>" in page
-    assert not {"eval_runtime", "note", "epoch"} & set(drawn)
-
-
 @pytest.mark.parametrize("n", range(9))
 def test_small_charts_fill_their_rows(n) -> None:
     sixths = [{"full": 6, "half": 3, "third": 2}[w] for w in widths(n)]

@@ -157,17 +157,6 @@ def test_points_stand_where_the_metric_is_and_the_arrow_points_to_better():
     assert plotly_figure(up)["layout"]["annotations"][0]["ax"] < 0
 
 
-def test_curves_join_one_method_in_the_order_of_its_strength():
-    study = finished_frontier()
-    shuffled = dataclasses.replace(study, trials=study.trials[::-1])
-    curves = {c.name: c for c in study_curves([t for t in read_trials(shuffled) if t.whole])}
-    annealing = [f"label annealing, temperature {t}" for t in (1, 2)]
-    assert set(curves) == {"direct fine-tuning", *annealing, "L2", "replay", "SFA"}
-    one = curves[annealing[0]]
-    assert [one.short(t.trial) for t in one.members] == ["0.1", "0.3", "1", "3", "10", "30"]
-    assert one.joined and not curves["SFA"].joined
-
-
 def test_names_beside_points_cover_neither_points_nor_each_other():
     trials = [t for t in read_trials(finished_frontier()) if t.whole]
     gains = {t.trial.number: (t.source, t.target) for t in trials}
@@ -216,13 +205,8 @@ def test_numbers_that_vary_have_panels_on_a_fitting_axis():
 def test_trials_over_time_have_a_lane_a_worker():
     study = frontier()
     chart = time_chart(study)
-    bars = {d["name"]: d for d in plotly_figure(chart)["data"]}
-    assert {y for d in bars.values() for y in d["y"]} == {"alpha:4100", "beta:4101"}
-    assert bars["complete"]["base"][:3] == [0.0, 0.0, 7.0]
-    assert bars["complete"]["x"][:3] == [6.0, 6.0, 6.0]
-    assert all(x > 0 for d in bars.values() for x in d["x"])
-    assert "bookkeeping" in chart.caption
+    lanes = {lane for trace in plotly_figure(chart)["data"] for lane in trace["y"]}
+    assert lanes == {"alpha:4100", "beta:4101"}
     assert time_chart(nothing_finished()) is None
-    for started in (None, "yesterday"):
-        unknown = [dataclasses.replace(t, started=started) for t in study.trials]
-        assert time_chart(dataclasses.replace(study, trials=unknown)) is None
+    unknown = [dataclasses.replace(t, started="yesterday") for t in study.trials]
+    assert time_chart(dataclasses.replace(study, trials=unknown)) is None

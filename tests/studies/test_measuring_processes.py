@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.evaluation.suite import parse_evaluation
-from holdfast.records.evaluation import EvaluationFolder
 from holdfast.studies.engine.models import measuring_processes
-from holdfast.studies.residual.making import Workshop
 from tiny import SENTENCES
 
 
@@ -24,35 +22,6 @@ def plan(tmp_path: Path) -> Any:
     found, problems = parse_evaluation({"source": [str(tmp_path / "prose.jsonl")]})
     assert problems == []
     return found
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-@pytest.mark.timeout(240)
-def test_an_update_measures_in_as_many_processes_as_it_trains(
-    tmp_path: Path, model_folder: Path, plan: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from holdfast.evaluation import processes
-    from holdfast.records.residual import StudiedModel
-
-    launched, original = [], processes.launch
-
-    def launch(count: int, module: str) -> Any:
-        launched.append(count)
-        return original(count, module)
-
-    monkeypatch.setattr("holdfast.evaluation.session.launch", launch)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    rows = []
-    for count in (1, 2):
-        out = tmp_path / f"by-{count}"
-        config: Any = SimpleNamespace(train={"num_processes": count})
-        shop = Workshop(config=config, out=out, texts={}, plan=plan)
-        given = StudiedModel(name="base", label="base", start="base", family="", path=str(model_folder))
-        measured = shop.measure(given)
-        rows.append(EvaluationFolder(out / str(measured.evaluations)).samples("source", "prose"))
-    assert launched == [2]
-    assert rows[0] == rows[1] and len(rows[0]) == 8 * len(SENTENCES)
 
 
 def test_a_sequence_measures_in_as_many_processes_as_it_trains(

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from holdfast.cli.main import main
 from holdfast.errors import DataError, HoldfastError, Interrupted, RunFolderError
-from holdfast.papers.claims.registry import Paper
-from holdfast.papers.claims.reproduction import Recipe, reproduce
-from holdfast.papers.claims.rules import HOLDS, Evidence, Figure, Statement, above, check_claims
+from holdfast.papers.claims.rules import Evidence, Figure, Statement, above, check_claims
 from holdfast.studies.engine.session import execute_study, kind_name, open_existing
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import Job, Study
@@ -107,35 +100,6 @@ def toy(out: Path, **changes) -> ToyStudy:
     return ToyStudy(Toy(output_dir=out, storage=f"sqlite:///{out}/study.db", **changes))
 
 
-@pytest.mark.slow
-def test_two_workers_do_it_interrupted_and_continued(tmp_path):
-    """Ctrl-C while both jobs run; the same call goes on, and what was made stays as it is."""
-    out = tmp_path / "toy"
-    start = f"import test_toy_study as t, pathlib; t.execute_study(t.toy(pathlib.Path({str(out)!r})))"
-    words = [sys.executable, "-c", start]
-    process = subprocess.Popen(words, env={**os.environ, WAIT: "1.5", "PYTHONPATH": _path()}, stderr=subprocess.PIPE)
-    for _ in range(600):
-        if len(list(out.glob("throws/*.json"))) >= 2:
-            break
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    assert b"The same command continues" in process.communicate(timeout=60)[1]
-    made = {p: p.stat().st_mtime_ns for p in out.glob("throws/*.json")}
-    assert 2 <= len(made) < 8
-    with open_existing(ToyStudy, out) as opened:
-        assert opened.record()["status"] == "interrupted"
-        assert not any(j.state == "running" for j in opened.state().jobs)
-    record = execute_study(toy(out), console=(console := quiet()))
-    assert record["status"] == "finished"
-    assert {p: p.stat().st_mtime_ns for p in made} == made
-    cells = [(r["world"], r["seed"]) for r in record["throws"]["speed 6"]]
-    assert cells == [("earth", 0), ("earth", 1), ("moon", 0), ("moon", 1)]
-    assert "toy: 2 jobs x 4 repetitions, 2 workers" in console.file.getvalue()
-    assert [c["verdict"] for c in json.loads((out / "study.json").read_text())["claims"]] == [HOLDS]
-    assert (out / "report.html").read_text() == "1. The faster ball flies farther. holds"
-    assert len(list((out / "logs").glob("worker-*.log"))) == 2
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chained(Toy):
     """Each throw needs the next one of the plan, so the last one comes first."""
@@ -214,7 +178,7 @@ def test_a_study_asks_for_more_once_its_jobs_have_ended(tmp_path):
 
 
 def test_a_study_that_was_stopped_before_it_grew_is_not_finished(tmp_path, monkeypatch):
-    """Its jobs have all ended, and nobody has asked them for more yet: a reproduction goes on with it, once."""
+    """Its jobs have all ended, and nobody has asked them for more yet: the same call goes on with it."""
     monkeypatch.setattr(Growing, "one_in_process", True)
     out = tmp_path / "toy"
     study = Growing(Toy(output_dir=out, storage=f"sqlite:///{out}/study.db", speeds=(2.0, 4.0)))
@@ -226,25 +190,8 @@ def test_a_study_that_was_stopped_before_it_grew_is_not_finished(tmp_path, monke
     assert (record["status"], [*record["throws"]]) == ("interrupted", ["speed 2", "speed 4"])
     with open_existing(Growing, out) as opened:
         assert all(j.state == "complete" for j in opened.state().jobs) and opened.state().finished is None
-    calls = []
-
-    def run(settings, *, console, workers):
-        calls.append(settings.name)
-        return SimpleNamespace(**execute_study(study, console=console, workers=1), config=settings.resolved)
-
-    def read(folder):
-        return SimpleNamespace(**read_json(folder / "study.json"), config=study.settings.resolved)
-
-    paper = Paper(name="toy", title="Toy", short="Toy", about="", recipes={"toy": "toy"}, durations={}, function="")
-    recipe = Recipe(name="toy", settings=study.settings, run=run, read=read, summary=lambda record: SUMMARY)
-    for _ in range(2):
-        reproduce(paper, [recipe], lambda _: [], size="quick", output_dir=tmp_path, workers=1, console=quiet())
-    assert calls == ["toy"]
-    record = read_json(out / "study.json")
+    record = execute_study(study, console=quiet(), workers=1)
     assert (record["status"], [*record["throws"]][2:]) == ("finished", ["speed 8", "speed 16"])
-
-
-SUMMARY = {"seeds": [0, 1], "trials": 4, "target": "", "source": ""}
 
 
 def test_a_preparation_that_failed_leaves_the_folder_free(tmp_path, monkeypatch):
@@ -258,7 +205,3 @@ def test_a_preparation_that_failed_leaves_the_folder_free(tmp_path, monkeypatch)
         with lock_folder(lock.parent):
             pass
     assert execute_study(toy(tmp_path, speeds=(1.0, 2.0)), console=quiet(), workers=1)["status"] == "finished"
-
-
-def _path() -> str:
-    return os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])

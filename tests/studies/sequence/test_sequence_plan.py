@@ -50,19 +50,13 @@ def test_arms_and_their_labels():
     ("item", "words"),
     [
         ({"sfaa": {}}, "arms[0]: unknown method 'sfaa'"),
-        ("everything", "arms[0]: unknown method 'everything'"),
         ({"merge": {"method": "tis"}}, "Did you mean 'ties'?"),
-        ({"merge": {"method": "ties", "samples": 8}}, "samples"),
         ({"merge": {"weights": [1]}}, "arms[0].merge: expected a mapping such as"),
         ([{"l2": {}}, {"train": {"learning_rat": 1}}], "arms[0].train.learning_rat: no such key"),
     ],
 )
 def test_arms_that_cannot_be(item, words):
     assert words in "\n".join(arms_of(item)[1])
-
-
-def test_an_arm_stands_once():
-    assert arms_of("single", "single")[1] == ["arms: 'single task' stands there twice"]
 
 
 def test_who_reads_old_data():
@@ -176,14 +170,6 @@ def test_orders_share_single_tasks(asked):
     ]
 
 
-def test_the_resolved_study_is_one_itself(asked):
-    config = sequence_config(asked(arms=[{"sfa": {"p": [1, 0.5]}}], seeds=[3, 4]))
-    again = sequence_config(config.resolved, check=False)
-    assert again.differences(config.resolved) == [] and list(again.models) == list(config.models)
-    other = sequence_config(asked(arms=[{"sfa": {"p": [1, 0.25]}}], seeds=[3, 4]))
-    assert [d.split(":")[0] for d in other.differences(config.resolved)] == ["arms"]
-
-
 def test_arms_may_come_later(asked):
     """In any place and with any number of orders: what was made is known by its name, not by its place in the queue."""
     first = {"arms": ["sequential", {"sfa": {"p": [0.5]}}], "seeds": [3, 4]}
@@ -205,24 +191,15 @@ def test_arms_may_come_later(asked):
     [
         ({"train": {}}, "train.model_name_or_path: is missing"),
         ({"orders": [["rivers", "leters"]]}, "orders: no such task: 'leters'. Did you mean 'letters'?"),
-        ({"orders": [["rivers"]]}, "orders: expected at least two different tasks"),
         (
             {"tasks": {"rivers": {"train": {"dataset_name": "x"}}}},
             "tasks.rivers.evaluation: is missing: what scores it",
         ),
         ({"tasks": {"rivers": {"trian": {}}}}, "tasks.rivers: unknown key 'trian'. Did you mean 'train'?"),
-        ({"arms": [{"sfa": {"q": 1}}]}, "sfa"),
         ({"continue_from": "SFA"}, "continue_from: expected the label of an arm (sequential fine-tuning), got 'SFA'"),
         ({"seeds": [0, 0]}, "seeds: expected each once"),
-        ({"curve": -1}, "curve: expected a whole number of at least 0"),
-        ({"armz": []}, "armz"),
         ({"arms": [{"residual": {"scale": 1}}]}, "arms[0].residual: expected the base that the start was tuned from"),
-        ({"arms": [{"residual": {"base": "x", "scale": 0}}]}, "arms[0].residual: expected"),
-        ({"arms": [{"residual": "x"}]}, "arms[0].residual: expected"),
-        ({"source": [{"perplexty": "x"}]}, "source"),
         ({"evaluation": {"batch_sise": 2}}, "evaluation.batch_sise: no such key. Did you mean 'batch_size'?"),
-        ({"evaluation": {"before": False}}, "evaluation.before: no such key"),
-        ({"small": "digits"}, "small: expected one of"),
         ({"kind": "classifer"}, "kind: expected one of language, classifier"),
         (
             {"arms": [[{"sfa": {}}, {"train": {"eos_token": "x"}}]]},
@@ -239,38 +216,6 @@ def test_mistakes_are_named_before_anything_is_trained(asked, changes, words):
     with pytest.raises(ConfigError) as refused:
         sequence_config(asked(**changes))
     assert words in str(refused.value)
-
-
-def test_a_task_that_is_refused_is_not_called_unknown_too(asked):
-    request = asked(orders=[["rivers", "letters"]])
-    del request["tasks"]["letters"]["evaluation"]
-    with pytest.raises(ConfigError, match=r"letters.evaluation: is missing") as refused:
-        sequence_config(request)
-    assert "no such task" not in str(refused.value)
-    with pytest.raises(ConfigError, match=r"tasks"):
-        sequence_config({**request, "tasks": {}})
-
-
-def test_what_is_measured_of_a_small_setting_is_looked_at_before_it_is_made():
-    """A base is trained for twenty minutes there."""
-    parts = {"train": {"dataset_name": "${problems_train}"}, "evaluation": [{"perplexty": "${problems_heldout}"}]}
-    other = {"train": {"dataset_name": "${functions_train}"}, "evaluation": [{"perplexity": "${functions_heldout}"}]}
-    request = {"train": {"model_name_or_path": "${base}"}, "small": "tasks", "tasks": {"a": parts, "b": other}}
-    with pytest.raises(ConfigError, match=r"evaluation.a\[0\]: expected one of `perplexity: "):
-        sequence_config(request)
-
-
-def test_tasks_read_text_in_the_same_way(asked):
-    request = asked()
-    request["tasks"]["letters"]["train"]["chat_template_path"] = "other"
-    with pytest.raises(ConfigError, match=r"tasks.letters.train.chat_template_path: is common to all tasks"):
-        sequence_config(request)
-
-
-def test_what_tasks_share_in_measuring(asked):
-    config = sequence_config(asked(evaluation={"batch_size": 3, "seed": 5}))
-    assert config.measured.batch_size == 3 and config.measured.seed == 5
-    assert [e.suite for e in config.measured.entries] == ["rivers", "letters"]
 
 
 def test_what_the_training_code_refuses_is_named_too(asked):

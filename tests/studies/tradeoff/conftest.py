@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from stand_in_runs import Ran
 
 import postgresql
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.tradeoff import trial as trials
 from holdfast.studies.tradeoff.study import study_config
+from studies.tradeoff.stand_in_runs import Ran
 from tiny import SENTENCES, build_model, build_tokenizer
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from claim_studies import objective
 from evaluated_folders import texts, write
 from holdfast.evaluation.compare.samples import compare_samples
-from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.run import RunFolder
 from holdfast.records.study import SeedRun, StudyRecord, TrialRecord, read_study, write_study
 from holdfast.statistics.shares import shares
@@ -86,19 +84,6 @@ def test_correlations_are_those_of_what_documents_gain(study, tmp_path):
     assert read_study(tmp_path) == found
 
 
-def test_what_all_trials_begin_from_is_read_once(study, tmp_path, monkeypatch):
-    record, _ = study
-    read = []
-    samples = EvaluationFolder.samples
-    monkeypatch.setattr(
-        EvaluationFolder, "samples", lambda self, *of: read.append(self.path.name) or samples(self, *of)
-    )
-    once = with_correlations(record, tmp_path)
-    assert (read.count("start"), read.count("result")) == (2, 12), "two entries, three trials with two seeds"
-    monkeypatch.setattr(EvaluationFolder, "digest", lambda self, *of: None)  # as an old version wrote them
-    assert with_correlations(record, tmp_path) == once and read.count("start") == 14
-
-
 def test_a_share_is_that_of_pairs(study, tmp_path):
     """Fieller's set with float64 (co)variances over seeds and over the documents' influences."""
     record, influences = study
@@ -131,17 +116,6 @@ def test_samples_that_are_not_there_are_counted(study, tmp_path):
     assert shares(found.trials[2], found) == shares(record.trials[2], record)
 
 
-def test_other_samples_are_no_pairs(study, tmp_path):
-    record, _ = study
-    place = Path("evaluations")
-    for side in ("start", "result"):
-        folder = tmp_path / "runs/2/seed-0" / place / side
-        write(folder, *TARGET, texts(range(20, 20 + N // 2)), metrics=["nats_per_token"], kind="text")
-    found = with_correlations(record, tmp_path)
-    assert [c.trials for c in found.correlations] == [[0, 1], [0, 1, 2]]
-    assert "target/target text: 1 of 3 complete trials" in found.notes[0]
-
-
 def test_a_sample_that_is_not_finite_is_left_out_and_said(study, tmp_path):
     record, _ = study
     folder = tmp_path / "runs/1/seed-0/evaluations/result"
@@ -149,10 +123,3 @@ def test_a_sample_that_is_not_finite_is_left_out_and_said(study, tmp_path):
     found = with_correlations(record, tmp_path)
     assert found.correlations[0].trials == [0, 2]
     assert "1 of 3 complete trials" in found.notes[0] and "hold NaN" in found.notes[0]
-
-
-def test_without_any_samples_it_is_said_and_nothing_else_changes(study, tmp_path):
-    record, _ = study
-    found = with_correlations(record, tmp_path / "elsewhere")
-    assert found.correlations == [] and "3 of 3 complete trials" in found.notes[0]
-    assert shares(found.trials[1], found) == shares(record.trials[1], record)

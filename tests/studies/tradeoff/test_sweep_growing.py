@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from stand_in_runs import a_run, weight_of
 
 from holdfast.errors import ConfigError, TrainingDiverged
 from holdfast.studies.engine.session import Opened
@@ -13,6 +12,7 @@ from holdfast.studies.engine.storage import Storage
 from holdfast.studies.tradeoff.growing import grown
 from holdfast.studies.tradeoff.session import Tradeoff
 from holdfast.studies.tradeoff.study import PARAMS
+from studies.tradeoff.stand_in_runs import a_run, weight_of
 
 ANNEALED = {"retention": [{"label_annealing": {"weight": [0.5, 2]}}]}
 
@@ -45,11 +45,6 @@ def test_it_grows_until_the_rule_drops_a_value(ran):
     assert found.work() == 0
 
 
-@pytest.mark.parametrize(("extend", "grid"), [(0, [0.5, 2]), (1, [0.5, 2, 8.0])])
-def test_it_grows_as_often_as_it_may(ran, extend, grid):
-    assert weights(ran(fading, **asked_for("paper", extend))) == grid
-
-
 @pytest.mark.slow
 def test_it_grows_at_the_weak_end_where_nothing_is_learnt(ran):
     """All of 16 and 64 is dropped, 4 improves the target: the rule sees both sides of its choice's edge, but 4 is the
@@ -58,18 +53,6 @@ def test_it_grows_at_the_weak_end_where_nothing_is_learnt(ran):
     found = ran(fading, **asked_for("paper", 5, vary=strong))
     assert weights(found) == [16, 64, 4.0, 1.0]
     assert "drops all of its values" in found.record.notes[0]
-
-
-@pytest.mark.slow
-def test_an_allowance_looks_the_other_way(ran):
-    """`target_within`: a source that loses less than 0.2 is at 8, more is lost at 2."""
-    found = ran(fading, **asked_for("target_within", 1, select={"rule": "target_within", "points": 0.2}))
-    assert weights(found) == [0.5, 2, 8.0]
-    none_dropped = ran(
-        lambda settings, seed: a_run(seed, weight_of(settings), -0.01),
-        **asked_for("target_within", 1, select={"rule": "target_within", "points": 0.2}, name="other"),
-    )
-    assert weights(none_dropped) == [0.5, 2, 0.125, 8.0]
 
 
 def test_lines_grow_each_by_itself_and_not_beyond_what_a_method_takes(ran):
@@ -82,32 +65,6 @@ def test_lines_grow_each_by_itself_and_not_beyond_what_a_method_takes(ran):
     decays = {"retention": [{"ema": {"decay": [0.9, 0.99]}}]}
     bounded = ran(lambda settings, seed: a_run(seed, 1.0, -0.1), **asked_for("paper", 2, vary=decays, name="bounded"))
     assert [t.params["ema.decay"] for t in bounded.record.trials[1:]] == [0.9, 0.99, 0.818182, 0.743802]
-
-
-def test_two_ways_of_the_same_methods_grow_each_by_itself(ran):
-    """The second's grid of betas is no point of the first's weights."""
-    ways = [
-        {"label_annealing": {"weight": [0.5, 2]}},
-        [{"label_annealing": {"direction": "jsd", "weight": 1, "beta": [0.1, 0.2]}}, {"label": "JSD"}],
-        [{"label_annealing": {"weight": [1, 4], "temperature": 1}}, {"label": "again"}],
-    ]
-    found = ran(fading, **asked_for("paper", 1, vary={"retention": ways}))
-    grown = [t for t in found.record.trials if t.number > 6]
-    assert {t.way for t in grown} >= {"label annealing", "label annealing (again)"}
-    weights = {t.way: t.settings["retention"][0]["label_annealing"]["weight"] for t in grown}
-    assert weights["label annealing"] == 8.0 and weights["label annealing (again)"] == 16.0
-
-
-def test_strengths_that_hold_on_less_at_a_higher_value_grow_the_right_way(ran):
-    """MoFO's fraction: at 0.02 and 0.05 nothing is learnt, so more is let go, 0.125."""
-    fractions = {"retention": [{"mofo": {"fraction": [0.02, 0.05]}}]}
-
-    def run(settings, seed):
-        fraction = next((m["mofo"]["fraction"] for m in settings["retention"]), 1.0)
-        return a_run(seed, fraction - 0.1, -fraction)
-
-    found = ran(run, **asked_for("paper", 1, vary=fractions))
-    assert [t.params["mofo.fraction"] for t in found.record.trials[1:]] == [0.02, 0.05, 0.125]
 
 
 def test_an_interrupted_study_grows_to_the_same_grid(study_of):
@@ -187,34 +144,3 @@ def test_alternatives_are_added_behind_a_grid_that_grew(study_of):
     assert third.work() == 0
     with pytest.raises(ConfigError, match=r"vary.retention"):
         study_of(fading, **asked_for("paper", 1))
-
-
-@pytest.mark.slow
-def test_alternatives_may_have_different_values_of_one_setting(ran):
-    """Optuna refuses another list of values under the same name, so a grid is not drawn through it."""
-    own = [
-        [{"l2": {"coefficient": 0.1}}, {"train": {"learning_rate": [1e-3, 2e-3]}}],
-        [{"ema": {"decay": 0.9}}, {"train": {"learning_rate": [3e-3, 4e-3]}}],
-    ]
-    found = ran(lambda settings, seed: a_run(seed, 1.0, -0.1), vary={"retention": own})
-    assert [t.settings["learning_rate"] for t in found.record.trials[1:]] == [1e-3, 2e-3, 3e-3, 4e-3]
-    assert found.states == ["complete"] * 5
-
-
-@pytest.mark.slow
-def test_another_way_without_a_method_is_not_direct_fine_tuning(ran):
-    """An adapter learns more than direct fine-tuning here; shares are still of the latter, at its best rate."""
-    others = [
-        {"direct": {"learning_rate": [1e-3]}},
-        [{"train": {"use_peft": True, "learning_rate": [1e-3, 3e-3]}}, {"label": "LoRA"}],
-    ]
-    found = ran(
-        lambda settings, seed: a_run(seed, 2.0 if settings.get("use_peft") else 1.0, -1.0), vary={"retention": others}
-    )
-    assert [(t.kind, t.way) for t in found.record.trials] == [
-        ("direct", "direct fine-tuning"),
-        ("direct", "direct fine-tuning"),
-        ("LoRA", "LoRA"),
-        ("LoRA", "LoRA"),
-    ]
-    assert found.record.direct.kind == "direct"

@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from wsgiref.util import setup_testing_defaults
 
 import pytest
 
@@ -242,33 +241,7 @@ def test_addresses_are_shown_without_secrets():
     assert stored.shown("sqlite:////tmp/x.db") == "sqlite:////tmp/x.db"
 
 
-def test_the_study_opens_in_optunas_dashboard(asked, tmp_path, opened):
-    dashboard = pytest.importorskip("optuna_dashboard")
-    config = study_config(asked, prepared=True)
-    storage = opened(config.storage)
-    study = storage.open_study(config)
-    storage.finish(study, storage.take(study, "x|1:1:1"), values=[0.5, -0.1])
-    app = dashboard.wsgi(config.storage)
-    seen: dict = {}
-
-    def begin(status, headers, error=None) -> None:
-        seen.update(status=status)
-
-    def get(path: str) -> str:
-        environ = {"PATH_INFO": path, "wsgi.errors": sys.stderr}
-        setup_testing_defaults(environ)
-        return b"".join(app(environ, begin)).decode()
-
-    listed = get("/api/studies")
-    assert seen["status"] == "200 OK"
-    assert '"tiny"' in listed
-    shown = get(f"/api/studies/{study._study_id}")
-    assert seen["status"] == "200 OK"
-    assert '"target gain"' in shown
-    assert "direct" in shown
-
-
-@pytest.mark.parametrize("damage", ["text", "binary", "cut", "zeros in the middle", "another schema", "other values"])
+@pytest.mark.parametrize("damage", ["cut", "zeros in the middle", "another schema"])
 def test_a_damaged_file_is_an_error_with_its_name(damage, asked, opened, tmp_path):
     file = tmp_path / "study.db"
     config = study_config({**asked, "storage": f"sqlite:///{file}"}, prepared=True)
@@ -277,19 +250,12 @@ def test_a_damaged_file_is_an_error_with_its_name(damage, asked, opened, tmp_pat
     storage.close()
     whole = file.read_bytes()
     half = len(whole) // 2
-    if damage in ("another schema", "other values"):
+    if damage == "another schema":
         with sqlite3.connect(file) as connection:
-            change = (
-                "ALTER TABLE trials RENAME COLUMN state TO x"
-                if damage == "another schema"
-                else "UPDATE trials SET state = 'NONSENSE'"
-            )
-            connection.execute(change)
+            connection.execute("ALTER TABLE trials RENAME COLUMN state TO x")
         connection.close()
     else:
         parts = {
-            "text": b"[]",
-            "binary": bytes(range(256)) * 40,
             "cut": whole[:half],
             "zeros in the middle": whole[:half] + bytes(8192) + whole[half + 8192 :],
         }

@@ -10,7 +10,6 @@ import types
 
 import optuna
 import pytest
-from stand_in_runs import Ran, a_run, comparison, weight_of
 
 from holdfast.errors import ConfigError, HoldfastError, Interrupted, TrainingDiverged
 from holdfast.records.evaluation import Metric
@@ -18,10 +17,11 @@ from holdfast.records.study import StudyRecord
 from holdfast.studies.engine.storage import Storage
 from holdfast.studies.engine.study import LeaseLost
 from holdfast.studies.engine.worker import MOST_DEATHS
-from holdfast.studies.tradeoff.record import gain, metric_problems, objective, validation_problems
+from holdfast.studies.tradeoff.record import gain, metric_problems, objective
 from holdfast.studies.tradeoff.study import Pruning, Wanted, study_config
 from holdfast.studies.tradeoff.trial import Standing, behind, with_shared_teacher
 from holdfast.support.files import to_jsonable
+from studies.tradeoff.stand_in_runs import Ran, a_run, comparison, weight_of
 
 OTHERS = [(1.0, -1.0), (0.8, -0.5), (0.5, -0.1), (0.1, 0.0)]
 """A frontier: what is learnt is paid for."""
@@ -262,27 +262,6 @@ def test_metrics_that_are_not_there_or_have_no_mean():
     mixed = metric_problems(Wanted(entries=(("s", "a", None), ("s", "b", None))), "source", measured)
     assert len(mixed) == 1
     assert "they have no mean" in mixed[0]
-    measured += [
-        ("s", "c", {"bits_per_byte": metric("bits/byte", False)}, "bits_per_byte"),
-        ("s", "d", {"perplexity": metric("perplexity", False)}, "perplexity"),
-        ("s", "e", {"exact_match": metric("exact_match", True)}, "exact_match"),
-    ]
-    assert metric_problems(Wanted(entries=tuple(("s", n, None) for n in "bcd")), "source", measured) == [
-        "objectives.source: mean of b, c, d has figures of several units (bits/byte, nats/token, perplexity); they "
-        "have no mean"
-    ]
-    assert metric_problems(Wanted(entries=(("s", "a", None), ("s", "e", None))), "source", measured) == []
-
-
-def test_validation_is_in_a_unit_of_the_target():
-    metrics = {"acc": Metric(value=0.5, n=3, unit="accuracy", higher_is_better=True)}
-    metrics |= {"f1": Metric(value=0.5, n=3, unit="f1", higher_is_better=True)}
-    measured = [("s", "dev", metrics, "f1"), ("s", "test", metrics, "acc")]
-    dev, test = (Wanted(entries=(("s", name, None),)) for name in ("dev", "test"))
-    assert validation_problems(dev, test, measured) == [
-        "objectives.validation: dev is in f1, the target test in accuracy. Expected entries of the target's unit."
-    ]
-    assert validation_problems(Wanted(entries=(("s", "dev", "acc"),)), test, measured) == []
 
 
 def test_a_wrong_metric_ends_the_study_at_its_first_run(asked):

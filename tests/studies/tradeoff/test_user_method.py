@@ -12,7 +12,6 @@ from extending import REFERENCE, write_method
 from holdfast.cli.main import main
 from holdfast.errors import ConfigError
 from holdfast.records.run import RunFolder
-from holdfast.records.study import read_study
 from holdfast.testing import check_method
 from holdfast.training.method_laws import LawBroken
 
@@ -46,24 +45,6 @@ def test_trained_reported_and_continued_only_unedited(desk, asked, capsys):
     capsys.readouterr()
     assert main(words) == 2
     assert "with source" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_study_tries_it(desk, asked):
-    study = {
-        **asked,
-        "train": {**asked["train"], "max_steps": 2},
-        "vary": {"retention": [{REFERENCE: {"rate": [0.1, 0.5]}}]},
-    }
-    Path("study.yaml").write_text(yaml.safe_dump(study))
-    assert main(["sweep", "--config", "study.yaml", "--workers", "1"]) == 0
-    record = read_study(Path(asked["output_dir"]))
-    own = [t for t in record.trials if t.kind == "dropback"]
-    assert sorted(t.params["dropback.rate"] for t in own) == [0.1, 0.5]
-    assert {t.state for t in own} == {"complete"}
-    assert [t.titles for t in record.trials if t.kind == "direct"] == [{}]
-    assert own[0].titles == {"dropback": "dropback to the start"}, "for pages made where the file is not loaded"
-    assert {t.label for t in own} == {"dropback to the start, rate 0.1", "dropback to the start, rate 0.5"}
 
 
 def test_check_method(desk):
