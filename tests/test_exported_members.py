@@ -17,7 +17,7 @@ PUBLIC = [
     "train", "train_config", "load_train_config", "TrainConfig",
     "LabelAnnealing", "TokenWeighting", "L2", "EWC", "SequentialAveraging", "WiseFT", "ExponentialAverage", "Replay",
     "Multitask", "SelfReplay", "Budget", "MoFO",
-    "retention_methods",
+    "retention_methods", "attach_retention",
     "compute_fisher",
     "RetentionMixin", "RetentionTrainer", "SFTRetentionTrainer", "DPORetentionTrainer", "GRPORetentionTrainer",
     "OnPolicyTrainer", "SelfDistillationTrainer",

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from holdfast.retention.methods.sfa import SequentialAveraging
     from holdfast.retention.methods.token_weighting import TokenWeighting
     from holdfast.retention.methods.wise_ft import WiseFT
+    from holdfast.retention.plain_loop import attach_retention
     from holdfast.retention.registry import retention as retention_methods
     from holdfast.runs.config import TrainConfig, load_train_config, train_config
     from holdfast.runs.fisher import compute_fisher
@@ -124,6 +125,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "retention.methods.l2": ("L2",),
     "retention.methods.label_annealing": ("LabelAnnealing",),
     "retention.methods.mofo": ("MoFO",),
+    "retention.plain_loop": ("attach_retention",),
     "retention.registry": ("retention_methods",),
     "retention.methods.multitask": ("Multitask",),
     "retention.methods.replay": ("Replay",),
@@ -194,6 +196,7 @@ __all__ = [
     "WiseFT",
     "annealed_loss",
     "apply_residual",
+    "attach_retention",
     "checkpoint_distance",
     "compare_folders",
     "compare_runs",

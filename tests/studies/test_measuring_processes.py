@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.evaluation.suite import parse_evaluation
-from holdfast.studies.engine.models import measuring_processes
+from holdfast.studies.engine.models import measure_model, measuring_processes
 from tiny import SENTENCES
 
 
@@ -27,14 +27,13 @@ def plan(tmp_path: Path) -> Any:
 def test_a_sequence_measures_in_as_many_processes_as_it_trains(
     tmp_path: Path, plan: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.studies.sequence.kinds import LanguageModels
-
     asked: list[int] = []
     monkeypatch.setattr(
         "holdfast.evaluation.session.evaluate_models", lambda *_, num_processes, **how: asked.append(num_processes)
     )
     task: Any = SimpleNamespace(console=None)
     for train in ({"num_processes": 4}, {}):
-        LanguageModels().measure(Path("merge"), plan, tmp_path, cache=tmp_path, task=task, train=train)
+        processes = measuring_processes(train, plan)
+        measure_model(Path("merge"), plan, tmp_path, cache=tmp_path, task=task, processes=processes)
     assert asked == [4, 1]
     assert measuring_processes({"num_processes": 4}, dataclasses.replace(plan, backend="vllm")) == 1

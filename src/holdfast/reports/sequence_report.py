@@ -536,7 +536,6 @@ def _forgetting_curves(
     """An earlier task's held-out loss along later training: the paper's figures 8 and 9."""
     models = {(m.name, m.seed): m for m in record.models}
     arms, chosen_arms = _best_of_each(record, arms, order), len(arms) > MOST_CURVES
-    unit = "sample" if record.config.get("kind") == "classifier" else "token"
     charts = []
     for place, task in ((p, t) for p, t in enumerate(order[:-1]) if t in some):
         rows: list[dict[str, Any]] = []
@@ -566,7 +565,7 @@ def _forgetting_curves(
                 columns=[Col("Arm", "arm", numeric=False), Col("Loss at the end", "end")],
                 marks=_curve_marks(rows),
                 x=Axis(title=f"tasks after {task}"),
-                y=Axis(title=f"held-out loss, nats per {unit}"),
+                y=Axis(title="held-out loss, nats per token"),
                 caption="Mean over the seeds."
                 + (" Of each method the arm that ends with most of all tasks." if chosen_arms else ""),
                 legend=True,

@@ -37,7 +37,7 @@ def twins(**sizes: dict[str, dict[str, Any]]) -> Twins:
     )
     return Twins(
         paper=paper,
-        studies={n: Twin(file="sequence/digits.yaml", own={"seeds": [7]}, sizes=s) for n, s in sizes.items()},
+        studies={n: Twin(file="sequence/tasks-tiny.yaml", own={"seeds": [7]}, sizes=s) for n, s in sizes.items()},
         config=lambda values, source: values,
         run=lambda *_, **__: None,
         read=lambda folder: None,
@@ -47,13 +47,13 @@ def twins(**sizes: dict[str, dict[str, Any]]) -> Twins:
 
 
 def test_a_size_changes_what_the_file_says(asked: list[Any], tmp_path: Path) -> None:
-    both = twins(one={"look": {"seeds": [1]}, "thorough": {}}, two={"thorough": {"train": {"num_train_epochs": 9}}})
+    both = twins(one={"look": {"seeds": [1]}, "thorough": {}}, two={"thorough": {"train": {"max_steps": 9}}})
     both.reproduce(size="thorough", output_dir=tmp_path, workers=3)
     [(recipes, about)] = asked
     assert [r.name for r in recipes] == ["one", "two"] and about["workers"] == 3 and about["size"] == "thorough"
     first, second = (r.settings for r in recipes)
     assert first["seeds"] == [7] and first["name"] == "one" and first["output_dir"] == str(tmp_path / "one")
-    assert second["train"]["num_train_epochs"] == 9 and second["train"].keys() == first["train"].keys()
+    assert second["train"]["max_steps"] == 9 and second["train"].keys() == first["train"].keys()
     both.reproduce(output_dir=tmp_path)
     assert [r.settings["seeds"] for r in asked[1][0]] == [[1]], "a look has the first alone"
     both.reproduce(size="thorough", recipes=["two", "two"], output_dir=tmp_path)

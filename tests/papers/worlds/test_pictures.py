@@ -14,8 +14,8 @@ import torch
 import yaml
 
 from holdfast.cli.main import main
-from holdfast.data.images import read_images
 from holdfast.errors import ConfigError, DataError, ModelError
+from holdfast.papers.digits.data import read_images
 from holdfast.papers.worlds.pictures import scenes, tower
 from holdfast.papers.worlds.pictures.build import HELD_OUT, VALID, PicturesRecipe, build_pictures
 from holdfast.records.run import RunFolder

@@ -78,7 +78,6 @@ def test_the_table_says_what_there_is(made):
         "overtraining_tiny",
         "pictures",
         "pictures_tiny",
-        "digits",
         "niche_knowledge",
     ]
     for name, setting in SETTINGS.items():
@@ -152,7 +151,7 @@ def test_files_of_another_base_are_not_found_made(monkeypatch, tmp_path):
     assert Path(again["base"]).name == f"base-{longer}" != Path(first["base"]).name
 
 
-@pytest.mark.parametrize("name", [n for n, s in SETTINGS.items() if s.start != "network"])
+@pytest.mark.parametrize("name", SETTINGS)
 def test_nothing_held_out_is_trained_on(made, name):
     paths = made[name]
     stages = {"captions", "instructions"} if "captions" in paths else set()  # elsewhere instructions are asked

@@ -200,7 +200,6 @@ def test_arms_may_come_later(asked):
         ({"seeds": [0, 0]}, "seeds: expected each once"),
         ({"arms": [{"residual": {"scale": 1}}]}, "arms[0].residual: expected the base that the start was tuned from"),
         ({"evaluation": {"batch_sise": 2}}, "evaluation.batch_sise: no such key. Did you mean 'batch_size'?"),
-        ({"kind": "classifer"}, "kind: expected one of language, classifier"),
         (
             {"arms": [[{"sfa": {}}, {"train": {"eos_token": "x"}}]]},
             "train.eos_token: is common to all arms; put it under train",

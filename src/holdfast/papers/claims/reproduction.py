@@ -24,7 +24,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.errors import ConfigError, DataError, HoldfastError, Interrupted, did_you_mean, first_line
 from holdfast.papers.claims.registry import LOOK, SIZES, Paper
@@ -37,12 +37,23 @@ from holdfast.support.files import read_json, write_json
 CLAIMS_FILE, PAGE = "claims.json", "claims.html"
 
 
+class Comparable(Protocol):
+    """What a reproduction reads of a study's settings."""
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """The settings as plain JSON."""
+
+    def differences(self, old: Mapping[str, Any]) -> list[str]:
+        """What keeps the study whose `resolved` is `old` from being this one, a sentence each."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """One study of a reproduction."""
 
     name: str
-    settings: Settings
+    settings: Comparable
     run: Callable[..., Any]
     """`run(settings, console=..., workers=...)`; returns its record."""
     read: Callable[[Path], Any]
@@ -179,11 +190,23 @@ class Twin:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Script:
+    """A small study that a script of its own runs; its record is of the paper's kind."""
+
+    settings: Callable[..., Comparable]
+    """`settings(name=..., output_dir=..., **changes)`."""
+    run: Callable[..., Any]
+    """See `Recipe`."""
+    sizes: Mapping[str, Mapping[str, Any]]
+    """By size: what differs from the script's settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Twins:
     """The small studies of a paper, and how its claims are held against them."""
 
     paper: Paper
-    studies: Mapping[str, Twin]
+    studies: Mapping[str, Twin | Script]
     """By name, as `Paper.recipes` has them."""
     config: Callable[..., Settings]
     """`config(values, source=...)`: the settings of a study."""
@@ -250,6 +273,9 @@ class Twins:
         from holdfast.studies.engine.small import fill
 
         twin = self.studies[name]
+        if isinstance(twin, Script):
+            asked = twin.settings(name=name, output_dir=folder, **twin.sizes[size])
+            return Recipe(name=name, settings=asked, run=twin.run, read=self.read, summary=self.summary)
         path = Path(__file__).resolve().parents[1] / "recipes" / twin.file
         values = changed(yaml.safe_load(path.read_text(encoding="utf-8")), twin.own)
         values = changed(values, twin.sizes[size])
@@ -273,7 +299,7 @@ def claims_record(paper: Paper, size: str, claims: Sequence[Claim], **about: Any
     return {"paper": paper.title, "size": size, **judged, **about}
 
 
-def _same(settings: Settings, config: Mapping[str, Any]) -> bool:
+def _same(settings: Comparable, config: Mapping[str, Any]) -> bool:
     """Whether a study with the settings `config` has done what is asked for now: a wider search adds jobs."""
     return not settings.differences(config) and settings.resolved.get("search") == config.get("search")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.papers.claims.reproduction import Twin, Twins
+from holdfast.papers.claims.reproduction import Script, Twin, Twins
+from holdfast.papers.digits.study import DigitsSettings, run_digits
 from holdfast.papers.sfa.claims import DIGITS, READING, RECIPE, check_claims
 from holdfast.papers.sfa.paper import PAPER
 from holdfast.records.sequence import SequenceRecord, read_sequence
@@ -41,12 +42,13 @@ SIZES: dict[str, dict[str, dict[str, Any]]] = {
         "thorough": {},
     },
     DIGITS: {
-        "quick": {"train": {"num_train_epochs": 1}, "arms": ["single", {"sfa": {"p": [1, 0.5]}}], "seeds": [0, 1]},
+        "quick": {"epochs": 1, "arms": ["single", {"sfa": {"p": [1, 0.5]}}], "seeds": [0, 1]},
         "look": {},
         "thorough": {"seeds": [0, 1, 2, 3, 4]},
     },
 }
-"""By study and size: what differs from the study file; chosen for the time it takes, before any arm was run."""
+"""By study and size: what differs from the study file, or from the script's settings; chosen for the time it takes,
+before any arm was run."""
 
 
 def _summary(record: SequenceRecord | None) -> dict[str, Any]:
@@ -62,7 +64,7 @@ TWINS = Twins(
     paper=PAPER,
     studies={
         RECIPE: Twin(file="sequence/tasks-tiny.yaml", sizes=SIZES[RECIPE]),
-        DIGITS: Twin(file="sequence/digits.yaml", sizes=SIZES[DIGITS]),
+        DIGITS: Script(settings=DigitsSettings, run=run_digits, sizes=SIZES[DIGITS]),
     },
     config=sequence_config,
     run=run_sequence,

@@ -63,8 +63,8 @@ class SmallSetting:
     placeholders: dict[str, str]
     """What `make_setting` returns a path for, and what lies there."""
     make: Callable[[_Making], dict[str, Path]]
-    start: Literal["model", "network", "text", "tasks"] = "model"
-    """What it makes to begin with: a language model, a small network, text to pre-train on, or nothing but tasks."""
+    start: Literal["model", "text", "tasks"] = "model"
+    """What it makes to begin with: a language model, text to pre-train on, or nothing but tasks."""
     base: Mapping[str, Any] = field(default_factory=dict)
     """Of the base's world, what is not the shared one's (`holdfast.papers.worlds.shared_base.shared_world`)."""
 
@@ -490,17 +490,6 @@ def _months(making: _Making) -> dict[str, Path]:
     return found
 
 
-def _digits(making: _Making) -> dict[str, Path]:
-    from holdfast.data.images import read_images, write_samples
-    from holdfast.training.classifier import Network, save_network
-
-    images, found = read_images("digits", seed=making.seed), dict[str, Path]()
-    for name, classes in (("even", range(0, 10, 2)), ("odd", range(1, 10, 2))):
-        found |= write_samples(making.folder, name, images.of_classes(classes))
-    network = Network(inputs=64, hidden=(64,), outputs=10, seed=making.seed)
-    return {"base": save_network(network, making.folder / "base"), **found}
-
-
 def _alignment_tax(making: _Making) -> dict[str, Path]:
     return {
         "base": _base(making),
@@ -782,20 +771,6 @@ SETTINGS: dict[str, SmallSetting] = {
             placeholders=_PICTURES,
             make=_pictures,
             start="tasks",
-        ),
-        SmallSetting(
-            name="digits",
-            sentence="A network of 64 neurons learns scanned digits, the even ones and then the odd ones.",
-            stands_for="split MNIST",
-            placeholders={
-                "base": "the network before it has learnt anything",
-                "even_train": "even digits: 64 pixels and the class of ten",
-                "even_heldout": "others of them",
-                "odd_train": "odd digits",
-                "odd_heldout": "others of them",
-            },
-            make=_digits,
-            start="network",
         ),
         SmallSetting(
             name="niche_knowledge",

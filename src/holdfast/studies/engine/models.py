@@ -29,7 +29,7 @@ class Trained:
     measured: EvaluationFolder
     """Of its result."""
     tokens: int = 0
-    """Seen in training; samples, of a classifier."""
+    """Seen in training."""
     curves: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """By suite: (share of the steps, held-out loss)."""
 

@@ -44,7 +44,7 @@ def settings_module() -> Any:
 
 
 def known_settings(start: str = "model") -> list[str]:
-    """Names of the settings that make such a start: a language "model", a small "network", "text" to pre-train on."""
+    """Names of the settings that make such a start: a language "model", or "text" to pre-train on."""
     settings = settings_module().SETTINGS
     return [name for name, setting in settings.items() if setting.start == start]
 

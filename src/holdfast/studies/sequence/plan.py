@@ -19,11 +19,11 @@ from holdfast.errors import did_you_mean
 from holdfast.records.sequence import MULTITASK, RESIDUAL, SEQUENTIAL, SINGLE
 from holdfast.retention.protocol import Earlier
 from holdfast.studies.engine.asked import AskedStudy
-from holdfast.studies.engine.models import folder_name
-from holdfast.studies.sequence.kinds import KINDS, Kind
+from holdfast.studies.engine.models import folder_name, training_problems
 from holdfast.studies.sequence.settings import PLAIN, SAMPLES, SOURCE, Arm, SequenceSettings, read_arms
 
 if TYPE_CHECKING:
+    from holdfast.evaluation.entries import EvaluationPlan
     from holdfast.studies.engine.study import Job
 
 MODEL, SEED = "model", "seed"
@@ -88,11 +88,6 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
         """What a finished model reports to the storage."""
         return ("mean_score",)
 
-    @property
-    def kind(self) -> Kind:
-        """What is trained."""
-        return KINDS[self.asked.kind]
-
     @functools.cached_property
     def arms(self) -> list[Arm]:
         """The ways of training; sequential fine-tuning is the first."""
@@ -117,9 +112,11 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
         return {**source, **{n: self.filled(task.evaluation) for n, task in asked.tasks.items()}, **asked.evaluation}
 
     @functools.cached_property
-    def measured(self) -> Any:
+    def measured(self) -> EvaluationPlan:
         """The same as the code that measures takes it."""
-        return self.kind.read_evaluation(self.evaluation)[0]
+        from holdfast.evaluation.suite import parse_evaluation
+
+        return parse_evaluation(self.evaluation)[0]
 
     @functools.cached_property
     def leading(self) -> dict[str, tuple[str, str]]:
@@ -201,8 +198,10 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
 
     @staticmethod
     def known_keys(asked: SequenceSettings) -> Sequence[str]:
-        """Of what is trained."""
-        return KINDS[asked.kind].keys()
+        """Of a training configuration."""
+        from holdfast.runs.settings import training_keys
+
+        return training_keys()
 
     @staticmethod
     def training_parts(asked: SequenceSettings) -> dict[str, tuple[Mapping[str, Any], Collection[str]]]:
@@ -247,7 +246,9 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
 
     def part_problems(self) -> list[str]:
         """What is wrong with what is measured, or else with any model's training."""
-        measuring = [f"tasks.{problem}" for problem in self.kind.read_evaluation(self.evaluation)[1]]
+        from holdfast.evaluation.suite import parse_evaluation
+
+        measuring = [f"tasks.{problem}" for problem in parse_evaluation(self.evaluation)[1]]
         return measuring or self.run_problems()
 
     def runs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -257,8 +258,8 @@ class SequenceConfig(AskedStudy[SequenceSettings]):
             yield model.label, {**settings, "output_dir": str(self.output_dir / "runs" / "checked")}
 
     def problems_of_run(self, settings: Mapping[str, Any]) -> list[str]:
-        """Of what is trained."""
-        return self.kind.problems(settings)
+        """Of a training configuration."""
+        return training_problems(settings)
 
     def run_problems(self, known: Sequence[str] = (), *, without: Collection[str] = ()) -> list[str]:
         """With what the merge methods say of so many models, such as weights for others."""

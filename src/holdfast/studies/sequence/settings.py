@@ -89,10 +89,6 @@ def _shared_schema() -> dict[str, Any]:
     return {"type": "object", "propertyNames": {"enum": _shared_keys()}}
 
 
-def _small_schema() -> dict[str, Any]:
-    return small_settings.settings_schema("model", "network")
-
-
 def _lists_of_names() -> dict[str, Any]:
     return {"type": "array", "items": {"type": "array", "items": {"type": "string"}, "minItems": 2}}
 
@@ -102,12 +98,10 @@ class SequenceSettings(StudyKeys):
     """Keys of a sequence study."""
 
     name: str = "sequence"
-    kind: Literal["language", "classifier"] = "language"
-    """What is trained: language models, or small networks that tell classes apart (docs/sequence.md)."""
     train: dict[str, Any] = field(default_factory=dict)
     """Keys of 'holdfast train' that all tasks share: the base (`model_name_or_path`), rates, steps."""
-    small: Annotated[str | None, Meta(json_schema=_small_schema)] = None
-    """Build a small base and data offline, for a study of minutes: tasks, or of kind classifier digits."""
+    small: Annotated[str | None, Meta(json_schema=small_settings.settings_schema)] = None
+    """Build a small base and data offline, for a study of minutes."""
     tasks: Annotated[
         dict[str, TaskSettings],
         Meta(
@@ -149,9 +143,7 @@ class SequenceSettings(StudyKeys):
     def problems(self) -> list[Mistake | str]:
         """Names that are not there, and what is not enough."""
         found = super().problems()
-        if (
-            wrong := small_settings.problem_with(self.small, "network" if self.kind == "classifier" else "model")
-        ) is not None:
+        if (wrong := small_settings.problem_with(self.small)) is not None:
             found.append(Mistake(path=("small",), text=wrong))
         if not self.train.get("model_name_or_path"):
             text = "is missing: the base that all tasks begin with, a folder or a hub id."

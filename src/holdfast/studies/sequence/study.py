@@ -14,6 +14,7 @@ from holdfast.records.evaluation import EvaluationFolder
 from holdfast.records.sequence import RECORD_FILE, RESIDUAL, SequenceRecord, write_sequence
 from holdfast.studies.engine import session as engine
 from holdfast.studies.engine.asked import StudyAsked
+from holdfast.studies.engine.models import measure_model, measuring_processes, train_model
 from holdfast.studies.engine.progress import share_of_run
 from holdfast.studies.engine.storage import GRACE_SECONDS
 from holdfast.studies.engine.study import COMPLETE, RUNNING, JobState, StudyState, Writer
@@ -90,10 +91,11 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
         import os
 
         from holdfast.checkpoints.named import located
+        from holdfast.models import check_model
 
         name = self.settings.base
         if os.path.isdir(located(name)) and not (self.settings.output_dir / RECORD_FILE).is_file():
-            self.settings.kind.check_base(name, self.settings.asked.train)
+            check_model(name, trust_remote_code=bool(self.settings.asked.train.get("trust_remote_code")))
 
     def prepare(self, console: Any) -> StudyAsked[SequenceConfig]:
         """See `StudyAsked.prepare`.
@@ -168,7 +170,7 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
         fisher = str(place) if place is not None and place.is_dir() else ""
         settings = config.training(model, task.seed, start=start, fisher=fisher)
         watched = model.trained[:-1] or tuple(config.asked.tasks)
-        made = config.kind.train(settings, watched, config.asked.curve, cache=out / "evaluations", task=task)
+        made = train_model(settings, watched, config.asked.curve, cache=out / "evaluations", task=task)
         return ModelResult(
             folder="",
             evaluations=made.measured.path.relative_to(out).as_posix(),
@@ -180,6 +182,7 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
     def _merge(self, model: Model, task: Task) -> ModelResult:
         from holdfast.checkpoints.merge import merge
         from holdfast.checkpoints.methods.registry import find_method
+        from holdfast.runs.fisher import compute_fisher
 
         config, out = self.settings, self.settings.output_dir
         folder, parameters = config.folder(model.name, task.seed), dict(model.merge)
@@ -194,14 +197,19 @@ class SequenceStudy(StudyAsked[SequenceConfig]):
                 samples = int(parameters.pop(SAMPLES, FISHER_SAMPLES))
                 trains = [config.filled({**config.asked.train, **config.asked.tasks[t].train}) for t in model.trained]
                 parameters["fisher"] = [
-                    config.kind.fisher(part, train, part.with_name(f"{part.name}.{FISHER}"), samples=samples)
+                    compute_fisher(
+                        part,
+                        train["dataset_name"],
+                        samples=samples,
+                        output_dir=part.with_name(f"{part.name}.{FISHER}"),
+                        overwrite=True,
+                    ).folder
                     for part, train in zip(parts, trains, strict=True)
                 ]
             merge(parts, folder, method=method, overwrite=True, **parameters)
         place = folder.with_name(f"{folder.name}.{MEASURED}")
-        found = config.kind.measure(
-            folder, config.measured, place, cache=out / "evaluations", task=task, train=config.asked.train
-        )
+        processes = measuring_processes(config.asked.train, config.measured)
+        found = measure_model(folder, config.measured, place, cache=out / "evaluations", task=task, processes=processes)
         return ModelResult(folder="", evaluations=found.path.relative_to(out).as_posix(), seconds=0.0)
 
     def _add_residual(self, continued: Path, folder: Path, *, base: str, scale: float) -> None:

@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 
 from holdfast.config.declare import Seed
 from holdfast.config.decode import mistakes_in
-from holdfast.data.images import DIGITS, read_images
 from holdfast.errors import ConfigError, DataError
+from holdfast.papers.digits.data import DIGITS, read_images
 from holdfast.papers.worlds.pictures.scenes import FAMILIES, Digits, caption_rows, instruction_rows, question_rows
 from holdfast.papers.worlds.pictures.tower import RECORD, TowerRecipe, cached_tower, digits_of
 from holdfast.papers.worlds.pretrain import Count

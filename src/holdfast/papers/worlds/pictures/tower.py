@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from holdfast.config.declare import Seed
-from holdfast.data.images import DIGITS, Images, read_images
 from holdfast.errors import DataError
+from holdfast.papers.digits.data import DIGITS, Images, read_images
 from holdfast.papers.worlds.pictures.scenes import CELL, ROWS, SIZE, Digits, scene
 from holdfast.papers.worlds.pretrain import Count, Rate
 from holdfast.papers.worlds.tuned import deciding_libraries, exclusive_lock, tuning_cache
@@ -90,7 +90,7 @@ def cached_tower(recipe: TowerRecipe, source: str = DIGITS, *, cache: Path | Non
 
     Args:
         recipe: architecture and schedule.
-        source: "digits" or a folder of MNIST's files; see `data.images.read_images`.
+        source: "digits" or a folder of MNIST's files; see `papers.digits.data.read_images`.
         cache: None: the cache of small bases.
         console: a `rich.console.Console` for the progress bar.
 

@@ -1,0 +1,365 @@
+"""Figure 1 of "Soup to Go" in small: a network of 64 neurons learns the even digits and then the odd ones.
+
+The paper trains a small network on two halves of MNIST. Here the images are scikit-learn's scanned digits of 8 x 8
+pixels. All ten classes stand against each other at a question: which half it belongs to is not said. Of each way to
+train on the odd digits (an *arm*) the study keeps which held-out images the network answers rightly.
+
+The training loop is plain PyTorch; the methods act through `attach_retention`. A seed's results are written when all
+its networks are trained, so a study that was stopped goes on with the next seed.
+
+output_dir/
+  seeds/seed-0.json   right answers of every arm's network
+  sequence.json       the record, as of `holdfast sequence`
+  report.html         the page
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from holdfast.errors import TrainingDiverged
+from holdfast.papers.digits.data import DIGITS, read_images
+from holdfast.records.sequence import (
+    SEQUENTIAL,
+    SINGLE,
+    ArmResult,
+    Estimate,
+    SequenceModel,
+    SequenceRecord,
+    TaskScore,
+    write_sequence,
+)
+from holdfast.retention.fisher import fingerprints, save_fisher
+from holdfast.retention.plain_loop import attach_retention
+from holdfast.retention.protocol import RetentionMethod
+from holdfast.statistics.intervals import seeds_and_samples
+from holdfast.statistics.paired import Flips
+from holdfast.studies.engine.study import PAGE
+from holdfast.studies.sequence.settings import Arm, read_arms
+from holdfast.support.environment import hardware, now, say, versions
+from holdfast.support.files import fingerprint, read_object, write_json
+
+OLD, NEW = "even", "odd"
+TASKS = {OLD: (0, 2, 4, 6, 8), NEW: (1, 3, 5, 7, 9)}
+"""The classes of each task, in the order in which the tasks are learnt."""
+HIDDEN = 64
+LEARNING_RATE, BATCH = 0.1, 32
+FISHER_SAMPLES = 600
+"""Images of the old task that EWC's Fisher information is computed on."""
+VERSION = 1
+"""Of what a seed's results mean; raise it where results that are there should be made again."""
+ARMS: list[Any] = [
+    "single",
+    {"replay": {"fraction": 0.1}},
+    {"sfa": {"p": [1, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01]}},
+    {"sfa": {"p": [1, 0.25, 0.05, 0.01], "beta": [0.05, 0.1, 0.2, 0.35, 0.7]}},
+    {"l2": {"coefficient": [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1]}},
+    {"ewc": {"coefficient": [1, 3, 10, 30, 100, 300, 1000]}},
+    {"ewc": {"coefficient": [100, 1000, 10000, 100000], "decoupled": True}},  # stable at any coefficient
+]
+"""Ways to train, as under `arms` of `holdfast sequence`; sequential fine-tuning is always among them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DigitsSettings:
+    """What is trained."""
+
+    name: str
+    output_dir: Path
+    epochs: int = 20
+    """Passes over each task's images."""
+    seeds: Sequence[int] = (0, 1, 2)
+    """Of the order of images; the images and the first weights are the same for all."""
+    arms: Sequence[Any] = tuple(ARMS)
+    """See `ARMS`."""
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """The settings as plain JSON."""
+        return {"epochs": self.epochs, "seeds": list(self.seeds), "arms": list(self.arms)}
+
+    def differences(self, old: Mapping[str, Any]) -> list[str]:
+        """What differs from the settings of a study in the folder, a sentence each."""
+        mine = self.resolved
+        return [f"{key}: was {old.get(key)}, is {value}" for key, value in mine.items() if old.get(key) != value]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Images of one task."""
+
+    inputs: Tensor
+    """`[N, 64]` float32 in [0, 1]."""
+    labels: Tensor
+    """`[N]` int64."""
+
+
+# ------------------------------------------------------------------------------------------------------------- training
+
+
+def train(
+    model: nn.Module, samples: Samples, *, epochs: int, seed: int, methods: Sequence[RetentionMethod] = ()
+) -> nn.Module:
+    """A copy of the model that has learnt the samples with plain SGD and the methods.
+
+    Raises:
+        TrainingDiverged: a loss that is not finite.
+    """
+    model = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    steps = epochs * math.ceil(len(samples.labels) / BATCH)
+    retention = attach_retention(methods, model, optimizer, total_steps=steps)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        order = torch.randperm(len(samples.labels), generator=generator)
+        for numbers in order.split(BATCH):
+            optimizer.zero_grad()
+            loss = cross_entropy(model(samples.inputs[numbers]), samples.labels[numbers])
+            if not torch.isfinite(loss):
+                raise TrainingDiverged(f"The loss is {loss.item()}. Use a lower rate or coefficient.")
+            loss.backward()
+            retention.add_gradients()
+            optimizer.step()
+            retention.after_step()
+    return model
+
+
+def with_replay(new: Samples, old: Samples, *, fraction: float, seed: int) -> Samples:
+    """The new samples with old ones among them, mixed as the method `replay` mixes rows."""
+    import datasets
+
+    from holdfast.data.mixing import mix_replay
+
+    inputs, labels = torch.cat([new.inputs, old.inputs]), torch.cat([new.labels, old.labels])
+    pairs = [[number, number] for number in range(len(labels))]
+    rows = datasets.Dataset.from_dict({"input_ids": pairs, "labels": pairs})
+    count = len(new.labels)
+    mixed, _ = mix_replay(
+        rows.select(range(count)), rows.select(range(count, len(labels))), fraction=fraction, seed=seed
+    )
+    numbers = torch.tensor([pair[0] for pair in mixed["input_ids"]])
+    return Samples(inputs[numbers], labels[numbers])
+
+
+def write_fisher(model: nn.Module, samples: Samples, folder: Path) -> None:
+    """Writes the diagonal Fisher information of a model, the mean of squared gradients of `FISHER_SAMPLES` samples, as
+    EWC reads it."""
+    count = min(FISHER_SAMPLES, len(samples.labels))
+    chosen = sorted(Random(0).sample(range(len(samples.labels)), len(samples.labels))[:count])
+    named = dict(model.named_parameters())
+    sums = {name: torch.zeros_like(p) for name, p in named.items()}
+    for number in chosen:
+        loss = cross_entropy(model(samples.inputs[number]), samples.labels[number])
+        gradients = torch.autograd.grad(loss, list(named.values()))
+        for total, gradient in zip(sums.values(), gradients, strict=True):
+            total.addcmul_(gradient, gradient)
+    means = {name: total / count for name, total in sums.items()}
+    save_fisher(folder, means, {"samples": count, "model": {"weights": fingerprints(named)}})
+
+
+def train_seed(settings: DigitsSettings, arms: Sequence[Arm], seed: int) -> dict[str, Any]:
+    """Trains every arm with a seed.
+
+    Returns:
+        By model (the arms' labels, "base" and the old task's) which held-out images of each task it answers rightly
+        (0 or 1), and how far it is from the old task's model.
+    """
+    from holdfast.retention.registry import method_class
+
+    images = read_images(DIGITS)
+    training, held_out = {}, {}
+    for task, classes in TASKS.items():
+        part = images.of_classes(classes)
+        training[task] = Samples(torch.from_numpy(part.train), torch.from_numpy(part.train_labels))
+        held_out[task] = Samples(torch.from_numpy(part.test), torch.from_numpy(part.test_labels))
+    epochs = settings.epochs
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        base = nn.Sequential(nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10))
+    old_model = train(base, training[OLD], epochs=epochs, seed=seed)
+    models = {"base": base, OLD: old_model}
+    with tempfile.TemporaryDirectory() as scratch:
+        fisher = Path(scratch) / "fisher"
+        write_fisher(old_model, training[OLD], fisher)
+        for arm in arms:
+            start = base if arm.kind == SINGLE else old_model
+            samples = training[NEW]
+            methods = []
+            for item in arm.retention:
+                name, parameters = next(iter(item.items()))
+                if name == "replay":
+                    samples = with_replay(samples, training[OLD], fraction=parameters["fraction"], seed=seed)
+                    continue
+                if name == "ewc":
+                    parameters = {**parameters, "fisher": str(fisher)}
+                methods.append(method_class(name)(**parameters))
+            models[arm.label] = train(start, samples, epochs=epochs, seed=seed, methods=methods)
+    results = {}
+    for label, model in models.items():
+        with torch.no_grad():
+            right = {
+                task: (model(asked.inputs).argmax(1) == asked.labels).int().tolist() for task, asked in held_out.items()
+            }
+        results[label] = {"right": right, "distance": distance(model, old_model)}
+    return results
+
+
+def distance(model: nn.Module, other: nn.Module) -> float:
+    """L2 distance of two networks' weights."""
+    squares = 0.0
+    with torch.no_grad():
+        for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+            squares += float((mine.double() - theirs.double()).square().sum())
+    return math.sqrt(squares)
+
+
+# ------------------------------------------------------------------------------------------------------------ the study
+
+
+def run_digits(settings: DigitsSettings, *, console: Any = None, workers: int | None = None) -> SequenceRecord:
+    """Runs the study, or goes on with it, and writes record and page.
+
+    Args:
+        settings: what is trained.
+        console: a `rich.console.Console` for progress; None: a new one on standard output.
+        workers: is not used: one network of 64 neurons trains in a second.
+
+    Returns:
+        The record as in sequence.json.
+
+    Raises:
+        TrainingDiverged: a loss that is not finite.
+        RunFolderError, StorageError: the folder cannot be written.
+    """
+    from rich.console import Console
+
+    from holdfast.reports.html import write_page
+    from holdfast.reports.sequence_report import sequence_page
+
+    console = console or Console()
+    created = now()
+    arms = read_arms(settings.arms, [], [])
+    key = fingerprint([VERSION, settings.epochs, list(settings.arms)])
+    results: dict[int, dict[str, Any]] = {}
+    for seed in settings.seeds:
+        file = settings.output_dir / "seeds" / f"seed-{seed}.json"
+        stored = read_object(file) if file.is_file() else {}
+        if stored.get("key") != key:
+            say(console, f"{settings.name}: seed {seed}, {len(arms) + 1} networks")
+            stored = {"key": key, "results": train_seed(settings, arms, seed)}
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, stored)
+        results[seed] = stored["results"]
+    record = digits_record(settings, arms, results, created=created)
+    write_sequence(settings.output_dir, record)
+    write_page(sequence_page(record), settings.output_dir / PAGE)
+    return record
+
+
+def digits_record(
+    settings: DigitsSettings, arms: Sequence[Arm], results: Mapping[int, Mapping[str, Any]], *, created: str
+) -> SequenceRecord:
+    """The study's record: every arm's accuracy at the end, and how much better than sequential fine-tuning it is."""
+    first = next(iter(results.values()))
+    tasks = {}
+    for task in TASKS:
+        before = statistics.fmean(first["base"]["right"][task])
+        tasks[task] = TaskScore(
+            suite=task, name=DIGITS, metric="acc", unit="accuracy", higher_is_better=True, before=before
+        )
+    models = []
+    for seed, networks in results.items():
+        for label, network in networks.items():
+            if label == "base":
+                continue
+            model = SequenceModel(
+                name=label,
+                label=label,
+                seed=seed,
+                trained=[OLD] if label == OLD else [OLD, NEW],
+                state="complete",
+                distance=network["distance"],
+            )
+            models.append(model)
+    return SequenceRecord(
+        name=settings.name,
+        status="finished",
+        created=created,
+        finished=now(),
+        config=settings.resolved,
+        tasks=tasks,
+        orders=[list(TASKS)],
+        seeds=list(results),
+        models=models,
+        arms=[arm_result(arm, results, tasks) for arm in arms],
+        versions=versions(),
+        hardware=hardware(),
+    )
+
+
+def arm_result(arm: Arm, results: Mapping[int, Mapping[str, Any]], tasks: Mapping[str, TaskScore]) -> ArmResult:
+    """One arm with its figures."""
+    sequential = next(iter(read_arms([], [], []))).label
+    scores, against = {}, {}
+    for task, about in tasks.items():
+        # of the arm that trains each task alone, a task's score is that of its own model
+        label = OLD if arm.kind == SINGLE and task == OLD else arm.label
+        after = {seed: networks[label]["right"][task] for seed, networks in results.items()}
+        gain = gain_over({seed: networks["base"]["right"][task] for seed, networks in results.items()}, after)
+        assert gain.interval is not None
+        half = gain.interval[1] - gain.value
+        value = about.before + gain.value
+        scores[task] = Estimate(
+            value=value,
+            interval=(max(0.0, value - half), min(1.0, value + half)),
+            by_seed={seed: about.before + difference for seed, difference in gain.by_seed.items()},
+            samples_half=gain.samples_half,
+        )
+        if arm.kind != SEQUENTIAL:
+            plain = {seed: networks[sequential]["right"][task] for seed, networks in results.items()}
+            against[task] = gain_over(plain, after)
+    moved = {str(seed): networks[arm.label]["distance"] for seed, networks in results.items()}
+    mean_moved = Estimate(value=statistics.fmean(moved.values()), by_seed=moved)
+    return ArmResult(
+        arm=arm.label,
+        kind=arm.kind,
+        strength=arm.strength,
+        order=list(TASKS),
+        retention=arm.retention,
+        old_data=arm.old_data,
+        models=[OLD, arm.label],
+        scores=scores,
+        against=against,
+        distance=None if arm.kind == SINGLE else mean_moved,
+    )
+
+
+def gain_over(before: Mapping[int, Sequence[int]], after: Mapping[int, Sequence[int]]) -> Estimate:
+    """How much more often `after` is right than `before`, paired by seed and image, with an interval over both."""
+    by_seed, halves = {}, []
+    for seed, answers in after.items():
+        pairs = list(zip(before[seed], answers, strict=True))
+        flips = Flips(lost=pairs.count((1, 0)), gained=pairs.count((0, 1)), n=len(pairs))
+        low, high = flips.interval()
+        by_seed[seed] = flips.estimate
+        halves.append((high - low) / 2)
+    values = list(by_seed.values())
+    samples_half = statistics.fmean(halves)
+    return Estimate(
+        value=statistics.fmean(values),
+        interval=seeds_and_samples(values, samples_half),
+        by_seed={str(seed): value for seed, value in by_seed.items()},
+        samples_half=samples_half,
+    )

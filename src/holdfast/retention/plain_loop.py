@@ -1,0 +1,123 @@
+"""Retention methods in a training loop of your own, on any `torch.nn.Module`.
+
+```python
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+retention = attach_retention([SequentialAveraging(p=0.25)], model, optimizer, total_steps=steps)
+for inputs, labels in batches:                                 # `steps` of them
+    optimizer.zero_grad()
+    cross_entropy(model(inputs), labels).backward()
+    retention.add_gradients()                                  # before clipping
+    optimizer.step()
+    retention.after_step()
+```
+
+The hooks run at the same moments as in `holdfast train`. Methods that act on the gradient or on the weights work: L2,
+EWC, SFA, WiSE-FT, EMA and your own. Methods of the data and of the loss are refused, and so are methods that look at
+the optimiser's state. Replay needs no hook: mix old samples into the batches. EWC takes the Fisher information as a
+folder (`fisher`); it cannot compute it here.
+
+The loop runs in one process. Nothing is saved, so an interrupted training starts again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.errors import ConfigError
+from holdfast.retention.anchor import Anchors
+from holdfast.retention.protocol import ActiveMethod, RetentionMethod, StepInfo, in_turn
+
+if TYPE_CHECKING:
+    import torch
+
+    from holdfast.retention.services import Host
+
+PLACES = ("gradient", "weights")
+"""Where methods of a plain loop may keep memory."""
+
+
+def attach_retention(
+    methods: Sequence[RetentionMethod], model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, total_steps: int
+) -> AttachedRetention:
+    """Starts retention methods on a model as it is now; these weights are what they hold on to.
+
+    Args:
+        methods: which; those that are off are left out.
+        model: its parameters that require gradients are trained.
+        optimizer: steps on these parameters.
+        total_steps: optimiser steps of the training.
+
+    Returns:
+        The hooks, to be called once an optimiser step.
+
+    Raises:
+        ConfigError: methods that cannot work in a plain loop or do not fit the training; all of them.
+        ModelError: an anchor or a Fisher information of another model.
+    """
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    active_methods = [method for method in methods if not method.off]
+    problems: list[str] = []
+    for method in active_methods:
+        if method.place not in PLACES or method.by_parameter:
+            problems.append(
+                f"{method.name}: expected a method that acts on gradients or weights alone, as l2, ewc, sfa, wise_ft "
+                f"and ema do; {method.name} needs more than a plain loop offers. Use 'holdfast train'."
+            )
+            continue
+        problems += method.problems()
+        problems += method.check_run(total_steps=total_steps)
+        problems += method.check_weights(named)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    anchors = Anchors(named)
+    started = [method.start(anchors) for method in active_methods]
+    for active in started:
+        active.prepare(cast("Host", _NoServices()))
+    return AttachedRetention(in_turn(active_methods, started), named, optimizer, total_steps)
+
+
+class AttachedRetention:
+    """Retention methods in a running training; made by `attach_retention`."""
+
+    def __init__(
+        self,
+        active: Sequence[ActiveMethod],
+        named: dict[str, torch.nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        total_steps: int,
+    ) -> None:
+        self._active, self._named, self._optimizer = active, named, optimizer
+        self._total_steps, self._step = total_steps, 0
+
+    def add_gradients(self) -> None:
+        """Adds the methods' gradients; call it once an optimiser step, after backward and before clipping."""
+        self._step += 1
+        info = self._info()
+        for method in self._active:
+            method.add_gradient(self._named, info)
+
+    def after_step(self) -> None:
+        """Changes the weights as the methods do; call it once after each optimiser step."""
+        info = self._info()
+        for method in self._active:
+            method.after_step(self._named, info)
+
+    def _info(self) -> StepInfo:
+        rate_of = {id(p): float(group["lr"]) for group in self._optimizer.param_groups for p in group["params"]}
+        return StepInfo(
+            step=self._step,
+            total_steps=self._total_steps,
+            reset_optimizer=self._optimizer.state.clear,
+            learning_rates={name: rate_of.get(id(p), 0.0) for name, p in self._named.items()},
+        )
+
+
+class _NoServices:
+    """What a plain loop offers to methods that ask for data or for the model's losses: nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ConfigError(
+            f"retention: expected methods that need no data in a plain loop, but one asked for {name}. "
+            f"Give ewc its Fisher information (fisher: FOLDER) in place of data."
+        )
