@@ -3,7 +3,6 @@ says where it all comes from."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -11,13 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from merge_references import CASES
 
 from checkpoint_folders import (
     Model,
-    Stored,
     assert_rounded,
     fisher_diagonal,
     llama_shapes,
@@ -29,13 +25,13 @@ from checkpoint_folders import (
 )
 from holdfast.checkpoints import engine, kernels
 from holdfast.checkpoints.dtypes import DTYPES
-from holdfast.checkpoints.engine import Job, batches, map_blocks
-from holdfast.checkpoints.merge import merge, prepare_merge
+from holdfast.checkpoints.engine import Job, map_blocks
+from holdfast.checkpoints.merge import merge
 from holdfast.checkpoints.methods.registry import METHODS
 from holdfast.checkpoints.policies import Policies
 from holdfast.checkpoints.provenance import FILE, content_fingerprint
 from holdfast.checkpoints.reader import CheckpointReader
-from holdfast.errors import ConfigError, ModelError, ShapeError
+from holdfast.errors import ModelError, ShapeError
 
 METHODS_TABLE: list[tuple[str, int, dict[str, Any]]] = [
     ("linear", 3, {"weights": [0.2, 0.5, 0.3]}),
@@ -136,15 +132,11 @@ def test_blocks_are_handed_out_from_a_few_files_at_a_time_and_none_is_lost() -> 
     order = [job.file for job, _, _ in engine._in_order(jobs)]
     assert len(order) == 33 and set(order) == {f"file{f}" for f in range(11)}
     open_files: set[str] = set()
-    for place, file in enumerate(order):
+    for position, file in enumerate(order):
         open_files.add(file)
         assert len(open_files) <= engine.OPEN_FILES
-        if file not in order[place + 1 :]:
+        if file not in order[position + 1 :]:
             open_files.discard(file)
-    for limit in (1, 5, 1000):
-        groups = list(batches(jobs, limit=limit))
-        assert sorted(j.name for g in groups for j in g) == sorted(j.name for j in jobs)
-        assert all(len(g) == 1 or sum(j.size for j in g) <= limit for g in groups)
 
 
 def test_results_are_reduced_in_the_order_of_blocks(small_units: int) -> None:
@@ -193,19 +185,6 @@ def test_a_thread_left_aside_does_not_let_results_pile_up(small_units: int) -> N
     assert order == list(range(0, 64_000, 64))
 
 
-def test_a_failure_frees_those_that_wait(small_units: int) -> None:
-    import time
-
-    def work(job: Job, start: int, stop: int, scratch: Any) -> int:
-        if start == 0:
-            time.sleep(0.2)
-            raise ModelError("the block that all wait for")
-        return start
-
-    with pytest.raises(ModelError, match="all wait for"):
-        map_blocks([Job("t", DTYPES["F32"], (64_000,), 64_000, "file", (True,))], work, sources=1, workers=3)
-
-
 def test_the_first_error_of_a_thread_stops_all_and_is_raised(small_units: int) -> None:
     jobs = [Job("t", DTYPES["F32"], (100_000,), 100_000, "file", (True,))]
     calls: list[int] = []
@@ -218,81 +197,6 @@ def test_the_first_error_of_a_thread_stops_all_and_is_raised(small_units: int) -
     with pytest.raises(ModelError, match="at 640"):
         map_blocks(jobs, work, sources=1, workers=3)
     assert len(calls) < 100
-
-
-# ---------------------------------------------------------------------------------------------------------- any tensors
-
-
-FLOATS = ["F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"]
-
-
-@st.composite
-def tensor_tables(draw: st.DrawFn) -> dict[str, tuple[tuple[str, str, str], tuple[int, ...]]]:
-    """Name: dtypes of base and two models, shape; sizes around the block size of 64."""
-    shape = st.one_of(
-        st.sampled_from(
-            [(), (0,), (0, 5), (3, 0, 2), (1,), (63,), (64,), (65,), (128,), (2, 64), (13, 10), (1, 1, 129)]
-        ),
-        st.lists(st.integers(0, 9), max_size=4).map(tuple),
-    )
-    dtypes = st.one_of(
-        st.tuples(*[st.sampled_from(FLOATS)] * 3),
-        st.sampled_from(["I64", "I32", "U8", "BOOL"]).map(lambda d: (d, d, d)),
-    )
-    return {f"t{i}.weight": draw(st.tuples(dtypes, shape)) for i in range(draw(st.integers(1, 6)))}
-
-
-@given(
-    table=tensor_tables(),
-    shards=st.integers(1, 3),
-    workers=st.integers(1, 4),
-    wanted=st.sampled_from([None, "float32", "bfloat16"]),
-)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_tensors_of_any_shape_and_dtype(
-    small_units: int,
-    tmp_path_factory: pytest.TempPathFactory,
-    table: dict[str, Any],
-    shards: int,
-    workers: int,
-    wanted: str | None,
-) -> None:
-    folder = tmp_path_factory.mktemp("any")
-    draw = np.random.default_rng(len(table))
-    models: list[Model] = [{}, {}, {}]
-    for name, (dtypes, shape) in table.items():
-        whole = draw.integers(0, 2, size=shape)
-        for model, dtype in zip(models, dtypes, strict=True):
-            model[name] = stored(draw.normal(size=shape) if dtype in FLOATS else np.asarray(whole), dtype)
-    folders = [
-        write_folder(folder / f"m{i}", m, shards=min(shards, len(table)) if i == 0 else 1) for i, m in enumerate(models)
-    ]
-    merge(
-        folders[1:],
-        folder / "out",
-        method="task_arithmetic",
-        base=folders[0],
-        weights=[0.5, 0.25],
-        workers=workers,
-        dtype=wanted,
-        sync=False,
-    )
-    found = read_folder(folder / "out")
-    assert found.keys() == table.keys()
-    for name, (dtypes, shape) in table.items():
-        base, one, two = (m[name].values for m in models)
-        if dtypes[0] not in FLOATS:
-            assert found[name] == models[0][name]
-            continue
-        assert found[name].shape == shape
-        assert found[name].dtype == ({"float32": "F32", "bfloat16": "BF16"}[wanted] if wanted else dtypes[0])
-        assert_rounded(
-            found[name],
-            base + 0.5 * (one - base) + 0.25 * (two - base),
-            terms=np.abs(base) + np.abs(one) + np.abs(two),
-            steps=4,
-        )
-    shutil.rmtree(folder)
 
 
 # ---------------------------------------------------------------------------------------------------------- bad numbers
@@ -308,78 +212,42 @@ def spoilt(folder: Path, name: str, place: tuple[int, ...], value: float) -> Non
 
 
 @pytest.mark.parametrize(("method", "count", "parameters"), METHODS_TABLE, ids=IDS)
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_nan_and_infinities_are_named_with_file_tensor_and_place(
-    method: str, count: int, parameters: dict[str, Any], value: float, small_units: int, tmp_path: Path
+    method: str, count: int, parameters: dict[str, Any], small_units: int, tmp_path: Path
 ) -> None:
-    folders, fisher = parents(tmp_path, shards=2)
-    models, request = merge_inputs(method, count, folders, fisher)
     name = "model.layers.1.mlp.up_proj.weight"
-    for number, (folder, role) in enumerate(
-        [(models[-1], f"model {count}"), (folders[0], "base"), (fisher[0], "Fisher 1")]
-    ):
-        if (role == "base" and "base" not in request) or (role == "Fisher 1" and method != "fisher"):
+    for role, value in (("model", np.nan), ("base", np.inf), ("fisher", np.nan)):
+        folders, fisher = parents(tmp_path / role, shards=2)
+        models, request = merge_inputs(method, count, folders, fisher)
+        if role != "model" and role not in request:
             continue
-        sound = tmp_path / f"sound{number}"
-        shutil.copytree(folder, sound)
-        spoilt(folder, name, (20, 3), value)
+        bad = {"model": models[-1], "base": folders[0], "fisher": fisher[0]}[role]
+        spoilt(bad, name, (20, 3), value)
         with pytest.raises(ModelError) as caught:
             merge(models, tmp_path / "out", method=method, sync=False, **parameters, **request)
-        kind = "1 NaN" if np.isnan(value) else "1 infinite"
-        wanted = (
-            rf"^{name.replace('.', '[.]')} in {folder}/model-0000\d-of-00002\.safetensors \({role}\) "
-            rf"holds {kind} of 300 values, the first at \[20, 3\]"
-        )
-        caught.match(wanted)
+        kind = "NaN" if np.isnan(value) else "infinite"
+        message = str(caught.value)
+        assert message.startswith(f"{name} in {bad}/model-0000")
+        assert f"holds 1 {kind} of 300 values, the first at [20, 3]" in message
         assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
-        shutil.rmtree(folder)
-        shutil.copytree(sound, folder)
 
 
-@pytest.mark.parametrize(
-    ("method", "parameters"),
-    [("wise_ft", {"alpha": 0.0}), ("wise_ft", {"alpha": 1.0}), ("linear", {"weights": [1, 0]})],
-)
-def test_a_model_of_weight_zero_is_looked_at_too(method: str, parameters: dict[str, Any], tmp_path: Path) -> None:
-    folders, _ = parents(tmp_path, shards=1)
-    count = 1 if method == "wise_ft" else 2
-    spoilt(folders[count], "model.norm.weight", (3,), float("nan"))
-    models, request = merge_inputs(method, count, folders)
-    with pytest.raises(ModelError, match=rf"\(model {count}\) holds 1 NaN of 12 values, the first at \[3\]"):
-        merge(models, tmp_path / "out", method=method, sync=False, **request, **parameters)
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        (stored(np.array([1.0, np.inf, np.nan]), "F16"), "holds 1 NaN and 1 infinite of 3 values"),
-        (Stored("F8_E4M3", (3,), bytes([0x7E, 0x7F, 0x00])), "holds 1 NaN of 3 values"),  # it has no infinity
-    ],
-)
 @pytest.mark.parametrize("copied", [True, False])
-def test_what_is_not_finite_is_counted_and_placed(bad: Stored, message: str, copied: bool, tmp_path: Path) -> None:
+def test_what_is_not_finite_is_counted_and_placed(copied: bool, tmp_path: Path) -> None:
     """In a tensor that is only copied, too."""
+    bad = stored(np.array([1.0, np.inf, np.nan]), "F16")
     one, two = random_model(0, "F16") | {"extra.weight": bad}, random_model(1, "F16")
     two |= {} if copied else {"extra.weight": bad}
     folders = [write_folder(tmp_path / f"m{i}", m) for i, m in enumerate((one, two))]
-    with pytest.raises(
-        ModelError, match=rf"extra\.weight in .*m0/model\.safetensors \(model 1\) {message}, the first at \[1\]"
-    ):
+    with pytest.raises(ModelError, match=r"holds 1 NaN and 1 infinite of 3 values, the first at \[1\]"):
         merge(folders, tmp_path / "out", policies=Policies(unmatched="keep"), sync=False)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "size"), [("float16", 50_000.0), ("float8_e4m3fn", 300.0), ("bfloat16", 3e38), ("float32", 3e38)]
-)
+@pytest.mark.parametrize(("dtype", "size"), [("float16", 50_000.0), ("float32", 3e38)])
 def test_results_that_do_not_fit_are_named(dtype: str, size: float, tmp_path: Path) -> None:
-    folders = [
-        write_folder(tmp_path / f"m{i}", {"big.weight": stored(np.array([1.0, size, -size]), "F32")}) for i in range(2)
-    ]
-    with pytest.raises(
-        ModelError,
-        match=rf"big\.weight: 2 results are too large for "
-        rf"{dict(float16='F16', float8_e4m3fn='F8_E4M3').get(dtype, '')}",
-    ):
+    model = {"big.weight": stored(np.array([1.0, size, -size]), "F32")}
+    folders = [write_folder(tmp_path / f"m{i}", model) for i in range(2)]
+    with pytest.raises(ModelError, match=r"big\.weight: 2 results are too large for F"):
         merge(folders, tmp_path / "out", normalize=False, dtype=dtype, sync=False)
     assert not list(tmp_path.glob("*out*"))
 
@@ -388,15 +256,10 @@ def test_integer_tensors_must_be_the_same(small_units: int, tmp_path: Path) -> N
     folders, _ = parents(tmp_path, shards=1)
     merge(folders[1:3], tmp_path / "same", sync=False)
     assert np.array_equal(read_folder(tmp_path / "same")["ids"].values, np.arange(200))
-    model = read_folder(folders[2])
-    changed = np.arange(200)
-    changed[199] = 0
-    shutil.rmtree(folders[2])
-    write_folder(folders[2], model | {"ids": stored(changed, "I64")})
-    with pytest.raises(
-        ShapeError, match=r"ids \(I64\) is not the same in model 1 and model 2\. Integer tensors cannot be averaged"
-    ):
-        merge(folders[1:3], tmp_path / "out", sync=False)
+    changed = read_folder(folders[2]) | {"ids": stored(np.arange(200)[::-1], "I64")}
+    other = write_folder(tmp_path / "other", changed)
+    with pytest.raises(ShapeError, match=r"ids \(I64\) is not the same in model 1 and model 2"):
+        merge([folders[1], other], tmp_path / "out", sync=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -405,28 +268,18 @@ def test_integer_tensors_must_be_the_same(small_units: int, tmp_path: Path) -> N
 
 def test_the_record_says_where_it_comes_from(tmp_path: Path) -> None:
     folders, _ = parents(tmp_path, shards=2)
-    built = merge(
-        folders[1:3], tmp_path / "out", method="ties", base=folders[0], density=0.25, dtype="bfloat16", sync=False
-    )
-    record = json.loads((tmp_path / "out" / FILE).read_text())
-    assert record["command"] == "merge" and record["method"]["method"] == "ties" and record["method"]["density"] == 0.25
-    assert [p["role"] for p in record["parents"]] == ["base", "model 1", "model 2"] and record["parents"][1][
-        "name"
-    ] == str(folders[1])
+    out = tmp_path / "out"
+    merge(folders[1:3], out, method="ties", base=folders[0], density=0.25, dtype="bfloat16", sync=False)
+    record = json.loads((out / FILE).read_text())
+    assert record["command"] == "merge" and record["layout"] == "base"
+    assert record["method"]["method"] == "ties" and record["method"]["density"] == 0.25
+    assert record["request"]["dtype"] == "bfloat16"
+    assert [p["role"] for p in record["parents"]] == ["base", "model 1", "model 2"]
     for parent, folder in zip(record["parents"], folders, strict=False):
+        assert parent["name"] == str(folder)
         assert parent["fingerprint"] == content_fingerprint(CheckpointReader(folder))
-    assert (
-        record["fingerprint"] == content_fingerprint(CheckpointReader(tmp_path / "out")) == built.record["fingerprint"]
-    )
-    assert record["tensors"].keys() == read_folder(tmp_path / "out").keys() and all(
-        len(d) == 32 for d in record["tensors"].values()
-    )
-    assert (
-        record["layout"] == "base"
-        and record["plan"]["tensors"] == len(record["tensors"])
-        and {"holdfast", "numpy"} <= record["versions"].keys()
-    )
-    assert record["request"]["dtype"] == "bfloat16" and record["request"]["policies"]["vocabulary"] == "error"
+    assert record["fingerprint"] == content_fingerprint(CheckpointReader(out))
+    assert record["tensors"].keys() == read_folder(out).keys()
 
 
 def test_a_fingerprint_is_of_names_dtypes_shapes_and_values(tmp_path: Path) -> None:
@@ -437,13 +290,11 @@ def test_a_fingerprint_is_of_names_dtypes_shapes_and_values(tmp_path: Path) -> N
         {"c": model["a"], "b": model["b"]},
         model | {"a": stored(np.arange(6.0).reshape(3, 2), "F32")},
         model | {"a": stored(np.array([[0, 1, 2], [3, 4, 5.5]]), "F32")},
-        {"a": model["a"]},
         model | {"a": model["a"]._replace(dtype="I32")},
     ]
     found = [
         content_fingerprint(CheckpointReader(write_folder(tmp_path / f"v{i}", v, shards=1 + i % 2)))
         for i, v in enumerate(variants)
-        if i != 5
     ]
     assert found[0] == found[1] and len(set(found)) == len(found) - 1
 
@@ -457,48 +308,3 @@ def test_parents_that_are_views_are_recorded_by_their_folders(tmp_path: Path) ->
     assert [p["fingerprint"] for p in record["parents"]] == [
         content_fingerprint(CheckpointReader(f)) for f in (first, second)
     ]
-
-
-def test_an_estimate_is_positive_and_leaves_nothing(tmp_path: Path) -> None:
-    folders, fisher = parents(tmp_path, shards=2)
-    for method, count, parameters in METHODS_TABLE:
-        models, request = merge_inputs(method, count, folders, fisher)
-        assert 0 < prepare_merge(method, models, **parameters, **request).estimate() < 60
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(p.name for p in [*folders, *fisher])
-
-
-def test_progress_is_in_bytes_of_all_passes(small_units: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import contextlib
-
-    totals: list[float] = []
-    done: list[float] = []
-
-    @contextlib.contextmanager
-    def progress(description: str, *, total: float, unit: str):
-        totals.append(total)
-        yield done.append
-
-    monkeypatch.setattr("holdfast.checkpoints.build.progress", progress)
-    folders, fisher = parents(tmp_path, shards=2)
-    for number, (method, count, parameters) in enumerate(METHODS_TABLE):
-        models, request = merge_inputs(method, count, folders, fisher)
-        done.clear()
-        merge(models, tmp_path / f"out{number}", method=method, sync=False, **parameters, **request)
-        assert sum(done) <= totals[-1] and sum(done) >= 0.8 * totals[-1]  # integer tensors are not measured
-
-
-@pytest.mark.parametrize("workers", [0, -3])
-def test_there_is_at_least_one_worker(workers: int, tmp_path: Path) -> None:
-    folders, _ = parents(tmp_path, shards=1)
-    with pytest.raises(ConfigError, match=f"workers: expected at least 1, got {workers}"):
-        merge(folders[1:3], tmp_path / "out", workers=workers)
-
-
-def test_built_says_how_long_it_took(tmp_path: Path) -> None:
-    folders, _ = parents(tmp_path, shards=1)
-    built = merge(folders[1:3], tmp_path / "out", sync=False)
-    assert (
-        built.seconds.keys() == {"measure", "merge", "close", "total"}
-        and built.seconds["total"] >= built.seconds["merge"] > 0
-    )
-    assert dataclasses.is_dataclass(built) and built.resumed == ()

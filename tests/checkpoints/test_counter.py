@@ -35,13 +35,6 @@ def test_philox_gives_the_published_vectors(counters, key, expected):
     assert np.array_equal(philox(hexadecimal(counters), key), hexadecimal(expected))
 
 
-def test_words_are_philox_of_their_position():
-    key, start = 0x299F31D0A4093822, (1 << 34) + 2
-    index = start // 4 + np.arange(4)
-    counters = np.stack([index & 0xFFFFFFFF, index >> 32, np.zeros(4, int), np.zeros(4, int)], axis=1).astype(np.uint32)
-    assert np.array_equal(words(key, start, 11), philox(counters, key).reshape(-1)[2:13])
-
-
 @needs_compiler
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(key=KEYS, start=STARTS, n=st.sampled_from([0, 1, 3, 4, 5, 1021, 1023, 1024, 1025, 3001]))
@@ -65,17 +58,8 @@ def test_any_stretch_can_be_made_alone(key, start, n, cut):
 def test_keys_depend_on_seed_and_names():
     """Pinned: a key that changed would change the masks and the noise of earlier results."""
     assert stream_key(0, "model.layers.0.mlp.up_proj.weight", "dare", "0") == 0x980E63DC59110703
-    keys = [
-        stream_key(0),
-        stream_key(1),
-        stream_key(0, ""),
-        stream_key(0, "a"),
-        stream_key(0, "a", "b"),
-        stream_key(0, "ab"),
-        stream_key(0, 'a", "b'),
-    ]
-    assert len(set(keys)) == len(keys)
-    assert all(0 <= key < 2**64 for key in keys)
+    streams = [(0,), (1,), (0, ""), (0, "a", "b"), (0, "ab"), (0, 'a", "b')]
+    assert len({stream_key(*stream) for stream in streams}) == len(streams)
 
 
 def test_numbers_are_pinned():

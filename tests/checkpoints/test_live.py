@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from live_worker import LAYOUTS, OPERATIONS
 from safetensors.torch import save_file
 
 from holdfast.checkpoints import corrections, counter, counter_torch, kernels, live
@@ -20,7 +17,6 @@ from holdfast.checkpoints.live_tensors import checkpoint_names
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.errors import ConfigError, ModelError
 from tiny import build_model
-from two_processes import launch
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.float8_e4m3fn]
 NAMES = {
@@ -540,35 +536,3 @@ def test_nothing_is_done_at_scale_0():
     handle = live.perturb_({"w": weight}, seed=0, scale=0.0, stds={"w": 1.0})
     assert torch.equal(bits(weight), before) and handle.elements == 0
     handle.undo()
-
-
-# -------------------------------------------------------------------------------------------------------------- sharded
-
-
-@pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory):
-    out = tmp_path_factory.mktemp("live")
-    launch(Path(__file__).with_name("live_worker.py"), out, timeout=200)
-    return json.loads((out / "report.json").read_text())
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("dtype", ["torch.float32", "torch.bfloat16"])
-def test_two_ranks_equal_one(dtype, operation, layout, two_ranks):
-    assert [rank["layouts"][dtype][operation][layout] for rank in two_ranks] == [True, True]
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-@pytest.mark.parametrize("what", ["noise", "logits", "counts add up", "undo", "logits after", "lerp_"])
-def test_a_model_under_fsdp2_equals_one_process(what, two_ranks):
-    assert [rank["fsdp"][what] for rank in two_ranks] == [True, True]
-
-
-@pytest.mark.slow
-@pytest.mark.distributed
-def test_placements_that_are_no_part_of_the_weights_are_refused(two_ranks):
-    assert "w: expected a DTensor placed by Shard and Replicate, got (Partial(sum),)" in two_ranks[0]["refused"]

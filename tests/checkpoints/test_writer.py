@@ -2,76 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from writing import KEY, MIXED, begun, killed, pieces, record, shards_of, write
 
-from checkpoint_folders import Model, contents, random_model, read_folder, stored
-from holdfast.checkpoints import writer as writer_module
-from holdfast.checkpoints.dtypes import dtype
+from checkpoint_folders import contents, random_model, read_folder
 from holdfast.checkpoints.provenance import FILE
 from holdfast.checkpoints.reader import CheckpointReader
-from holdfast.checkpoints.writer import CheckpointWriter, Slot, check_destination, shard_names
+from holdfast.checkpoints.writer import CheckpointWriter, check_destination
 from holdfast.errors import RunFolderError, StorageError
-
-KEY = "0123456789abcdef" * 4
-
-
-def shards_of(tensors: Model, count: int = 1) -> list[tuple[str, list[Slot]]]:
-    names = list(tensors)
-    each = -(-len(names) // count)
-    slots = {n: Slot(n, dtype(t.dtype), t.shape, len(t.content)) for n, t in tensors.items()}
-    return [
-        (file, [slots[n] for n in names[i * each : (i + 1) * each]])
-        for i, file in enumerate(shard_names("model", count))
-    ]
-
-
-def pieces(tensors: Model, unit: int = 50) -> list[tuple[str, int, np.ndarray]]:
-    found = []
-    for name, tensor in tensors.items():
-        raw = np.frombuffer(tensor.content, dtype(tensor.dtype).storage)
-        found += [(name, start, raw[start : start + unit]) for start in range(0, max(1, len(raw)), unit)]
-    return found
-
-
-def record(folder: Path) -> None:
-    (folder / FILE).write_text("{}")
-
-
-def write(folder: Path, tensors: Model, *, shards: int = 1, shuffle: int | None = None, **settings) -> CheckpointWriter:
-    made = CheckpointWriter(folder, shards_of(tensors, shards), **{"key": KEY, "sync": False, **settings})
-    work = pieces(tensors)
-    if shuffle is not None:
-        random.Random(shuffle).shuffle(work)
-    for name, start, raw in work:
-        if not made.done(name):
-            made.write(name, start, raw)
-    made.close(record)
-    return made
-
-
-MIXED = {
-    "odd": stored(np.arange(3.0), "F8_E4M3"),
-    "half": stored(np.arange(5.0), "BF16"),
-    "scalar": stored(np.array(7.0), "F32"),
-    "flag": stored(np.array([True, False, True]), "BOOL"),
-    "empty": stored(np.zeros((2, 0, 3)), "F16"),
-    "wide": stored(np.arange(4.0), "F64"),
-    "count": stored(np.arange(6), "I64"),
-    "grid": stored(np.arange(99.0).reshape(9, 11), "F32"),
-}
 
 
 @pytest.mark.parametrize("sync", [True, False])
@@ -103,27 +49,6 @@ def test_safetensors_and_transformers_take_it_for_theirs(tmp_path: Path) -> None
             assert np.array_equal(held.get_tensor(name).double().numpy(), tensor.values)
 
 
-@given(
-    sizes=st.lists(
-        st.tuples(st.sampled_from(["F32", "BF16", "F8_E5M2", "BOOL", "F64"]), st.integers(0, 130)),
-        min_size=1,
-        max_size=8,
-    ),
-    shards=st.integers(1, 4),
-    shuffle=st.integers(0, 5),
-    sync=st.booleans(),
-)
-@settings(max_examples=25, deadline=None)
-def test_shards_of_nothing_but_empty_tensors_and_all_others(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[tuple[str, int]], shards: int, shuffle: int, sync: bool
-) -> None:
-    tensors = {f"t{i}": stored(np.arange(n) % 7, kind) for i, (kind, n) in enumerate(sizes)}
-    used = -(-len(tensors) // -(-len(tensors) // min(shards, len(tensors))))
-    folder = tmp_path_factory.mktemp("any") / "model"
-    write(folder, tensors, shards=used, shuffle=shuffle, sync=sync)
-    assert read_folder(folder) == tensors
-
-
 def test_threads_write_at_once(tmp_path: Path) -> None:
     tensors = random_model(0)
     made = CheckpointWriter(tmp_path / "model", shards_of(tensors, 3), key=KEY)
@@ -149,27 +74,6 @@ def test_a_folder_that_lacks_a_byte_does_not_get_its_name(tmp_path: Path) -> Non
 
 
 # ------------------------------------------------------------------------------------------------------------- resuming
-
-
-def begun(folder: Path, tensors: Model, *, shards: int = 3, finish: int = 1, **settings) -> CheckpointWriter:
-    """A writer that has written so many shards and one piece more."""
-    made = CheckpointWriter(folder, shards_of(tensors, shards), **{"key": KEY, **settings})
-    full = {slot.name for _, slots in shards_of(tensors, shards)[:finish] for slot in slots}
-    rest = [w for w in pieces(tensors) if w[0] not in full]
-    for work in [*[w for w in pieces(tensors) if w[0] in full], rest[0]]:
-        made.write(*work)
-    return made
-
-
-def killed(made: CheckpointWriter) -> Path:
-    """What a kill leaves: the lock is gone, the files are there."""
-    made._syncer.shutdown(wait=True)
-    for shard in made._shards:
-        if shard.descriptor >= 0:
-            os.close(shard.descriptor)
-    os.close(made._lock)
-    made._lock = -1
-    return made.staging
 
 
 def test_finished_shards_of_the_same_request_are_used_again(tmp_path: Path) -> None:
@@ -204,18 +108,6 @@ def test_shards_that_may_be_others_are_written_again(before: dict, after: dict, 
     assert read_folder(tmp_path / "model") == other and [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
-def test_what_a_kill_right_after_the_exchange_leaves_is_not_taken_for_finished_shards(tmp_path: Path) -> None:
-    """The old output lies under the hidden name then, with files of the same names and sizes."""
-    old, new = random_model(0), random_model(1)
-    write(tmp_path / "model", old, shards=3)
-    made = begun(tmp_path / "model", new, overwrite=True)
-    staging = killed(made)
-    shutil.rmtree(staging)
-    shutil.copytree(tmp_path / "model", staging)
-    assert write(tmp_path / "model", new, shards=3, overwrite=True).finished == set()
-    assert read_folder(tmp_path / "model") == new and [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
 @pytest.mark.parametrize(("finish", "keep"), [(0, True), (1, True), (1, False)])
 def test_giving_up(finish: int, keep: bool, tmp_path: Path) -> None:
     made = begun(tmp_path / "model", random_model(0), finish=finish)
@@ -223,43 +115,6 @@ def test_giving_up(finish: int, keep: bool, tmp_path: Path) -> None:
     assert not (tmp_path / "model").exists()
     left = [p.name for p in made.staging.iterdir()] if made.staging.exists() else []
     assert sorted(left) == ([".lock", "model-00001-of-00003.safetensors"] if finish and keep else [])
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs to know what a descriptor is open on")
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_everything_is_on_the_disk_before_it_gets_its_name(
-    overwrite: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    if overwrite:
-        write(tmp_path / "model", random_model(0), shards=3)
-    events: list[tuple[str, str]] = []
-    fsync, rename, place = os.fsync, os.rename, writer_module._put_in_place
-
-    def named(path: object) -> str:
-        return (
-            str(Path(str(path)).relative_to(tmp_path))
-            .removesuffix(".part")
-            .removeprefix(f".model.{KEY[:16]}.partial")
-            .strip("/")
-        )
-
-    monkeypatch.setattr(
-        os, "fsync", lambda fd: (fsync(fd), events.append(("sync", named(os.readlink(f"/proc/self/fd/{fd}")))))
-    )
-    monkeypatch.setattr(os, "rename", lambda a, b: (rename(a, b), events.append(("name", named(b)))))
-    monkeypatch.setattr(writer_module, "_put_in_place", lambda *a, **k: (events.append(("place", "")), place(*a, **k)))
-    write(tmp_path / "model", MIXED, shards=3, sync=True, overwrite=overwrite)
-    names = [p.name for p in (tmp_path / "model").iterdir()]
-    assert len(names) == 5
-    for name in names:
-        synced = [i for i, event in enumerate(events) if event == ("sync", name)]
-        assert synced and synced[0] < events.index(("place", ""))
-        if name.endswith(".safetensors"):
-            assert synced[0] < events.index(("name", name))
-    assert events.index(("sync", "")) < events.index(("place", "")) and events[-1] == (
-        "sync",
-        ".",
-    )  # the folders themselves
 
 
 # --------------------------------------------------------------------------------------------------------- destinations
@@ -334,38 +189,6 @@ def test_a_folder_that_comes_into_being_meanwhile_is_left_as_it_is(tmp_path: Pat
     assert contents(tmp_path).keys() == {"model/thesis.txt"}
 
 
-def test_a_folder_that_comes_into_being_in_the_last_moment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(writer_module, "check_destination", lambda folder, overwrite: None)
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "thesis.txt").write_text("of somebody else")
-    with pytest.raises(RunFolderError, match=r"model has come into being meanwhile and is left as it is"):
-        write(tmp_path / "model", MIXED)
-    assert contents(tmp_path / "model").keys() == {"thesis.txt"}
-
-
-@pytest.mark.parametrize("exchange", [True, False])
-def test_replacing_works_on_systems_without_an_exchange_of_names(
-    exchange: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    if not exchange:
-        monkeypatch.setattr(writer_module, "_exchange", lambda one, other: False)
-    write(tmp_path / "model", random_model(0))
-    write(tmp_path / "model", MIXED, overwrite=True)
-    assert read_folder(tmp_path / "model") == MIXED and [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
-def test_a_replacement_that_was_cut_between_its_renames_is_undone(tmp_path: Path) -> None:
-    old = random_model(0)
-    write(tmp_path / "model", old)
-    os.rename(tmp_path / "model", tmp_path / ".model.replaced")
-    with pytest.raises(RunFolderError, match="exists and is not empty"):
-        CheckpointWriter(tmp_path / "model", shards_of(MIXED), key=KEY).close(record)
-    assert read_folder(tmp_path / "model") == old
-    os.rename(tmp_path / "model", tmp_path / ".model.replaced")
-    write(tmp_path / "model", MIXED, overwrite=True)
-    assert read_folder(tmp_path / "model") == MIXED and [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
 def test_hidden_folders_of_other_outputs_are_left_alone(tmp_path: Path) -> None:
     other = killed(begun(tmp_path / "model.v2", random_model(0)))
     for name in (".model.partial", ".model.notes.partial", ".model.0123.partial.txt", "model.0123456789abcdef.partial"):
@@ -391,62 +214,7 @@ def test_a_destination_has_one_writer_at_a_time(key: str, tmp_path: Path) -> Non
     assert read_folder(tmp_path / "model") == model
 
 
-def test_a_process_that_was_killed_holds_no_lock(tmp_path: Path) -> None:
-    program = (
-        "import os, sys, signal\nfrom holdfast.checkpoints.dtypes import dtype\nfrom "
-        "holdfast.checkpoints.writer import CheckpointWriter, Slot\n"
-        "CheckpointWriter(sys.argv[1], [('model.safetensors', [Slot('a', dtype('F32'), (4,), "
-        "16)])], key='b' * 64)\nos.kill(os.getpid(), signal.SIGKILL)"
-    )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "model")], capture_output=True, text=True)
-    assert done.returncode == -9, done.stderr
-    assert (tmp_path / f".model.{'b' * 16}.partial" / "model.safetensors.part").is_file()
-    write(tmp_path / "model", MIXED)
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
 # ------------------------------------------------------------------------------------------------------------ bad disks
-
-
-@pytest.mark.parametrize(
-    ("number", "kind"), [(errno.ENOSPC, StorageError), (errno.EIO, StorageError), (errno.EROFS, RunFolderError)]
-)
-@pytest.mark.parametrize("call", ["pwrite", "ftruncate", "fsync", "rename"])
-def test_every_call_may_fail(
-    call: str, number: int, kind: type[Exception], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    write(tmp_path / "model", random_model(0))
-    before = contents(tmp_path)
-    real, calls = getattr(os, call), iter(range(1000))
-
-    def failing(*arguments, **more):
-        if next(calls) >= (3 if call == "pwrite" else 0):
-            raise OSError(number, os.strerror(number))
-        return real(*arguments, **more)
-
-    monkeypatch.setattr(writer_module, "_exchange", lambda one, other: False)
-    monkeypatch.setattr(os, call, failing)
-    made: list[CheckpointWriter] = []
-
-    def everything() -> None:
-        made.append(CheckpointWriter(tmp_path / "model", shards_of(MIXED), key=KEY, overwrite=True))
-        for work in pieces(MIXED):
-            made[0].write(*work)
-        made[0].close(record)
-
-    with pytest.raises(kind, match=r"Could not write .*model|model cannot be written"):
-        everything()
-    monkeypatch.undo()
-    for one in made:
-        one.abandon(keep_finished=False)
-    assert contents(tmp_path) == before
-
-
-def test_a_write_that_takes_fewer_bytes_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    real = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda descriptor, view, position: real(descriptor, bytes(view)[:5], position))
-    write(tmp_path / "model", MIXED)
-    assert read_folder(tmp_path / "model") == MIXED
 
 
 def test_too_little_room_is_said_before_anything_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
