@@ -4,7 +4,6 @@ more than was trained, and in pieces."""
 from __future__ import annotations
 
 import json
-import threading
 import warnings
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from holdfast.checkpoints.adapters import AdaptedSource, adapter_config, base_of, is_adapter
+from holdfast.checkpoints.adapters import AdaptedSource, base_of, is_adapter
 from holdfast.checkpoints.dtypes import decode
 from holdfast.checkpoints.reader import CheckpointReader
 from holdfast.errors import ModelError
@@ -96,7 +95,6 @@ def _quiet():
 
 CASES = {
     "attention": (llama, {"target_modules": ["q_proj", "v_proj"]}),
-    "all layers": (llama, {"target_modules": "all-linear"}),
     "rank-stabilised": (llama, {"target_modules": ["q_proj", "down_proj"], "use_rslora": True}),
     "patterns": (
         llama,
@@ -110,9 +108,7 @@ CASES = {
     "embeddings": (llama, {"target_modules": ["embed_tokens", "q_proj"]}),
     "embeddings, DoRA": (llama, {"target_modules": ["embed_tokens"], "use_dora": True}),
     "head": (llama, {"target_modules": ["lm_head"]}),
-    "trained head": (llama, {"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "input_layernorm"]}),
     "trained embeddings": (llama, {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]}),
-    "trained tokens": (llama, {"target_modules": ["q_proj"], "trainable_token_indices": [3, 17, 5]}),
     "biases of the layers": (
         lambda: llama(attention_bias=True),
         {"target_modules": ["q_proj", "o_proj"], "bias": "lora_only"},
@@ -120,23 +116,15 @@ CASES = {
     "all biases": (gpt2, {"target_modules": ["c_attn"], "bias": "all"}),
     "bias in B": (lambda: llama(attention_bias=True), {"target_modules": ["q_proj"], "lora_bias": True}),
     "Conv1D": (gpt2, {"target_modules": ["c_attn", "c_proj", "c_fc"]}),
-    "Conv1D, square only": (gpt2, {"target_modules": r".*\.attn\.c_proj", "fan_in_fan_out": True}),
     "Conv1D, DoRA": (gpt2, {"target_modules": ["c_attn", "c_proj"], "use_dora": True, "fan_in_fan_out": True}),
-    "more tokens": (llama, {"target_modules": ["q_proj"], "rows": 44}),
     "fewer tokens": (llama, {"target_modules": ["q_proj"], "rows": 31}),
     "more tokens, embeddings": (
         llama,
         {"target_modules": ["q_proj", "embed_tokens"], "modules_to_save": ["lm_head"], "rows": 44},
     ),
-    "more tokens, tied": (lambda: llama(tie=True), {"target_modules": ["q_proj"], "rows": 44}),
     "trained tokens, tied": (
         lambda: llama(tie=True),
         {"target_modules": ["q_proj"], "trainable_token_indices": {"embed_tokens": [0, 39]}},
-    ),
-    "trained head, tied": (lambda: llama(tie=True), {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}),
-    "trained embeddings, tied": (
-        lambda: llama(tie=True),
-        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens"]},
     ),
     "trained together, tied": (
         lambda: llama(tie=True),
@@ -150,25 +138,17 @@ def test_the_merge_is_pefts(case, tmp_path):
     build, config = CASES[case]
     base, folder, adapted = adapt(build(), tmp_path, **config)
     source = AdaptedSource(CheckpointReader(base), folder)
-    before = CheckpointReader(base)
     merged = adapted.merge_and_unload()
     expected = {n: t.numpy() for n, t in merged.state_dict().items() if n in source.entries}
     assert set(source.entries) == set(expected)
-    assert any(
-        before.entries.get(n) is None or before.shape(n) != e.shape or not np.array_equal(whole(before, n), e)
-        for n, e in expected.items()
-    )
     for name, values in expected.items():
         assert source.entries[name].shape == values.shape
         np.testing.assert_allclose(whole(source, name), values, rtol=2e-6, atol=5e-7, err_msg=name)
     embedding = next(n for n in ("model.embed_tokens.weight", "transformer.wte.weight") if n in expected)
     assert source.config["vocab_size"] == len(expected[embedding])
-    assert (
-        source.config.get("tie_word_embeddings", True)
-        == merged.config.tie_word_embeddings
-        == ("lm_head.weight" not in source.entries)
-    )
-    if "lm_head.weight" not in source.entries:
+    tied = source.config.get("tie_word_embeddings", True)
+    assert tied == merged.config.tie_word_embeddings == ("lm_head.weight" not in source.entries)
+    if tied:
         np.testing.assert_array_equal(merged.state_dict()["lm_head.weight"].numpy(), expected[embedding])
 
 
@@ -177,8 +157,6 @@ def test_the_merge_is_pefts(case, tmp_path):
     [
         {"target_modules": ["lm_head"]},
         {"target_modules": ["embed_tokens", "q_proj"]},
-        {"target_modules": ["embed_tokens"], "use_dora": True},
-        {"target_modules": ["embed_tokens", "lm_head"]},
         {"target_modules": ["embed_tokens"], "ensure_weight_tying": True},
         {"target_modules": ["embed_tokens", "q_proj"], "rows": 44},
     ],
@@ -303,38 +281,13 @@ def pieces(tmp_path_factory):
         tmp_path_factory.mktemp("pieces"), weights, adapter, trainable_token_indices={"lm_head": [4, 28]}
     )
     source = AdaptedSource(CheckpointReader(base), folder)
-    return source, weights, adapter, {name: whole(source, name).reshape(-1) for name in source.entries}
+    return source, {name: whole(source, name).reshape(-1) for name in source.entries}
 
 
-def test_all_kinds_at_once(pieces):
-    _, weights, adapter, read = pieces
-    plain = lambda m, shape: (
-        3
-        * (
-            adapter[f"layers.0.{m}.lora_B.weight"].reshape(shape[0], 2)
-            @ adapter[f"layers.0.{m}.lora_A.weight"].reshape(2, -1)
-        )
-    )
-    expected = {n: w.copy() for n, w in weights.items()}
-    for module in ("plain", "wide", "dora", "kernel", "bias", "none"):
-        w = expected[f"layers.0.{module}.weight"]
-        w += plain(module, w.shape).reshape(w.shape)
-    expected["layers.0.turned.weight"] += plain("turned", (9, 11)).T
-    w = expected["layers.0.dora.weight"]
-    w *= (adapter["layers.0.dora.lora_magnitude_vector"] / np.linalg.norm(w, axis=1))[:, None]
-    expected["layers.0.bias.bias"] += 3 * adapter["layers.0.bias.lora_B.bias"]
-    a, b = (adapter[f"model.embed_tokens.lora_embedding_{x}"] for x in "AB")
-    expected["model.embed_tokens.weight"] += 3 * (b @ a).T
-    expected["lm_head.weight"][[4, 28]] = adapter["lm_head.token_adapter.trainable_tokens_delta"]
-    expected["norm.weight"] = adapter["norm.weight"].astype(np.float32)
-    for name, values in expected.items():
-        np.testing.assert_allclose(read[name], values.reshape(-1), rtol=1e-5, atol=1e-6, err_msg=name)
-
-
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_any_stretch_has_the_bits_of_the_whole(pieces, data):
-    source, _, _, read = pieces
+    source, read = pieces
     name = data.draw(st.sampled_from(sorted(read)))
     start = data.draw(st.integers(0, len(read[name])))
     stop = data.draw(st.integers(start, len(read[name])))
@@ -342,72 +295,26 @@ def test_any_stretch_has_the_bits_of_the_whole(pieces, data):
     assert decode(*got).tobytes() == read[name][start:stop].tobytes()
 
 
-def test_threads_get_the_same_bits(tmp_path):
-    """More tensors than are kept in memory, read by several threads from a fresh source."""
-    rng = np.random.default_rng(5)
-    weights = {f"layers.{i}.q.weight": rng.standard_normal((33, 8), np.float32) for i in range(24)}
-    adapter = {}
-    for name in weights:
-        adapter |= factors(rng, name.removesuffix(".weight"), 33, 8) | {
-            name.replace("weight", "lora_magnitude_vector"): rng.random(33, np.float32)
-        }
-    base, folder = by_hand(tmp_path, weights, adapter, use_dora=True)
-    single = {n: whole(s, n).tobytes() for s in [AdaptedSource(CheckpointReader(base), folder)] for n in weights}
-    source, found = AdaptedSource(CheckpointReader(base), folder), []
-
-    def work(order):
-        found.append({name: whole(source, name).tobytes() for name in order})
-
-    threads = [threading.Thread(target=work, args=(list(weights)[i:] + list(weights)[:i],)) for i in (0, 7, 13, 20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 4 and all(f == single for f in found)
-
-
 # --------------------------------------------------------------------------------------------------------------- dtypes
 
 
 def test_a_bfloat16_base_keeps_its_dtype_and_is_rounded_once(tmp_path):
+    """What is computed comes out in float32, for the merge to round; what was trained whole, as it is stored."""
     import torch
-    from safetensors.torch import load_file
-    from safetensors.torch import save_file as torch_save
 
     base, folder, adapted = adapt(
         llama().to(torch.bfloat16), tmp_path, target_modules=["q_proj"], modules_to_save=["lm_head"]
     )
-    source, plain = AdaptedSource(CheckpointReader(base), folder), CheckpointReader(base)
+    source = AdaptedSource(CheckpointReader(base), folder)
     assert {e.dtype.name for e in source.entries.values()} == {"BF16"}
     name = "model.layers.0.self_attn.q_proj.weight"
     layer = adapted.base_model.model.model.layers[0].self_attn.q_proj
     product = layer.lora_B["default"].weight.float() @ layer.lora_A["default"].weight.float() * 1.5
     got = source.read(name, 0, 256, np.empty(512, np.uint8))
     assert got.dtype.name == "F32"
-    np.testing.assert_allclose(
-        got.raw, whole(plain, name).reshape(-1) + product.detach().numpy().reshape(-1), rtol=1e-6, atol=1e-7
-    )
-    head = whole(source, "lm_head.weight")
+    expected = whole(CheckpointReader(base), name) + product.detach().numpy()
+    np.testing.assert_allclose(got.raw, expected.reshape(-1), rtol=1e-6, atol=1e-7)
     assert source.read("lm_head.weight", 3, 9, np.empty(12, np.uint8)).dtype.name == "BF16"
-    stored = load_file(folder / "adapter_model.safetensors")
-    torch_save(
-        {n: t.float() + (0.001 if "lm_head" in n else 0) for n, t in stored.items()},
-        folder / "adapter_model.safetensors",
-    )
-    wider = AdaptedSource(CheckpointReader(base), folder)
-    assert wider.entries["lm_head.weight"].dtype.name == "BF16"
-    got = wider.read("lm_head.weight", 3, 9, np.empty(12, np.uint8))
-    assert got.dtype.name == "F32"
-    np.testing.assert_allclose(got.raw, head.reshape(-1)[3:9] + 0.001, rtol=1e-6)
-
-
-def test_float64_is_computed_in_float64(tmp_path):
-    rng = np.random.default_rng(0)
-    weights = {"layers.0.q.weight": rng.standard_normal((9, 4)) * (1 + 1e-12)}
-    base, folder = by_hand(tmp_path, weights, factors(rng, "layers.0.q", 9, 4))
-    got = AdaptedSource(CheckpointReader(base), folder).read("layers.0.q.weight", 2, 30, np.empty(28 * 8, np.uint8))
-    assert got.dtype.name == "F64" and got.raw.dtype == np.float64
-    assert not np.array_equal(got.raw, got.raw.astype(np.float32))
 
 
 def test_adapters_can_be_stacked(tmp_path):
@@ -427,79 +334,39 @@ def test_adapters_can_be_stacked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "stated"),
-    [
-        ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
-        ({"peft_type": "ADALORA"}, "peft_type is 'ADALORA'"),
-        ({"target_parameters": ["experts.gate_up_proj"]}, "target_parameters"),
-        ({"use_bdlora": {"nblocks": 2}}, "use_bdlora"),
-        ({"alora_invocation_tokens": [1]}, "aLoRA"),
-        ({"layer_replication": [[0, 2]]}, "layer_replication"),
-        ({"init_lora_weights": "pissa_niter_4"}, "pissa_niter_4"),
-        ({"init_lora_weights": "olora", "arrow_config": {"top_k": 1}}, "olora"),
-    ],
+    "changes",
+    [{"peft_type": "IA3"}, {"use_bdlora": {"nblocks": 2}}, {"init_lora_weights": "pissa_niter_4"}],
     ids=str,
 )
-def test_other_adapters_are_refused_by_name(changes, stated, tmp_path):
+def test_other_adapters_are_refused_by_name(changes, tmp_path):
     rng = np.random.default_rng(0)
-    base, folder = by_hand(
-        tmp_path, {"layers.0.q.weight": np.zeros((9, 4), np.float32)}, factors(rng, "layers.0.q", 9, 4), **changes
-    )
+    weights = {"layers.0.q.weight": np.zeros((9, 4), np.float32)}
+    base, folder = by_hand(tmp_path, weights, factors(rng, "layers.0.q", 9, 4), **changes)
     with pytest.raises(ModelError, match="merge_and_unload") as error:
         AdaptedSource(CheckpointReader(base), folder)
-    assert stated in str(error.value) and all(key in str(error.value) for key in changes)
+    assert all(key in str(error.value) for key in changes)
 
 
 def test_everything_that_does_not_fit_is_listed(tmp_path):
     rng = np.random.default_rng(0)
     weights = {f"layers.0.{m}.weight": np.zeros((9, 4), np.float32) for m in ("q", "k", "v", "o", "i", "d")}
-    weights |= {"encoder.0.x.weight": np.zeros((9, 4), np.float32), "decoder.0.x.weight": np.zeros((9, 4), np.float32)}
-    weights["layers.0.d.bias"] = np.zeros(9, np.float32)
     weights["layers.0.i.weight"] = np.zeros((9, 4), np.int8)
     adapter = {
         **factors(rng, "layers.7.q", 9, 4),
-        **factors(rng, "0.x", 9, 4),
         **factors(rng, "layers.0.q", 9, 5),
         **factors(rng, "layers.0.k", 9, 4, rank=3),
         **factors(rng, "layers.0.i", 9, 4),
-        **factors(rng, "layers.0.d", 9, 4),
         "layers.0.v.lora_A.weight": np.zeros((2, 4), np.float32),
         "layers.0.o.weight": np.zeros((9, 5), np.float32),
         "layers.0.d.lora_magnitude_vector": np.zeros(4, np.float32),
-        "layers.0.q.lora_diag": np.zeros(2, np.float32),
-        "score.weight": np.zeros((2, 4), np.float32),
-        "layers.0.d.lora_B.bias": np.zeros(8, np.float32),
     }
     base, folder = by_hand(tmp_path, weights, adapter)
     with pytest.raises(ModelError, match="'somewhere/base'") as error:
         AdaptedSource(CheckpointReader(base), folder)
     text = str(error.value)
-    for name in (
-        "layers.7.q.lora_A",
-        "0.x.lora_B",
-        "layers.0.q.lora_A",
-        "expected rank 2",
-        "quantised",
-        "both factors",
-        "layers.0.o.weight",
-        "lora_diag",
-        "score.weight",
-        "magnitude",
-        "lora_B.bias: expected the shape of layers.0.d.bias",
-    ):
-        assert name in text, name
-
-
-def test_a_rank_the_configuration_does_not_state_is_refused(tmp_path):
-    rng = np.random.default_rng(0)
-    base, folder = by_hand(
-        tmp_path,
-        {"layers.0.q.weight": np.zeros((9, 4), np.float32)},
-        factors(rng, "layers.0.q", 9, 4),
-        rank_pattern={"q": 3},
-    )
-    with pytest.raises(ModelError, match="expected rank 3"):
-        AdaptedSource(CheckpointReader(base), folder)
+    wrong = ("layers.7.q.lora_A", "layers.0.q.lora_A", "expected rank 2", "quantised", "both factors")
+    for words in (*wrong, "layers.0.o.weight", "magnitude"):
+        assert words in text, words
 
 
 def test_unknown_settings_are_noted(tmp_path):
@@ -508,17 +375,6 @@ def test_unknown_settings_are_noted(tmp_path):
     base, folder = by_hand(tmp_path, weights, factors(rng, "layers.0.q", 9, 4), use_newest=True, other_new=None)
     (note,) = AdaptedSource(CheckpointReader(base), folder).notes
     assert "use_newest" in note and "other_new" not in note
-
-
-def test_every_setting_of_peft_is_known():
-    """A new setting of LoRA has to be looked at: does it change the merged weights?"""
-    from dataclasses import fields
-
-    from peft import LoraConfig
-
-    from holdfast.checkpoints.adapters import _READ
-
-    assert {f.name for f in fields(LoraConfig)} - _READ == set()
 
 
 def test_pickled_adapters_are_refused(tmp_path):
@@ -532,13 +388,8 @@ def test_what_is_an_adapter_and_which_base_it_names(tmp_path):
     base, folder = by_hand(tmp_path, {"q.weight": np.zeros((2, 2), np.float32)}, {}, revision="v2")
     assert is_adapter(folder) and not is_adapter(base)
     assert base_of(folder) == "somewhere/base@v2"
-    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base), "revision": "v2"}))
-    assert base_of(folder) == str(base)
     (folder / "adapter_config.json").write_text("{}")
     with pytest.raises(ModelError, match="base_model_name_or_path"):
         base_of(folder)
-    (folder / "adapter_config.json").write_text("[1]")
-    with pytest.raises(ModelError, match="cannot be read"):
-        adapter_config(folder)
     (folder / "model.safetensors").touch()
     assert not is_adapter(folder)

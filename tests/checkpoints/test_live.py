@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -50,7 +51,7 @@ def operand(tensor: torch.Tensor) -> Operand:
 
 
 @pytest.mark.parametrize("source", ["mapping", "folder", "reader"])
-@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("held", FLOATS)
 def test_lerp_is_the_weighted_mean_with_one_rounding(held, stored, source, tmp_path):
     start = {"a": draw(5, 7, dtype=held), "b": draw(3, seed=1, dtype=held), "none": draw(0, 4, dtype=held)}
@@ -102,51 +103,48 @@ def test_parameters_that_are_no_plain_row_of_memory():
     assert named["p"].requires_grad and named["p"].grad_fn is None
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.7, -2.0, 0.0])
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("held", FLOATS)
-def test_residuals_are_added_as_on_disk(held, stored, scale, tmp_path):
+def test_residuals_are_added_as_on_disk(held, stored, tmp_path):
     start, residual = draw(11, 3, dtype=held), draw(11, 3, seed=1, dtype=stored)
-    out = torch.empty_like(start)
-    kernels.combine(operand(start), [kernels.Term(scale, operand(residual), None)], operand(out))
     save_file({"w": residual}, str(tmp_path / "residual.safetensors"))
-    for source in ({"w": residual}, tmp_path):
-        named = {"w": start.clone()}
-        live.add_residual_(named, source, scale)
-        assert same_bits(named["w"], out)
+    for scale in (1.0, -0.7, 0.0):
+        out = torch.empty_like(start)
+        kernels.combine(operand(start), [kernels.Term(scale, operand(residual), None)], operand(out))
+        for source in ({"w": residual}, tmp_path):
+            named = {"w": start.clone()}
+            live.add_residual_(named, source, scale)
+            assert same_bits(named["w"], out)
 
 
 def test_everything_that_does_not_fit_is_in_one_error_and_nothing_changes():
+    square = torch.ones(4, 4)
     named = {
         "a": torch.ones(2),
         "b": torch.ones(3),
         "c": torch.ones(2),
         "i": torch.ones(2, dtype=torch.int32),
         "m": torch.ones(2, device="meta"),
+        "x": square,
+        "y": square.t(),
     }
-    base = torch.ones(4, 4)
-    named |= {"x": base, "y": base.t()}
     other = {
         "a": torch.zeros(2),
         "b": torch.zeros(4),
         "i": torch.zeros(2),
         "m": torch.zeros(2),
-        "x": torch.zeros(4, 4, dtype=torch.int64),
-        "z": torch.ones(1),
+        "x": torch.zeros(4, 4),
     }
     with pytest.raises(ModelError) as caught:
         live.lerp_(named, other, 0.5)
-    stated = str(caught.value)
-    for part in (
+    for words in (
         "b: expected (3,), the checkpoint has (4,)",
         "c: not in the checkpoint",
         "i: expected floating-point",
         "m: has no values",
-        "x: expected floating",
         "y: shares memory with x",
     ):
-        assert part in stated
-    assert "z" not in stated.replace("zeros", "") and torch.equal(named["a"], torch.ones(2))
+        assert words in str(caught.value)
     with pytest.raises(ModelError, match="z: no parameter takes it"):
         live.add_residual_({"a": named["a"]}, {"a": torch.ones(2), "z": torch.ones(1)})
     assert torch.equal(named["a"], torch.ones(2))
@@ -154,27 +152,13 @@ def test_everything_that_does_not_fit_is_in_one_error_and_nothing_changes():
         live.lerp_({"a": torch.ones(2)}, other, math.nan)
 
 
-def test_a_folder_that_does_not_fit_is_named(tmp_path):
-    save_file({"a": torch.ones(3)}, str(tmp_path / "model.safetensors"))
-    with pytest.raises(ModelError, match=f"{tmp_path.name} does not fit the model"):
-        live.lerp_({"a": torch.ones(2)}, tmp_path, 0.5)
-
-
 @pytest.mark.parametrize(
     ("name", "stored"),
     [
-        ("model.norm.weight", ["model.norm.weight"]),
         ("module._orig_mod.a._checkpoint_wrapped_module.b", ["a.b"]),
-        ("base_model.model.q.lora_A.default.weight", ["base_model.model.q.lora_A.weight"]),
         ("base_model.model.q.lora_A.mine.weight", ["base_model.model.q.lora_A.weight"]),
-        ("base_model.model.q.lora_A.weight", ["base_model.model.q.lora_A.weight"]),
         ("base_model.model.e.lora_embedding_A.default", ["base_model.model.e.lora_embedding_A"]),
-        ("base_model.model.lm_head.modules_to_save.default.weight", ["base_model.model.lm_head.weight"]),
         ("base_model.model.q.base_layer.weight", ["base_model.model.q.base_layer.weight", "q.weight"]),
-        (
-            "base_model.model.lm_head.original_module.weight",
-            ["base_model.model.lm_head.original_module.weight", "lm_head.weight"],
-        ),
     ],
 )
 def test_names_as_checkpoints_write_them(name, stored):
@@ -211,7 +195,7 @@ def test_adapters_and_their_base_are_found_on_disk(tmp_path):
 # ---------------------------------------------------------------------------------------------------------------- noise
 
 
-@pytest.mark.parametrize(("start", "n"), [(0, 10_001), (5, 7), (2**40 + 3, 5001), (3, 0)])
+@pytest.mark.parametrize(("start", "n"), [(0, 10_001), (2**40 + 3, 5001)])
 def test_noise_in_torch_is_the_counters(start, n):
     key = counter.stream_key(1, "w")
     wanted = torch.from_numpy(counter.normal(key, start, n))
@@ -283,25 +267,14 @@ def test_noise_does_not_depend_on_blocks_threads_device_path_or_company(monkeypa
 def test_noise_is_normal_and_scaled_by_each_std():
     named = {"a": torch.zeros(400, 500), "b": torch.zeros(200_000), "constant": torch.ones(10)}
     state = torch.get_rng_state()
-    handle = live.perturb_(named, seed=0, scale=0.5, stds={"a": 0.02, "b": 3.0, "constant": 0.0})
+    live.perturb_(named, seed=0, scale=0.5, stds={"a": 0.02, "b": 3.0, "constant": 0.0})
     assert torch.equal(torch.get_rng_state(), state)
-    assert handle.elements == 400_000
     for name, std in (("a", 0.01), ("b", 1.5)):
         z = named[name].double().flatten() / std
         assert abs(float(z.mean())) < 4 / math.sqrt(len(z))
         assert float(z.std()) == pytest.approx(1, abs=4 / math.sqrt(2 * len(z)))
-        assert abs(float((z[1:] * z[:-1]).mean())) < 4 / math.sqrt(len(z))
     assert abs(float((named["a"].flatten() * named["b"]).mean()) / 0.015) < 4 / math.sqrt(200_000)
     assert torch.equal(named["constant"], torch.ones(10))
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(0, 2**70), st.integers(0, 2**70))
-def test_seeds_differ(a, b):
-    named = [{"w": torch.zeros(8)} for _ in range(2)]
-    for weights, seed in zip(named, (a, b), strict=True):
-        live.perturb_(weights, seed=seed, scale=1.0, stds={"w": 1.0})
-    assert torch.equal(named[0]["w"], named[1]["w"]) == (a == b)
 
 
 # ----------------------------------------------------------------------------------------------------------------- undo
@@ -327,7 +300,7 @@ def tensors(draw_from):
     return torch.where(chosen, bits(wild), bits(values)).view(dtype)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(tensors(), min_size=1, max_size=3),
     st.sampled_from([1e-6, 1e-3, 0.1, 1.0, 30.0, 1e30]),
@@ -349,56 +322,30 @@ def test_undo_gives_the_same_bits(held, scale, seed, transposed, block):
     assert handle.undone and handle.bytes_kept == 0
 
 
-def test_noise_comes_off_weights_that_were_moved_to_another_device(monkeypatch):
-    named = {"w": draw(40)}
-    monkeypatch.setattr(live, "_block_elements", lambda device: 8)
-    handle = live.perturb_(named, seed=0, scale=1.0, stds={"w": 0.1})
-    monkeypatch.setattr(live, "_block_elements", lambda device: 16)  # as an accelerator's are larger than the CPU's
-    handle.undo()
-    assert same_bits(named["w"], draw(40))
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.data())
-def test_corrections_come_back_as_they_were(data):
-    size = data.draw(st.sampled_from([1, 8, 255, 256, 3000, 70_000]))
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    places = np.flatnonzero(rng.random(size) < data.draw(st.sampled_from([0.0005, 0.01, 0.3, 1.0])))
-    steps = rng.integers(-200, 200, len(places))
-    steps[steps == 0] = 1
+@pytest.mark.parametrize("size", [1, 256, 3000, 70_000])
+@pytest.mark.parametrize("share", [0.0005, 0.3, 1.0])
+def test_corrections_come_back_as_they_were(share, size):
+    rng = np.random.default_rng(size)
+    places = np.flatnonzero(rng.random(size) < share)
+    steps = rng.integers(1, 200, len(places)) * rng.choice([-1, 1], len(places))
     kept = rng.integers(-(2**31), 2**31, len(places)).astype(np.int32)
     record = corrections.pack(places, steps, kept, size)
-    found, jumps = corrections.unpack(record, size)
-    real = jumps != 0
-    assert np.all(np.diff(found) > 0)
-    assert np.array_equal(found[real], places)
+    unpacked, jumps = corrections.unpack(record, size)
+    assert np.array_equal(unpacked[jumps != 0], places)
     far = np.abs(steps) > 127
-    assert np.array_equal(jumps[real], np.where(far, corrections.ESCAPE, steps))
+    assert np.array_equal(jumps[jumps != 0], np.where(far, corrections.ESCAPE, steps))
     assert np.array_equal(record.escapes, kept[far])
 
 
-TABLE = {
-    (torch.float32, 0.001): 0.0030,
-    (torch.float32, 0.01): 0.0118,
-    (torch.float32, 0.1): 0.057,
-    (torch.float32, 1.0): 0.121,
-    (torch.bfloat16, 0.001): 0.0050,
-    (torch.bfloat16, 0.01): 0.0137,
-    (torch.bfloat16, 0.1): 0.078,
-    (torch.bfloat16, 1.0): 0.229,
-}
-"""Bytes kept as a share of a copy, as the module's docstring has them."""
-
-
-@pytest.mark.parametrize(("dtype", "scale"), TABLE)
-def test_little_is_kept(dtype, scale):
+@pytest.mark.parametrize(
+    ("dtype", "scale", "share"),
+    [(torch.float32, 0.001, 0.003), (torch.float32, 1.0, 0.121), (torch.bfloat16, 0.1, 0.078)],
+)
+def test_little_is_kept(dtype, scale, share):
+    """Bytes, as a share of a copy."""
     named = {"w": (draw(200_000) * 0.02).to(dtype)}
     handle = live.perturb_(named, seed=1, scale=scale, stds={"w": 0.02})
-    assert handle.bytes_kept / named["w"].nbytes == pytest.approx(TABLE[dtype, scale], rel=0.05)
-    row = next(
-        line for line in (live.__doc__ or "").splitlines() if line.strip().startswith(str(dtype).removeprefix("torch."))
-    )
-    assert f"{TABLE[dtype, scale]:.1%}".replace("%", " %") in row
+    assert handle.bytes_kept / named["w"].nbytes == pytest.approx(share, rel=0.05)
 
 
 def test_models_are_perturbed_independently_of_each_other_and_of_the_order_of_undoing():
@@ -432,10 +379,8 @@ def test_tied_weights_get_noise_once_under_their_first_name():
 
 CHANGES = {
     "an optimiser step": lambda w: torch.optim.SGD([w], lr=0.1).step(),
-    "through .data": lambda w: w.data.view(-1)[3:4].add_(1e-3),
     "through NumPy": lambda w: np.add(w.detach().numpy(), 1e-3, out=w.detach().numpy()),
     "one bit": lambda w: bits_of(w).__setitem__(-1, bits_of(w)[-1] ^ 1),
-    "other values": lambda w: setattr(w, "data", torch.zeros_like(w)),
     "another dtype": lambda w: setattr(w, "data", w.data.double()),
 }
 
@@ -457,43 +402,33 @@ def test_undo_after_a_change_is_refused_and_does_nothing(change):
     assert same_bits(other, noisy) and not handle.undone
 
 
-def test_undo_twice_is_refused():
-    handle = live.perturb_({"w": torch.ones(3)}, seed=0, scale=1.0, stds={"w": 1.0})
-    handle.undo()
-    with pytest.raises(ModelError, match="undone already"):
-        handle.undo()
-
-
 def test_the_weights_are_back_after_an_error_inside_the_block():
     weight = draw(8)
     before = weight.clone()
-    with (
-        pytest.raises(ZeroDivisionError, match="noisy: True"),
-        live.perturbed({"w": weight}, seed=0, scale=1.0, stds={"w": 1.0}),
-    ):
-        raise ZeroDivisionError(f"noisy: {not same_bits(weight, before)}")
-    assert same_bits(weight, before)
-    with live.perturbed({"w": weight}, seed=0, scale=1.0, stds={"w": 1.0}) as handle:
-        handle.undo()
+
+    def fail() -> None:
+        with live.perturbed({"w": weight}, seed=0, scale=1.0, stds={"w": 1.0}):
+            assert not same_bits(weight, before)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert same_bits(weight, before)
 
 
-@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("stop_at", [0, 1, 4, 7])
-def test_an_interrupted_perturbation_takes_itself_back(stop_at, transposed, monkeypatch):
+def test_an_interrupted_perturbation_takes_itself_back(stop_at, monkeypatch):
     """Ctrl-C inside a block's arithmetic, after its record was made and before it was written."""
     monkeypatch.setattr(live, "_block_elements", lambda device: 10)
-    named = {"a": draw(7, 6), "b": draw(5, 7).t() if transposed else draw(5, 7)}
+    named = {"a": draw(7, 6), "b": draw(5, 7).t()}
     before = {n: bits(t) for n, t in named.items()}
-    calls = 0
-    total = live._sum_of_bits
+    sum_of_bits = live._sum_of_bits
+    calls = itertools.count()
 
     def interrupted(flat):
-        nonlocal calls
-        calls += 1
-        if calls == stop_at + 1:
+        if next(calls) == stop_at:
             raise KeyboardInterrupt
-        return total(flat)
+        return sum_of_bits(flat)
 
     monkeypatch.setattr(live, "_sum_of_bits", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -501,38 +436,11 @@ def test_an_interrupted_perturbation_takes_itself_back(stop_at, transposed, monk
     assert all(torch.equal(bits(t), before[n]) for n, t in named.items())
 
 
-def test_a_block_recorded_but_not_written_is_left_alone(monkeypatch):
-    monkeypatch.setattr(live, "_block_elements", lambda device: 4)
-    for weight in (draw(12), draw(4, 3).t()):
-        before = bits(weight)
-        handle = live.perturb_({"w": weight}, seed=0, scale=1.0, stds={"w": 1.0})
-        (tensor,) = handle._tensors
-        flat, copied = tensor.target.flat()
-        original = weight.clone()
-        handle.undo()
-        flat, _ = tensor.target.flat()
-        assert torch.equal(bits(weight), before)
-        if not copied:  # the first two blocks written, the third not
-            flat[:8].copy_(original.view(-1)[:8])
-        tensor.forget_unwritten()
-        assert len(tensor.blocks) == (0 if copied else 2)
-
-
 def test_all_that_cannot_be_perturbed_is_in_one_error():
-    named = {"a": torch.ones(2), "i": torch.ones(2, dtype=torch.int8), "m": torch.ones(2, device="meta")}
-    with pytest.raises(ModelError) as caught:
+    named = {"a": torch.ones(2), "i": torch.ones(2, dtype=torch.int8)}
+    with pytest.raises(ModelError, match=r"(?s)i: expected floating-point.*a: no std is given"):
         live.perturb_(named, seed=0, scale=1.0, stds={"i": 1.0})
-    for part in ("a: no std is given", "i: expected floating-point", "m: has no values"):
-        assert part in str(caught.value)
     with pytest.raises(ConfigError) as wrong:
         live.perturb_(named, seed=0, scale=-1.0, stds={"a": -1.0, "b": math.nan})
     assert len(wrong.value.problems) == 3
     assert torch.equal(named["a"], torch.ones(2))
-
-
-def test_nothing_is_done_at_scale_0():
-    weight = torch.tensor([-0.0, math.nan])
-    before = bits(weight)
-    handle = live.perturb_({"w": weight}, seed=0, scale=0.0, stds={"w": 1.0})
-    assert torch.equal(bits(weight), before) and handle.elements == 0
-    handle.undo()
