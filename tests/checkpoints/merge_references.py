@@ -64,12 +64,9 @@ def reference_ties_mergekit(
     )
 
 
-def reference_slerp(t: float, *, unit: bool = False) -> Reference:
+def reference_slerp(t: float) -> Reference:
     def run(_: str, b: np.ndarray, ms: list[np.ndarray]) -> np.ndarray:
         x, y = ms
-        if unit and np.linalg.norm(x) and np.linalg.norm(y) and b.size > 1:  # directions, and the mean norm
-            size = (np.linalg.norm(x) + np.linalg.norm(y)) / 2
-            x, y = size * x / np.linalg.norm(x), size * y / np.linalg.norm(y)
         norms = np.linalg.norm(x) * np.linalg.norm(y)
         cos = x @ y / norms if norms else 1.0
         if abs(cos) > 0.9995:
@@ -134,9 +131,7 @@ def reference_model_stock(rows: dict[str, int] | None = None) -> Reference:
 CASES: dict[str, tuple[str, dict, int, Reference]] = {
     "linear": ("linear", {"weights": WEIGHTS}, 3, reference_linear(True)),
     "sum": ("linear", {"weights": WEIGHTS, "normalize": False}, 3, reference_linear(False)),
-    "soup": ("soup", {}, 3, by_tensor(lambda _, b, ms: sum(ms) / 3)),
     "wise_ft": ("wise-ft", {"alpha": 0.3}, 1, by_tensor(lambda _, b, ms: 0.7 * b + 0.3 * ms[0])),
-    "wise_ft_far": ("wise-ft", {"alpha": 0.9}, 1, by_tensor(lambda _, b, ms: 0.1 * b + 0.9 * ms[0])),
     "slerp": ("slerp", {"t": 0.3}, 2, reference_slerp(0.3)),
     "task_arithmetic": (
         "task_arithmetic",
@@ -150,22 +145,14 @@ CASES: dict[str, tuple[str, dict, int, Reference]] = {
         2,
         by_tensor(lambda _, b, ms: b + sum(m - b for m in ms)),
     ),
-    "negation": ("task_arithmetic", {"scale": -1.0}, 1, by_tensor(lambda _, b, ms: 2 * b - ms[0])),
     "ties": ("ties", {"density": 0.3, "scale": 0.7}, 3, reference_ties_original(0.3, None, 0.7)),
     "ties_weighted": ("ties", {"density": 0.3, "weights": WEIGHTS}, 3, reference_ties_original(0.3, WEIGHTS, 1.0)),
     "ties_dense": ("ties", {"density": 1.0}, 3, reference_ties_original(1.0, None, 1.0)),
-    "ties_sum": ("ties", {"density": 0.3, "normalize": False}, 3, reference_ties_original(0.3, None, 1.0, False)),
     "ties_mergekit": (
         "ties",
         {"density": 0.3, "semantics": "mergekit", "weights": WEIGHTS},
         3,
         reference_ties_mergekit(0.3, WEIGHTS, 1.0),
-    ),
-    "ties_mergekit_sum": (
-        "ties",
-        {"density": 0.3, "semantics": "mergekit", "scale": 0.7, "normalize": False},
-        3,
-        reference_ties_mergekit(0.3, None, 0.7, False),
     ),
     "dare": ("dare", {"p": 0.6, "scale": 0.7, "weights": WEIGHTS, "seed": 3}, 3, reference_dare(0.6, "original")),
     "dare_mergekit": (
@@ -173,12 +160,6 @@ CASES: dict[str, tuple[str, dict, int, Reference]] = {
         {"p": 0.6, "scale": 0.7, "weights": WEIGHTS, "seed": 3, "semantics": "mergekit"},
         3,
         reference_dare(0.6, "l1"),
-    ),
-    "dare_plain": (
-        "dare",
-        {"p": 0.6, "scale": 0.7, "weights": WEIGHTS, "seed": 3, "rescale": False},
-        3,
-        reference_dare(0.6, "none"),
     ),
     "dare_ties": (
         "dare_ties",

@@ -369,14 +369,6 @@ def test_everything_that_does_not_fit_is_listed(tmp_path):
         assert words in text, words
 
 
-def test_unknown_settings_are_noted(tmp_path):
-    rng = np.random.default_rng(0)
-    weights = {"layers.0.q.weight": np.zeros((9, 4), np.float32)}
-    base, folder = by_hand(tmp_path, weights, factors(rng, "layers.0.q", 9, 4), use_newest=True, other_new=None)
-    (note,) = AdaptedSource(CheckpointReader(base), folder).notes
-    assert "use_newest" in note and "other_new" not in note
-
-
 def test_pickled_adapters_are_refused(tmp_path):
     base, folder = by_hand(tmp_path, {"q.weight": np.zeros((2, 2), np.float32)}, {})
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")

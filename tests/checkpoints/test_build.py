@@ -127,18 +127,6 @@ def test_tensors_of_several_blocks_of_the_real_size(
         assert_rounded(found[0][name], wanted[name].reshape(shape), terms=terms, steps=4)
 
 
-def test_blocks_are_handed_out_from_a_few_files_at_a_time_and_none_is_lost() -> None:
-    jobs = [Job(f"t{f}.{i}", DTYPES["F32"], (i,), i, f"file{f}", (True,)) for f in range(11) for i in range(1, 4)]
-    order = [job.file for job, _, _ in engine._in_order(jobs)]
-    assert len(order) == 33 and set(order) == {f"file{f}" for f in range(11)}
-    open_files: set[str] = set()
-    for position, file in enumerate(order):
-        open_files.add(file)
-        assert len(open_files) <= engine.OPEN_FILES
-        if file not in order[position + 1 :]:
-            open_files.discard(file)
-
-
 def test_results_are_reduced_in_the_order_of_blocks(small_units: int) -> None:
     jobs = [
         Job(f"t{i}", DTYPES["F32"], (n,), n, f"file{i % 6}", (True,))
@@ -157,32 +145,6 @@ def test_results_are_reduced_in_the_order_of_blocks(small_units: int) -> None:
         )
         assert seen == [(job.name, start) for job, start, _ in engine._in_order(jobs)]
         assert sum(done) == 4 * sum(job.size for job in jobs)
-
-
-def test_a_thread_left_aside_does_not_let_results_pile_up(small_units: int) -> None:
-    """While the first block is not done the others go on for a few blocks and then wait; memory stays that of a few
-    results."""
-    import time
-
-    jobs = [Job("t", DTYPES["F32"], (64_000,), 64_000, "file", (True,))]
-    done: list[int] = []
-    ahead: list[int] = []
-
-    def work(job: Job, start: int, stop: int, scratch: Any) -> int:
-        if start == 0:
-            seen = -1
-            while seen != len(done):  # until nothing moves any more
-                seen = len(done)
-                time.sleep(0.1)
-            ahead.append(seen)
-        else:
-            done.append(start)
-        return start
-
-    order: list[int] = []
-    map_blocks(jobs, work, sources=1, workers=3, reduce=lambda job, value: order.append(value))
-    assert 2 <= ahead[0] <= 3 * engine.AHEAD + 3  # those that wait, and the blocks that were being worked on
-    assert order == list(range(0, 64_000, 64))
 
 
 def test_the_first_error_of_a_thread_stops_all_and_is_raised(small_units: int) -> None:
@@ -289,22 +251,9 @@ def test_a_fingerprint_is_of_names_dtypes_shapes_and_values(tmp_path: Path) -> N
         {"b": model["b"], "a": model["a"]},
         {"c": model["a"], "b": model["b"]},
         model | {"a": stored(np.arange(6.0).reshape(3, 2), "F32")},
-        model | {"a": stored(np.array([[0, 1, 2], [3, 4, 5.5]]), "F32")},
+        model | {"a": stored(np.arange(1.0, 7.0).reshape(2, 3), "F32")},
         model | {"a": model["a"]._replace(dtype="I32")},
     ]
-    found = [
-        content_fingerprint(CheckpointReader(write_folder(tmp_path / f"v{i}", v, shards=1 + i % 2)))
-        for i, v in enumerate(variants)
-    ]
-    assert found[0] == found[1] and len(set(found)) == len(found) - 1
-
-
-def test_parents_that_are_views_are_recorded_by_their_folders(tmp_path: Path) -> None:
-    """A vocabulary in another order, a tied head: what is hashed is the folder, not the view."""
-    tokens = [f"t{i}" for i in range(40)]
-    first = write_folder(tmp_path / "m0", random_model(0), tokens=tokens)
-    second = write_folder(tmp_path / "m1", random_model(1, shapes=llama_shapes(head=True)), tokens=tokens[::-1])
-    record = merge([first, second], tmp_path / "out", policies=Policies(tied_heads="untie"), sync=False).record
-    assert [p["fingerprint"] for p in record["parents"]] == [
-        content_fingerprint(CheckpointReader(f)) for f in (first, second)
-    ]
+    folders = [write_folder(tmp_path / f"v{i}", v, shards=1 + i % 2) for i, v in enumerate(variants)]
+    prints = [content_fingerprint(CheckpointReader(folder)) for folder in folders]
+    assert prints[0] == prints[1] and len(set(prints)) == len(prints) - 1

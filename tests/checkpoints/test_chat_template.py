@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from holdfast.checkpoints.merge import merge
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError
 from tiny import build_model, build_tokenizer
 
 
@@ -63,19 +63,3 @@ def test_a_template_in_the_settings_of_the_tokenizer_gives_way(desk: Path) -> No
     assert AutoTokenizer.from_pretrained("most").chat_template == "old {{ messages }}"
     with pytest.raises(ConfigError, match="none has one"):
         merge(["c"], "none", chat_template="auto")
-
-
-def test_templates_by_name_and_those_of_a_base(desk: Path) -> None:
-    settings = json.loads(Path("a/tokenizer_config.json").read_text())
-    named = [{"name": "default", "template": "D{{ messages }}"}, {"name": "tools", "template": "T"}]
-    Path("a/tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": named}))
-    merge(["a", "b"], "out", chat_template="auto")
-    assert AutoTokenizer.from_pretrained("out").chat_template == "D{{ messages }}"
-    Path("b/additional_chat_templates").mkdir()
-    Path("b/additional_chat_templates/tools.jinja").write_text("T{{ messages }}")
-    Path("b/chat_template.jinja").write_text("B{{ messages }}")
-    merge(["b"], "one", chat_template="new {{ messages }}")
-    assert AutoTokenizer.from_pretrained("one").chat_template == "new {{ messages }}"
-    Path("c/chat_template.jinja").write_bytes(b"\xff\xfe")
-    with pytest.raises(HoldfastError, match="cannot be read"):
-        merge(["c"], "bad", chat_template="auto")

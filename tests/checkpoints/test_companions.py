@@ -9,12 +9,10 @@ import pytest
 from holdfast.checkpoints.companions import (
     changed_config,
     companions,
-    config_value,
     copy_companions,
-    torch_name,
     write_config,
 )
-from holdfast.errors import ConfigError, ModelError, StorageError
+from holdfast.errors import ModelError, StorageError
 
 TRAVEL = [
     "LICENSE.txt",
@@ -69,18 +67,6 @@ def test_what_travels_and_what_stays(tmp_path):
     assert copied == {name: f"x {name}" for name in TRAVEL}
 
 
-def test_links_are_followed(tmp_path):
-    """Hub caches hold links to blobs."""
-    (tmp_path / "blob").write_text("{}")
-    (tmp_path / "from").mkdir()
-    (tmp_path / "from" / "tokenizer.json").symlink_to(tmp_path / "blob")
-    copy_companions(tmp_path / "from", tmp_path / "to")
-    assert (
-        not (tmp_path / "to" / "tokenizer.json").is_symlink()
-        and (tmp_path / "to" / "tokenizer.json").read_text() == "{}"
-    )
-
-
 def test_a_tokenizer_replaces_another_as_a_whole(tmp_path):
     base = fill(tmp_path / "base", [*TRAVEL, "chat_template.json"])
     own = fill(tmp_path / "adapter", ["tokenizer.json", "tokenizer_config.json", "adapter_config.json"], "new")
@@ -100,35 +86,18 @@ def test_a_tokenizer_replaces_another_as_a_whole(tmp_path):
     assert left == {n: f"x {n}" for n in kept} | {n: f"new {n}" for n in ("tokenizer.json", "tokenizer_config.json")}
 
 
-def test_a_template_alone_replaces_only_itself(tmp_path):
-    copy_companions(fill(tmp_path / "base", TRAVEL), tmp_path / "to")
-    copy_companions(fill(tmp_path / "other", ["chat_template.jinja"], "new"), tmp_path / "to")
-    assert (tmp_path / "to" / "tokenizer.json").is_file() and (
-        tmp_path / "to" / "chat_template.jinja"
-    ).read_text().startswith("new")
-
-
-def test_a_target_that_cannot_be_written(tmp_path):
-    (tmp_path / "to").write_text("a file")
-    with pytest.raises(StorageError, match="Could not copy"):
-        copy_companions(fill(tmp_path / "from", TRAVEL), tmp_path / "to")
-
-
 # ---------------------------------------------------------------------------------------------------------- config.json
 
 
 @pytest.mark.parametrize(
     ("config", "changes", "expected"),
     [
-        ({"torch_dtype": "float32", "x": 1}, {"dtype": "BF16"}, {"torch_dtype": "bfloat16", "x": 1}),
-        ({"dtype": "float32"}, {"dtype": "torch.float16"}, {"dtype": "float16"}),
         ({"x": 1}, {"dtype": "F32"}, {"x": 1, "dtype": "float32"}),
         (
             {"dtype": "float32", "text_config": {"dtype": "float32"}, "vision_config": {"torch_dtype": "float32"}},
             {"dtype": "BF16"},
             {"dtype": "bfloat16", "text_config": {"dtype": "bfloat16"}, "vision_config": {"torch_dtype": "bfloat16"}},
         ),
-        ({"vocab_size": 3}, {"vocab_size": 5}, {"vocab_size": 5}),
         (
             {"text_config": {"vocab_size": 3}, "vision_config": {"vocab_size": 9}},
             {"vocab_size": 5},
@@ -139,7 +108,6 @@ def test_a_target_that_cannot_be_written(tmp_path):
             {"tie_word_embeddings": False},
             {"tie_word_embeddings": False, "text_config": {"tie_word_embeddings": False}},
         ),
-        ({"text_config": {}}, {"tie_word_embeddings": False}, {"text_config": {}, "tie_word_embeddings": False}),
     ],
     ids=str,
 )
@@ -147,12 +115,6 @@ def test_keys_change_where_they_live(config, changes, expected):
     before = json.dumps(config)
     assert changed_config(config, changes) == expected
     assert json.dumps(config) == before, "the original is left as it is"
-
-
-def test_values_are_found_in_the_text_part():
-    assert config_value({"vocab_size": 3, "text_config": {"vocab_size": 4}}, "vocab_size") == 3
-    assert config_value({"text_config": {"vocab_size": 4}}, "vocab_size") == 4
-    assert config_value({"vision_config": {"vocab_size": 4}}, "vocab_size") is None
 
 
 def test_an_unchanged_file_is_copied_byte_for_byte(tmp_path):
@@ -174,12 +136,7 @@ def test_faults_are_named(tmp_path):
     (tmp_path / "from").mkdir()
     with pytest.raises(ModelError, match=r"config\.json"):
         write_config(tmp_path / "from", tmp_path / "to", changes={})
-    (tmp_path / "from" / "config.json").write_text("[1]")
-    with pytest.raises(ModelError, match="cannot be read"):
-        write_config(tmp_path / "from", tmp_path / "to", changes={})
     (tmp_path / "from" / "config.json").write_text("{}")
     (tmp_path / "to").write_text("a file")
     with pytest.raises(StorageError):
         write_config(tmp_path / "from", tmp_path / "to", changes={})
-    with pytest.raises(ConfigError, match="bfloat61"):
-        torch_name("bfloat61")

@@ -10,7 +10,7 @@ from elements import SPECIAL, needs_compiler, numbers
 
 from holdfast.checkpoints import kernels
 from holdfast.checkpoints.dtypes import DTYPES, count_nonfinite, decode, dtype, encode
-from holdfast.errors import ConfigError, ShapeError
+from holdfast.errors import ConfigError
 
 TORCH = {"BF16": torch.bfloat16, "F16": torch.float16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
 
@@ -86,29 +86,19 @@ def test_e4m3_has_no_infinity(form):
     assert out.tolist() == [0x7E, 0x7F, 0xFF, 0x7F, 0x7F, 0x7E]
 
 
-@pytest.mark.parametrize("name", ["F32", *TORCH])
+@pytest.mark.parametrize("name", TORCH)
 def test_float64_is_rounded_once(form, name):
     """Numbers a hair beside the middle of two neighbours, which a float32 in between would put exactly in the
     middle."""
-    d = DTYPES[name]
-    raw = patterns(name) if name in TORCH else numbers(2, 3000, "bits")
-    held = decode(raw, d)
-    held = held[np.isfinite(held)].astype(np.float64)
-    if name == "F32":
-        held = np.concatenate([held, np.nextafter(held.astype(np.float32), np.float32(np.inf))]).astype(np.float64)
-    held = np.unique(held[np.isfinite(held)])
+    held = decode(patterns(name), DTYPES[name])
+    held = np.unique(held[np.isfinite(held)].astype(np.float64))
     low, high = held[:-1], held[1:]
-    if name == "F32":  # only those that are neighbours
-        neighbours = high == np.nextafter(low.astype(np.float32), np.float32(np.inf))
-        low, high = low[neighbours], high[neighbours]
-    middle, hair = (low + high) / 2, (high - low) * 2.0 ** (-20 if name == "F32" else -40)
-    if name != "F32":
-        assert np.array_equal((middle + hair).astype(np.float32), middle), "a float32 in between does not see the hair"
+    middle, hair = (low + high) / 2, (high - low) * 2.0**-40
+    assert np.array_equal((middle + hair).astype(np.float32), middle), "a float32 in between does not see the hair"
     for values, expected in ((middle + hair, high), (middle - hair, low)):
-        assert np.all(values != middle)
-        out = np.empty(len(values), d.storage)
-        assert encode(values, d, out) == 0
-        assert np.array_equal(decode(out, d).astype(np.float64), expected)
+        out = np.empty(len(values), DTYPES[name].storage)
+        assert encode(values, DTYPES[name], out) == 0
+        assert np.array_equal(decode(out, DTYPES[name]).astype(np.float64), expected)
 
 
 def test_float64_itself(form):
@@ -118,15 +108,6 @@ def test_float64_itself(form):
     assert encode(x, d, out) == 0 and equal(out, x) and equal(decode(x, d), x)
     assert encode(x, DTYPES["F32"], np.empty(6, np.float32)) == 1, "1e300 fits no float32"
     assert count_nonfinite(x, d) == 2
-
-
-def test_integers_are_not_computed_with(form):
-    raw = np.arange(4, dtype=np.int64)
-    assert count_nonfinite(raw, DTYPES["I64"]) == 0
-    with pytest.raises(ShapeError, match="float type, got I64"):
-        decode(raw, DTYPES["I64"])
-    with pytest.raises(ShapeError, match="got BOOL"):
-        encode(np.zeros(2, np.float32), DTYPES["BOOL"], np.zeros(2, np.bool_))
 
 
 def test_types_by_name():

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +56,6 @@ def test_a_folder_that_an_input_links_into_is_an_input_too(case: Case, tmp_path:
     with pytest.raises(RunFolderError, match=r"out is the input"):
         prepare_merge("linear", [tmp_path / "view", case.parents[0]]).write(case.output, overwrite=True)
     case.check()
-    pool = tmp_path / "pool"  # but where files of many models lie, another may be put
-    pool.mkdir()
-    for file in case.output.glob("*.safetensors*"):
-        (tmp_path / "view" / file.name).unlink()
-        (tmp_path / "view" / file.name).symlink_to(shutil.copy(file, pool))
-    prepare_merge("linear", [tmp_path / "view", case.parents[0]]).write(pool / "new", sync=False)
 
 
 def test_adapters_and_fisher_information_are_inputs(tmp_path: Path) -> None:
@@ -112,24 +105,6 @@ def test_a_shard_that_is_written_meanwhile(what: str, case: Case) -> None:
     case.check(changed=case.parents[1])
 
 
-def test_a_disk_that_cannot_be_read(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared, real = case.prepared(), os.preadv
-    calls = iter(range(1000))
-
-    def failing(descriptor: int, buffers: Any, position: int) -> int:
-        if next(calls) == 9:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        return real(descriptor, buffers, position)
-
-    monkeypatch.setattr(os, "preadv", failing)
-    with pytest.raises(
-        ModelError,
-        match=r"(base|tuned)/model-0000\d-of-00003\.safetensors cannot be read at model\..*weight: Input/output error",
-    ):
-        prepared.write(case.output, overwrite=True)
-    case.check()
-
-
 def test_nan_found_in_the_last_tensor_leaves_the_earlier_output(case: Case) -> None:
     model = read_folder(case.parents[1])
     values = np.array(model["model.norm.weight"].values)
@@ -146,24 +121,6 @@ def test_nan_found_in_the_last_tensor_leaves_the_earlier_output(case: Case) -> N
         ):
             write()
         case.check()
-
-
-def test_companions_that_cannot_be_copied(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(shutil, "copyfile", full)
-    with pytest.raises(StorageError, match="No space left on device"):
-        case.prepared().write(case.output, overwrite=True, sync=False)
-    case.check()
-
-
-def test_a_bug_in_a_recipe_leaves_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepared = case.prepared()
-    monkeypatch.setattr(type(prepared.recipe), "combine", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        prepared.write(case.output, overwrite=True)
-    case.check()
 
 
 # ----------------------------------------------------------------------------------------------------------- full disks

@@ -9,7 +9,7 @@ from elements import FLOATS, empty, needs_compiler, numbers, same_bits, stored, 
 
 from holdfast.checkpoints import kernels, native
 from holdfast.checkpoints.counter import normal
-from holdfast.checkpoints.dtypes import DTYPES, Operand, decode, encode
+from holdfast.checkpoints.dtypes import DTYPES, Operand
 from holdfast.checkpoints.kernels import Flags, Term, combine, delta_histogram, moments, perturb, ties
 from holdfast.errors import ShapeError
 
@@ -55,15 +55,10 @@ def test_a_plain_copy_keeps_every_bit(form, name):
 
 def test_a_difference_of_equal_things_is_zero_and_a_lone_negative_zero_survives(form):
     x, zeros = stored(numbers(0, 1500, "weights"), "BF16"), Operand(np.full(1500, 0x8000, np.uint16), DTYPES["BF16"])
-    out = empty("BF16", 1500)
-    combine(None, [Term(1.0, x, x)], out)
-    assert not out.raw.any()
-    combine(None, [Term(0.5, zeros)], out)
-    assert np.all(out.raw == 0x8000)
-    combine(None, [], out)
-    assert not out.raw.any(), "nothing to add up is 0"
-    combine(None, [Term(0.0, x)], out)
-    assert not out.raw.any()
+    for terms, expected in (([Term(1.0, x, x)], 0), ([Term(0.5, zeros)], 0x8000), ([], 0), ([Term(0.0, x)], 0)):
+        out = empty("BF16", 1500)
+        combine(None, terms, out)
+        assert np.all(out.raw == expected)
 
 
 @pytest.mark.parametrize("name", ["BF16", "F32", "F16", "F64"])
@@ -169,21 +164,6 @@ def test_ties_keeps_the_base_where_nothing_agrees(form):
 # ------------------------------------------------------------------------------------------------------- statistics
 
 
-@pytest.mark.parametrize("name", ["BF16", "F64"])
-def test_two_histograms_find_any_magnitude_exactly(form, name):
-    base, model = stored(numbers(0, 5000, "weights"), name), stored(numbers(1, 5000, "weights"), name)
-    magnitudes = np.sort(np.abs((wide(model) - wide(base)).astype(np.float32)))
-    for k in (0, 1234, 4999):
-        counts, fine = np.zeros(65536, np.int64), np.zeros(32768, np.int64)
-        for cut in (slice(0, 2000), slice(2000, 5000)):
-            delta_histogram(Operand(base.raw[cut], base.dtype), Operand(model.raw[cut], model.dtype), counts, level=0)
-        prefix = int(np.searchsorted(np.cumsum(counts), k, side="right"))
-        delta_histogram(base, model, fine, level=1, prefix=prefix)
-        rest = k - int(counts[:prefix].sum())
-        bits = prefix << 15 | int(np.searchsorted(np.cumsum(fine), rest, side="right"))
-        assert np.uint32(bits).view(np.float32) == magnitudes[k]
-
-
 @pytest.mark.parametrize("name", FLOATS)
 @pytest.mark.parametrize("n", [0, 1, 9000])
 def test_moments_are_the_sums(form, name, n):
@@ -241,39 +221,23 @@ def test_operands_may_lie_anywhere_in_memory(form, name):
     memory = np.zeros(x.raw.nbytes + 1, np.uint8)[1:]
     memory[:] = x.raw.view(np.uint8)
     moved = Operand(memory.view(x.dtype.storage), x.dtype)
-    assert not moved.raw.flags.aligned
     outs = [empty("F16", 2000) for _ in range(2)]
     assert combine(x, [Term(0.5, z)], outs[0]) == combine(moved, [Term(0.5, z)], outs[1])
     assert same_bits(outs[0].raw, outs[1].raw)
-    assert same_bits(np.nan_to_num(decode(*x)), np.nan_to_num(decode(*moved)))
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    ("right", "wrong", "named"),
-    [
-        ("(u >> 16 & 1)) >> 16", "0) >> 16", "encode"),
-        ("0xCD9E8D57u", "0xCD9E8D59u", "perturb"),
-        ("", "", None),
-    ],
-)
-def test_a_library_with_other_numbers_is_not_used(monkeypatch, tmp_path, right, wrong, named):
+def test_a_library_with_other_numbers_is_not_used(monkeypatch, tmp_path):
     text = native.SOURCE.read_text(encoding="utf-8")
-    assert right in text or named is None
+    assert "0xCD9E8D57u" in text
     source = tmp_path / "kernels.c"
-    source.write_text(text.replace(right, wrong), encoding="utf-8")
+    source.write_text(text.replace("0xCD9E8D57u", "0xCD9E8D59u"), encoding="utf-8")
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
     monkeypatch.setattr(native, "SOURCE", source)
-    monkeypatch.setattr(native, "FLAGS", tuple("-O0" if f == "-O3" else f for f in native.FLAGS))
     native._load.cache_clear()
     try:
-        if named is None:
-            assert native.load() is not None, "the source as it is, without optimisation, gives the same bits"
-        else:
-            assert native.load() is None
-            assert native.why_not().endswith(f"does not reproduce NumPy's {named}")
-            out = np.empty(3, np.uint16)
-            assert encode(np.float32([1, 2, 3]), DTYPES["BF16"], out) == 0 and out.tolist() == [0x3F80, 0x4000, 0x4040]
+        assert native.load() is None
+        assert native.why_not().endswith("does not reproduce NumPy's perturb")
     finally:
         native._load.cache_clear()
 

@@ -8,8 +8,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from holdfast.checkpoints import corrections, counter, counter_torch, kernels, live
@@ -58,17 +56,13 @@ def test_lerp_is_the_weighted_mean_with_one_rounding(held, stored, source, tmp_p
     other = {n: draw(*t.shape, seed=9, dtype=stored) for n, t in start.items()} | {"more": torch.ones(2)}
     save_file(other, str(tmp_path / "model.safetensors"))
     given = {"mapping": other, "folder": tmp_path, "reader": CheckpointReader(tmp_path)}[source]
+    compute = torch.float64 if torch.float64 in (held, stored) else torch.float32
     for weight in (0.0, 0.3, 0.8, 1.0):
         named = {n: t.clone() for n, t in start.items()}
         live.lerp_(named, given, weight)
-        for name, got in named.items():
-            compute = torch.float64 if torch.float64 in (held, stored) else torch.float32
-            wanted = torch.lerp(start[name].to(compute), other[name].to(compute), weight).to(held)
-            assert same_bits(got, wanted), (name, weight)
-            reference = (1 - weight) * start[name].double() + weight * other[name].double()
-            torch.testing.assert_close(
-                got.double(), reference, rtol=2 * {torch.float8_e4m3fn: 0.07}.get(held, 0.004), atol=0.02
-            )
+        for name, result in named.items():
+            mean = torch.lerp(start[name].to(compute), other[name].to(compute), weight)
+            assert same_bits(result, mean.to(held)), (name, weight)
 
 
 def test_weights_0_and_1_keep_every_bit():
@@ -78,16 +72,6 @@ def test_weights_0_and_1_keep_every_bit():
     assert same_bits(named["w"], odd)
     live.lerp_(named, {"w": torch.full((7,), math.nan)}, 0.0)
     assert same_bits(named["w"], odd)
-
-
-def test_lerp_is_what_foreach_lerp_was():
-    """The numbers of averages made before there was this function, also where tensors are longer than a block."""
-    for dtype in (torch.float32, torch.bfloat16):
-        p, o = draw(300_001, dtype=dtype), draw(300_001, seed=1, dtype=dtype)
-        wanted = p.clone()
-        torch._foreach_lerp_([wanted], [o], 0.37)
-        live.lerp_({"w": p}, {"w": o}, 0.37)
-        assert same_bits(p, wanted)
 
 
 def test_parameters_that_are_no_plain_row_of_memory():
@@ -165,33 +149,6 @@ def test_names_as_checkpoints_write_them(name, stored):
     assert list(checkpoint_names(name)) == stored
 
 
-def test_adapters_and_their_base_are_found_on_disk(tmp_path):
-    """A model under LoRA takes its adapter's weights from an adapter folder, and its base's from a model folder."""
-    from peft import LoraConfig, get_peft_model
-
-    def adapted(seed: int):
-        torch.manual_seed(seed)
-        config = LoraConfig(
-            r=2,
-            target_modules=["q_proj", "embed_tokens"],
-            modules_to_save=["norm"],
-            use_dora=False,
-            init_lora_weights=False,
-        )
-        return get_peft_model(build_model(seed=seed), config, adapter_name="mine" if seed else "default")
-
-    model, other = adapted(0), adapted(1)
-    build_model(seed=1).save_pretrained(tmp_path / "base")
-    other.save_pretrained(tmp_path / "adapter", save_embedding_layers=False)
-    theirs = {checkpoint_names(n)[0]: p for n, p in other.named_parameters()}
-    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
-    live.lerp_(trained, tmp_path / "adapter" / "mine", 1.0)
-    assert all(same_bits(p, theirs[checkpoint_names(n)[0]]) for n, p in trained.items())
-    frozen = {n: p for n, p in model.named_parameters() if not p.requires_grad}
-    live.lerp_(frozen, tmp_path / "base", 1.0)
-    assert all(same_bits(p, theirs[checkpoint_names(n)[0]]) for n, p in frozen.items())
-
-
 # ---------------------------------------------------------------------------------------------------------------- noise
 
 
@@ -238,30 +195,21 @@ def test_a_model_in_memory_gets_the_noise_that_its_folder_gets(model_folder, tmp
     assert all(same_bits(p, written.tensor(n)) for n, p in model.named_parameters())
 
 
-def test_noise_does_not_depend_on_blocks_threads_device_path_or_company(monkeypatch):
+def test_noise_does_not_depend_on_blocks_device_path_or_company(monkeypatch):
     start = {"a": draw(50, 20), "b": draw(77)}
-    stds = {"a": 0.02, "b": 0.5, "unknown": 1.0}
 
     def noisy(names=("a", "b")) -> dict[str, torch.Tensor]:
         named = {n: start[n].clone() for n in names}
-        with live.perturbed(named, seed=2, scale=1.0, stds=stds):
-            result = {n: t.clone() for n, t in named.items()}
-        assert all(same_bits(named[n], start[n]) for n in names)
-        return result
+        live.perturb_(named, seed=2, scale=1.0, stds={"a": 0.02, "b": 0.5, "unknown": 1.0})
+        return named
 
-    wanted = noisy()
-    assert same_bits(noisy(["b"])["b"], wanted["b"])
+    expected = noisy()
+    assert same_bits(noisy(["b"])["b"], expected["b"])
     monkeypatch.setattr(live, "_block_elements", lambda device: 13)
-    assert all(same_bits(t, wanted[n]) for n, t in noisy().items())
-    threads = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        assert all(same_bits(t, wanted[n]) for n, t in noisy().items())
-    finally:
-        torch.set_num_threads(threads)
+    assert all(same_bits(t, expected[n]) for n, t in noisy().items())
     there = live._noise_there
     monkeypatch.setattr(live, "_noise", lambda target, key, *part: there(key, list(target.spans(*part[:2])), part[2]))
-    assert all(same_bits(t, wanted[n]) for n, t in noisy().items())
+    assert all(same_bits(t, expected[n]) for n, t in noisy().items())
 
 
 def test_noise_is_normal_and_scaled_by_each_std():
@@ -280,44 +228,17 @@ def test_noise_is_normal_and_scaled_by_each_std():
 # ----------------------------------------------------------------------------------------------------------------- undo
 
 
-@st.composite
-def tensors(draw_from):
-    """Ragged shapes, every float type, weights of an ordinary scale mixed with arbitrary bit patterns (NaN,
-    infinities, subnormals, -0.0)."""
-    dtype = draw_from(st.sampled_from([*FLOATS, torch.float8_e5m2]))
-    shape = draw_from(st.lists(st.integers(0, 9), max_size=3))
-    rng = np.random.default_rng(draw_from(st.integers(0, 2**32)))
-    values = (
-        torch.from_numpy(np.asarray(rng.standard_normal(shape))).mul(10.0 ** draw_from(st.integers(-4, 2))).to(dtype)
-    )
-    wild = (
-        torch.from_numpy(np.frombuffer(rng.bytes(math.prod(shape) * dtype.itemsize + 8), np.uint8).copy())
-        .view(-1)[:-8]
-        .view(dtype)
-        .reshape(shape)
-    )
-    chosen = torch.from_numpy(np.asarray(rng.random(shape) < draw_from(st.sampled_from([0.0, 0.1, 1.0]))))
-    return torch.where(chosen, bits(wild), bits(values)).view(dtype)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(tensors(), min_size=1, max_size=3),
-    st.sampled_from([1e-6, 1e-3, 0.1, 1.0, 30.0, 1e30]),
-    st.integers(0, 9),
-    st.booleans(),
-    st.sampled_from([5, 1 << 18]),
-)
-def test_undo_gives_the_same_bits(held, scale, seed, transposed, block):
-    named = {f"w{i}": t.clone().t() if transposed and t.dim() == 2 else t.clone() for i, t in enumerate(held)}
+@pytest.mark.parametrize("scale", [1e-6, 0.1, 1e30])
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.float8_e5m2])
+def test_undo_gives_the_same_bits(dtype, scale, monkeypatch):
+    """Of ordinary weights and of arbitrary patterns (NaN, infinities, subnormals), transposed and in small blocks."""
+    rng = np.random.default_rng(0)
+    wild = torch.from_numpy(np.frombuffer(rng.bytes(60 * dtype.itemsize), np.uint8).copy()).view(dtype)
+    named = {"plain": draw(9, 7, dtype=dtype), "transposed": draw(4, 6, dtype=dtype).t(), "wild": wild.reshape(6, 10)}
     before = {n: bits(t) for n, t in named.items()}
-    original, live._block_elements = live._block_elements, lambda device: block
-    try:
-        handle = live.perturb_(named, seed=seed, scale=scale, stds={n: 0.02 * (i != 2) for i, n in enumerate(named)})
-        assert handle.bytes_kept <= sum(t.nbytes + 8 * -(-t.numel() // block) for t in named.values())
-        handle.undo()
-    finally:
-        live._block_elements = original
+    monkeypatch.setattr(live, "_block_elements", lambda device: 5)
+    handle = live.perturb_(named, seed=0, scale=scale, stds=dict.fromkeys(named, 0.02))
+    handle.undo()
     assert all(torch.equal(bits(t), before[n]) for n, t in named.items())
     assert handle.undone and handle.bytes_kept == 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
@@ -70,20 +69,6 @@ def test_each_process_may_read_a_part(folder: Path) -> None:
     assert files is not None
     assert damage(folder, files, read=lambda name: name == "a.bin") == []
     assert damage(folder, files, read=lambda name: name != "a.bin") == ["inside/further/b.bin is not as it was written"]
-
-
-def test_a_file_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "empty").unlink()
-    (folder / "empty").mkdir()
-    assert found(folder) == ["empty is missing"]
-    (folder / "empty").rmdir()
-    (folder / "empty").touch()
-
-    def broken(*_: object, **__: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), "a.bin")
-
-    monkeypatch.setattr(manifest, "measured", broken)
-    assert found(folder) == ["a.bin cannot be read (Input/output error)"]
 
 
 def test_no_manifest_and_none_that_is_one(folder: Path) -> None:

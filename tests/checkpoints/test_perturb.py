@@ -12,7 +12,7 @@ from checkpoint_folders import assert_rounded, llama_shapes, random_model, read_
 from holdfast.checkpoints.counter import normal, stream_key
 from holdfast.checkpoints.locate import open_source
 from holdfast.checkpoints.perturb import own_stds, perturb, prepare_perturb
-from holdfast.errors import ConfigError, ModelError
+from holdfast.errors import ConfigError
 
 MATRICES = [n for n, shape in llama_shapes().items() if len(shape) == 2]
 
@@ -32,16 +32,6 @@ def test_against_the_formula(dtype: str, small_units: int, tmp_path: Path) -> No
         assert_rounded(found[name], tensor.values + 0.5 * stds[name] * noise, terms=np.abs(tensor.values) + 1, steps=3)
         assert found[name].dtype == dtype
     assert built.record["method"]["seed"] == 11 and built.record["request"]["stds"] == stds
-
-
-def test_noise_has_the_size_it_was_asked_for(tmp_path: Path) -> None:
-    shapes = {f"w{i}": (300, 300) for i in range(3)}
-    folder = write_folder(tmp_path / "model", {n: stored(np.zeros(s), "F32") for n, s in shapes.items()})
-    perturb(folder, tmp_path / "out", scale=2.0, seed=0, stds=dict.fromkeys(shapes, 0.25), sync=False)
-    found = {n: t.values.ravel() for n, t in read_folder(tmp_path / "out").items()}
-    for values in found.values():
-        assert values.std() == pytest.approx(0.5, rel=0.01) and abs(values.mean()) < 0.01
-    assert abs(np.corrcoef([*found.values()])[np.triu_indices(3, 1)]).max() < 0.02  # tensors have streams of their own
 
 
 def test_threads_shards_and_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -68,10 +58,11 @@ def test_seeds_differ_and_scale_zero_is_a_copy(tmp_path: Path) -> None:
     model = random_model(0) | {"model.norm.weight": stored(np.array([-0.0, 0.0] * 6), "BF16")}
     folder = write_folder(tmp_path / "model", model)
     stds = dict.fromkeys(MATRICES, 0.02)
-    for seed in (0, 1, -5, 2**70):
-        perturb(folder, tmp_path / f"s{seed}", scale=1.0, seed=seed, stds=stds, sync=False)
-    found = [read_folder(tmp_path / f"s{seed}") for seed in (0, 1, -5, 2**70)]
-    assert all(a != b for i, a in enumerate(found) for b in found[:i])
+    results = []
+    for number, seed in enumerate((0, 1, -5, 2**70)):
+        perturb(folder, tmp_path / f"out{number}", scale=1.0, seed=seed, stds=stds, sync=False)
+        assert read_folder(tmp_path / f"out{number}") not in results
+        results.append(read_folder(tmp_path / f"out{number}"))
     perturb(folder, tmp_path / "copy", scale=0.0, seed=0, stds=stds, sync=False)
     assert read_folder(tmp_path / "copy") == model
 
@@ -96,17 +87,6 @@ def test_a_tensors_own_spread(small_units: int, tmp_path: Path) -> None:
     assert built.record["request"]["stds"] == found
 
 
-def test_nan_is_named_and_not_taken_for_a_spread(tmp_path: Path) -> None:
-    values = np.arange(6.0)
-    values[4] = np.inf
-    folder = write_folder(tmp_path / "model", {"a": stored(np.ones(3), "F16"), "b": stored(values, "F16")})
-    for stds in ("tensor", {"a": 1.0}, {"b": 1.0}):
-        with pytest.raises(
-            ModelError, match=r"^b in .*model\.safetensors.* holds 1 infinite of 6 values, the first at \[4\]"
-        ):
-            perturb(folder, tmp_path / "out", scale=0.1, seed=1, stds=stds, sync=False)
-
-
 # ------------------------------------------------------------------------------------------------------------- requests
 
 
@@ -115,18 +95,5 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         prepare_perturb(folder, scale=-1.0, seed=0, stds={"model.norm.weight": -1.0, MATRICES[0]: float("nan")})
     assert len(caught.value.problems) == 3
-    with pytest.raises(ConfigError, match=r'stds: expected numbers by tensor name, or "tensor", got \'init\''):
-        prepare_perturb(folder, scale=1.0, seed=0, stds="init")
-    with pytest.raises(ConfigError, match=r"stds: none of the 2 names is a tensor of .*model: lm\.a, lm\.b"):
-        prepare_perturb(folder, scale=1.0, seed=0, stds={"lm.a": 1.0, "lm.b": 1.0})
-
-
-def test_what_gets_noise_is_said_and_names_that_fit_nothing_too(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "model", random_model(0))
-    plan = prepare_perturb(
-        folder, scale=1.0, seed=0, stds={MATRICES[0]: 0.1, MATRICES[1]: 0.0, "lm_head.weight": 0.1}
-    ).plan
-    assert plan.notes == (
-        "1 of 8 tensors (480 parameters) get noise; the others stay as they are.",
-        "1 names in stds are not in the checkpoint: lm_head.weight.",
-    )
+    with pytest.raises(ConfigError, match=r"stds: none of the 1 names is a tensor of .*model: lm\.a"):
+        prepare_perturb(folder, scale=1.0, seed=0, stds={"lm.a": 1.0})

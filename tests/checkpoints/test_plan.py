@@ -47,42 +47,27 @@ def without(model: Model, *names: str) -> Model:
 
 
 def test_all_differences_are_in_one_error(tmp_path: Path) -> None:
-    shapes = llama_shapes(head=True) | {
-        "a.position_ids": (4,),
-        "odd.weight": (2, 3),
-        "mask": (3,),
-        "extra.bias": (2,),
-        "only.weight": (2,),
-    }
-    first = random_model(0, shapes=shapes)
-    first["a.position_ids"], first["mask"] = stored(np.arange(4), "I64"), stored(np.ones(3, bool), "BOOL")
-    second = without(random_model(1, shapes=shapes), HEAD, "extra.bias", "only.weight")
-    second["a.position_ids"], second["mask"] = stored(np.arange(4), "I32"), stored(np.ones(3), "F32")
+    shapes = llama_shapes(head=True) | {"odd.weight": (2, 3), "extra.bias": (2,)}
+    first = random_model(0, shapes=shapes) | {"mask": stored(np.ones(3, bool), "BOOL")}
+    second = without(random_model(1, shapes=shapes), HEAD, "extra.bias")
+    second |= {"mask": stored(np.ones(3), "F32"), "new.weight": stored(np.zeros(2), "BF16")}
     second["odd.weight"] = stored(np.zeros((3, 2)), "BF16")
-    second["new.weight"] = stored(np.zeros(2), "BF16")
     tokens = [[f"t{i}" for i in range(40)], [f"t{i}" for i in range(39)] + ["other"]]
     configs = ({}, {"quantization_config": {"quant_method": "fp8"}})
     with pytest.raises(ShapeError) as caught:
         plan_of(tmp_path, first, second, configs=configs, tokens=tokens)
     text = str(caught.value)
-    assert text.startswith("These checkpoints do not fit together (8 differences):")
-    for wanted in (
+    assert text.startswith("These checkpoints do not fit together (7 differences):")
+    for words in (
         "model 2 is quantised (fp8): the numbers it stores are not its weights",
         "the head is tied to the embeddings in model 2, separate (lm_head.weight) in model 1. --tied_heads untie",
-        "it lacks 1 ('t39') and it has 1 of its own, which are not in the output ('other'). --vocabulary keep",
-        "a.position_ids: model 1 has I64, model 2 has I32",
+        "which are not in the output ('other'). --vocabulary keep",
         "mask: model 1 has BOOL, model 2 has F32",
         "odd.weight: model 1 has [2, 3], model 2 has [3, 2]",
-        "2 tensors are not in model 2: extra.bias, only.weight. --unmatched keep",
+        "1 tensors are not in model 2: extra.bias. --unmatched keep",
         "1 tensors are not in model 1: new.weight",
     ):
-        assert wanted in text, text
-
-
-def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
-    models = [{f"t{i:02}": stored(np.zeros(2 + k), "F32") for i in range(60)} for k in range(2)]
-    with pytest.raises(ShapeError, match=r"\(60 differences\)(?s:.*)t39: (?s:.*)and 20 more"):
-        plan_of(tmp_path, *models)
+        assert words in text, text
 
 
 def test_policies_are_checked_together() -> None:
@@ -247,13 +232,14 @@ def test_a_model_without_a_say_gives_no_tensors(method: str, parameters: dict[st
 
 
 def test_fisher_information_may_lack_what_its_model_lacks_and_nothing_else(tmp_path: Path) -> None:
-    folders = [write_folder(tmp_path / f"m{i}", constant(1.0 + i, *names)) for i, names in enumerate([("a",), ("b",)])]
-    diagonals = [write_folder(tmp_path / f"f{i}", constant(1.0, *names)) for i, names in enumerate([("a",), ("a",)])]
-    with pytest.raises(ShapeError, match=r"not in model 1, Fisher 2: b\. Fisher 2 has to hold every tensor"):
-        prepare_merge("fisher", folders, fisher=diagonals, policies=Policies(unmatched="keep"))
-    request = {"fisher": [diagonals[0], write_folder(tmp_path / "f", constant(1.0, "b"))]}
-    plan = prepare_merge("fisher", folders, policies=Policies(unmatched="keep"), **request).plan
+    names = ("a", "b")
+    folders = [write_folder(tmp_path / name, constant(1.0, name)) for name in names]
+    diagonals = [write_folder(tmp_path / f"f{name}", constant(1.0, name)) for name in names]
+    policies = Policies(unmatched="keep")
+    plan = prepare_merge("fisher", folders, fisher=diagonals, policies=policies).plan
     assert {job.name: job.action for job in plan.jobs} == {"common": "combine", "a": "copy", "b": "copy"}
+    with pytest.raises(ShapeError, match=r"Fisher 2 has to hold every tensor"):
+        prepare_merge("fisher", folders, fisher=[diagonals[0]] * 2, policies=policies)
 
 
 # ---------------------------------------------------------------------------------------------------------------- heads

@@ -139,16 +139,8 @@ def wrong_header(folder: Path) -> None:
     (folder / SHARDS[0]).write_bytes(b"\x10\0\0\0\0\0\0\0not a JSON header")
 
 
-def missing_shard(folder: Path) -> None:
-    (folder / SHARDS[1]).unlink()
-
-
 def missing_index(folder: Path) -> None:
     (folder / "model.safetensors.index.json").unlink()
-
-
-def broken_index(folder: Path) -> None:
-    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../b"')
 
 
 def misplaced(folder: Path) -> None:
@@ -156,19 +148,8 @@ def misplaced(folder: Path) -> None:
     path.write_text(path.read_text().replace(f'"lm_head.weight": "{SHARDS[0]}"', f'"lm_head.weight": "{SHARDS[1]}"'))
 
 
-def forgotten(folder: Path) -> None:
-    path = folder / "model.safetensors.index.json"
-    found = json.loads(path.read_text())
-    del found["weight_map"]["lm_head.weight"]
-    path.write_text(json.dumps(found))
-
-
 def no_config(folder: Path) -> None:
     (folder / "config.json").unlink()
-
-
-def broken_config(folder: Path) -> None:
-    (folder / "config.json").write_text("{")
 
 
 def other_vocabulary(folder: Path) -> None:
@@ -184,21 +165,13 @@ def large_tokenizer(folder: Path) -> None:
     [
         (truncated, FILES, f"{SHARDS[1]}, but it cannot be read: its tensors take "),
         (wrong_header, FILES, "its header cannot be read"),
-        (missing_shard, FILES, f"its index lists 2 shards, 1 missing: {SHARDS[1]}"),
         (missing_index, FILES, "holds 2 shards"),
-        (broken_index, FILES, "model.safetensors.index.json, but it cannot be read"),
         (
             misplaced,
             FILES,
             "1 of 7 tensors are not where the index says: lm_head.weight",
         ),
-        (
-            forgotten,
-            FILES,
-            "1 tensors are in the shards and not in the index: lm_head.weight",
-        ),
         (no_config, "configuration can be read", "there is no config.json"),
-        (broken_config, "configuration can be read", "config.json, but it cannot be read"),
         (other_vocabulary, "vocabulary fits", "config.json says 13 rows, the embeddings have 12"),
         (large_tokenizer, "vocabulary fits", "the tokenizer has 2 tokens beyond the 12 rows: t12, t13"),
     ],
@@ -215,52 +188,27 @@ def test_damage_is_found_and_named(tmp_path: Path, damage, check: str, part: str
     assert len(failed(found)) == 1
 
 
-def test_what_the_reader_refuses_is_never_sound(tmp_path: Path) -> None:
-    """Whatever it is: an inspection without failures means that the folder opens."""
-    folder = model(tmp_path / "m")
-    (folder / "model.safetensors").rename(folder / "weights.safetensors")
-    assert "found neither" in failed(inspect_checkpoint(folder))[FILES]
-
-
-def test_a_record_that_cannot_be_read_is_said(tmp_path: Path) -> None:
-    folder = model(tmp_path / "m")
-    (folder / "provenance.json").write_text("{")
-    found = inspect_checkpoint(folder)
-    (check,) = (check for check in found.checks if check.name == "provenance.json can be read")
-    assert found.sound and check.passed is None and "Expected JSON in" in check.detail
-
-
 def test_a_residual_and_an_adapter(tmp_path: Path) -> None:
     for i, name in enumerate("ab"):
         model(tmp_path / name, seed=i, shards=True)
     extract_residual(tmp_path / "b", tmp_path / "a", tmp_path / "r", sync=False)
-    found = inspect_checkpoint(tmp_path / "r", verify=True)
-    assert found.sound and found.kind == "residual"
-    assert found.provenance["method"] == {"method": "residual", "step": "extract"}
-    assert found.files == ("residual-00001-of-00002.safetensors", "residual-00002-of-00002.safetensors")
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    save_file(
-        {"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": np.zeros((2, 4), np.float32)},
-        adapter / "adapter_model.safetensors",
-    )
-    assert "adapter_config.json" in failed(inspect_checkpoint(adapter))["configuration can be read"]
-    stated = {"peft_type": "LORA", "r": 2, "lora_alpha": 16, "base_model_name_or_path": "owner/base"}
-    write_json(adapter / "adapter_config.json", stated)
-    found = inspect_checkpoint(adapter, verify=True)
-    assert found.sound and found.kind == "adapter"
-    assert found.architecture == "LORA r=2 alpha=16 of owner/base"
+    residual = inspect_checkpoint(tmp_path / "r", verify=True)
+    assert residual.sound and residual.kind == "residual"
+    assert residual.provenance["method"] == {"method": "residual", "step": "extract"}
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+    save_file({name: np.zeros((2, 4), np.float32)}, folder / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 16, "base_model_name_or_path": "owner/base"}
+    write_json(folder / "adapter_config.json", settings)
+    adapter = inspect_checkpoint(folder, verify=True)
+    assert adapter.sound and adapter.kind == "adapter"
+    assert adapter.architecture == "LORA r=2 alpha=16 of owner/base"
 
 
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="found none"):
         inspect_checkpoint(tmp_path / "nowhere" / "at" / "all")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelError, match=r"Expected model.safetensors .* in .*empty"):
-        inspect_checkpoint(tmp_path / "empty")
-    (tmp_path / "empty" / "pytorch_model.bin").write_bytes(b"x")
-    with pytest.raises(ModelError, match=r"only pickled weights .pytorch_model\.bin."):
-        inspect_checkpoint(tmp_path / "empty")
     (tmp_path / "run").mkdir()
     model(tmp_path / "run" / "checkpoint-10")
     shutil.copytree(tmp_path / "run" / "checkpoint-10", tmp_path / "run" / "checkpoint-20")

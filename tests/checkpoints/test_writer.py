@@ -2,75 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import shutil
-import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 from writing import KEY, MIXED, begun, killed, pieces, record, shards_of, write
 
 from checkpoint_folders import contents, random_model, read_folder
-from holdfast.checkpoints.provenance import FILE
 from holdfast.checkpoints.reader import CheckpointReader
-from holdfast.checkpoints.writer import CheckpointWriter, check_destination
+from holdfast.checkpoints.writer import CheckpointWriter
 from holdfast.errors import RunFolderError, StorageError
 
 
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_the_bytes_come_back_in_whatever_order_they_are_written(shards: int, sync: bool, tmp_path: Path) -> None:
-    write(tmp_path / "model", MIXED, shards=shards, shuffle=shards, sync=sync)
-    assert read_folder(tmp_path / "model") == MIXED
-    reader = CheckpointReader(tmp_path / "model")
+    folder = tmp_path / "model"
+    write(folder, MIXED, shards=shards, shuffle=shards, sync=sync)
+    assert read_folder(folder) == MIXED
+    reader = CheckpointReader(folder)
     assert set(reader.entries) == set(MIXED) and reader.metadata == {"format": "pt"}
-    assert all(
-        e.offset % e.dtype.itemsize == 0 for e in reader.entries.values()
-    )  # a memory map of any of them is aligned
-    names = [FILE, *([f.name for f in reader.files]), *(["model.safetensors.index.json"] if shards > 1 else [])]
-    assert sorted(p.name for p in (tmp_path / "model").iterdir()) == sorted(names)
+    for entry in reader.entries.values():
+        assert entry.offset % entry.dtype.itemsize == 0, "a memory map of any of them is aligned"
+    assert len(list(folder.iterdir())) == shards + (1 if shards == 1 else 2)
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
-    if shards > 1:
-        index = json.loads((tmp_path / "model" / "model.safetensors.index.json").read_text())
-        assert index["metadata"]["total_size"] == sum(len(t.content) for t in MIXED.values())
-        assert set(index["weight_map"]) == set(MIXED)
-
-
-def test_safetensors_and_transformers_take_it_for_theirs(tmp_path: Path) -> None:
-    from safetensors import safe_open
-
-    write(tmp_path / "model", MIXED)
-    with safe_open(str(tmp_path / "model" / "model.safetensors"), framework="pt") as held:
-        assert held.metadata() == {"format": "pt"}
-        for name, tensor in MIXED.items():
-            assert np.array_equal(held.get_tensor(name).double().numpy(), tensor.values)
-
-
-def test_threads_write_at_once(tmp_path: Path) -> None:
-    tensors = random_model(0)
-    made = CheckpointWriter(tmp_path / "model", shards_of(tensors, 3), key=KEY)
-    work = pieces(tensors, 7)
-    random.Random(0).shuffle(work)
-    threads = [threading.Thread(target=lambda i=i: [made.write(*w) for w in work[i::5]]) for i in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    made.close(record)
-    assert read_folder(tmp_path / "model") == tensors
-
-
-def test_a_folder_that_lacks_a_byte_does_not_get_its_name(tmp_path: Path) -> None:
-    made = CheckpointWriter(tmp_path / "model", shards_of(MIXED), key=KEY)
-    for name, start, raw in pieces(MIXED)[:-1]:
-        made.write(name, start, raw)
-    with pytest.raises(AssertionError, match="not all tensors were written"):
-        made.close(record)
-    made.abandon(keep_finished=False)
-    assert not list(tmp_path.iterdir())
 
 
 # ------------------------------------------------------------------------------------------------------------- resuming
@@ -134,13 +90,6 @@ def test_an_existing_folder_is_replaced_only_when_asked_to(tmp_path: Path) -> No
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize("place", ["model", "a/b/model"])
-def test_an_empty_folder_is_as_good_as_none_and_parents_are_made(place: str, tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    write(tmp_path / place, MIXED)
-    assert read_folder(tmp_path / place) == MIXED
-
-
 def test_what_this_engine_did_not_write_is_never_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     (folder / "checkpoint-500").mkdir(parents=True)
@@ -169,12 +118,6 @@ def test_a_link_is_followed_and_kept(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["disk", "model"] and [
         p.name for p in (tmp_path / "disk").iterdir()
     ] == ["model"]
-
-
-def test_a_mount_point_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(Path, "is_mount", lambda self: True)
-    with pytest.raises(RunFolderError, match=r"where a disk is mounted.*Name a folder inside it"):
-        check_destination(tmp_path, overwrite=False)
 
 
 def test_a_folder_that_comes_into_being_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:

@@ -7,22 +7,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints.methods.registry import GROUP, METHODS, find_method, merge_method, parse_merge_method
-from holdfast.config.declare import settings_of
 from holdfast.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_what_it_is(name: str) -> None:
     cls = METHODS[name]
-    assert cls.name == name
-    assert cls.summary and cls.summary[0].islower()
-    assert cls.source and cls.__doc__
-    assert cls.models[0] >= 1
+    assert cls.name == name and cls.summary and cls.source
     assert merge_method(name).problems() == [], "the defaults are a method"
-    assert merge_method(name).scope in ("none", "tensor", "model")
-    for setting in settings_of(cls):
-        assert setting.help, f"{name}.{setting.name} needs a help text"
-        assert not setting.choices or setting.default in setting.choices
 
 
 def test_other_ways_to_write_a_name() -> None:
@@ -34,63 +26,28 @@ def test_other_ways_to_write_a_name() -> None:
 
 
 def test_parameters_as_text() -> None:
-    method, problems = parse_merge_method(
-        "ties", {"density": "5e-1", "weights": "0.5, 1", "normalize": "false", "semantics": "mergekit"}, models=2
-    )
+    text = {"density": "5e-1", "weights": "0.5, 1", "normalize": "false", "semantics": "mergekit"}
+    method, problems = parse_merge_method("ties", text, models=2)
     assert problems == []
     assert method == merge_method("ties", density=0.5, weights=(0.5, 1.0), normalize=False, semantics="mergekit")
-    assert merge_method("linear", weights=[1, 2]).weights == (1.0, 2.0)  # type: ignore[attr-defined]
-    assert merge_method("linear", weights=2).weights == (2.0,)  # type: ignore[attr-defined]
-    assert merge_method("dare", seed="7").seed == 7  # type: ignore[attr-defined]
-    assert merge_method("dare_ties", normalize=None, p=None).identity()["normalize"] is None
 
 
 @pytest.mark.parametrize(
     ("name", "parameters", "models", "expected"),
     [
-        ("tie", {}, 2, "Did you mean 'ties'?"),
         ("task-aritmetic", {}, 2, "Did you mean 'task_arithmetic'?"),
         ("ties", {"densty": 0.5}, 2, "ties: unknown key 'densty'. Did you mean 'density'?"),
-        ("slerp", {"weights": (1, 2)}, 2, "slerp: unknown key 'weights'. Known: t."),
         ("slerp", {"t": 1.5}, 2, "t: expected a number of at least 0 and at most 1, got 1.5"),
-        ("slerp", {"t": float("nan")}, 2, "t: expected a number of at least 0 and at most 1, got nan"),
         ("slerp", {}, 3, "slerp: expected 2 models, got 3"),
-        ("wise_ft", {"alpha": -0.1}, 1, "alpha: expected a number of at least 0 and at most 1, got -0.1"),
         ("wise_ft", {}, 2, "wise_ft: expected 1 model beside the base, got 2"),
-        ("linear", {}, 0, "linear: expected 1 or more models, got 0"),
         ("linear", {"weights": (1, -1)}, 2, "weights: expected 0 or more for a mean, got 1, -1"),
         ("linear", {"weights": (0, 0)}, 2, "weights: expected a sum above 0, got 0, 0"),
         ("linear", {"weights": (1, float("nan"))}, 2, "weights: expected finite numbers, got 1, nan"),
-        (
-            "linear",
-            {"weights": (1, float("inf")), "normalize": False},
-            2,
-            "weights: expected finite numbers, got 1, inf",
-        ),
         ("linear", {"weights": (1, 2, 3)}, 2, "expected one weight for each of the 2 models, got 3 (1, 2, 3)"),
-        ("linear", {"weights": "a b"}, 2, "weights: expected numbers, one a model"),
-        ("linear", {"normalize": "maybe"}, 2, "normalize: expected true or false, got 'maybe'"),
-        ("task_arithmetic", {"scale": float("nan")}, 2, "scale: expected a number, got nan"),
         ("task_arithmetic", {"scale": float("inf")}, 2, "scale: expected a number, got inf"),
         ("ties", {"density": 0}, 2, "density: expected a number or a list of numbers above 0 and at most 1, got 0"),
-        (
-            "ties",
-            {"density": True},
-            2,
-            "density: expected a number or a list of numbers above 0 and at most 1, got True",
-        ),
-        ("ties", {"semantics": "merge-kit"}, 2, "semantics: expected one of original, mergekit, got 'merge-kit'"),
         ("dare", {"p": 1}, 2, "p: expected a number of at least 0 and below 1, got 1"),
-        (
-            "dare_ties",
-            {"density": 0},
-            2,
-            "density: expected a number or a list of numbers above 0 and at most 1, got 0",
-        ),
         ("dare", {"p": 0.5, "density": 0.5}, 2, "dare: expected one of p and density, got p=0.5 and density=0.5"),
-        ("dare", {"seed": 1.5}, 2, "seed: expected a whole number, got 1.5"),
-        ("model_stock", {}, 1, "model_stock: expected 2 or more models beside the base, got 1"),
-        ("fisher", {"weights": (1, -2)}, 2, "weights: expected 0 or more for a mean, got 1, -2"),
         ("fisher", {"floor": -1}, 2, "floor: expected a number of at least 0, got -1"),
     ],
 )
@@ -101,19 +58,6 @@ def test_mistakes(name: str, parameters: dict, models: int, expected: str) -> No
     assert expected in problems[0].sentence()
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("linear", {"weights": (2, -1), "normalize": False}),
-        ("task_arithmetic", {"weights": (2, -1), "scale": -1}),
-        ("dare", {"p": 0}),
-        ("ties", {"density": 1}),
-    ],
-)
-def test_unusual_but_sound(name: str, parameters: dict) -> None:
-    assert parse_merge_method(name, parameters, models=2)[1] == []
-
-
 def test_all_mistakes_at_once() -> None:
     _, problems = parse_merge_method(
         "ties", {"densty": 0.5, "density": 2, "scale": "big", "weights": (1, 2), "semantics": "x"}, models=3
@@ -122,15 +66,6 @@ def test_all_mistakes_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         merge_method("dare", density=0, seed=0.5, bogus=1)
     assert len(caught.value.problems) == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters"), [("ties", {"density": 0}), ("slerp", {"t": 2}), ("fisher", {"floor": -1})]
-)
-def test_values_made_in_python_are_checked_alike(name: str, parameters: dict) -> None:
-    assert (
-        METHODS[name](**parameters).problems(2) == [m.sentence() for m in parse_merge_method(name, parameters)[1]] != []
-    )
 
 
 def test_a_record_says_the_same_whether_a_number_is_written_with_a_point() -> None:

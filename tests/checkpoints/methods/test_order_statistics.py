@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from merge_driver import numbers, operand
+from merge_driver import operand
 
 from holdfast.checkpoints.methods.order_statistics import Found, measure, settle
 from holdfast.checkpoints.methods.protocol import Block
@@ -53,17 +53,6 @@ def test_the_same_element_as_by_sorting(values: list[float], data: st.DataObject
     found = search(np.zeros(delta.size), [delta, -delta[::-1]], lambda _, n: rank, block=block)
     expected = None if rank is None else float(np.sort(np.abs(delta))[rank])
     assert found == [expected, expected]
-
-
-@pytest.mark.parametrize("dtype", ["F64", "F32", "BF16", "F16"])
-@pytest.mark.parametrize("block", [97, 5000])
-def test_ragged_dtypes(dtype: str, block: int) -> None:
-    rng = np.random.default_rng(0)
-    base, model = rng.normal(size=1000), rng.normal(size=1000)
-    stored = [operand(v, dtype) for v in (base, model)]
-    delta = np.sort(np.abs((numbers(stored[1]) - numbers(stored[0])).astype(np.float32)))
-    for rank in (0, 500, 999):
-        assert search(base, [model], lambda _, n: rank, block=block, dtype=dtype) == [float(delta[rank])]
 
 
 def test_empty_tensors_and_models_without_the_tensor() -> None:
