@@ -69,7 +69,6 @@ SUMS: list[tuple[str, dict[str, Any]]] = [
     ("linear", {}),
     ("linear", {"weights": (0.25, 2.0, 0.75)}),
     ("linear", {"normalize": False, "weights": (0.5, -1.0, 0.3)}),
-    ("linear", {"normalize": False, "weights": (0.0, 1.0, 0.0)}),
     ("task_arithmetic", {}),
     ("task_arithmetic", {"scale": -0.3, "weights": (1.0, 0.0, 2.0)}),
     ("wise_ft", {"alpha": 0.3}),

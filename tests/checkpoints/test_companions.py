@@ -124,12 +124,7 @@ def test_an_unchanged_file_is_copied_byte_for_byte(tmp_path):
     assert write_config(tmp_path / "from", tmp_path / "to", changes={"dtype": "BF16"}) == json.loads(text)
     assert (tmp_path / "to" / "config.json").read_bytes() == text.encode()
     write_config(tmp_path / "from", tmp_path / "to", changes={"vocab_size": 7})
-    assert list(json.loads((tmp_path / "to" / "config.json").read_text()).items()) == [
-        ("b", 1),
-        ("a", "é"),
-        ("dtype", "bfloat16"),
-        ("vocab_size", 7),
-    ]
+    assert list(json.loads((tmp_path / "to" / "config.json").read_text())) == ["b", "a", "dtype", "vocab_size"]
 
 
 def test_faults_are_named(tmp_path):

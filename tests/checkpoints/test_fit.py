@@ -168,9 +168,3 @@ def test_what_cannot_be_told_says_why(llama: Path) -> None:
     assert "quantised" in fit_of(llama).unknown
     (llama / "config.json").unlink()
     assert "no config.json" in fit_of(llama).unknown
-
-
-def test_nothing_is_read_but_headers(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CheckpointReader, "read", lambda *_: pytest.fail("a tensor was read"))
-    monkeypatch.setattr("safetensors.safe_open", lambda *_, **__: pytest.fail("a file was opened"))
-    assert fit_of(llama) == Fit()

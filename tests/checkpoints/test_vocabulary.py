@@ -183,15 +183,6 @@ def test_a_view_reads_any_stretch(lacking, computed):
             np.testing.assert_array_equal(decode(*stretch), expected.reshape(-1)[start:stop])
 
 
-def test_rows_that_lie_together_are_read_together():
-    source = Memory(emb=np.arange(40.0).reshape(10, 4), other=np.arange(3.0))
-    view = RowMappedSource(source, np.array([5, 6, 7, 0, 1, -1, -1, 2]), ["emb"])
-    whole(view, "emb")
-    assert source.reads == 3
-    np.testing.assert_array_equal(whole(view, "other"), [0, 1, 2])
-    assert view.entries["other"] == source.entries["other"]
-
-
 def test_rows_that_do_not_fit_are_listed():
     source = Memory(emb=np.zeros((3, 2)), head=np.zeros((4, 2)))
     with pytest.raises(ShapeError, match="head") as error:
@@ -299,10 +290,6 @@ def test_tokenizers_that_cannot_be_read(tmp_path):
     assert "no tokenizer" in problems[0] and str(tmp_path / "c") in problems[0]
     rows, _, notes = align([more, first], "keep")
     assert "matched by number" in notes[0] and rows == [[-1] * 4, [0, 1, 2, -1]]
-
-
-def test_no_tokenizers_at_all_are_no_news(tmp_path):
-    assert align([checkpoint(tmp_path / "a", None, rows=3), checkpoint(tmp_path / "b", None, rows=3)])[1:] == ([], [])
 
 
 def test_an_adapters_tokenizer_counts(tmp_path):
